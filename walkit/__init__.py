@@ -1,0 +1,100 @@
+"""walkit: a laboratory for write-ahead logs that is also a real one.
+
+``import walkit`` is light and starts nothing; the rooms `spark`, `measure`, `plots`, `workload` and others load on
+first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from walkit.config import LogOptions, Retention
+from walkit.errors import (
+    CommitFailedError,
+    CorruptionError,
+    DivergenceError,
+    FormatVersionError,
+    GapError,
+    HistoryTrimmedError,
+    LogClosedError,
+    LogExistsError,
+    LogFullError,
+    LogLockedError,
+    LogNotFoundError,
+    LogPoisonedError,
+    MissingExtraError,
+    NotALogError,
+    OptionsError,
+    RecordTooLargeError,
+    RecordTypeError,
+    SegmentMissingError,
+    SnapshotError,
+    StorageError,
+    WalkitError,
+)
+from walkit.log.logreader import LogReader
+from walkit.log.observe import DurableFrames
+from walkit.log.opening import open_log as open
+from walkit.log.opening import scratch
+from walkit.log.report import RecoveryReport
+from walkit.log.wal import WriteAheadLog, opened
+from walkit.metrics import LogStatistics
+from walkit.record import RECORD_SCHEMA, AppendResult, Batch, Kind, Record
+
+if TYPE_CHECKING:
+    from walkit import measure as measure
+    from walkit import plots as plots
+    from walkit import spark as spark
+    from walkit import storage as storage
+    from walkit import workload as workload
+
+__version__ = "0.1.0.dev0"
+
+_ROOMS = ("measure", "plots", "spark", "storage", "testing", "workload")
+
+__all__ = [
+    "RECORD_SCHEMA",
+    "AppendResult",
+    "Batch",
+    "CommitFailedError",
+    "CorruptionError",
+    "DivergenceError",
+    "DurableFrames",
+    "FormatVersionError",
+    "GapError",
+    "HistoryTrimmedError",
+    "Kind",
+    "LogClosedError",
+    "LogExistsError",
+    "LogFullError",
+    "LogLockedError",
+    "LogNotFoundError",
+    "LogOptions",
+    "LogPoisonedError",
+    "LogReader",
+    "LogStatistics",
+    "MissingExtraError",
+    "NotALogError",
+    "OptionsError",
+    "Record",
+    "RecordTooLargeError",
+    "RecordTypeError",
+    "RecoveryReport",
+    "Retention",
+    "SegmentMissingError",
+    "SnapshotError",
+    "StorageError",
+    "WalkitError",
+    "WriteAheadLog",
+    "open",
+    "opened",
+    "scratch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a room on first use."""
+    if name in _ROOMS:
+        return importlib.import_module(f"walkit.{name}")
+    raise AttributeError(f"module 'walkit' has no attribute {name!r}")

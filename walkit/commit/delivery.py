@@ -1,0 +1,135 @@
+"""Delivery: callbacks, observers and event-loop wake-ups, on one thread, in LSN order, under no lock.
+
+A callback that blocks delays only its like, one that raises is reported as an event and nothing else happens: the
+commit path never waits for user code (AutoMQ ran callbacks on an I/O thread under the callback lock: #1808).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from walkit.commit.frame import SealedFrame
+from walkit.commit.ticket import LoopWaiter, Ticket, TicketCallback
+from walkit.events import EventSink
+
+Observer = Callable[[SealedFrame], object]
+
+
+class Delivery:
+    """The delivery thread; it starts with the first delivery."""
+
+    def __init__(self, name: str, events: EventSink) -> None:
+        self._name = name
+        self._events = events
+        self._queue: deque[SealedFrame | tuple[Ticket, TicketCallback]] = deque()
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._busy = False
+        self._drained = threading.Condition(self._lock)
+        self.observers: tuple[Observer, ...] = ()
+
+    @property
+    def waiting(self) -> int:
+        """Deliveries that have not been made yet."""
+        return len(self._queue) + self._busy
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is the delivery thread itself."""
+        return self._thread is threading.current_thread()
+
+    def put(self, item: SealedFrame | tuple[Ticket, TicketCallback]) -> None:
+        """Queue a frame that is done, or one late callback. Called in LSN order."""
+        self._queue.append(item)
+        if self._thread is None:
+            self._start()
+        self._wake.set()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"walkit-delivery {self._name}", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        queue = self._queue
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            self._busy = True
+            while queue:
+                item = queue.popleft()
+                if isinstance(item, SealedFrame):
+                    self._deliver(item)
+                elif isinstance(item[1], LoopWaiter):
+                    self._wake_loops([item[1]])
+                else:
+                    self._call(item[1], item[0])
+                del item
+            with self._lock:
+                self._busy = bool(queue)
+                self._drained.notify_all()
+                if self._closing and not queue:
+                    return
+
+    def _deliver(self, frame: SealedFrame) -> None:
+        loops: list[LoopWaiter] = []
+        for ticket in frame.submissions:
+            callbacks: list[TicketCallback] | None = getattr(ticket, "callbacks", None)
+            if not callbacks:
+                continue
+            for callback in callbacks:
+                if isinstance(callback, LoopWaiter):
+                    loops.append(callback)
+                else:
+                    self._call(callback, ticket)
+        if loops:
+            self._wake_loops(loops)
+        if frame.state == "acked" and frame.count:
+            for observer in self.observers:
+                self._call(observer, frame)
+
+    def _wake_loops(self, waiters: list[LoopWaiter]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[LoopWaiter]] = {}
+        for waiter in waiters:
+            by_loop.setdefault(waiter.loop, []).append(waiter)
+        for loop, group in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_wake_all, group)
+            except RuntimeError:
+                self._events.emit("walkit.callback.fail", what="event loop", error="the loop is closed")
+
+    def _call(self, callback: Callable[[Any], object], argument: object) -> None:
+        try:
+            callback(argument)
+        except Exception as error:
+            self._events.emit("walkit.callback.fail", what=repr(callback), error=repr(error))
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until all that was queued before has been delivered; False after `timeout` seconds."""
+        if self._thread is None or self.is_current:
+            return True
+        self._wake.set()
+        with self._lock:
+            return self._drained.wait_for(lambda: not self._queue and not self._busy, timeout)
+
+    def close(self, timeout: float | None = 5.0) -> bool:
+        """Deliver what is queued, then end the thread; False where a callback still blocks after `timeout`."""
+        self._closing = True
+        thread = self._thread
+        if thread is None or self.is_current:
+            return True
+        self._wake.set()
+        thread.join(timeout)
+        return not thread.is_alive()
+
+
+def _wake_all(waiters: list[LoopWaiter]) -> None:
+    for waiter in waiters:
+        waiter.wake()

@@ -1,0 +1,102 @@
+"""What the ordering core hands around: submissions on their way in, sealed frames on their way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from walkit.format.body import Columns
+
+
+class Submission(Protocol):
+    """One caller's records, which share a frame. The core knows no more of them than this."""
+
+    count: int
+    size_bytes: int
+    """Upper bound of what the records take in a frame's body."""
+    first_lsn: int
+    frame: SealedFrame | None
+    waiter: Any
+    """A lock to release when the frame is done, or None."""
+    callbacks: list[Any] | None
+
+
+class SealedFrame:
+    """A frame with its place: LSNs, position and chain are given, its bytes are ready to be written.
+
+    `state` moves once from "sealed" to "acked" or "failed" (outcome unknown). A group that was never written gets a
+    frame of state "refused", without LSNs. Everything but `state` and `error` stays as it is.
+    """
+
+    __slots__ = (
+        "buffers",
+        "columns",
+        "count",
+        "durable",
+        "error",
+        "first_lsn",
+        "footprint",
+        "header_crc",
+        "position",
+        "state",
+        "submissions",
+        "user_bytes",
+        "written",
+    )
+
+    def __init__(
+        self,
+        submissions: Sequence[Submission],
+        *,
+        first_lsn: int,
+        count: int,
+        position: int,
+        footprint: int,
+        header_crc: int,
+        buffers: list[bytes],
+        user_bytes: int,
+        columns: Columns | None,
+    ) -> None:
+        self.submissions = submissions
+        self.first_lsn = first_lsn
+        self.count = count
+        self.position = position
+        self.footprint = footprint
+        self.header_crc = header_crc
+        self.buffers = buffers
+        self.user_bytes = user_bytes
+        self.columns = columns
+        self.state = "sealed"
+        self.error: BaseException | None = None
+        self.written = False
+        self.durable = False
+
+    @property
+    def last_lsn(self) -> int:
+        """LSN of the last record; first_lsn - 1 for a mark."""
+        return self.first_lsn + self.count - 1
+
+    @property
+    def next_position(self) -> int:
+        """Position after the frame: valid for whatever comes next."""
+        return self.position + self.footprint
+
+    @classmethod
+    def refused(cls, submissions: Sequence[Submission], error: BaseException) -> SealedFrame:
+        """Return the frame of a group of which nothing was written; every submission is told `error`."""
+        frame = cls(
+            submissions,
+            first_lsn=0,
+            count=0,
+            position=-1,
+            footprint=0,
+            header_crc=0,
+            buffers=[],
+            user_bytes=0,
+            columns=None,
+        )
+        frame.error = error
+        frame.state = "refused"
+        for submission in submissions:
+            submission.frame = frame
+        return frame

@@ -1,0 +1,156 @@
+"""Options: frozen, keyword-only, validated once, defaults in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from walkit.errors import OptionsError
+
+KIB = 1024
+MIB = 1024 * KIB
+
+Durability = Literal["sync", "interval", "none"]
+RecoveryPolicy = Literal["prefix", "holes", "absolute", "salvage"]
+
+DURABILITY_PROMISES: dict[str, tuple[str, str, str, bool]] = {
+    "sync": ("nothing", "nothing", "on stable storage", False),
+    "interval": ("nothing", "what the last interval took", "in the page cache, synced by a timer", True),
+    "none": ("nothing", "anything since the last sync() or seal", "in the page cache", True),
+}
+"""Per durability level: what a killed process loses of the acknowledged, what a power cut loses, where an
+acknowledged record is, and whether LSNs of acknowledged records may be given again after a power cut."""
+
+INTERVAL_MS_DEFAULT = 50
+IDLE_MARK_MS_DEFAULT = 200
+ALIGNMENT_BUFFERED = 64
+SEGMENT_BYTES_MIN = 64 * KIB
+SEGMENT_BYTES_MAX = 1 << 40
+FRAME_BYTES_MAX_MAX = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retention:
+    """What may be dropped without being asked for: limits of age, bytes and records. None means no limit."""
+
+    age_s: float | None = None
+    bytes_max: int | None = None
+    records_max: int | None = None
+    hard_bytes_max: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogOptions:
+    """How a log is written, read back and recovered. Byte counts are bytes, times are milliseconds.
+
+    What must stay fixed for a log's life is stored in it: `ack_order`. None means the log's own ("append" for a new
+    one); a conflict is an OptionsError that names both values. Limits bind only the segments made from now on.
+    """
+
+    durability: Durability = "sync"
+    """What an acknowledgement promises: see DURABILITY_PROMISES."""
+    interval_ms: int | None = None
+    """durability="interval" only: the longest time an acknowledged record waits for its sync. Default 50."""
+    in_flight: int = 1
+    """Frames written at the same time; 1 is group commit."""
+    ack_order: Literal["append", "completion"] | None = None
+    """Whether acknowledgements follow append order or completion order."""
+    policy: Any = None
+    """When to seal a frame; None takes all that waits."""
+    direct_io: bool = False
+    """Write past the page cache."""
+    segment_bytes: int = 64 * MIB
+    """Size of one segment file, header included."""
+    frame_bytes_max: int = 4 * MIB
+    """Largest frame, header and padding included; so also the limit of one record or transaction."""
+    codec: Literal["zstd"] | None = None
+    """Compresses the body of a frame where that makes it smaller."""
+    queue_bytes_max: int = 64 * MIB
+    """Most bytes of records that wait for their frame."""
+    on_full: Literal["block", "raise"] = "block"
+    """What an append does when the queue is full."""
+    recovery: RecoveryPolicy = "prefix"
+    """What opening does with damage: see `walkit.log.recovery`."""
+    retention: Retention = field(default_factory=Retention)
+    """What may be dropped without being asked for."""
+    idle_mark_ms: int = IDLE_MARK_MS_DEFAULT
+    """After this idle time one mark frame promises the tail; 0 writes none."""
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        _check_numbers(self)
+        _check_later(self)
+        if self.interval_ms is not None and self.durability != "interval":
+            raise OptionsError(
+                f"interval_ms={self.interval_ms} goes with durability='interval', not {self.durability!r}",
+                option="interval_ms",
+                wanted=self.interval_ms,
+                stored=self.durability,
+            )
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two syncs of durability="interval"."""
+        return (INTERVAL_MS_DEFAULT if self.interval_ms is None else self.interval_ms) / 1000
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options as plain values, for run records and reports."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["retention"] = {f.name: getattr(self.retention, f.name) for f in fields(Retention)}
+        return values
+
+
+def _check_choices(options: LogOptions) -> None:
+    choices: dict[str, tuple[object, ...]] = {
+        "durability": ("sync", "interval", "none"),
+        "ack_order": (None, "append", "completion"),
+        "codec": (None, "zstd"),
+        "on_full": ("block", "raise"),
+        "recovery": ("prefix", "holes", "absolute", "salvage"),
+        "direct_io": (False, True),
+    }
+    for name, allowed in choices.items():
+        value = getattr(options, name)
+        if value not in allowed:
+            raise OptionsError(f"{name}={value!r}: it is one of {allowed}", option=name, wanted=value)
+
+
+def _check_numbers(options: LogOptions) -> None:
+    bounds: dict[str, tuple[int, int]] = {
+        "in_flight": (1, 1024),
+        "segment_bytes": (SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
+        "frame_bytes_max": (4 * KIB, FRAME_BYTES_MAX_MAX),
+        "queue_bytes_max": (4 * KIB, 1 << 40),
+        "idle_mark_ms": (0, 86_400_000),
+    }
+    if options.interval_ms is not None:
+        bounds["interval_ms"] = (1, 86_400_000)
+    for name, (low, high) in bounds.items():
+        value = getattr(options, name)
+        if type(value) is not int or not low <= value <= high:
+            raise OptionsError(f"{name}={value!r}: a whole number from {low:,} to {high:,}", option=name, wanted=value)
+    room = options.segment_bytes - 4 * KIB
+    if options.frame_bytes_max > room:
+        raise OptionsError(
+            f"frame_bytes_max={options.frame_bytes_max:,} does not fit a segment of {options.segment_bytes:,} bytes "
+            f"with its header: at most {room:,}",
+            option="frame_bytes_max",
+            wanted=options.frame_bytes_max,
+            stored=options.segment_bytes,
+        )
+
+
+def _check_later(options: LogOptions) -> None:
+    """Refuse by name what the format provides for and this version does not do yet, instead of ignoring it."""
+    later: dict[str, bool] = {
+        "in_flight": options.in_flight > 1,
+        "ack_order": options.ack_order == "completion",
+        "policy": options.policy is not None,
+        "direct_io": options.direct_io,
+        "recovery": options.recovery in ("holes", "salvage"),
+        "retention": options.retention != Retention(),
+    }
+    for name, asked in later.items():
+        if asked:
+            value = getattr(options, name)
+            raise OptionsError(f"{name}={value!r} is not in this version of walkit", option=name, wanted=value)

@@ -1,0 +1,282 @@
+"""One error tree, grouped by what the caller does next.
+
+::
+
+    WalkitError
+    ├── OptionsError(ValueError)            change the call
+    ├── RecordTooLargeError(ValueError)     change the record
+    ├── RecordTypeError(TypeError)          change the record
+    ├── MissingExtraError(ImportError)      install something
+    ├── LogNotFoundError(FileNotFoundError) look elsewhere
+    ├── LogExistsError(FileExistsError)     look elsewhere
+    ├── NotALogError                        look elsewhere
+    ├── LogLockedError                      close the other writer
+    ├── FormatVersionError                  use a newer walkit
+    ├── CorruptionError                     stop; keep the files; verify, repair or restore
+    │   └── SegmentMissingError
+    ├── StorageError(OSError)               mend the place, open again
+    ├── LogFullError                        wait or make room, then try again
+    ├── CommitFailedError                   outcome unknown: open again and look
+    ├── LogPoisonedError                    nothing was written: open again
+    ├── LogClosedError                      nothing was written: open again
+    ├── GapError                            begin again at `oldest`
+    ├── HistoryTrimmedError                 ask for a newer LSN
+    ├── SnapshotError                       retry the stage it names
+    └── DivergenceError                     the two logs are different histories
+
+Every error is picklable and carries its facts as attributes, so that a handler never has to parse a message.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+def _rebuild(cls: type[WalkitError], message: str, facts: dict[str, Any]) -> WalkitError:
+    error = cls.__new__(cls)
+    Exception.__init__(error, message)
+    error.__dict__.update(facts)
+    return error
+
+
+class WalkitError(Exception):
+    """Base of every error that walkit raises on purpose."""
+
+    code: ClassVar[str] = "walkit"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by message and facts, whatever the constructor of the subclass looks like."""
+        return _rebuild, (type(self), str(self), dict(self.__dict__))
+
+    def __str__(self) -> str:
+        """Return the message alone, also where a builtin base class would print errno."""
+        return str(self.args[0]) if self.args else type(self).__name__
+
+
+class OptionsError(WalkitError, ValueError):
+    """Options contradict each other, or the log they are used on."""
+
+    code = "options"
+
+    def __init__(self, message: str, *, option: str = "", wanted: object = None, stored: object = None) -> None:
+        super().__init__(message)
+        self.option, self.wanted, self.stored = option, wanted, stored
+
+
+class RecordTooLargeError(WalkitError, ValueError):
+    """A record, or a transaction as a whole, is over the limit of one frame. Nothing was written."""
+
+    code = "record-too-large"
+
+    def __init__(self, size_bytes: int, limit_bytes: int, what: str = "record") -> None:
+        super().__init__(
+            f"the {what} needs {size_bytes:,} bytes in its frame and the limit is {limit_bytes:,}; "
+            "nothing was written. Split it, or open the log with a larger frame_bytes_max"
+        )
+        self.size_bytes, self.limit_bytes, self.what = size_bytes, limit_bytes, what
+
+
+class RecordTypeError(WalkitError, TypeError):
+    """A key or value is not bytes. Nothing was written."""
+
+    code = "record-type"
+
+    def __init__(self, what: str, found: object) -> None:
+        hint = "; encode text first: value.encode()" if isinstance(found, str) else ""
+        super().__init__(f"a {what} is bytes or another buffer, not {type(found).__name__}{hint}. Nothing was written")
+        self.what, self.found = what, type(found).__name__
+
+
+class MissingExtraError(WalkitError, ImportError):
+    """A room needs a package that is not installed."""
+
+    code = "missing-extra"
+
+    def __init__(self, extra: str, package: str) -> None:
+        super().__init__(f"{package} is not installed: pip install 'walkit[{extra}]'")
+        self.extra, self.package = extra, package
+
+
+class LogNotFoundError(WalkitError, FileNotFoundError):
+    """There is nothing at this path."""
+
+    code = "log-not-found"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"no log at {path}: there is no manifest. walkit.open(path) makes a new one")
+        self.path = path
+
+
+class NotALogError(WalkitError):
+    """There is something at this path, and it is not a walkit log."""
+
+    code = "not-a-log"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} is not a walkit log: {reason}. Nothing was changed")
+        self.path, self.reason = path, reason
+
+
+class LogExistsError(WalkitError, FileExistsError):
+    """mode="x" asked for a new log, and there is one already."""
+
+    code = "log-exists"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"there is a log at {path} already, and mode='x' only makes new ones. Open it with mode='a'")
+        self.path = path
+
+
+class LogLockedError(WalkitError):
+    """Another writer holds the log."""
+
+    code = "log-locked"
+
+    def __init__(self, path: str, *, pid: int | None, command: str | None, same_process: bool) -> None:
+        if same_process:
+            text = (
+                f"{path} is already open for writing in this process (walkit.opened() lists open logs). "
+                "Close it first: walkit.opened()[i].close(), or use the object you have"
+            )
+        else:
+            holder = f"process {pid} ({command})" if pid else "another process"
+            text = f"{path} is open for writing in {holder}; a log has one writer. Read it with mode='r'"
+        super().__init__(text)
+        self.path, self.pid, self.command, self.same_process = path, pid, command, same_process
+
+
+class FormatVersionError(WalkitError):
+    """The bytes are of a newer format, or use a feature this version does not know."""
+
+    code = "format-version"
+
+    def __init__(self, where: str, *, found: int | str, supported: int | str) -> None:
+        super().__init__(
+            f"{where} is of format {found}; this walkit reads {supported}. Use a newer walkit; nothing was changed"
+        )
+        self.where, self.found, self.supported = where, found, supported
+
+
+class CorruptionError(WalkitError):
+    """Bytes that were promised are not what was written. Nothing was changed.
+
+    `first_lost_lsn` is the first LSN that cannot be read, `position` where in the log it stood;
+    `expected` and `found` say what differed. Facts that are not known are None.
+    """
+
+    code = "corruption"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        segment: str | None = None,
+        position: int | None = None,
+        expected: object = None,
+        found: object = None,
+        first_lost_lsn: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.segment, self.position = segment, position
+        self.expected, self.found, self.first_lost_lsn = expected, found, first_lost_lsn
+
+
+class SegmentMissingError(CorruptionError):
+    """A segment that the manifest names is not there, or is shorter than what it promised to hold."""
+
+    code = "segment-missing"
+
+
+class StorageError(WalkitError, OSError):
+    """The place failed: an I/O error, a full disk, a permission. The cause is chained."""
+
+    code = "storage"
+
+    def __init__(self, message: str, *, errno: int | None = None, name: str | None = None) -> None:
+        super().__init__(message)
+        self.errno, self.name = errno, name
+
+
+class LogFullError(WalkitError):
+    """No room: the queue is full, or the disk. Nothing of this call was written; it may be tried again."""
+
+    code = "log-full"
+
+    def __init__(self, message: str, *, reason: str, limit_bytes: int | None = None) -> None:
+        super().__init__(message)
+        self.reason, self.limit_bytes = reason, limit_bytes
+
+
+class CommitFailedError(WalkitError):
+    """A write or sync failed after it was begun: the records may or may not survive reopening.
+
+    `acked_lsn` is the last LSN acknowledged before the failure. `acknowledged_prefix` counts the records of
+    this very call that were acknowledged (`append_many`).
+    """
+
+    code = "commit-failed"
+
+    def __init__(self, message: str, *, acked_lsn: int | None = None, acknowledged_prefix: int = 0) -> None:
+        super().__init__(message)
+        self.outcome = "unknown"
+        self.acked_lsn, self.acknowledged_prefix = acked_lsn, acknowledged_prefix
+
+
+class LogPoisonedError(WalkitError):
+    """An earlier write or sync failed, so the log takes no more. Nothing of this call was written."""
+
+    code = "log-poisoned"
+
+    def __init__(self, message: str, *, acknowledged_prefix: int = 0) -> None:
+        super().__init__(message)
+        self.acknowledged_prefix = acknowledged_prefix
+
+
+class LogClosedError(WalkitError):
+    """The log is closed, or this is a forked child's copy of it. Nothing of this call was written."""
+
+    code = "log-closed"
+
+    def __init__(self, message: str = "the log is closed", *, acknowledged_prefix: int = 0) -> None:
+        super().__init__(message)
+        self.acknowledged_prefix = acknowledged_prefix
+
+
+class GapError(WalkitError):
+    """The wanted record has been dropped by trimming or retention; the oldest readable is `oldest`."""
+
+    code = "gap"
+
+    def __init__(self, wanted: int, oldest: int) -> None:
+        super().__init__(f"record {wanted} is gone: the oldest that can be read is {oldest}")
+        self.wanted, self.oldest = wanted, oldest
+
+
+class HistoryTrimmedError(WalkitError):
+    """State below `exact_from_lsn` can no longer be told exactly."""
+
+    code = "history-trimmed"
+
+    def __init__(self, wanted: int, exact_from_lsn: int) -> None:
+        super().__init__(f"history is exact from LSN {exact_from_lsn}; {wanted} is below it")
+        self.wanted, self.exact_from_lsn = wanted, exact_from_lsn
+
+
+class DivergenceError(WalkitError):
+    """Two logs differ from `first_lsn` on: they are two histories, and are never merged."""
+
+    code = "divergence"
+
+    def __init__(self, message: str, *, first_lsn: int) -> None:
+        super().__init__(message)
+        self.first_lsn = first_lsn
+
+
+class SnapshotError(WalkitError):
+    """A snapshot could not be written or read; `stage` says how far it came and `retry` what may be retried."""
+
+    code = "snapshot"
+
+    def __init__(self, message: str, *, stage: str, retry: str) -> None:
+        super().__init__(message)
+        self.stage, self.retry = stage, retry

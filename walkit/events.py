@@ -1,0 +1,55 @@
+"""Named events: what the log tells its host while it works.
+
+An event is a name `walkit.<thing>.<verb>` with attributes. Events go to the callback given as `events=`, else to
+`logging.getLogger("walkit")`. A callback runs on the thread where the thing happened and must be quick; if it
+raises, the failure is logged and the log goes on (Quiver's host callbacks are the source of the idea).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+logger = logging.getLogger("walkit")
+
+EventCallback = Callable[[str, dict[str, Any]], None]
+"""Receives (name, attributes)."""
+
+EVENTS: dict[str, tuple[int, str]] = {
+    "walkit.log.open": (logging.DEBUG, "a log was opened"),
+    "walkit.log.close": (logging.DEBUG, "a log was closed"),
+    "walkit.log.poison": (logging.ERROR, "a write or sync failed; the log takes no more"),
+    "walkit.log.drop": (logging.WARNING, "a log was dropped without close()"),
+    "walkit.recovery.cut": (logging.WARNING, "a torn or unacknowledged tail was cut"),
+    "walkit.recovery.finish": (logging.DEBUG, "recovery is done"),
+    "walkit.segment.prepare": (logging.DEBUG, "a segment was made ahead"),
+    "walkit.segment.rotate": (logging.DEBUG, "frames go to a new segment"),
+    "walkit.segment.seal": (logging.DEBUG, "the manifest says where a segment ends"),
+    "walkit.segment.full": (logging.ERROR, "no room on the disk for a new segment"),
+    "walkit.segment.trim": (logging.DEBUG, "segments below the low watermark were dropped"),
+    "walkit.hold.expire": (logging.WARNING, "the lease of a hold ran out"),
+    "walkit.callback.fail": (logging.ERROR, "a callback or observer raised"),
+    "walkit.upkeep.fail": (logging.ERROR, "background work failed and will be tried again"),
+}
+"""Every event: its level in `logging`, and what it means."""
+
+
+class EventSink:
+    """Sends events to a callback, or to `logging` when there is none. Safe from any thread."""
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: EventCallback | None = None) -> None:
+        self._callback = callback
+
+    def emit(self, name: str, /, **attributes: Any) -> None:
+        """Send one event; never raises."""
+        level, meaning = EVENTS[name]
+        if self._callback is None:
+            logger.log(level, "%s: %s %s", name, meaning, attributes)
+            return
+        try:
+            self._callback(name, attributes)
+        except Exception:
+            logger.exception("the events callback raised on %s %s", name, attributes)

@@ -1,0 +1,276 @@
+"""The frame: one header, one body, zero padding (FORMAT.md F-2 to F-7). No files, no clocks.
+
+`encode_frame` and `decode_frame` are exact inverses; `FrameHeader.parse` is the only place that reads header bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+import zstandard
+
+from walkit.errors import CorruptionError, FormatVersionError
+from walkit.format.body import Columns, DecodedColumns, decode_body, encode_body
+from walkit.format.checksum import crc32c, crc32c_of
+from walkit.format.layout import (
+    CODEC_NONE,
+    CODEC_ZSTD,
+    FORMAT_VERSION,
+    FRAME_FLAGS_KNOWN,
+    FRAME_HEADER,
+    FRAME_HEADER_BYTES,
+    FRAME_HEADER_CRC_OFFSET,
+    FRAME_MAGIC,
+    RECORDS_PER_FRAME_MAX,
+    ZEROS,
+    FrameFlag,
+    align_up,
+)
+from walkit.record import Buffer
+
+
+class FrameFault(Enum):
+    """Why bytes at a frame boundary are not the frame that belongs there. Data for recovery, not an exception."""
+
+    END = "the bytes are zero: nothing was written here"
+    SHORT = "the file ends inside the frame"
+    MAGIC = "the bytes do not begin like a frame"
+    HEADER = "the header's checksum is wrong"
+    LENGTH = "a length in the header is over its limit"
+    FOREIGN = "the frame is of another log"
+    EPOCH = "the frame is of another epoch"
+    POSITION = "the frame says it belongs elsewhere"
+    CHAIN = "the frame does not follow the one before it"
+    LSN = "the frame's first LSN does not follow the one before it"
+    BODY = "the body's checksum is wrong"
+    PADDING = "the padding is not zero"
+    UNREADABLE = "the storage could not read it"
+
+
+class FrameHeader(NamedTuple):
+    """A frame's header as named fields, in the order of the bytes."""
+
+    magic: int
+    version: int
+    codec: int
+    flags: int
+    log_id: int
+    epoch: int
+    epoch_id: int
+    position: int
+    first_lsn: int
+    records: int
+    span: int
+    footprint: int
+    body_stored_bytes: int
+    body_raw_bytes: int
+    body_crc: int
+    durable_position: int
+    sealed_us: int
+    chain: int
+    header_crc: int
+
+    @property
+    def last_lsn(self) -> int:
+        """Last LSN covered; first_lsn - 1 for a mark frame, which has no records."""
+        return self.first_lsn + self.span - 1
+
+    @property
+    def end_position(self) -> int:
+        """Position of the byte after the frame."""
+        return self.position + self.footprint
+
+    @property
+    def is_mark(self) -> bool:
+        """A frame without records, written only for its promise."""
+        return self.records == 0
+
+    @classmethod
+    def parse(cls, buffer: Buffer, offset: int = 0) -> FrameHeader:
+        """Return the header's fields without judging them; `check_header` does that."""
+        return cls._make(FRAME_HEADER.unpack_from(buffer, offset))
+
+
+def check_header(
+    buffer: Buffer, offset: int, alignment: int, frame_bytes_max: int
+) -> tuple[FrameHeader | None, FrameFault | None]:
+    """Judge the header at `offset` of `buffer` by itself: (header, None) if it can be trusted, else the fault.
+
+    The checksum comes before every other field, so that no flipped bit is believed; a right checksum over a newer
+    version or unknown flags raises FormatVersionError.
+    """
+    if len(buffer) - offset < FRAME_HEADER_BYTES:
+        return None, FrameFault.SHORT
+    header = FrameHeader.parse(buffer, offset)
+    if header.magic != FRAME_MAGIC:
+        zero = memoryview(buffer)[offset : offset + FRAME_HEADER_BYTES] == ZEROS[:FRAME_HEADER_BYTES]
+        return None, FrameFault.END if zero else FrameFault.MAGIC
+    if crc32c(memoryview(buffer)[offset : offset + FRAME_HEADER_CRC_OFFSET]) != header.header_crc:
+        return None, FrameFault.HEADER
+    if header.version > FORMAT_VERSION:
+        raise FormatVersionError(
+            f"the frame at position {header.position:,}", found=header.version, supported=FORMAT_VERSION
+        )
+    if header.flags & ~FRAME_FLAGS_KNOWN or header.codec not in (CODEC_NONE, CODEC_ZSTD):
+        raise FormatVersionError(
+            f"the frame at position {header.position:,}",
+            found=f"flags {header.flags:#x}, codec {header.codec}",
+            supported=f"flags {FRAME_FLAGS_KNOWN:#x}, codecs 0 and 1",
+        )
+    if not _lengths_fit(header, alignment, frame_bytes_max):
+        return None, FrameFault.LENGTH
+    return header, None
+
+
+def _lengths_fit(header: FrameHeader, alignment: int, frame_bytes_max: int) -> bool:
+    return (
+        header.footprint == align_up(FRAME_HEADER_BYTES + header.body_stored_bytes, alignment)
+        and header.footprint <= frame_bytes_max
+        and header.body_raw_bytes <= frame_bytes_max
+        and header.records <= RECORDS_PER_FRAME_MAX
+        and header.span >= header.records
+        and (header.span == header.records or bool(header.flags & FrameFlag.SPARSE))
+        and header.position % alignment == 0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBody:
+    """A body that is encoded, perhaps compressed, and checksummed: what can be done before LSNs are given."""
+
+    count: int
+    flags: int
+    codec: int
+    buffers: list[bytes]
+    stored_bytes: int
+    raw_bytes: int
+    crc: int
+
+    def footprint(self, alignment: int) -> int:
+        """Bytes the frame takes, header and padding included."""
+        return align_up(FRAME_HEADER_BYTES + self.stored_bytes, alignment)
+
+
+NO_COLUMNS = DecodedColumns(
+    0, np.empty(0, "u1"), np.empty(0, "<u4"), np.empty(0, "<u4"), None, None, memoryview(b""), memoryview(b"")
+)
+MARK_BODY = PreparedBody(0, 0, CODEC_NONE, [], 0, 0, 0)
+
+
+def prepare_body(columns: Columns, codec: str | None = None) -> PreparedBody:
+    """Encode, compress where that is smaller, and checksum. May run in parallel with anything."""
+    flags, buffers = encode_body(columns)
+    raw_bytes = stored_bytes = sum(map(len, buffers))
+    codec_number = CODEC_NONE
+    if codec == "zstd" and raw_bytes > FRAME_HEADER_BYTES:
+        packed = zstandard.ZstdCompressor(level=1).compress(b"".join(buffers))
+        if len(packed) < raw_bytes:
+            codec_number, buffers, stored_bytes = CODEC_ZSTD, [packed], len(packed)
+    return PreparedBody(
+        columns.count, flags, codec_number, buffers, stored_bytes, raw_bytes, crc32c_of(buffers)
+    )
+
+
+class FrameIdentity(NamedTuple):
+    """What every frame of one epoch says of its log."""
+
+    log_id: int
+    epoch: int
+    epoch_id: int
+
+
+def seal_frame(
+    body: PreparedBody,
+    identity: FrameIdentity,
+    *,
+    position: int,
+    first_lsn: int,
+    durable_position: int,
+    chain: int,
+    sealed_us: int,
+    alignment: int,
+    span: int | None = None,
+) -> tuple[list[bytes], int, int]:
+    """Give a body its place: return (buffers to write, footprint, header checksum).
+
+    The header checksum is the `chain` of the frame that follows. `span` is given for sparse frames.
+    """
+    footprint = body.footprint(alignment)
+    fields = (
+        FRAME_MAGIC,
+        FORMAT_VERSION,
+        body.codec,
+        body.flags,
+        *identity,
+        position,
+        first_lsn,
+        body.count,
+        body.count if span is None else span,
+        footprint,
+        body.stored_bytes,
+        body.raw_bytes,
+        body.crc,
+        durable_position,
+        sealed_us,
+        chain,
+    )
+    head = FRAME_HEADER.pack(*fields, 0)[:FRAME_HEADER_CRC_OFFSET]
+    header_crc = crc32c(head)
+    padding = footprint - FRAME_HEADER_BYTES - body.stored_bytes
+    buffers = [head + header_crc.to_bytes(4, "little"), *body.buffers]
+    if padding:
+        buffers.append(ZEROS[:padding])
+    return buffers, footprint, header_crc
+
+
+def check_body(header: FrameHeader, frame: memoryview) -> FrameFault | None:
+    """Judge body and padding of a frame whose header can be trusted; `frame` begins with the header."""
+    if len(frame) < header.footprint:
+        return FrameFault.SHORT
+    end = FRAME_HEADER_BYTES + header.body_stored_bytes
+    if crc32c(frame[FRAME_HEADER_BYTES:end]) != header.body_crc:
+        return FrameFault.BODY
+    if frame[end : header.footprint] != ZEROS[: header.footprint - end]:
+        return FrameFault.PADDING
+    return None
+
+
+def decode_frame(header: FrameHeader, frame: memoryview) -> DecodedColumns:
+    """Return the columns of a frame that `check_header` and `check_body` found right."""
+    body = frame[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + header.body_stored_bytes]
+    if header.codec == CODEC_ZSTD:
+        body = memoryview(_decompress(body, header))
+    if len(body) != header.body_raw_bytes:
+        raise CorruptionError(
+            "the body's length is not what its header says",
+            position=header.position,
+            expected=header.body_raw_bytes,
+            found=len(body),
+            first_lost_lsn=header.first_lsn,
+        )
+    if header.records == 0 and not body:
+        return NO_COLUMNS
+    return decode_body(body, header.records, header.flags)
+
+
+def _decompress(body: memoryview, header: FrameHeader) -> bytes:
+    try:
+        size = zstandard.frame_content_size(body)
+        if size != header.body_raw_bytes:
+            raise CorruptionError(
+                "the compressed body has another size than its header says",
+                position=header.position,
+                expected=header.body_raw_bytes,
+                found=size,
+                first_lost_lsn=header.first_lsn,
+            )
+        return zstandard.ZstdDecompressor().decompress(body, max_output_size=header.body_raw_bytes)
+    except zstandard.ZstdError as error:
+        raise CorruptionError(
+            f"the body cannot be decompressed: {error}",
+            position=header.position,
+            first_lost_lsn=header.first_lsn,
+        ) from error

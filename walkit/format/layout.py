@@ -1,0 +1,90 @@
+"""Constants of the format, and proof at import that they fit together. FORMAT.md explains each."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntFlag
+from typing import Final
+
+FORMAT_VERSION: Final = 0
+"""0 until the last feature that needs a field has landed; then frozen as 1."""
+
+LSN_NONE: Final = 0
+EPOCH_NONE: Final = 0
+
+SEGMENT_MAGIC: Final = b"WALKITSG"
+MANIFEST_MAGIC: Final = b"WALKITMF"
+FRAME_MAGIC: Final = 0x464B4C57
+FRAME_MAGIC_BYTES: Final = FRAME_MAGIC.to_bytes(4, "little")
+
+ALIGNMENT_BUFFERED: Final = 64
+ALIGNMENT_DIRECT: Final = 4096
+
+SEGMENT_HEADER_BYTES: Final = 4096
+SEGMENT_HEADER: Final = struct.Struct("<8sHHIIIQQQQQQQIIQQQII")
+SEGMENT_HEADER_CRC: Final = struct.Struct("<I")
+SEGMENT_EXTENSION_OFFSET: Final = 120
+
+FRAME_HEADER: Final = struct.Struct("<IBBHQQQQQIIIIIIQQII")
+FRAME_HEADER_BYTES: Final = 96
+FRAME_HEADER_CRC_OFFSET: Final = 92
+
+RECORDS_PER_FRAME_MAX: Final = 1 << 20
+"""Bounds what a frame of uniform columns can make a reader allocate."""
+
+DURABLE_SLOT: Final = struct.Struct("<QQQQQI")
+DURABLE_SLOT_STRIDE: Final = 64
+DURABLE_CELL_BYTES: Final = 2 * DURABLE_SLOT_STRIDE
+
+MANIFEST_HEADER: Final = struct.Struct("<8sHHIIII")
+MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
+
+CODEC_NONE: Final = 0
+CODEC_ZSTD: Final = 1
+CODEC_NAMES: Final = {CODEC_NONE: None, CODEC_ZSTD: "zstd"}
+
+
+class FrameFlag(IntFlag):
+    """What the body's columns look like. An unknown bit is a newer format."""
+
+    UNIFORM_KINDS = 1
+    UNIFORM_KEY_LENGTHS = 2
+    UNIFORM_VALUE_LENGTHS = 4
+    TIMESTAMPS = 8
+    UNIFORM_TIMESTAMPS = 16
+    SPARSE = 32
+
+
+FRAME_FLAGS_KNOWN: Final = 63
+
+
+class SegmentFlag(IntFlag):
+    """What kind of segment this is."""
+
+    IMPORTED = 1
+    COMPACTED = 2
+    COMPLETION_ORDER = 4
+
+
+CRITICAL_FEATURES_KNOWN: Final = 0
+"""Feature bits that a reader must know; an unknown one refuses the file."""
+
+KIND_MASK: Final = 0x0F
+HAS_KEY: Final = 0x10
+HAS_VALUE: Final = 0x20
+HAS_TIMESTAMP: Final = 0x40
+JOINED: Final = 0x80
+"""The record belongs to one transaction with the next one; the last record of a transaction has it not."""
+
+ZEROS: Final = bytes(1 << 20)
+
+assert SEGMENT_HEADER.size == SEGMENT_EXTENSION_OFFSET
+assert FRAME_HEADER.size == FRAME_HEADER_BYTES == FRAME_HEADER_CRC_OFFSET + 4
+assert FRAME_HEADER_BYTES % 4 == 0
+assert DURABLE_SLOT.size <= DURABLE_SLOT_STRIDE
+assert SEGMENT_HEADER_BYTES % ALIGNMENT_DIRECT == 0 and ALIGNMENT_DIRECT % ALIGNMENT_BUFFERED == 0
+
+
+def align_up(size: int, alignment: int) -> int:
+    """Return the smallest multiple of `alignment` (a power of two) that is not below `size`."""
+    return (size + alignment - 1) & -alignment

@@ -1,0 +1,191 @@
+"""The manifest: which segments are the log, in which state (FORMAT.md F-9, F-12).
+
+A small file that is replaced atomically. Its header is binary and checksummed; its payload is JSON, so that a person
+can read it with `tail -c +29`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from walkit.errors import CorruptionError, FormatVersionError, NotALogError
+from walkit.format.checksum import crc32c
+from walkit.format.layout import (
+    CRITICAL_FEATURES_KNOWN,
+    FORMAT_VERSION,
+    MANIFEST_BYTES_MAX,
+    MANIFEST_HEADER,
+    MANIFEST_MAGIC,
+)
+from walkit.format.segment import segment_name
+
+MANIFEST_NAME = "manifest"
+_CRC_OFFSET = MANIFEST_HEADER.size - 4
+
+
+class SegmentState(Enum):
+    """prepared: made ahead, perhaps in use by now (its header tells); sealed: ends where the manifest says."""
+
+    PREPARED = "prepared"
+    SEALED = "sealed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentRecord:
+    """One segment of the log. The fields after `state` are known once it is sealed."""
+
+    number: int
+    state: SegmentState
+    epoch: int = 0
+    start_position: int = 0
+    end_position: int = 0
+    first_lsn: int = 0
+    last_lsn: int = 0
+    start_chain: int = 0
+    end_chain: int = 0
+    records: int = 0
+    frames: int = 0
+    created_us: int = 0
+    flags: int = 0
+
+    @property
+    def name(self) -> str:
+        """The segment's file name."""
+        return segment_name(self.number)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of frames between start and end."""
+        return self.end_position - self.start_position
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochRecord:
+    """One epoch of the lineage: who it is, and the LSN, position and chain where it began."""
+
+    number: int
+    id: int
+    first_lsn: int
+    position: int
+    chain: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HoldRecord:
+    """A named claim: records from `first_lsn` on are still needed. The lease ends at `lease_until_us`."""
+
+    name: str
+    first_lsn: int
+    lease_until_us: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogEnd:
+    """Where the sealed log ends: what the next frame must follow. Survives the deletion of every segment."""
+
+    last_lsn: int = 0
+    position: int = 0
+    chain: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What the log is. Replaced as a whole; `generation` grows by one each time."""
+
+    log_id: int
+    generation: int = 0
+    created_us: int = 0
+    ack_order: str = "append"
+    lineage: tuple[EpochRecord, ...] = ()
+    segments: tuple[SegmentRecord, ...] = ()
+    next_segment: int = 1
+    end: LogEnd = field(default_factory=LogEnd)
+    low_watermark: int = 0
+    exact_from_lsn: int = 1
+    holds: tuple[HoldRecord, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sealed(self) -> tuple[SegmentRecord, ...]:
+        """The sealed segments, in position order."""
+        return tuple(s for s in self.segments if s.state is SegmentState.SEALED)
+
+    @property
+    def unsealed(self) -> tuple[SegmentRecord, ...]:
+        """The segments that may be in use, in the order of their numbers."""
+        return tuple(s for s in self.segments if s.state is SegmentState.PREPARED)
+
+    @property
+    def first_lsn(self) -> int:
+        """Oldest LSN that sealed segments hold or, when there is none, the next one after the end."""
+        return self.sealed[0].first_lsn if self.sealed else self.end.last_lsn + 1
+
+    def epoch_of(self, number: int) -> EpochRecord | None:
+        """Return the epoch of this number."""
+        return next((e for e in self.lineage if e.number == number), None)
+
+    def next(self, **changes: Any) -> Manifest:
+        """Return the following generation with these changes."""
+        return replace(self, generation=self.generation + 1, **changes)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the manifest file's bytes."""
+    plain = asdict(manifest)
+    for segment in plain["segments"]:
+        segment["state"] = segment["state"].value
+    payload = json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+    head = MANIFEST_HEADER.pack(MANIFEST_MAGIC, FORMAT_VERSION, MANIFEST_HEADER.size, 0, 0, len(payload), 0)
+    crc = crc32c(payload, crc32c(head[:_CRC_OFFSET]))
+    return head[:_CRC_OFFSET] + crc.to_bytes(4, "little") + payload
+
+
+def decode_manifest(data: bytes, path: str) -> Manifest:
+    """Return the manifest; NotALogError, FormatVersionError or CorruptionError where it is not one."""
+    if data[: len(MANIFEST_MAGIC)] != MANIFEST_MAGIC:
+        raise NotALogError(path, "its manifest does not begin with walkit's magic")
+    if len(data) < MANIFEST_HEADER.size:
+        raise _damaged("is cut short", MANIFEST_HEADER.size, len(data))
+    _, version, header_bytes, critical, _optional, length, crc = MANIFEST_HEADER.unpack_from(data)
+    if length > MANIFEST_BYTES_MAX or len(data) != MANIFEST_HEADER.size + length:
+        raise _damaged("has another length than it says", MANIFEST_HEADER.size + length, len(data))
+    found = crc32c(data[MANIFEST_HEADER.size :], crc32c(data[:_CRC_OFFSET]))
+    if found != crc:
+        raise _damaged("has a wrong checksum", f"{crc:#010x}", f"{found:#010x}")
+    if version > FORMAT_VERSION or header_bytes != MANIFEST_HEADER.size:
+        raise FormatVersionError(f"the manifest of {path}", found=version, supported=FORMAT_VERSION)
+    if critical & ~CRITICAL_FEATURES_KNOWN:
+        raise FormatVersionError(
+            f"the manifest of {path}", found=f"with critical features {critical:#x}", supported="none"
+        )
+    try:
+        return _from_plain(json.loads(data[MANIFEST_HEADER.size :]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(f"cannot be understood ({error})", "the fields of format 0", "others") from error
+
+
+def _from_plain(plain: dict[str, Any]) -> Manifest:
+    return Manifest(
+        **{
+            **plain,
+            "lineage": tuple(EpochRecord(**e) for e in plain["lineage"]),
+            "segments": tuple(
+                SegmentRecord(**{**s, "state": SegmentState(s["state"])}) for s in plain["segments"]
+            ),
+            "end": LogEnd(**plain["end"]),
+            "holds": tuple(HoldRecord(**h) for h in plain["holds"]),
+        }
+    )
+
+
+def _damaged(what: str, expected: object, found: object) -> CorruptionError:
+    return CorruptionError(
+        f"the manifest {what}: expected {expected}, found {found}. The log was not opened and nothing was changed",
+        segment=MANIFEST_NAME,
+        expected=expected,
+        found=found,
+    )

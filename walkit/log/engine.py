@@ -1,0 +1,325 @@
+"""The engine of a log that is open for writing: everything that outlives the user's object until it is closed.
+
+The user's `WriteAheadLog` holds the engine; the threads hold only the engine. So a log that is dropped without
+close() is collected, and closes itself with a ResourceWarning.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+import weakref
+from dataclasses import replace
+
+from walkit.commit.core import OrderingCore
+from walkit.commit.driver import CommitDriver
+from walkit.commit.ticket import Ticket
+from walkit.config import ALIGNMENT_BUFFERED, LogOptions
+from walkit.errors import LogClosedError, LogExistsError, LogLockedError, LogNotFoundError, OptionsError
+from walkit.events import EventSink
+from walkit.format.frame import FrameIdentity
+from walkit.format.layout import DURABLE_CELL_BYTES
+from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, SegmentState, encode_manifest
+from walkit.log.holds import Hold, live_holds
+from walkit.log.manifest_store import DURABLE_NAME, LOCK_NAME, NEW_NAME, ManifestStore, load_manifest, write_whole
+from walkit.log.reader import LogView, Span
+from walkit.log.recovery import RecoveryPlan, apply_plan, make_plan, settle_unsealed
+from walkit.log.report import PhaseClock, RecoveryReport
+from walkit.log.scan import Progress, read_mark, scan_log
+from walkit.log.segments import SegmentSet
+from walkit.metrics import LogStatistics
+from walkit.storage.base import LockHolder, Storage, StorageLock
+
+_engines: weakref.WeakSet[LogEngine] = weakref.WeakSet()
+
+
+class LogEngine:
+    """Storage, manifest, segments and commit driver of one open log."""
+
+    def __init__(
+        self, storage: Storage, lock: StorageLock, options: LogOptions, events: EventSink, plan: RecoveryPlan
+    ) -> None:
+        self.storage = storage
+        self.options = options
+        self.events = events
+        self.store = ManifestStore(storage, plan.findings.manifest)
+        self.recovery: RecoveryReport | None = None
+        self.holds: dict[str, Hold] = {}
+        self.released: set[str] = set()
+        self.followers: set[threading.Event] = set()
+        self.closed = False
+        self.opened_at = time.time()
+        self._lock = lock
+        self._close_lock = threading.RLock()
+        self._trim_lock = threading.Lock()
+
+    def start(self, plan: RecoveryPlan) -> None:
+        """Apply the plan and make the commit path ready. Starts no thread and writes no segment."""
+        apply_plan(self.storage, self.store, plan)
+        manifest = self.store.current
+        end = manifest.end
+        number = max((e.number for e in manifest.lineage), default=0) + 1
+        self.identity = FrameIdentity(manifest.log_id, number, secrets.randbits(64) | 1)
+        began = replace(end, last_lsn=max(end.last_lsn, manifest.low_watermark))
+        name = os.path.basename(self.storage.location.rstrip("/")) or "log"
+        core: OrderingCore[Ticket] = OrderingCore(
+            self.identity,
+            last_lsn=began.last_lsn,
+            position=began.position,
+            chain=began.chain,
+            alignment=ALIGNMENT_BUFFERED,
+            frame_bytes_max=self.options.frame_bytes_max,
+            ack_when_durable=self.options.durability == "sync",
+            idle_mark_us=self.options.idle_mark_ms * 1000,
+            interval_us=int(self.options.interval_s * 1e6) if self.options.durability == "interval" else 0,
+        )
+        self.segments = SegmentSet(
+            self.storage,
+            self.store,
+            self.options,
+            identity=self.identity,
+            epoch_began=began,
+            cell=self.storage.cell(DURABLE_NAME, DURABLE_CELL_BYTES, writable=True),
+            mark=plan.findings.mark,
+            events=self.events,
+            name=name,
+        )
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        self.driver = CommitDriver(
+            core,
+            self.segments,
+            events=self.events,
+            name=name,
+            sync_writes=self.options.durability == "sync",
+            codec=self.options.codec,
+            queue_bytes_max=self.options.queue_bytes_max,
+            clock_us=lambda: (time.monotonic_ns() + offset_ns) // 1000,
+        )
+        self.core = core
+        _engines.add(self)
+
+    @property
+    def first_lsn(self) -> int:
+        """The oldest LSN that can still be read."""
+        manifest = self.store.current
+        oldest = manifest.sealed[0].first_lsn if manifest.sealed else self._open_first()
+        return max(oldest, manifest.low_watermark + 1)
+
+    def _open_first(self) -> int:
+        for segment in list(self.segments.open_segments):
+            if segment.header is not None:
+                return segment.header.first_lsn
+        return self.store.current.end.last_lsn + 1
+
+    def view(self) -> LogView:
+        """Return what can be read now: all that is acknowledged."""
+        end_position = self.core.written_position
+        open_segments = list(self.segments.open_segments)
+        manifest = self.store.current
+        spans = [Span(s, s.end_position, s.last_lsn) for s in manifest.sealed]
+        sealed = {s.number for s in manifest.sealed}
+        for segment in open_segments:
+            header = segment.header
+            if header is None or segment.number in sealed:
+                continue
+            record = SegmentRecord(
+                number=segment.number,
+                state=SegmentState.PREPARED,
+                epoch=header.epoch,
+                start_position=header.start_position,
+                first_lsn=header.first_lsn,
+            )
+            spans.append(Span(record, min(segment.end_position, end_position), None))
+        return LogView(self.storage, manifest, tuple(s for s in spans if s.end_position > s.record.start_position))
+
+    def statistics(self) -> LogStatistics:
+        """Return a frozen snapshot of the named metrics."""
+        core, driver, manifest = self.core, self.driver, self.store.current
+        open_segments = list(self.segments.open_segments)
+        open_bytes = sum(s.end_position - s.header.start_position for s in open_segments if s.header is not None)
+        return LogStatistics(
+            appended_lsn=core.appended_lsn,
+            acked_lsn=core.acked_lsn,
+            durable_lsn=core.durable_lsn,
+            first_lsn=self.first_lsn,
+            records_appended=core.appended_lsn - self.segments.epoch_began.last_lsn,
+            records_acked=core.acked_lsn - self.segments.epoch_began.last_lsn,
+            user_bytes=driver.user_bytes,
+            frames_written=driver.frames_written,
+            frame_bytes=driver.frame_bytes,
+            padding_bytes=driver.padding_bytes,
+            marks_written=driver.marks_written,
+            syncs=driver.syncs,
+            write_ns=driver.write_ns,
+            prepare_ns=driver.prepare_ns,
+            queue_records=core.pending_records,
+            queue_bytes=core.pending_bytes,
+            queue_bytes_max=driver.queue_bytes_max,
+            deliveries_waiting=driver.delivery.waiting,
+            rotations=self.segments.rotations,
+            segments=len(manifest.sealed) + len(open_segments),
+            log_bytes=sum(s.size_bytes for s in manifest.sealed) + open_bytes,
+            poisoned=int(core.failure is not None),
+        )
+
+    def trim(self, up_to_lsn: int) -> int:
+        """Move the low watermark and drop the segments wholly below it. Returns the new watermark."""
+        with self._trim_lock:
+            limit = min(up_to_lsn, self.core.durable_lsn)
+            dropped: list[SegmentRecord] = []
+
+            def change(manifest: Manifest) -> Manifest:
+                holds = live_holds(self, manifest)
+                low = min([limit, *(h.first_lsn - 1 for h in holds)])
+                if low <= manifest.low_watermark and holds == manifest.holds:
+                    return manifest
+                low = max(low, manifest.low_watermark)
+                dropped[:] = [s for s in manifest.sealed if s.last_lsn <= low]
+                kept = tuple(s for s in manifest.segments if s not in dropped)
+                exact = max(manifest.exact_from_lsn, low + 1)
+                return manifest.next(segments=kept, low_watermark=low, holds=holds, exact_from_lsn=exact)
+
+            manifest = self.store.update(change)
+            for segment in dropped:
+                self.storage.remove(segment.name)
+            if dropped:
+                self.storage.sync_directory()
+                self.events.emit("walkit.segment.trim", segments=len(dropped), low_watermark=manifest.low_watermark)
+            return manifest.low_watermark
+
+    def close(self) -> None:
+        """Finish what is queued, seal, let go of everything. Closing twice does nothing; the lock is freed always."""
+        with self._close_lock:
+            if self.closed:
+                return
+            self.closed = True
+            try:
+                self.driver.stop(LogClosedError(f"the log at {self.storage.location} is closed"))
+                self.segments.close(poisoned=self.core.failure is not None)
+                if self.holds:
+                    self.store.update(lambda m: m.next(holds=live_holds(self, m)))
+            finally:
+                _engines.discard(self)
+                self._lock.release()
+                for follower in list(self.followers):
+                    follower.set()
+                self.events.emit("walkit.log.close", location=self.storage.location)
+
+    def forget(self) -> None:
+        """In a forked child: this copy is dead, the parent's log goes on untouched."""
+        self.closed = True
+        self.driver.after_fork(
+            LogClosedError("this is a forked child's copy of the log; the parent has it open. Open it anew here")
+        )
+        self.segments.forget()
+        self._lock.forget()
+
+
+def _after_fork_in_child() -> None:
+    for engine in list(_engines):
+        engine.forget()
+    _engines.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def open_engine(
+    storage: Storage, mode: str, options: LogOptions, events: EventSink, progress: Progress | None = None
+) -> LogEngine:
+    """Open or create a log for writing. The lock is held on return; on an error it is not, and nothing was changed."""
+    clock = PhaseClock()
+    with clock.phase("open") as detail:
+        existed = _require_a_log(storage, mode)
+        lock = storage.lock(LOCK_NAME)
+        if isinstance(lock, LockHolder):
+            raise LogLockedError(
+                storage.location, pid=lock.pid, command=lock.command, same_process=lock.same_process
+            )
+        try:
+            created = not existed and MANIFEST_NAME not in storage.names()
+            manifest = _create(storage, options) if created else load_manifest(storage)
+            _check_stored(manifest, options)
+            mark = read_mark(storage)
+            detail["segments"] = len(manifest.segments)
+        except BaseException:
+            lock.release()
+            raise
+    try:
+        with clock.phase("scan") as detail:
+            settle_unsealed(storage, manifest)
+            findings = scan_log(storage, manifest, mark, deep=options.recovery == "absolute", progress=progress)
+            plan = make_plan(findings, options.recovery)
+            detail["unsealed"] = len(findings.unsealed)
+        with clock.phase("apply"):
+            engine = LogEngine(storage, lock, options, events, plan)
+            engine.start(plan)
+    except BaseException:
+        lock.release()
+        raise
+    engine.recovery = _report(storage, options, clock, plan, created)
+    for cut in engine.recovery.cuts:
+        events.emit("walkit.recovery.cut", segment=cut.segment, position=cut.position, bytes=cut.bytes)
+    events.emit("walkit.log.open", location=storage.location, verdict=engine.recovery.verdict)
+    return engine
+
+
+def _require_a_log(storage: Storage, mode: str) -> bool:
+    """Make the folder of a new log; refuse what is not a log before anything is written. Returns whether one is there."""
+    try:
+        load_manifest(storage)
+    except LogNotFoundError:
+        storage.create()
+        return False
+    if mode == "x":
+        raise LogExistsError(storage.location)
+    return True
+
+
+def _create(storage: Storage, options: LogOptions) -> Manifest:
+    manifest = Manifest(
+        log_id=secrets.randbits(64) | 1,
+        created_us=time.time_ns() // 1000,
+        ack_order=options.ack_order or "append",
+    )
+    write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+    return manifest
+
+
+def _check_stored(manifest: Manifest, options: LogOptions) -> None:
+    if options.ack_order is not None and options.ack_order != manifest.ack_order:
+        raise OptionsError(
+            f"ack_order={options.ack_order!r}, and the log was made with {manifest.ack_order!r}: it is fixed for its life",
+            option="ack_order",
+            wanted=options.ack_order,
+            stored=manifest.ack_order,
+        )
+
+
+def _report(
+    storage: Storage, options: LogOptions, clock: PhaseClock, plan: RecoveryPlan, created: bool
+) -> RecoveryReport:
+    findings = plan.findings
+    scanned = [f for f in (*findings.sealed, *findings.unsealed) if f.bytes_scanned]
+    clean = not findings.unsealed and not plan.cuts
+    with clock.phase("ready"):
+        pass
+    end: LogEnd = plan.end
+    return RecoveryReport(
+        location=storage.location,
+        policy=options.recovery,
+        verdict="created" if created else "clean" if clean else "recovered",
+        phases=tuple(clock.phases),
+        cuts=plan.cuts,
+        segments=len(plan.manifest.segments),
+        segments_scanned=len(scanned),
+        frames_scanned=sum(f.frames for f in scanned),
+        records_scanned=sum(f.records for f in scanned),
+        bytes_scanned=sum(f.bytes_scanned for f in scanned),
+        last_lsn=max(end.last_lsn, plan.manifest.low_watermark),
+        end_position=end.position,
+        promised_position=findings.promised_position,
+    )

@@ -1,0 +1,82 @@
+"""Holds: named claims that keep records from being trimmed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from walkit.errors import GapError, LogClosedError
+from walkit.format.manifest import HoldRecord, Manifest
+
+if TYPE_CHECKING:
+    from walkit.log.engine import LogEngine
+
+LEASE_S_DEFAULT = 3600.0
+
+
+class Hold:
+    """A claim that records from `first_lsn` on are still needed.
+
+    Persisted in the manifest with a lease: while the object lives the log renews it, after its process has died it
+    keeps the log back until the lease runs out. Safe from any thread.
+    """
+
+    def __init__(self, engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> None:
+        self._engine = engine
+        self.name = name
+        self.first_lsn = first_lsn
+        self.lease_s = lease_s
+
+    def move(self, lsn: int) -> None:
+        """Say that records below `lsn` are no longer needed. Saved with the next trim; never moves back."""
+        if self._engine.holds.get(self.name) is not self:
+            raise LogClosedError(f"the hold {self.name!r} was released")
+        if lsn < self.first_lsn:
+            raise ValueError(f"the hold {self.name!r} stands at {self.first_lsn} and does not move back to {lsn}")
+        self.first_lsn = lsn
+
+    def release(self) -> None:
+        """Give the claim up; durable on return. Releasing twice does nothing."""
+        if self._engine.holds.get(self.name) is self:
+            del self._engine.holds[self.name]
+            self._engine.released.add(self.name)
+            save_holds(self._engine)
+
+    def __repr__(self) -> str:
+        return f"Hold({self.name!r}, first_lsn={self.first_lsn})"
+
+
+def make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> Hold:
+    """Take or take over the hold of this name; persisted on return. GapError where the record is gone already."""
+    if first_lsn < engine.first_lsn:
+        raise GapError(first_lsn, engine.first_lsn)
+    if not name or lease_s <= 0:
+        raise ValueError("a hold needs a name and a lease of more than 0 seconds")
+    hold = Hold(engine, name, first_lsn, lease_s)
+    engine.holds[name] = hold
+    engine.released.discard(name)
+    save_holds(engine)
+    return hold
+
+
+def live_holds(engine: LogEngine, manifest: Manifest) -> tuple[HoldRecord, ...]:
+    """Return the holds that count now: those of this process, renewed, and others whose lease still runs."""
+    now_us = time.time_ns() // 1000
+    kept = [
+        HoldRecord(name=h.name, first_lsn=h.first_lsn, lease_until_us=now_us + int(h.lease_s * 1e6))
+        for h in list(engine.holds.values())
+    ]
+    mine = {h.name for h in kept}
+    for record in manifest.holds:
+        if record.name in mine or record.name in engine.released:
+            continue
+        if record.lease_until_us > now_us:
+            kept.append(record)
+        else:
+            engine.events.emit("walkit.hold.expire", name=record.name, first_lsn=record.first_lsn)
+    return tuple(sorted(kept, key=lambda h: h.name))
+
+
+def save_holds(engine: LogEngine) -> None:
+    """Write the holds of now into the manifest."""
+    engine.store.update(lambda m: m.next(holds=live_holds(engine, m)))

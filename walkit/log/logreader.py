@@ -1,0 +1,187 @@
+"""A log read from outside its writer: any process, any time, without the lock, without a change to any byte."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+
+from walkit.errors import CorruptionError, GapError, LogClosedError, SegmentMissingError
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.segment import SegmentHeader
+from walkit.log.manifest_store import LOCK_NAME, load_manifest
+from walkit.log.reader import LogView, Span
+from walkit.log.recovery import Decision, make_plan
+from walkit.log.report import report_html
+from walkit.log.scan import open_segment, read_mark, scan_log
+from walkit.log.surface import ReadSurface
+from walkit.record import Record
+from walkit.storage.base import Storage
+
+POLL_S = 0.01
+
+
+def view_of(storage: Storage) -> tuple[LogView, int]:
+    """Return what a reader may see now, and its last LSN.
+
+    While a writer lives: all that its durable cell says is on stable storage. After its death: what recovery would
+    keep, as the prefix policy decides it.
+    """
+    for attempt in range(3):
+        live = storage.is_locked(LOCK_NAME)
+        manifest = load_manifest(storage)
+        try:
+            view, last_lsn = _live_view(storage, manifest) if live else _settled_view(storage, manifest)
+        except SegmentMissingError:
+            if attempt == 2 or load_manifest(storage).generation == manifest.generation:
+                raise
+            continue
+        if live == storage.is_locked(LOCK_NAME) or live:
+            break
+    return view, last_lsn
+
+
+def _live_view(storage: Storage, manifest: Manifest) -> tuple[LogView, int]:
+    mark = read_mark(storage)
+    known = {e.id for e in manifest.lineage}
+    end, last_lsn = manifest.end.position, manifest.end.last_lsn
+    if mark.epoch_id in known and mark.position > end:
+        end, last_lsn = mark.position, mark.lsn
+    spans = [Span(s, s.end_position, s.last_lsn) for s in manifest.sealed]
+    begun = [(r, h) for r in manifest.unsealed if (h := _header_of(storage, r)) is not None]
+    for index, (record, header) in enumerate(begun):
+        stop = min(end, begun[index + 1][1].start_position) if index + 1 < len(begun) else end
+        if stop > header.start_position:
+            spans.append(Span(_record_of(record, header), stop, None))
+    return LogView(storage, manifest, tuple(spans)), last_lsn
+
+
+def _settled_view(storage: Storage, manifest: Manifest) -> tuple[LogView, int]:
+    findings = scan_log(storage, manifest, read_mark(storage))
+    plan = make_plan(findings, "prefix")
+    spans = [Span(s, s.end_position, s.last_lsn) for s in manifest.sealed]
+    for step in plan.steps:
+        finding = step.finding
+        if step.row.decision in (Decision.SEAL, Decision.CUT) and finding.header is not None:
+            record = _record_of(finding.record, finding.header)
+            if finding.end_position > record.start_position:
+                spans.append(Span(record, finding.end_position, finding.last_lsn))
+    return LogView(storage, manifest, tuple(spans)), plan.end.last_lsn
+
+
+def _header_of(storage: Storage, record: SegmentRecord) -> SegmentHeader | None:
+    file = open_segment(storage, record)
+    try:
+        block = file.read(0, SEGMENT_HEADER_BYTES)
+        return SegmentHeader.decode(block, record.name) if len(block) == SEGMENT_HEADER_BYTES else None
+    except CorruptionError:
+        return None  # the writer is just writing it; nothing in it is durable yet
+    finally:
+        file.close()
+
+
+def _record_of(record: SegmentRecord, header: SegmentHeader) -> SegmentRecord:
+    return SegmentRecord(
+        number=record.number,
+        state=record.state,
+        epoch=record.epoch,
+        start_position=header.start_position,
+        first_lsn=header.first_lsn,
+    )
+
+
+class LogReader(ReadSurface):
+    """A log opened with mode="r": everything but writing. A context manager; safe from any thread.
+
+    Each call sees the log as it is then. While a writer lives, that is what is on stable storage, whatever the log's
+    durability level.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._closed = threading.Event()
+        load_manifest(storage)
+
+    @property
+    def location(self) -> str:
+        """Where the log is: a path or a URL."""
+        return self._storage.location
+
+    @property
+    def closed(self) -> bool:
+        """Whether this reader has been closed."""
+        return self._closed.is_set()
+
+    def _now(self) -> tuple[LogView, int]:
+        if self.closed:
+            raise LogClosedError(f"the reader of {self.location} is closed")
+        return view_of(self._storage)
+
+    def _view(self) -> LogView:
+        return self._now()[0]
+
+    def _readable_lsn(self) -> int:
+        return self._now()[1]
+
+    @property
+    def first_lsn(self) -> int:
+        """The oldest LSN that can be read now."""
+        view, last_lsn = self._now()
+        oldest = view.spans[0].record.first_lsn if view.spans else last_lsn + 1
+        return max(oldest, view.manifest.low_watermark + 1)
+
+    @property
+    def durable_lsn(self) -> int:
+        """The last LSN that can be read now."""
+        return self._readable_lsn()
+
+    def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
+        """Yield records from `first_lsn` on, and go on as the writer makes more durable; polls its durable cell.
+
+        Ends when this reader is closed or, with `timeout`, after that many seconds without a new record. GapError where
+        a record has been trimmed before it was yielded: never a skip.
+        """
+        wanted = max(first_lsn, 1)
+        news_at = time.monotonic()
+        while not self.closed:
+            view, newest = self._now()
+            if wanted < self.first_lsn:
+                raise GapError(wanted, self.first_lsn)
+            if wanted <= newest:
+                yield from view.records(wanted, newest)
+                wanted = newest + 1
+                news_at = time.monotonic()
+            elif timeout is not None and time.monotonic() - news_at >= timeout:
+                return
+            else:
+                self._closed.wait(POLL_S)
+
+    def close(self) -> None:
+        """Let go of the log. Closing twice does nothing."""
+        self._closed.set()
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<LogReader {self.location}{' closed' if self.closed else ''}>"
+
+    def _repr_html_(self) -> str:
+        if self.closed:
+            return report_html(f"reader of {self.location} (closed)", [])
+        view, last_lsn = self._now()
+        return report_html(
+            f"reader of {self.location}",
+            [
+                ("LSN", f"{self.first_lsn:,} to {last_lsn:,}"),
+                ("segments", f"{len(view.spans):,}"),
+                ("bytes of frames", f"{sum(s.end_position - s.record.start_position for s in view.spans):,}"),
+            ],
+        )

@@ -1,0 +1,86 @@
+"""The manifest in its place: read once, replaced atomically, never on the path of an acknowledgement."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from walkit.errors import CorruptionError, LogNotFoundError, NotALogError, StorageError
+from walkit.format.layout import MANIFEST_BYTES_MAX
+from walkit.format.manifest import MANIFEST_NAME, Manifest, decode_manifest, encode_manifest
+from walkit.storage.base import Storage
+
+LOCK_NAME = "lock"
+DURABLE_NAME = "durable"
+NEW_NAME = "manifest.new"
+LOST_FOLDER = "lost+found"
+OWN_NAMES = (MANIFEST_NAME, NEW_NAME, LOCK_NAME, DURABLE_NAME)
+
+
+def load_manifest(storage: Storage) -> Manifest:
+    """Return the manifest of a log.
+
+    LogNotFoundError where there is nothing, NotALogError where there is something else, SegmentMissing where segments
+    stand without a manifest (then `walkit.repair` can rebuild it), and what `decode_manifest` raises.
+    """
+    if not storage.exists():
+        raise LogNotFoundError(storage.location)
+    names = storage.names()
+    if MANIFEST_NAME not in names:
+        segments = [n for n in names if n.endswith(".segment")]
+        if segments:
+            raise CorruptionError(
+                f"{storage.location} has {len(segments)} segments and no manifest; nothing was changed",
+                segment=MANIFEST_NAME,
+                expected="a manifest",
+                found=f"{len(segments)} segments",
+            )
+        if any(n not in OWN_NAMES for n in names):
+            raise NotALogError(storage.location, f"it holds other files ({names[0]}) and no manifest")
+        raise LogNotFoundError(storage.location)
+    file = storage.open(MANIFEST_NAME, "read")
+    try:
+        data = file.read(0, MANIFEST_BYTES_MAX + 1)
+    finally:
+        file.close()
+    return decode_manifest(data, storage.location)
+
+
+class ManifestStore:
+    """The manifest of an open log. `current` is an immutable snapshot; `update` is safe from any thread."""
+
+    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+        self._storage = storage
+        self._lock = threading.Lock()
+        self.current = manifest
+
+    def update(self, change: Callable[[Manifest], Manifest]) -> Manifest:
+        """Replace the manifest by `change` of it; durable on return.
+
+        On a StorageError the log goes on with the manifest it had. The file may be either one then: the change must be
+        such that it may be made again.
+        """
+        with self._lock:
+            manifest = change(self.current)
+            if manifest is self.current:
+                return manifest
+            write_whole(self._storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+            self.current = manifest
+            return manifest
+
+
+def write_whole(storage: Storage, name: str, temporary: str, data: bytes) -> None:
+    """Put `data` in place of file `name`, atomically and durably: write, sync, rename, sync the directory."""
+    try:
+        storage.remove(temporary)
+    except StorageError as error:
+        if error.errno != 2:
+            raise
+    file = storage.open(temporary, "create")
+    try:
+        file.write(0, [data])
+        file.sync()
+    finally:
+        file.close()
+    storage.replace(temporary, name)
+    storage.sync_directory(name.rpartition("/")[0])

@@ -1,0 +1,116 @@
+"""Opening logs: by path, by URL, in a storage of one's own, or as a scratch log."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Literal, overload
+
+from walkit.config import LogOptions
+from walkit.errors import NotALogError, OptionsError
+from walkit.events import EventCallback, EventSink
+from walkit.log.engine import open_engine
+from walkit.log.logreader import LogReader
+from walkit.log.wal import WriteAheadLog
+from walkit.storage import FileStorage, MemoryStorage
+from walkit.storage.base import Storage
+
+Place = str | os.PathLike[str] | Storage
+
+_memories: dict[str, MemoryStorage] = {}
+_memories_lock = threading.Lock()
+
+
+def storage_at(place: Place) -> Storage:
+    """Return the storage that a path, a URL (`file://`, `memory://name`) or a storage means."""
+    if not isinstance(place, str | os.PathLike):
+        return place
+    path = os.fspath(place)
+    if path.startswith("memory://"):
+        with _memories_lock:
+            return _memories.setdefault(path, MemoryStorage())
+    if path.startswith("file://"):
+        path = path[len("file://") :]
+    elif "://" in path:
+        raise OptionsError(f"{path}: a place is a path, file://PATH or memory://NAME", option="path", wanted=path)
+    path = os.path.abspath(os.path.expanduser(path))
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise NotALogError(path, "it is a file, and a log is a folder")
+    return FileStorage(path)
+
+
+@overload
+def open_log(
+    path: Place | None = None,
+    mode: Literal["a", "x"] = "a",
+    options: LogOptions | None = None,
+    events: EventCallback | None = None,
+    *,
+    storage: Storage | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> WriteAheadLog: ...
+
+
+@overload
+def open_log(
+    path: Place | None,
+    mode: Literal["r"],
+    options: LogOptions | None = None,
+    events: EventCallback | None = None,
+    *,
+    storage: Storage | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> LogReader: ...
+
+
+@overload
+def open_log(
+    path: Place | None = None,
+    *,
+    mode: Literal["r"],
+    storage: Storage | None = None,
+) -> LogReader: ...
+
+
+def open_log(
+    path: Place | None = None,
+    mode: str = "a",
+    options: LogOptions | None = None,
+    events: EventCallback | None = None,
+    *,
+    storage: Storage | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> WriteAheadLog | LogReader:
+    """Open a log. mode "a" opens or creates it, "x" only creates; "r" reads it from any process, and never changes it.
+
+    `path` is a folder, `file://PATH` or `memory://NAME`; `storage=` takes any `walkit.storage.Storage` instead. Opening
+    for writing recovers first (`log.recovery` tells what was found) and takes the lock; `progress` is called with
+    (bytes scanned, bytes to scan).
+
+    Raises LogNotFoundError, LogExistsError, NotALogError, LogLockedError, FormatVersionError, CorruptionError,
+    SegmentMissingError, OptionsError, StorageError; then nothing was changed and no lock is held.
+    """
+    if (path is None) == (storage is None):
+        raise OptionsError("give either a path or storage=", option="path", wanted=path, stored=storage)
+    place = storage if storage is not None else storage_at(path if path is not None else "")
+    if mode == "r":
+        return LogReader(place)
+    if mode not in ("a", "x"):
+        raise OptionsError(f"mode={mode!r}: it is 'a', 'x' or 'r'", option="mode", wanted=mode)
+    if options is not None and not isinstance(options, LogOptions):
+        raise OptionsError(f"options is a {type(options).__name__}, not LogOptions", option="options", wanted=options)
+    return WriteAheadLog(open_engine(place, mode, options or LogOptions(), EventSink(events), progress))
+
+
+def scratch(name: str = "log", options: LogOptions | None = None) -> WriteAheadLog:
+    """Return a new temporary log on disk; it is closed and removed when the process ends. For notebooks."""
+    safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
+    folder = tempfile.mkdtemp(prefix=f"walkit-{safe}-")
+    log = open_log(os.path.join(folder, safe), "x", options)
+    weakref.finalize(log._engine, shutil.rmtree, folder, ignore_errors=True)
+    return log
+

@@ -1,0 +1,108 @@
+"""Ranges of frames: how a log is cut into parts that can be read apart from each other, in other processes too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from walkit.errors import GapError
+from walkit.format.frame import FrameHeader
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.segment import SegmentHeader
+from walkit.log.logreader import view_of
+from walkit.log.manifest_store import load_manifest
+from walkit.log.opening import Place, storage_at
+from walkit.log.reader import LogView, Span, frames_to_batches
+from walkit.log.walk import FrameWalk
+
+RANGE_BYTES = 8 << 20
+"""Frames are gathered into ranges of about this size where the caller does not say how many parts are wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRange:
+    """Frames of one segment: positions [start_position, end_position), on frame borders. Picklable."""
+
+    segment: int
+    start_position: int
+    end_position: int
+    first_lsn: int
+    last_lsn: int
+    records: int
+
+
+def plan_ranges(
+    path: Place, *, parts: int | None = None, first_lsn: int | None = None, last_lsn: int | None = None
+) -> list[FrameRange]:
+    """Cut what can be read now into ranges, in log order; `parts` is about how many. [] where there is nothing.
+
+    Of a log with a living writer that is what is on stable storage; of any other, what recovery would keep. Segments
+    outside the LSN bounds (inclusive) are not opened. Only frame headers are read. GapError where `first_lsn` is trimmed.
+    """
+    view, newest = view_of(storage_at(path))
+    low = view.manifest.low_watermark
+    if first_lsn is not None and first_lsn <= low:
+        raise GapError(first_lsn, low + 1)
+    first = low + 1 if first_lsn is None else first_lsn
+    last = newest if last_lsn is None else min(last_lsn, newest)
+    total = sum(s.end_position - s.record.start_position for s in view.spans)
+    goal = RANGE_BYTES if parts is None else max(total // max(parts, 1), 1)
+    ranges: list[FrameRange] = []
+    for span in view.spans:
+        if (span.last_lsn is None or span.last_lsn >= first) and span.record.first_lsn <= last:
+            part = replace(view, spans=(span,))
+            ranges.extend(_gather(part, span.record.number, first, last, goal))
+    return ranges
+
+
+def _gather(view: LogView, segment: int, first: int, last: int, goal_bytes: int) -> Iterator[FrameRange]:
+    begun: FrameHeader | None = None
+    header: FrameHeader | None = None
+    records = 0
+    for header, _, _ in view.frames(first, last, body=False):
+        begun = begun or header
+        records += header.records
+        if header.end_position - begun.position >= goal_bytes:
+            yield _range(segment, begun, header, records)
+            begun, records = None, 0
+    if begun is not None and header is not None:
+        yield _range(segment, begun, header, records)
+
+
+def _range(segment: int, begun: FrameHeader, ended: FrameHeader, records: int) -> FrameRange:
+    return FrameRange(segment, begun.position, ended.end_position, begun.first_lsn, ended.last_lsn, records)
+
+
+def read_range(
+    path: Place, frames: FrameRange, *, first_lsn: int | None = None, last_lsn: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range as batches of `walkit.RECORD_SCHEMA`; every frame is verified.
+
+    The first frame is checked against what the range says of it, and each one after against the one before.
+    """
+    storage = storage_at(path)
+    manifest = load_manifest(storage)
+    record = next((s for s in manifest.segments if s.number == frames.segment), None)
+    if record is None:
+        raise GapError(frames.first_lsn, max(manifest.low_watermark + 1, manifest.first_lsn))
+    view = LogView(storage, manifest, (Span(record, frames.end_position, frames.last_lsn),))
+    file = view.open(record)
+    try:
+        segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
+        view.check(record, segment)
+        assert segment is not None
+        walk = FrameWalk(
+            file,
+            segment,
+            position=frames.start_position,
+            end_position=frames.end_position,
+            next_lsn=frames.first_lsn,
+        )
+        yield from frames_to_batches(
+            (item for item in walk if item[0].records), first_lsn or frames.first_lsn, last_lsn
+        )
+        view.refuse(walk, view.spans[0])
+    finally:
+        file.close()

@@ -1,0 +1,177 @@
+"""Reading records back: from spans of segments to frames, Arrow batches and records. Every frame is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from walkit.errors import CorruptionError, GapError, SegmentMissingError
+from walkit.format.body import DecodedColumns, to_arrow
+from walkit.format.frame import FrameFault, FrameHeader, decode_frame
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.segment import SegmentHeader
+from walkit.log.manifest_store import load_manifest
+from walkit.log.scan import check_identity, open_segment
+from walkit.log.walk import FrameWalk
+from walkit.record import Batch, Record
+from walkit.storage.base import Storage, StorageFile
+
+BATCH_RECORDS = 64 * 1024
+BATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The part of a segment that may be read: frames from its start up to `end_position`."""
+
+    record: SegmentRecord
+    end_position: int
+    last_lsn: int | None
+    """Last LSN in it; None where only its frames tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """What can be read at one moment: spans in position order. Immutable; later appends are not in it."""
+
+    storage: Storage
+    manifest: Manifest
+    spans: tuple[Span, ...]
+
+    def frames(
+        self, first_lsn: int, last_lsn: int | None = None, *, body: bool = True
+    ) -> Iterator[tuple[FrameHeader, memoryview, str]]:
+        """Yield (header, frame bytes, segment name) of every frame that holds an LSN from `first_lsn` to `last_lsn`.
+
+        CorruptionError or SegmentMissingError where a frame within the view is not intact.
+        """
+        for span in self.spans:
+            if span.last_lsn is not None and span.last_lsn < first_lsn:
+                continue
+            if last_lsn is not None and span.record.first_lsn > last_lsn:
+                return
+            for header, frame in self._span_frames(span, first_lsn, body):
+                if last_lsn is not None and header.first_lsn > last_lsn:
+                    return
+                if header.records and header.last_lsn >= first_lsn:
+                    yield header, frame, span.record.name
+
+    def _span_frames(self, span: Span, first_lsn: int, body: bool) -> Iterator[tuple[FrameHeader, memoryview]]:
+        file = self.open(span.record)
+        try:
+            segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), span.record.name)
+            self.check(span.record, segment)
+            assert segment is not None
+            start, lsn, chain = segment.start_position, segment.first_lsn, segment.chain
+            if first_lsn > lsn:
+                hop = FrameWalk(
+                    file, segment, position=start, end_position=span.end_position, next_lsn=lsn, chain=chain, body=False
+                )
+                for header, _ in hop:
+                    if header.last_lsn >= first_lsn and header.records:
+                        start, lsn, chain = header.position, header.first_lsn, header.chain
+                        break
+                else:
+                    self.refuse(hop, span)
+                    return
+            walk = FrameWalk(
+                file,
+                segment,
+                position=start,
+                end_position=span.end_position,
+                next_lsn=lsn,
+                chain=chain,
+                body=body,
+            )
+            yield from walk
+            self.refuse(walk, span)
+        finally:
+            file.close()
+
+    def open(self, record: SegmentRecord) -> StorageFile:
+        """Open a segment of the view. GapError where it has been trimmed since the view was taken."""
+        try:
+            return open_segment(self.storage, record)
+        except SegmentMissingError:
+            manifest = load_manifest(self.storage)
+            if any(s.number == record.number for s in manifest.segments):
+                raise
+            oldest = max(manifest.low_watermark + 1, manifest.first_lsn)
+            raise GapError(record.first_lsn, oldest) from None
+
+    def check(self, record: SegmentRecord, segment: SegmentHeader | None) -> None:
+        """Refuse a segment file that is not the one the manifest means."""
+        check_identity(self.manifest, record, segment)
+
+    def refuse(self, walk: FrameWalk, span: Span) -> None:
+        """Raise what a walk ended with, where it did not reach the end of its span."""
+        if walk.fault is None:
+            return
+        if walk.fault is FrameFault.UNREADABLE and walk.error is not None:
+            raise walk.error
+        raise CorruptionError(
+            f"segment {span.record.name} is damaged at position {walk.position:,}: {walk.fault.value}; "
+            f"its frames are vouched for up to position {span.end_position:,}",
+            segment=span.record.name,
+            position=walk.position,
+            expected=f"an intact frame with LSN {walk.next_lsn}",
+            found=walk.fault.name,
+            first_lost_lsn=walk.next_lsn,
+        )
+
+    def batches(
+        self,
+        first_lsn: int,
+        last_lsn: int | None = None,
+        *,
+        records: int = BATCH_RECORDS,
+        whole_bytes: int = BATCH_BYTES,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches of RECORD_SCHEMA in LSN order, of about `records` records or `whole_bytes` bytes each."""
+        return frames_to_batches(
+            ((header, frame) for header, frame, _ in self.frames(first_lsn, last_lsn)),
+            first_lsn,
+            last_lsn,
+            records=records,
+            whole_bytes=whole_bytes,
+        )
+
+    def records(self, first_lsn: int, last_lsn: int | None = None) -> Iterator[Record]:
+        """Yield records in LSN order."""
+        for batch in self.batches(first_lsn, last_lsn, records=4096):
+            yield from Batch.from_arrow(batch)
+
+
+def frames_to_batches(
+    frames: Iterator[tuple[FrameHeader, memoryview]],
+    first_lsn: int,
+    last_lsn: int | None,
+    *,
+    records: int = BATCH_RECORDS,
+    whole_bytes: int = BATCH_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Decode verified frames into batches of RECORD_SCHEMA, cut to the LSN bounds (inclusive)."""
+    waiting: list[tuple[int, DecodedColumns]] = []
+    count = size = 0
+    for header, frame in frames:
+        waiting.append((header.first_lsn, decode_frame(header, frame)))
+        count += header.records
+        size += header.body_raw_bytes
+        if count >= records or size >= whole_bytes:
+            yield _within(to_arrow(waiting), first_lsn, last_lsn)
+            waiting, count, size = [], 0, 0
+    if waiting:
+        yield _within(to_arrow(waiting), first_lsn, last_lsn)
+
+
+def _within(batch: pa.RecordBatch, first_lsn: int, last_lsn: int | None) -> pa.RecordBatch:
+    """Cut a batch to the bounds; LSNs within it grow."""
+    lsns = batch.column("lsn").to_numpy()
+    start = int(lsns.searchsorted(first_lsn))
+    stop = len(lsns) if last_lsn is None else int(lsns.searchsorted(last_lsn, side="right"))
+    return batch if start == 0 and stop == len(lsns) else batch.slice(start, stop - start)
+
+

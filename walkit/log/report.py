@@ -1,0 +1,139 @@
+"""What recovery and scanning found, in a form to read, draw and test."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """One timed part of a recovery. Seconds, from the beginning of the recovery."""
+
+    name: str
+    started_s: float
+    duration_s: float
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """A torn or unacknowledged tail: bytes from `position` in `segment` that are not of the log."""
+
+    segment: str
+    position: int
+    bytes: int
+    first_lsn: int
+    reason: str
+    kept_as: str | None = None
+    """Name of the file in lost+found that keeps the bytes; None where they were all zero."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecoveryReport:
+    """What one opening found and did."""
+
+    location: str
+    policy: str
+    verdict: str
+    """created: a new log. clean: closed in order. recovered: frames were found behind the last seal, or cut."""
+    phases: tuple[Phase, ...]
+    cuts: tuple[Cut, ...]
+    segments: int
+    segments_scanned: int
+    frames_scanned: int
+    records_scanned: int
+    bytes_scanned: int
+    last_lsn: int
+    end_position: int
+    promised_position: int
+
+    @property
+    def next_lsn(self) -> int:
+        """The LSN that the next record gets."""
+        return self.last_lsn + 1
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the beginning to ready."""
+        return max((p.started_s + p.duration_s for p in self.phases), default=0.0)
+
+    def with_phase(self, phase: Phase) -> RecoveryReport:
+        """Return the report with one more phase (the Store adds its replay)."""
+        from dataclasses import replace
+
+        return replace(self, phases=(*self.phases, phase))
+
+    def _repr_html_(self) -> str:
+        return report_html(
+            f"Recovery of {self.location}: {self.verdict}",
+            [
+                ("last LSN", f"{self.last_lsn:,}"),
+                ("end position", f"{self.end_position:,}"),
+                ("promised position", f"{self.promised_position:,}"),
+                ("segments (scanned)", f"{self.segments:,} ({self.segments_scanned:,})"),
+                ("frames scanned", f"{self.frames_scanned:,}"),
+                ("records scanned", f"{self.records_scanned:,}"),
+                ("bytes scanned", f"{self.bytes_scanned:,}"),
+                ("policy", self.policy),
+                ("time", f"{self.duration_s * 1000:.1f} ms"),
+            ],
+            phases=self.phases,
+            cuts=self.cuts,
+        )
+
+
+class PhaseClock:
+    """Collects phases while they happen."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.phases: list[Phase] = []
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[dict[str, Any]]:
+        """Time a block; facts put into the yielded dict stand in the report."""
+        started = time.perf_counter()
+        detail: dict[str, Any] = {}
+        try:
+            yield detail
+        finally:
+            now = time.perf_counter()
+            self.phases.append(
+                Phase(name=name, started_s=started - self.began, duration_s=now - started, detail=detail)
+            )
+
+
+def report_html(
+    title: str,
+    facts: list[tuple[str, str]],
+    *,
+    phases: tuple[Phase, ...] = (),
+    cuts: tuple[Cut, ...] = (),
+) -> str:
+    """Return a table of facts, a bar of phases and the list of cuts; readable on dark and on light."""
+    rows = "".join(f"<tr><td>{escape(k)}</td><td style='text-align:right'>{escape(v)}</td></tr>" for k, v in facts)
+    parts = [f"<div><b>{escape(title)}</b><table>{rows}</table>"]
+    total = sum(p.duration_s for p in phases) or 1.0
+    if phases:
+        colours = ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377")
+        bars = "".join(
+            f"<span title='{escape(p.name)}: {p.duration_s * 1000:.2f} ms' style='display:inline-block;height:1em;"
+            f"width:{max(p.duration_s / total * 100, 0.4):.2f}%;background:{colours[i % len(colours)]}'></span>"
+            for i, p in enumerate(phases)
+        )
+        names = " · ".join(
+            f"<span style='color:{colours[i % len(colours)]}'>■</span> {escape(p.name)} {p.duration_s * 1000:.2f} ms"
+            for i, p in enumerate(phases)
+        )
+        parts.append(f"<div style='width:32em;white-space:nowrap;font-size:0'>{bars}</div><small>{names}</small>")
+    for cut in cuts:
+        parts.append(
+            f"<div>cut at position {cut.position:,} of {escape(cut.segment)} ({cut.bytes:,} bytes): "
+            f"{escape(cut.reason)}{f'; kept as {escape(cut.kept_as)}' if cut.kept_as else ''}</div>"
+        )
+    return "".join(parts) + "</div>"

@@ -1,0 +1,362 @@
+"""The segments that a writer writes to: made ahead, zeroed ahead, begun, written, sealed (FORMAT.md F-8, F-9).
+
+The leader calls `begin_segment` and `write`; everything that can be done beside the path of a record is done by the
+upkeep thread: making the next segment, zeroing ahead, sealing the last one.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+
+from walkit.commit.frame import SealedFrame
+from walkit.config import LogOptions
+from walkit.errors import LogFullError, StorageError
+from walkit.events import EventSink
+from walkit.format.durable import DurableMark, encode_slot
+from walkit.format.frame import FrameIdentity
+from walkit.format.layout import SEGMENT_HEADER_BYTES, ZEROS
+from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.segment import SegmentHeader, segment_name
+from walkit.log.manifest_store import ManifestStore
+from walkit.log.upkeep import Upkeep
+from walkit.storage.base import Cell, Storage, StorageFile
+
+ZERO_STEP_BYTES = 1 << 20
+ZERO_AHEAD_BYTES = 16 << 20
+"""How far ahead of the write position a segment in use is zeroed."""
+
+
+class OpenSegment:
+    """A segment file in this process: prepared, then open for frames."""
+
+    __slots__ = (
+        "chain",
+        "end_position",
+        "file",
+        "frames",
+        "header",
+        "last_lsn",
+        "next_chore",
+        "number",
+        "overtaken",
+        "records",
+        "size",
+        "unsynced",
+        "zero_lock",
+        "zeroed",
+    )
+
+    def __init__(self, number: int, file: StorageFile, size: int) -> None:
+        self.number = number
+        self.file = file
+        self.size = size
+        self.zeroed = SEGMENT_HEADER_BYTES
+        self.zero_lock = threading.Lock()
+        self.next_chore = 0
+        self.overtaken = False
+        self.unsynced = False
+        self.header: SegmentHeader | None = None
+        self.frames = self.records = self.last_lsn = self.end_position = self.chain = 0
+
+    def zero_step(self) -> bool:
+        """Zero one step ahead, and sync it; False where there is nothing left to zero."""
+        with self.zero_lock:
+            if self.overtaken or self.zeroed >= self.size:
+                return False
+            step = min(ZERO_STEP_BYTES, self.size - self.zeroed)
+            self.file.write(self.zeroed, [ZEROS[:step]], sync=True)
+            self.zeroed += step
+            return True
+
+    def pass_zeroed(self, end_offset: int) -> None:
+        """The leader is about to write up to `end_offset`, beyond what is zeroed.
+
+        Waits for a zeroing that is under way, which could otherwise land on the frame; once overtaken, the file is
+        never zeroed again.
+        """
+        with self.zero_lock:
+            if end_offset > self.zeroed:
+                self.overtaken = True
+                self.zeroed = self.size
+
+
+class SegmentSet:
+    """The segments of a log that is open for writing: the `FramePlace` of its commit driver."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        store: ManifestStore,
+        options: LogOptions,
+        *,
+        identity: FrameIdentity,
+        epoch_began: LogEnd,
+        cell: Cell | None,
+        mark: DurableMark,
+        events: EventSink,
+        name: str,
+    ) -> None:
+        self.storage = storage
+        self.store = store
+        self.options = options
+        self.identity = identity
+        self.epoch_began = epoch_began
+        self.events = events
+        self.upkeep = Upkeep(name, events)
+        self.current: OpenSegment | None = None
+        self.open_segments: list[OpenSegment] = []
+        self.rotations = 0
+        self._alignment = 64
+        self._cell = cell
+        self._mark = mark
+        self._spare: OpenSegment | None = None
+        self._prepare_lock = threading.Lock()
+        self._list_lock = threading.Lock()
+
+    # -- the leader's side
+
+    def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
+        """See FramePlace. The header is durable before any frame is written behind it."""
+        segment = self._take_spare()
+        header = SegmentHeader(
+            log_id=self.identity.log_id,
+            epoch=self.identity.epoch,
+            epoch_id=self.identity.epoch_id,
+            number=segment.number,
+            start_position=position,
+            previous_end=position,
+            first_lsn=first_lsn,
+            chain=chain,
+            alignment=self._alignment,
+            frame_bytes_max=self.options.frame_bytes_max,
+            created_us=time.time_ns() // 1000,
+        )
+        segment.file.write(0, [header.encode()], sync=True)
+        segment.header = header
+        segment.end_position = position
+        segment.last_lsn = first_lsn - 1
+        segment.chain = chain
+        previous, self.current = self.current, segment
+        with self._list_lock:
+            self.open_segments.append(segment)
+        self.rotations += 1
+        self.events.emit("walkit.segment.rotate", number=segment.number, position=position, first_lsn=first_lsn)
+        if previous is not None:
+            self.upkeep.submit("seal", lambda: self.seal(previous))
+        self._plan_chores(segment)
+        return position + segment.size - SEGMENT_HEADER_BYTES
+
+    def write(self, frame: SealedFrame, *, sync: bool) -> None:
+        """See FramePlace."""
+        segment = self.current
+        assert segment is not None and segment.header is not None
+        offset = segment.header.offset_of(frame.position)
+        if offset + frame.footprint > segment.zeroed:
+            segment.pass_zeroed(offset + frame.footprint)
+        segment.file.write(offset, frame.buffers, sync=sync)
+        if not sync:
+            segment.unsynced = True
+        segment.frames += 1
+        segment.records += frame.count
+        segment.last_lsn = frame.last_lsn
+        segment.chain = frame.header_crc
+        segment.end_position = frame.next_position
+        if offset >= segment.next_chore:
+            self._do_chores(segment, offset)
+
+    def _do_chores(self, segment: OpenSegment, offset: int) -> None:
+        """Ask for what will be needed: zeroed space ahead, and the next segment from the middle of this one on."""
+        if not segment.overtaken and segment.zeroed < segment.size:
+            goal = min(offset + ZERO_AHEAD_BYTES, segment.size)
+            self.upkeep.submit("zero", lambda: self._zero_ahead(segment, goal))
+        if offset >= segment.size // 2:
+            self.upkeep.submit("prepare", self._prepare_spare)
+        self._plan_chores(segment)
+
+    def _plan_chores(self, segment: OpenSegment) -> None:
+        """Set the write offset at which the leader looks at the chores again."""
+        assert segment.header is not None
+        offset = segment.header.offset_of(segment.end_position)
+        half = segment.size // 2
+        segment.next_chore = half if offset < half else segment.size
+        if segment.zeroed < segment.size:
+            segment.next_chore = min(segment.next_chore, max(offset + ZERO_AHEAD_BYTES // 2, ZERO_STEP_BYTES // 4))
+
+    def sync(self) -> None:
+        """See FramePlace."""
+        with self._list_lock:
+            segments = list(self.open_segments)
+        for segment in segments:
+            if segment.unsynced:
+                segment.unsynced = False
+                segment.file.sync()
+
+    def publish(self, position: int, lsn: int) -> None:
+        """See FramePlace. Stores the slot that the last store left alone."""
+        mark = DurableMark(self._mark.turn + 1, self.identity.epoch, self.identity.epoch_id, position, lsn)
+        self._mark = mark
+        if self._cell is not None:
+            self._cell.write(*encode_slot(mark))
+
+    # -- making segments ahead
+
+    def _take_spare(self) -> OpenSegment:
+        with self._prepare_lock:
+            spare, self._spare = self._spare, None
+            if spare is not None:
+                return spare
+            try:
+                return self._make()
+            except StorageError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                self.events.emit("walkit.segment.full", location=self.storage.location, error=str(error))
+                raise LogFullError(
+                    f"no room on the disk for a segment of {self.options.segment_bytes:,} bytes at "
+                    f"{self.storage.location}; nothing was written. Make room and append again",
+                    reason="disk",
+                    limit_bytes=self.options.segment_bytes,
+                ) from error
+
+    def _prepare_spare(self) -> None:
+        """Make the next segment before it is needed; a full disk is told when it is needed."""
+        with self._prepare_lock:
+            if self._spare is not None:
+                return
+            try:
+                self._spare = self._make()
+            except StorageError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                return
+
+    def _make(self) -> OpenSegment:
+        """Create a segment file with its space reserved, its first step zeroed, and its name in the manifest."""
+        number = self.store.current.next_segment
+        while True:
+            try:
+                file = self.storage.open(segment_name(number), "create")
+                break
+            except StorageError as error:
+                if error.errno != errno.EEXIST:
+                    raise
+                number += 1
+        try:
+            file.allocate(self.options.segment_bytes)
+            segment = OpenSegment(number, file, self.options.segment_bytes)
+            segment.zero_step()
+            file.sync()
+            self.storage.sync_directory()
+            self.store.update(lambda m: self._with_prepared(m, number))
+        except StorageError:
+            file.close()
+            self.storage.remove(segment_name(number))
+            raise
+        self.events.emit("walkit.segment.prepare", number=number, bytes=self.options.segment_bytes)
+        return segment
+
+    def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
+        """Name a prepared segment in the manifest, and the epoch with the first one of it."""
+        record = SegmentRecord(number=number, state=SegmentState.PREPARED, epoch=self.identity.epoch)
+        lineage = manifest.lineage
+        if manifest.epoch_of(self.identity.epoch) is None:
+            began = self.epoch_began
+            lineage += (
+                EpochRecord(
+                    number=self.identity.epoch,
+                    id=self.identity.epoch_id,
+                    first_lsn=began.last_lsn + 1,
+                    position=began.position,
+                    chain=began.chain,
+                ),
+            )
+        return manifest.next(segments=(*manifest.segments, record), next_segment=number + 1, lineage=lineage)
+
+    def _zero_ahead(self, segment: OpenSegment, goal: int) -> None:
+        """Zero one more step, then queue the next, so that sealing and preparing are not kept waiting."""
+        if segment.zeroed < goal and segment.zero_step():
+            self.upkeep.submit("zero", lambda: self._zero_ahead(segment, goal))
+
+    # -- sealing
+
+    def seal(self, segment: OpenSegment) -> None:
+        """Say in the manifest where a segment ends, once every frame in it is durable; then cut its unused space."""
+        header = segment.header
+        assert header is not None
+        with segment.zero_lock:
+            segment.overtaken = True
+        if segment.unsynced or self.options.durability != "sync":
+            segment.unsynced = False
+            segment.file.sync()
+        record = SegmentRecord(
+            number=segment.number,
+            state=SegmentState.SEALED,
+            epoch=header.epoch,
+            start_position=header.start_position,
+            end_position=segment.end_position,
+            first_lsn=header.first_lsn,
+            last_lsn=segment.last_lsn,
+            start_chain=header.chain,
+            end_chain=segment.chain,
+            records=segment.records,
+            frames=segment.frames,
+            created_us=header.created_us,
+            flags=int(header.flags),
+        )
+        self.store.update(lambda m: with_sealed(m, record))
+        with self._list_lock:
+            if segment in self.open_segments:
+                self.open_segments.remove(segment)
+        self.events.emit("walkit.segment.seal", number=segment.number, end_position=segment.end_position)
+        segment.file.shorten(header.offset_of(segment.end_position))
+        segment.file.close()
+
+    def close(self, *, poisoned: bool) -> None:
+        """Seal what is open and remove what was prepared; a poisoned log is left to recovery as it is."""
+        self.upkeep.close()
+        spare, self._spare = self._spare, None
+        if not poisoned:
+            for segment in list(self.open_segments):
+                self.seal(segment)
+            if spare is not None:
+                self._drop_spare(spare)
+        else:
+            for segment in self.open_segments:
+                segment.file.close()
+            if spare is not None:
+                spare.file.close()
+        if self._cell is not None:
+            self._cell.close()
+
+    def _drop_spare(self, spare: OpenSegment) -> None:
+        self.store.update(
+            lambda m: m.next(segments=tuple(s for s in m.segments if s.number != spare.number))
+        )
+        spare.file.close()
+        self.storage.remove(segment_name(spare.number))
+
+    def forget(self) -> None:
+        """In a forked child: drop this copy's files without writing anything."""
+        for segment in [*self.open_segments, *([self._spare] if self._spare is not None else [])]:
+            segment.file.close()
+
+
+def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
+    """Return the manifest with this segment sealed; one without frames is dropped instead."""
+    others = tuple(s for s in manifest.segments if s.number != record.number)
+    if record.size_bytes == 0:
+        return manifest.next(segments=others)
+    segments = tuple(sorted((*others, record), key=_order))
+    end = manifest.end
+    if record.end_position >= end.position:
+        end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
+    return manifest.next(segments=segments, end=end)
+
+
+def _order(record: SegmentRecord) -> tuple[bool, int, int]:
+    """Sealed segments by position, then unsealed ones by number."""
+    return record.state is not SegmentState.SEALED, record.start_position, record.number
+
+

@@ -1,0 +1,68 @@
+"""The reading half of a log's surface, the same for the writer's object and for readers in other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from walkit.errors import GapError
+from walkit.log.reader import LogView
+from walkit.record import RECORD_SCHEMA, Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class ReadSurface:
+    """What every log can be asked to read. Bounds are LSNs, inclusive; None is the oldest and the newest there is."""
+
+    def _view(self) -> LogView:
+        raise NotImplementedError
+
+    def _readable_lsn(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def first_lsn(self) -> int:
+        """The oldest LSN that can still be read; one more than the last where the log is empty."""
+        raise NotImplementedError
+
+    def _bounds(self, first_lsn: int | None, last_lsn: int | None) -> tuple[int, int]:
+        oldest, newest = self.first_lsn, self._readable_lsn()
+        first = oldest if first_lsn is None else max(first_lsn, 1)
+        if first < oldest:
+            raise GapError(first, oldest)
+        return first, newest if last_lsn is None else min(last_lsn, newest)
+
+    def read(self, first_lsn: int | None = None, last_lsn: int | None = None) -> Iterator[Record]:
+        """Yield the records of [first_lsn, last_lsn] as they are at the call; every frame is verified.
+
+        GapError at the call where `first_lsn` has been trimmed; CorruptionError when the damage is reached.
+        """
+        first, last = self._bounds(first_lsn, last_lsn)
+        return self._view().records(first, last) if first <= last else iter(())
+
+    def read_batches(self, first_lsn: int | None = None, last_lsn: int | None = None) -> pa.RecordBatchReader:
+        """Return the same records as Arrow batches of `walkit.RECORD_SCHEMA`, streamed."""
+        first, last = self._bounds(first_lsn, last_lsn)
+        batches = self._view().batches(first, last) if first <= last else iter(())
+        return pa.RecordBatchReader.from_batches(RECORD_SCHEMA, batches)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        """Export all records by the Arrow C stream interface, for pyarrow, pandas, polars and DuckDB."""
+        return self.read_batches().__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self, first_lsn: int | None = None, last_lsn: int | None = None) -> pa.Table:
+        """Return the records of [first_lsn, last_lsn] as an Arrow table."""
+        return self.read_batches(first_lsn, last_lsn).read_all()
+
+    def to_pandas(self, first_lsn: int | None = None, last_lsn: int | None = None) -> pd.DataFrame:
+        """Return the records of [first_lsn, last_lsn] as a pandas DataFrame."""
+        frame: pd.DataFrame = self.to_arrow(first_lsn, last_lsn).to_pandas()
+        return frame
+
+    def __iter__(self) -> Iterator[Record]:
+        """Yield all records as they are now."""
+        return self.read()

@@ -1,0 +1,357 @@
+"""The write-ahead log as people use it."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+from walkit.commit.ticket import LoopWaiter, ManyTicket, Ticket
+from walkit.errors import CommitFailedError, GapError, LogClosedError, LogFullError, LogPoisonedError, WalkitError
+from walkit.log.engine import LogEngine
+from walkit.log.holds import LEASE_S_DEFAULT, Hold, make_hold
+from walkit.log.intake import DELETE, PUT, Values, make_ticket, many_tickets
+from walkit.log.observe import DurableFrames, Observation
+from walkit.log.reader import LogView
+from walkit.log.show import log_html
+from walkit.log.surface import ReadSurface
+from walkit.log.transaction import TicketGroup, Transaction
+from walkit.metrics import LogStatistics
+from walkit.record import AppendResult, Record
+from walkit.log.report import RecoveryReport
+
+_open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
+_exiting = threading.Event()
+MANY_FRAME_BYTES = 1 << 20
+
+
+class WriteAheadLog(ReadSurface):
+    """A log that is open for writing. Made by `walkit.open`; a context manager. Safe from any thread.
+
+    What an acknowledgement promises is the log's durability level: "sync" (the default) means that the records are on
+    stable storage when `append` returns. Records are acknowledged in LSN order.
+    """
+
+    def __init__(self, engine: LogEngine) -> None:
+        self._engine = engine
+        self._driver = engine.driver
+        self._limit_bytes = min(engine.core.body_bytes_max, engine.options.queue_bytes_max)
+        self._finalizer = weakref.finalize(self, _dropped, engine)
+        atexit.unregister(_note_exit)
+        atexit.register(_note_exit)  # runs before the finalisers' own hook, which the line above may have registered
+        _open_logs.add(self)
+
+    # -- appending
+
+    def append(
+        self,
+        value: Any,
+        key: Any = None,
+        timestamp: datetime | int | None = None,
+        timeout: float | None = None,
+    ) -> AppendResult:
+        """Append one record and return when it is acknowledged.
+
+        `value` and `key` are bytes or other buffers (copied); None is absent, which is not the same as empty.
+        `timestamp` is an aware datetime or microseconds since 1970. With `timeout` seconds the call ends in TimeoutError
+        if nothing was written by then, and in CommitFailedError (outcome unknown) if the write was under way.
+
+        Raises RecordTypeError, RecordTooLargeError, LogFullError, LogClosedError, LogPoisonedError: nothing was written;
+        CommitFailedError: the outcome is unknown.
+        """
+        return self._append(make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp), timeout)
+
+    def delete(self, key: Any, timestamp: datetime | int | None = None) -> AppendResult:
+        """Append a tombstone for `key` and return when it is acknowledged. Raises what `append` raises."""
+        if key is None:
+            raise ValueError("a tombstone needs a key")
+        return self._append(make_ticket(self._driver, self._limit_bytes, DELETE, key, None, timestamp), None)
+
+    def _append(self, ticket: Ticket, timeout: float | None) -> AppendResult:
+        if timeout is not None:
+            return self._append_until(ticket, time.monotonic() + timeout)
+        while not self._driver.append(ticket):
+            self._make_room(ticket.size_bytes, None)
+        return ticket.result(0)
+
+    def _append_until(self, ticket: Ticket, deadline: float) -> AppendResult:
+        while not self._driver.enqueue(ticket):
+            self._make_room(ticket.size_bytes, deadline)
+        try:
+            return ticket.result(max(deadline - time.monotonic(), 0))
+        except TimeoutError:
+            if self._driver.withdraw(ticket):
+                raise TimeoutError("not written in time; nothing of it was written") from None
+            raise CommitFailedError(
+                "the write was under way when the time was over; it may still become durable",
+                acked_lsn=self.acked_lsn,
+            ) from None
+
+    def _make_room(self, size_bytes: int, deadline: float | None) -> None:
+        """Wait for room in the queue, or say that there is none."""
+        limit = self._engine.options.queue_bytes_max
+        if self._engine.options.on_full == "raise":
+            raise LogFullError(f"the queue holds {limit:,} bytes already; try again", reason="queue", limit_bytes=limit)
+        timeout = None if deadline is None else max(deadline - time.monotonic(), 0)
+        if not self._driver.wait_for_room(size_bytes, timeout):
+            raise LogFullError("the queue found no room in time; nothing was written", reason="queue", limit_bytes=limit)
+
+    def submit(self, value: Any, key: Any = None, timestamp: datetime | int | None = None) -> Ticket:
+        """Queue one record and return its Ticket at once; nothing is durable yet.
+
+        Blocks only where the queue is full and `on_full="block"`; on an event loop's thread a full queue raises
+        LogFullError instead.
+        """
+        ticket = make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp)
+        if not self._driver.enqueue(ticket):
+            self._enqueue_slowly(ticket)
+        return ticket
+
+    def _enqueue_slowly(self, ticket: Ticket) -> None:
+        if _on_event_loop():
+            limit = self._engine.options.queue_bytes_max
+            raise LogFullError(
+                f"the queue holds {limit:,} bytes; await log.append_async(...) waits for room on an event loop",
+                reason="queue",
+                limit_bytes=limit,
+            )
+        while True:
+            self._make_room(ticket.size_bytes, None)
+            if self._driver.enqueue(ticket):
+                return
+
+    def submit_many(self, values: Values, keys: Values | None = None) -> TicketGroup:
+        """Queue many records and return one ticket for all of them; not atomic where they need several frames."""
+        tickets: list[ManyTicket] = []
+        for ticket in many_tickets(self._driver, self._limit_bytes, values, keys, MANY_FRAME_BYTES):
+            if not self._driver.enqueue(ticket):
+                self._enqueue_slowly(ticket)
+            tickets.append(ticket)
+        return TicketGroup(tickets, self.acked_lsn, self._engine.core.position)
+
+    def append_many(self, values: Values, keys: Values | None = None) -> AppendResult:
+        """Append many records (a list of bytes, or an Arrow binary array) and return when all are acknowledged.
+
+        Not atomic: an error carries `acknowledged_prefix`, the number of records of this call that were acknowledged.
+        The records of other callers may stand between them.
+        """
+        tickets: list[ManyTicket] = []
+        try:
+            for ticket in many_tickets(self._driver, self._limit_bytes, values, keys, MANY_FRAME_BYTES):
+                if not self._driver.enqueue(ticket):
+                    self._enqueue_slowly(ticket)
+                tickets.append(ticket)
+        except (LogPoisonedError, LogClosedError) as error:
+            group = TicketGroup(tickets, self.acked_lsn, self._engine.core.position)
+            group.exception()
+            error.acknowledged_prefix = group.acknowledged
+            raise
+        return TicketGroup(tickets, self.acked_lsn, self._engine.core.position).result()
+
+    async def append_async(
+        self, value: Any, key: Any = None, timestamp: datetime | int | None = None
+    ) -> AppendResult:
+        """Append one record without blocking the event loop: waits for room, then until it is acknowledged.
+
+        Cancelling stops the waiting, not a record that was queued already.
+        """
+        ticket = make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp)
+        waiter = LoopWaiter(asyncio.get_running_loop())
+        ticket.callbacks = [waiter]
+        while not self._driver.enqueue(ticket):
+            await self._room_async()
+        await waiter.future
+        return ticket.result(0)
+
+    async def _room_async(self) -> None:
+        loop = asyncio.get_running_loop()
+        waiter = LoopWaiter(loop)
+        self._driver.on_room(lambda: loop.call_soon_threadsafe(waiter.wake))
+        await waiter.future
+
+    def transaction(self) -> Transaction:
+        """Return a context manager that appends its operations all or nothing; nothing on an exception."""
+        return Transaction(self._driver, self._limit_bytes, lambda ticket: self._append(ticket, None))
+
+    def sync(self) -> int:
+        """Make everything that was appended before this call durable; return the durable LSN."""
+        self._refuse_closed()
+        target = self._engine.core.appended_lsn
+        if self._engine.core.pending or self._engine.core.acked_lsn < target:
+            self._driver.wait_idle()
+        self._driver.sync()
+        return self.durable_lsn
+
+    # -- reading
+
+    def _view(self) -> LogView:
+        self._refuse_closed()
+        return self._engine.view()
+
+    def _readable_lsn(self) -> int:
+        return self.acked_lsn
+
+    def _refuse_closed(self) -> None:
+        if self._engine.closed:
+            raise self._driver.refused()
+
+    def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
+        """Yield records from `first_lsn` on, and go on with new ones as they are acknowledged.
+
+        Ends when the log is closed or, with `timeout`, after that many seconds without a new record. GapError where a
+        record has been trimmed before it was yielded: never a skip.
+        """
+        news = threading.Event()
+        observation = self.observe(lambda _: news.set())
+        self._engine.followers.add(news)
+        try:
+            wanted = max(first_lsn, 1)
+            while True:
+                news.clear()
+                closed = self._engine.closed
+                newest = self.acked_lsn
+                if wanted < self.first_lsn:
+                    raise GapError(wanted, self.first_lsn)
+                if wanted <= newest:
+                    yield from self._engine.view().records(wanted, newest)
+                    wanted = newest + 1
+                elif closed or not news.wait(timeout):
+                    return
+        finally:
+            self._engine.followers.discard(news)
+            observation.close()
+
+    # -- marks
+
+    @property
+    def first_lsn(self) -> int:
+        """The oldest LSN that can still be read; one more than the last where the log is empty."""
+        return self._engine.first_lsn
+
+    @property
+    def appended_lsn(self) -> int:
+        """The last LSN given to a record; 0 where there is none."""
+        return self._engine.core.appended_lsn
+
+    @property
+    def acked_lsn(self) -> int:
+        """The last LSN acknowledged, with everything before it."""
+        return self._engine.core.acked_lsn
+
+    @property
+    def durable_lsn(self) -> int:
+        """The last LSN on stable storage, with everything before it."""
+        return self._engine.core.durable_lsn
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What this opening found and did."""
+        assert self._engine.recovery is not None
+        return self._engine.recovery
+
+    @property
+    def location(self) -> str:
+        """Where the log is: a path or a URL."""
+        return self._engine.storage.location
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log has been closed."""
+        return self._engine.closed
+
+    def statistics(self) -> LogStatistics:
+        """Return a frozen snapshot of the log's named metrics."""
+        return self._engine.statistics()
+
+    # -- consumers, upkeep
+
+    def observe(self, callback: Callable[[DurableFrames], object]) -> Observation:
+        """Call `callback(DurableFrames)` for every frame acknowledged from now on: in order, on the delivery thread.
+
+        No lock is held, and the commit path does not wait; a callback that raises is reported as an event.
+        """
+        return Observation(self._engine, callback)
+
+    def hold(self, name: str, first_lsn: int, lease_s: float = LEASE_S_DEFAULT) -> Hold:
+        """Keep records from `first_lsn` on from being trimmed, under a name; persisted on return."""
+        self._refuse_closed()
+        return make_hold(self._engine, name, first_lsn, lease_s)
+
+    def trim(self, up_to_lsn: int) -> int:
+        """Drop records at or below `up_to_lsn`, never past a hold, never what is not durable.
+
+        Moves the low watermark, and removes the segments that lie wholly below it. Returns the new low watermark.
+        """
+        self._refuse_closed()
+        return self._engine.trim(up_to_lsn)
+
+    def close(self) -> None:
+        """Write what is queued, seal the log and free it. Closing twice does nothing."""
+        self._engine.close()
+        self._finalizer.detach()
+        _open_logs.discard(self)
+
+    def __enter__(self) -> WriteAheadLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<WriteAheadLog {self.location} {state}: LSN {self.first_lsn} to {self.acked_lsn}>"
+
+    def _repr_html_(self) -> str:
+        return log_html(self._engine)
+
+
+def opened() -> list[WriteAheadLog]:
+    """Return the logs that are open for writing in this process, oldest first."""
+    return sorted((log for log in _open_logs if not log.closed), key=lambda log: log._engine.opened_at)
+
+
+def _on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _dropped(engine: LogEngine) -> None:
+    """Close a log whose object is gone; with a warning, unless the process is ending."""
+    if engine.closed:
+        return
+    if not _exiting.is_set():
+        engine.events.emit("walkit.log.drop", location=engine.storage.location)
+        warnings.warn(
+            f"the log at {engine.storage.location} was dropped without close(); it is closed now",
+            ResourceWarning,
+            stacklevel=2,
+        )
+        if not engine.driver.is_free():
+            threading.Thread(target=_close_quietly, args=(engine,), name="walkit-close").start()
+            return
+    _close_quietly(engine)
+
+
+def _close_quietly(engine: LogEngine) -> None:
+    try:
+        engine.close()
+    except WalkitError as error:
+        engine.events.emit("walkit.log.poison", cause=repr(error), acked_lsn=engine.core.acked_lsn)
+
+
+@atexit.register
+def _note_exit() -> None:
+    """Tell the finalisers, which run at exit too, that nobody dropped anything."""
+    _exiting.set()

@@ -1,0 +1,50 @@
+"""Metric names with their units and meaning; `log.statistics()` is a frozen snapshot of them.
+
+Dashboards, notebooks and tests read these names and nothing else (etcd's and raft-wal's metrics files are the model).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from html import escape
+
+
+def _metric(unit: str, meaning: str) -> int:
+    return field(default=0, metadata={"unit": unit, "help": meaning})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogStatistics:
+    """What a log has done since it was opened, and where its marks stand. A frozen snapshot."""
+
+    appended_lsn: int = _metric("lsn", "last LSN given")
+    acked_lsn: int = _metric("lsn", "last LSN acknowledged")
+    durable_lsn: int = _metric("lsn", "last LSN on stable storage, with all before it")
+    first_lsn: int = _metric("lsn", "oldest LSN that can be read")
+    records_appended: int = _metric("records", "records given an LSN since opening")
+    records_acked: int = _metric("records", "records acknowledged since opening")
+    user_bytes: int = _metric("bytes", "bytes of keys and values written since opening")
+    frames_written: int = _metric("frames", "frames written since opening, marks included")
+    frame_bytes: int = _metric("bytes", "bytes of frames written since opening, padding included")
+    padding_bytes: int = _metric("bytes", "zero bytes that fill frames up to the alignment")
+    marks_written: int = _metric("frames", "frames without records, written when the log fell idle")
+    syncs: int = _metric("syncs", "waits for stable storage on the path of frames")
+    write_ns: int = _metric("ns", "time spent in writes and syncs of frames")
+    prepare_ns: int = _metric("ns", "time spent encoding frames")
+    queue_records: int = _metric("records", "records that wait for their frame")
+    queue_bytes: int = _metric("bytes", "bytes that wait for their frame")
+    queue_bytes_max: int = _metric("bytes", "limit of queue_bytes")
+    deliveries_waiting: int = _metric("frames", "acknowledged frames whose callbacks and observers have not run yet")
+    rotations: int = _metric("segments", "segments begun since opening")
+    segments: int = _metric("segments", "segments that are the log now")
+    log_bytes: int = _metric("bytes", "bytes of frames in the log now")
+    poisoned: int = _metric("flag", "1 after a failed write or sync")
+
+    def _repr_html_(self) -> str:
+        """Render a table of name, value, unit and meaning for a notebook."""
+        rows = "".join(
+            f"<tr><td><code>{f.name}</code></td><td style='text-align:right'>{getattr(self, f.name):,}</td>"
+            f"<td>{escape(f.metadata['unit'])}</td><td>{escape(f.metadata['help'])}</td></tr>"
+            for f in fields(self)
+        )
+        return f"<table><tr><th>metric</th><th>value</th><th>unit</th><th>meaning</th></tr>{rows}</table>"

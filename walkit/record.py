@@ -1,0 +1,166 @@
+"""The record, its columns, and what an append returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""Bytes that can be written, checksummed and sliced without a copy."""
+
+
+class Kind(IntEnum):
+    """What a record does to keyed state."""
+
+    PUT = 1
+    DELETE = 2
+    BUNDLE = 3
+    LINK = 4
+
+
+RECORD_SCHEMA: pa.Schema = pa.schema(
+    [
+        pa.field("lsn", pa.int64(), nullable=False),
+        pa.field("kind", pa.int8(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+"""The columns of every Arrow batch of records. kind: 1 put, 2 delete, 3 bundle, 4 link."""
+
+
+class Record(NamedTuple):
+    """One record as it stands in the log. An absent key or value is None; an empty one is b""."""
+
+    lsn: int
+    kind: Kind
+    key: bytes | None
+    value: bytes | None
+    timestamp: datetime | None = None
+
+    def arrow(self) -> pa.RecordBatch:
+        """Return the Arrow batch of a bundle record; ValueError for any other kind."""
+        if self.kind is not Kind.BUNDLE or self.value is None:
+            raise ValueError(f"record {self.lsn} is a {self.kind.name.lower()}, not a bundle")
+        return pa.ipc.open_stream(self.value).read_next_batch()
+
+
+class AppendResult(NamedTuple):
+    """Where records went. LSNs are inclusive; `position` is that of the first frame.
+
+    `next_position` is the position valid for whatever comes next (AutoMQ's nextOffset): a reader that starts there
+    misses nothing and repeats nothing.
+    """
+
+    first_lsn: int
+    last_lsn: int
+    position: int
+    next_position: int
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_microseconds(timestamp: datetime | int | None) -> int | None:
+    """Return microseconds since 1970 in UTC; a naive datetime is refused, because its meaning is not known."""
+    if timestamp is None or type(timestamp) is int:
+        return timestamp
+    if isinstance(timestamp, datetime):
+        if timestamp.tzinfo is None:
+            raise ValueError("the timestamp has no time zone; give an aware datetime or microseconds since 1970")
+        delta = timestamp - EPOCH
+        return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+    raise TypeError(f"timestamp is a {type(timestamp).__name__}; give a datetime or microseconds since 1970")
+
+
+def to_datetime(microseconds: int | None) -> datetime | None:
+    """Return the aware datetime of microseconds since 1970."""
+    if microseconds is None:
+        return None
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records in LSN order as columns of Python objects: what a state machine applies.
+
+    `lsns` is a range for dense records, else a list. A column that is None is absent for every record; `kinds` may be
+    one int for all. `timestamps` are microseconds since 1970.
+    """
+
+    lsns: Sequence[int]
+    kinds: int | Sequence[int]
+    keys: Sequence[bytes | None] | None
+    values: Sequence[bytes | None] | None
+    timestamps: Sequence[int | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.lsns)
+
+    @property
+    def first_lsn(self) -> int:
+        """LSN of the first record; 0 when there is none."""
+        return self.lsns[0] if self.lsns else 0
+
+    @property
+    def last_lsn(self) -> int:
+        """LSN of the last record; 0 when there is none."""
+        return self.lsns[-1] if self.lsns else 0
+
+    def rows(self) -> Iterator[tuple[int, int, bytes | None, bytes | None]]:
+        """Yield (lsn, kind, key, value)."""
+        n = len(self.lsns)
+        absent: list[bytes | None] = [None] * n if self.keys is None or self.values is None else []
+        kinds = [self.kinds] * n if isinstance(self.kinds, int) else self.kinds
+        return zip(
+            self.lsns,
+            kinds,
+            absent if self.keys is None else self.keys,
+            absent if self.values is None else self.values,
+            strict=True,
+        )
+
+    def __iter__(self) -> Iterator[Record]:
+        """Yield each record as a `Record`."""
+        stamps = self.timestamps or [None] * len(self.lsns)
+        for (lsn, kind, key, value), stamp in zip(self.rows(), stamps, strict=True):
+            yield Record(lsn, Kind(kind), key, value, to_datetime(stamp))
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the same records as a batch of `RECORD_SCHEMA`."""
+        n = len(self.lsns)
+        kinds = np.full(n, self.kinds, np.int8) if isinstance(self.kinds, int) else np.array(self.kinds, np.int8)
+        nothing = pa.nulls(n, pa.binary())
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(np.fromiter(self.lsns, np.int64, n)),
+                pa.array(kinds),
+                nothing if self.keys is None else pa.array(self.keys, pa.binary()),
+                nothing if self.values is None else pa.array(self.values, pa.binary()),
+                pa.nulls(n, RECORD_SCHEMA.field("timestamp").type)
+                if self.timestamps is None
+                else pa.array(self.timestamps, RECORD_SCHEMA.field("timestamp").type),
+            ],
+            schema=RECORD_SCHEMA,
+        )
+
+    @classmethod
+    def from_arrow(cls, batch: pa.RecordBatch) -> Batch:
+        """Return the records of a batch of `RECORD_SCHEMA` as Python columns."""
+        lsns = batch.column("lsn").to_numpy()
+        dense = len(lsns) > 0 and int(lsns[-1]) - int(lsns[0]) + 1 == len(lsns)
+        keys, values, stamps = batch.column("key"), batch.column("value"), batch.column("timestamp")
+        return cls(
+            range(int(lsns[0]), int(lsns[-1]) + 1) if dense else lsns.tolist(),
+            batch.column("kind").to_pylist(),
+            None if keys.null_count == len(keys) else keys.to_pylist(),
+            None if values.null_count == len(values) else values.to_pylist(),
+            None if stamps.null_count == len(stamps) else stamps.cast(pa.int64()).to_pylist(),
+        )

@@ -1,0 +1,29 @@
+"""Places: where bytes are kept, and what "durable" means there."""
+
+from __future__ import annotations
+
+from walkit.storage.base import Buffer, Cell, LockHolder, Storage, StorageFile, StorageLock
+from walkit.storage.crash import CrashReport
+from walkit.storage.faults import Fault, FaultyStorage, Operation
+from walkit.storage.file import FileStorage
+from walkit.storage.memory import MemoryStorage
+from walkit.storage.mounts import Mount, mount_of
+from walkit.storage.pages import FileFate
+
+__all__ = [
+    "Buffer",
+    "Cell",
+    "CrashReport",
+    "Fault",
+    "FaultyStorage",
+    "FileFate",
+    "FileStorage",
+    "LockHolder",
+    "MemoryStorage",
+    "Mount",
+    "Operation",
+    "Storage",
+    "StorageFile",
+    "StorageLock",
+    "mount_of",
+]

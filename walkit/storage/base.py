@@ -1,0 +1,153 @@
+"""Places: what the log asks of a storage, in words that an implementation can be held to.
+
+A storage is one folder of named files. It knows bytes and durability, and nothing of frames. Every implementation
+passes `walkit.testing.StorageTests`. Names are relative with "/" between parts (`lost+found/0001.tail`); a missing
+parent folder is made when a file is created in it.
+
+The durability contract, which every implementation keeps and every room above relies on:
+
+- What `write` and `allocate` did may be lost, kept, or torn at any sector by a power cut, until a `sync` of that file
+  which began after they returned has returned. `write(sync=True)` is durable on return for *its own bytes only*; bytes
+  written earlier without sync are not covered (that is what O_DSYNC says, and all that RWF_DSYNC gives).
+- A file that was created, replaced or removed may be undone by a power cut until `sync_directory` of its folder has
+  returned. `replace` is atomic: after a power cut there is the old file or the new one.
+- A failed `write` or `sync` leaves the bytes in an unknown state, and a later successful sync proves nothing about
+  them (failed pages look clean in the page cache). Callers never retry on that file.
+- A cell is shared memory with the other processes of this machine. It is never synced; after a power cut it may hold
+  any earlier content, or nothing.
+
+Errors: everything the operating system refuses is a `StorageError` with `errno` and `name`, the cause chained. A file
+that is not there is `StorageError` with errno ENOENT. All methods may be called from any thread; two writes to one
+range at the same time are the caller's mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from walkit.record import Buffer as Buffer
+
+OpenMode: TypeAlias = Literal["read", "write", "create"]
+
+
+@runtime_checkable
+class StorageFile(Protocol):
+    """One open file of bytes, read and written by position."""
+
+    @property
+    def name(self) -> str:
+        """The file's name within its storage."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from `offset`; fewer only where the file ends, b"" beyond its end."""
+
+    def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        """Write all bytes of `buffers`, one after the other, at `offset`; the file grows as needed.
+
+        With `sync` these very bytes are on stable storage on return. A short write is a StorageError.
+        """
+
+    def sync(self) -> None:
+        """Put everything that was written before this call on stable storage (fdatasync, size included)."""
+
+    def allocate(self, size: int) -> None:
+        """Reserve space so that the file has at least `size` bytes; new bytes read as zero.
+
+        A full disk shows here: StorageError with errno ENOSPC, and the file keeps its old size.
+        """
+
+    def shorten(self, size: int) -> None:
+        """Drop all bytes from `size` on; a file that is shorter already stays as it is."""
+
+    def size(self) -> int:
+        """Return the file's size in bytes."""
+
+    def drop_cached(self) -> None:
+        """Let the next reads come from the device where the platform can do that; only durable bytes are dropped."""
+
+    def close(self) -> None:
+        """Close the file; what was not synced is not synced by this. Closing twice does nothing."""
+
+
+class Cell(Protocol):
+    """A few bytes of shared memory under a name; see the durability contract above."""
+
+    def read(self) -> bytes:
+        """Return all bytes of the cell. A concurrent `write` may be seen in part."""
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Store `data` at `offset`; other processes see it at once. Makes no system call."""
+
+    def close(self) -> None:
+        """Let go of the cell; its bytes stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """Who holds a lock: informational, as the holder wrote it. None where it is not known."""
+
+    pid: int | None
+    command: str | None
+    same_process: bool
+
+
+class StorageLock(Protocol):
+    """An exclusive lock that is held; the kernel frees it when its process dies."""
+
+    def release(self) -> None:
+        """Give the lock up. Releasing twice does nothing."""
+
+    def forget(self) -> None:
+        """In a forked child: drop this copy without releasing what the parent holds."""
+
+
+class Storage(Protocol):
+    """One folder of files, with one lock and small shared cells."""
+
+    @property
+    def location(self) -> str:
+        """Where it is, for people: a path or a URL."""
+
+    def exists(self) -> bool:
+        """Say whether the folder is there."""
+
+    def create(self) -> None:
+        """Make the folder, durably, where it is missing (its parent folders too)."""
+
+    def names(self) -> list[str]:
+        """Return the names of all files, sorted, those in sub-folders included. [] where the folder is missing."""
+
+    def open(self, name: str, mode: OpenMode) -> StorageFile:
+        """Open a file: "read", "write" (it must be there), or "create" (it must not: errno EEXIST)."""
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename `source` to `target` atomically, over what stands there."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file; one that is not there is a StorageError with errno ENOENT."""
+
+    def sync_directory(self, folder: str = "") -> None:
+        """Make creations, renames and removals in the folder durable ("" is the storage itself)."""
+
+    def lock(self, name: str) -> StorageLock | LockHolder:
+        """Take the exclusive lock of this name, or say who holds it. Never waits.
+
+        The lock's file is made where it is missing, and is never removed.
+        """
+
+    def is_locked(self, name: str) -> bool:
+        """Say whether a living process holds the lock. Does not disturb one that is just taking it."""
+
+    def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
+        """Return the shared cell of this name; a writable one is made, zeroed, where it is missing.
+
+        None where it is missing and not writable, or shorter than `size`.
+        """
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known of the place (file system, mount, device) for run records."""
+
+    def close(self) -> None:
+        """Let go of the storage's own resources. Open files, cells and locks stay."""
