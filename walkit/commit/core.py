@@ -35,11 +35,14 @@ class SyncPoint(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """What the passing of time asks for: a mark frame, a sync, and when to ask again (None: only after new work)."""
+    """What the passing of time asks for: a mark frame, a sync, and when to ask again.
+
+    `wake_in_us` counts from the `now_us` of the question; None: not before new frames.
+    """
 
     mark: bool
     sync: bool
-    wake_at_us: int | None
+    wake_in_us: int | None
 
 
 class OrderingCore(Generic[S]):
@@ -205,11 +208,11 @@ class OrderingCore(Generic[S]):
         if self.interval_us and self.written_position > self.durable_position:
             due = self.unsynced_since_us + self.interval_us
             sync = now_us >= due
-            wakes.append(now_us + self.interval_us if sync else due)
+            wakes.append(self.interval_us if sync else due - now_us)
         if self.idle_mark_us and (self.needs_mark or self.in_flight or self.pending):
             due = self.sealed_at_us + self.idle_mark_us
             mark = now_us >= due and self.needs_mark and not self.in_flight and not self.pending
-            wakes.append(now_us + self.idle_mark_us if now_us >= due else due)
+            wakes.append(self.idle_mark_us if now_us >= due else due - now_us)
         return Tick(mark, sync, min(wakes) if wakes else None)
 
     # -- on the way out

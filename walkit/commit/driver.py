@@ -14,13 +14,15 @@ import copy
 import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from walkit.commit.core import OrderingCore
+from walkit.commit.core import OrderingCore, Tick
 from walkit.commit.delivery import Delivery
 from walkit.commit.frame import SealedFrame
 from walkit.commit.interrupts import Uninterrupted, on_main_thread
+from walkit.commit.place import FramePlace
 from walkit.commit.ticket import Ticket, TicketCallback, gather, new_gate
+from walkit.commit.timer import CommitTimer
 from walkit.errors import LogFullError, LogPoisonedError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.frame import prepare_body
@@ -28,25 +30,6 @@ from walkit.format.layout import FRAME_HEADER_BYTES
 
 LEAD: Final = object()
 FULL: Final = object()
-
-
-class FramePlace(Protocol):
-    """Where frames go: the log's segments. Called by the leader only, but for `sync`."""
-
-    def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
-        """Make a new segment ready for frames from `position` on; return the position where it ends.
-
-        Blocks until a segment is there. LogFullError where the disk is full: nothing has changed then.
-        """
-
-    def write(self, frame: SealedFrame, *, sync: bool) -> None:
-        """Write a frame at its position; on stable storage on return, with `sync`. StorageError poisons the log."""
-
-    def sync(self) -> None:
-        """Put all frames written before this call on stable storage, in every segment."""
-
-    def publish(self, position: int, lsn: int) -> None:
-        """Tell other processes how far the log is on stable storage."""
 
 
 class CommitDriver:
@@ -84,10 +67,7 @@ class CommitDriver:
         self._leading = False
         self._committer: threading.Thread | None = None
         self._committer_gate = new_gate()
-        self._timer: threading.Thread | None = None
-        self._timer_wake = threading.Event()
-        self._timer_parked = True
-        self._timer_wanted = bool(core.idle_mark_us or core.interval_us)
+        self._timer = CommitTimer(name, self._tick, self._act) if core.idle_mark_us or core.interval_us else None
         self._sync_lock = threading.Lock()
         self._stopping = False
 
@@ -110,9 +90,10 @@ class CommitDriver:
         if gate is FULL:
             return False
         if gate is not LEAD:
-            gate.acquire()
-            if not ticket.done():
-                self._lead()
+            while not ticket.done():
+                gate.acquire()
+                if not ticket.done():
+                    self._lead()
         return True
 
     def _enter(self, ticket: Ticket, *, can_lead: bool) -> Any:
@@ -318,8 +299,8 @@ class CommitDriver:
                 self.delivery.put(frame)
             else:
                 frame.buffers = []
-        if self._timer_wanted and self._timer_parked:
-            self._wake_timer()
+        if self._timer is not None and self._timer.parked:
+            self._timer.wake()
 
     def _fail(self, cause: BaseException, group: Sequence[Ticket] = ()) -> None:
         """Fail everything on its way at once, and take nothing more. `group` may have been taken and not sealed."""
@@ -357,29 +338,15 @@ class CommitDriver:
                 self.core.synced(point)
             self.place.publish(self.core.durable_position, self.core.durable_lsn)
 
-    def _wake_timer(self) -> None:
-        self._timer_parked = False
-        if self._timer is None:
-            self._timer = threading.Thread(target=self._timer_loop, name=f"walkit-timer {self._name}", daemon=True)
-            self._timer.start()
-        self._timer_wake.set()
+    def _tick(self) -> Tick:
+        with self._lock:
+            return self.core.tick(self._clock_us())
 
-    def _timer_loop(self) -> None:
-        while not self._stopping:
-            with self._lock:
-                tick = self.core.tick(self._clock_us())
-                if tick.wake_at_us is None:
-                    self._timer_parked = True
-            if tick.sync:
-                try:
-                    self.sync()
-                except WalkitError:
-                    return
-            if tick.mark:
-                self._write_mark()
-            wait_us = None if tick.wake_at_us is None else tick.wake_at_us - self._clock_us()
-            self._timer_wake.wait(None if wait_us is None else max(wait_us, 0) / 1e6)
-            self._timer_wake.clear()
+    def _act(self, tick: Tick) -> None:
+        if tick.sync:
+            self.sync()
+        if tick.mark:
+            self._write_mark()
 
     def _write_mark(self) -> None:
         """Write a frame without records, if the log is still idle and its segment has room."""
@@ -424,10 +391,10 @@ class CommitDriver:
         self._stopping = True
         if self._committer is not None:
             self._committer_gate.release()
-        self._timer_wake.set()
-        for thread in (self._committer, self._timer):
-            if thread is not None and thread is not threading.current_thread():
-                thread.join()
+            if self._committer is not threading.current_thread():
+                self._committer.join()
+        if self._timer is not None:
+            self._timer.close()
         self.delivery.close()
 
     def after_fork(self, refusal: WalkitError) -> None:

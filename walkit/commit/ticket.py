@@ -166,12 +166,10 @@ def new_gate() -> Any:
 def gather(tickets: Iterable[Ticket]) -> tuple[Columns, int]:
     """Return (the columns of a frame, its user bytes) from the tickets that share it, in their order."""
     tickets = list(tickets)
-    if all(t.columns is None for t in tickets):
-        return _gather_singles(tickets)
-    if len(tickets) == 1:
-        only = tickets[0]
-        assert only.columns is not None
+    if len(tickets) == 1 and (only := tickets[0]).columns is not None:
         return only.columns, only.size_bytes - COLUMN_BYTES_PER_RECORD * only.count
+    if not [t for t in tickets if t.columns is not None]:
+        return _gather_singles(tickets)
     kinds: list[int] = []
     keys: list[bytes] = []
     values: list[bytes] = []

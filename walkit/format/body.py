@@ -1,14 +1,16 @@
 """The body of a frame: records as columns (FORMAT.md F-5).
 
-Encoding is one `b"".join` and one pass for the lengths; decoding gives numpy views on the body, and from them Arrow
-columns whose data is the body itself.
+Encoding is one `b"".join` and one pass for the lengths; decoding gives views on the body, and from them Arrow columns
+whose data is the body itself. A uniform column stays one int until many frames become one Arrow batch, so that a frame
+of one record costs no numpy call of its own.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,28 +25,43 @@ from walkit.format.layout import (
     KIND_MASK,
     FrameFlag,
 )
-from walkit.record import RECORD_SCHEMA
+from walkit.record import RECORD_SCHEMA, Kind
 
-U8: TypeAlias = npt.NDArray[np.uint8]
-U32: TypeAlias = npt.NDArray[np.uint32]
-I64: TypeAlias = npt.NDArray[np.int64]
-
-_KINDS_VALID = np.zeros(256, bool)
-for _kind in (1, 2, 3, 4):
-    for _bits in range(16):
-        _KINDS_VALID[_kind | _bits << 4] = True
+Numbers: TypeAlias = npt.NDArray[Any]
+Column: TypeAlias = "int | Numbers"
+"""One number per record; an int stands for the same number in every record."""
 
 COLUMN_BYTES_PER_RECORD = 1 + 4 + 4 + 8 + 4
 """Upper bound of what one record adds to the body besides its key and value."""
 
+# Enum members cost a look-up through a descriptor, and these are used for every frame.
+UNIFORM_KINDS: Final = FrameFlag.UNIFORM_KINDS.value
+UNIFORM_KEY_LENGTHS: Final = FrameFlag.UNIFORM_KEY_LENGTHS.value
+UNIFORM_VALUE_LENGTHS: Final = FrameFlag.UNIFORM_VALUE_LENGTHS.value
+TIMESTAMPS: Final = FrameFlag.TIMESTAMPS.value
+UNIFORM_TIMESTAMPS: Final = FrameFlag.UNIFORM_TIMESTAMPS.value
+SPARSE: Final = FrameFlag.SPARSE.value
 
-@dataclass(frozen=True, slots=True)
+_LENGTH: Final = (struct.Struct("<I"), np.dtype("<u4"))
+_STAMP: Final = (struct.Struct("<q"), np.dtype("<i8"))
+_KIND: Final = (struct.Struct("<B"), np.dtype("u1"))
+_NO_LENGTH: Final = bytes(4)
+
+KIND_BYTES: Final = bytes(int(kind) | bits << 4 for bits in range(16) for kind in Kind)
+"""Every legal kind byte."""
+KIND_BYTES_TIMELESS: Final = bytes(kind for kind in KIND_BYTES if not kind & HAS_TIMESTAMP)
+"""Every kind byte that is legal in a frame without a timestamp column."""
+_ONE_KIND: Final = {kind: bytes((kind,)) for kind in KIND_BYTES if not kind & JOINED}
+_ONE_KIND_TIMELESS: Final = {kind: bytes((kind,)) for kind in KIND_BYTES_TIMELESS if not kind & JOINED}
+
+
+@dataclass(slots=True, eq=False)
 class Columns:
-    """Records about to be encoded, one item per record in every column.
+    """Records about to be encoded, one item per record in every column. Nobody changes it once it is made.
 
     `kinds` holds the kind byte: the kind with HAS_KEY, HAS_VALUE, HAS_TIMESTAMP and JOINED; one int stands for all.
-    Absent keys, values and timestamps are b"" and 0. A None column is absent for every record. `lsn_offsets` (offsets
-    from the frame's first LSN) is given for sparse frames only.
+    Keys and values are exact `bytes`. Absent keys, values and timestamps are b"" and 0. A None column is absent for
+    every record. `lsn_offsets` (offsets from the frame's first LSN, growing) is given for sparse frames only.
     """
 
     count: int
@@ -55,64 +72,93 @@ class Columns:
     lsn_offsets: Sequence[int] | None = None
 
 
-def _lengths(items: Sequence[bytes] | None, count: int) -> tuple[bytes, bool, bytes]:
-    """Return (length column, is uniform, joined bytes)."""
+def _lengths(items: Sequence[bytes] | None, count: int, uniform: int) -> tuple[int, bytes, bytes]:
+    """Return (`uniform` where all lengths are equal, else 0; the length column; the joined bytes)."""
     if items is None:
-        return b"\0\0\0\0", True, b""
+        return uniform, _NO_LENGTH, b""
     lengths = list(map(len, items))
     joined = b"".join(items)
     if sum(lengths) != len(joined) or len(lengths) != count:
         raise ValueError("the lengths of keys or values do not add up to their bytes; give plain bytes")
     if lengths.count(lengths[0]) == count:
-        return lengths[0].to_bytes(4, "little"), True, joined
-    return np.array(lengths, "<u4").tobytes(), False, joined
+        return uniform, lengths[0].to_bytes(4, "little"), joined
+    return 0, np.array(lengths, "<u4").tobytes(), joined
+
+
+def _stamps(stamps: Sequence[int], count: int) -> tuple[int, bytes]:
+    _require(len(stamps), count)
+    if stamps.count(stamps[0]) == count:
+        return TIMESTAMPS | UNIFORM_TIMESTAMPS, stamps[0].to_bytes(8, "little", signed=True)
+    return TIMESTAMPS, np.array(stamps, "<i8").tobytes()
+
+
+def _offsets(offsets: Sequence[int], count: int) -> bytes:
+    _require(len(offsets), count)
+    packed = np.array(offsets, "<u4")
+    if not (packed[1:] > packed[:-1]).all():
+        raise ValueError("the LSN offsets of a sparse frame do not grow")
+    return packed.tobytes()
+
+
+def _kinds(kinds: int | Sequence[int], count: int, timed: bool) -> tuple[int, bytes]:
+    if isinstance(kinds, int):
+        one = (_ONE_KIND if timed else _ONE_KIND_TIMELESS).get(kinds)
+        if one is not None:
+            return UNIFORM_KINDS, one
+        kinds = (kinds,) * count
+    packed = bytes(kinds)
+    _require(len(packed), count)
+    if packed.translate(None, KIND_BYTES if timed else KIND_BYTES_TIMELESS) or packed[-1] & JOINED:
+        raise ValueError(
+            "a kind byte is not known, has a timestamp without a column, or joins no next record"
+        )
+    return (UNIFORM_KINDS, packed[:1]) if packed.count(packed[0]) == count else (0, packed)
+
+
+def _require(items: int, count: int) -> None:
+    if items != count:
+        raise ValueError(f"a column has {items:,} items for {count:,} records")
 
 
 def encode_body(columns: Columns) -> tuple[int, list[bytes]]:
-    """Return (frame flags, buffers of the body in order). The number of records is at least one."""
+    """Return (frame flags, buffers of the body in order). A frame without records has no body.
+
+    ValueError or OverflowError where the columns contradict each other or do not fit the format.
+    """
     count = columns.count
-    flags = 0
-    key_lengths, uniform, key_bytes = _lengths(columns.keys, count)
-    if uniform:
-        flags |= FrameFlag.UNIFORM_KEY_LENGTHS.value
-    value_lengths, uniform, value_bytes = _lengths(columns.values, count)
-    if uniform:
-        flags |= FrameFlag.UNIFORM_VALUE_LENGTHS.value
+    stamps, offsets = columns.timestamps, columns.lsn_offsets
+    if not count:
+        return 0 if offsets is None else SPARSE, []
+    flags, key_lengths, key_bytes = _lengths(columns.keys, count, UNIFORM_KEY_LENGTHS)
+    flag, value_lengths, value_bytes = _lengths(columns.values, count, UNIFORM_VALUE_LENGTHS)
+    flags |= flag
     buffers = [key_lengths, value_lengths]
-    if columns.timestamps is not None:
-        flags |= FrameFlag.TIMESTAMPS.value
-        stamps = np.array(columns.timestamps, "<i8")
-        if (stamps == stamps[0]).all():
-            flags |= FrameFlag.UNIFORM_TIMESTAMPS.value
-            stamps = stamps[:1]
-        buffers.append(stamps.tobytes())
-    if columns.lsn_offsets is not None:
-        flags |= FrameFlag.SPARSE.value
-        buffers.append(np.array(columns.lsn_offsets, "<u4").tobytes())
-    kinds = columns.kinds
-    if not isinstance(kinds, int):
-        packed = bytes(kinds)
-        kinds = packed[0] if packed.count(packed[0]) == count else -1
-        if kinds < 0:
-            buffers.append(packed)
-    if kinds >= 0:
-        flags |= FrameFlag.UNIFORM_KINDS.value
-        buffers.append(kinds.to_bytes(1, "little"))
-    buffers.append(key_bytes)
-    buffers.append(value_bytes)
-    return flags, buffers
+    if stamps is not None:
+        flag, packed = _stamps(stamps, count)
+        flags |= flag
+        buffers.append(packed)
+    if offsets is not None:
+        flags |= SPARSE
+        buffers.append(_offsets(offsets, count))
+    flag, packed = _kinds(columns.kinds, count, stamps is not None)
+    buffers += (packed, key_bytes, value_bytes)
+    return flags | flag, buffers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class DecodedColumns:
-    """The columns of one frame, as views on its body. Uniform columns are expanded, without their bytes."""
+    """The columns of one frame, as views on its body; a uniform column is one int. Nobody changes it.
+
+    `key_bytes` and `value_bytes` are those of all records, one after the other. `timestamps` are microseconds since
+    1970, `lsn_offsets` count from the frame's first LSN; None where the frame has no such column.
+    """
 
     count: int
-    kinds: U8
-    key_lengths: U32
-    value_lengths: U32
-    timestamps: I64 | None
-    lsn_offsets: U32 | None
+    kinds: Column
+    key_lengths: Column
+    value_lengths: Column
+    timestamps: Column | None
+    lsn_offsets: Numbers | None
     key_bytes: memoryview
     value_bytes: memoryview
 
@@ -125,110 +171,144 @@ def _malformed(what: str, expected: object, found: object) -> CorruptionError:
     )
 
 
-class _Cut:
-    """Takes columns off the front of a body, checking each against what is left before it is made."""
-
-    __slots__ = ("body", "count", "offset")
-
-    def __init__(self, body: memoryview, count: int) -> None:
-        self.body, self.count, self.offset = body, count, 0
-
-    def column(self, dtype: str, uniform: bool) -> npt.NDArray[np.generic]:
-        item = np.dtype(dtype).itemsize
-        count = 1 if uniform else self.count
-        if self.offset + count * item > len(self.body):
-            raise _malformed("a column reaches beyond the body", self.offset + count * item, len(self.body))
-        column = np.frombuffer(self.body, dtype, count, self.offset)
-        self.offset += count * item
-        return np.broadcast_to(column, (self.count,)) if uniform else column
-
-    def bytes(self, lengths: U32) -> memoryview:
-        total = int(lengths.sum(dtype=np.int64))
-        if self.offset + total > len(self.body):
-            raise _malformed("keys and values reach beyond the body", self.offset + total, len(self.body))
-        view = self.body[self.offset : self.offset + total]
-        self.offset += total
-        return view
+def _cut_column(
+    body: memoryview, offset: int, count: int, kind: tuple[struct.Struct, np.dtype[Any]], uniform: int
+) -> tuple[Column, int]:
+    """Take a column off the body at `offset`: return (column, offset behind it)."""
+    one, dtype = kind
+    end = offset + (one.size if uniform else one.size * count)
+    if end > len(body):
+        raise _malformed("a column reaches beyond the body", end, len(body))
+    if uniform:
+        number: int = one.unpack_from(body, offset)[0]
+        return number, end
+    return np.frombuffer(body, dtype, count, offset), end
 
 
-def decode_body(body: memoryview, count: int, flags: int) -> DecodedColumns:
-    """Return the columns of a decompressed body; CorruptionError where they do not fill it exactly.
+def _total(lengths: Column, count: int) -> int:
+    return lengths * count if isinstance(lengths, int) else int(lengths.sum(dtype=np.int64))
 
-    Allocates nothing that grows with a length before that length has been checked against the body.
+
+def decode_body(body: memoryview, count: int, flags: int, span: int | None = None) -> DecodedColumns:
+    """Return the columns of a decompressed body of one record or more that cover `span` LSNs (as many, if None).
+
+    CorruptionError where they do not fill the body exactly, or say what no record is. Allocates nothing that grows
+    with a length before that length has been checked against the body.
     """
-    cut = _Cut(body, count)
-    key_lengths = cut.column("<u4", bool(flags & FrameFlag.UNIFORM_KEY_LENGTHS.value))
-    value_lengths = cut.column("<u4", bool(flags & FrameFlag.UNIFORM_VALUE_LENGTHS.value))
-    stamps = None
-    if flags & FrameFlag.TIMESTAMPS.value:
-        stamps = cut.column("<i8", bool(flags & FrameFlag.UNIFORM_TIMESTAMPS.value))
-    offsets = cut.column("<u4", False) if flags & FrameFlag.SPARSE.value else None
-    kinds = cut.column("u1", bool(flags & FrameFlag.UNIFORM_KINDS.value))
-    if not _KINDS_VALID[kinds].all():
-        raise _malformed("a kind byte is not known", "kinds 1 to 4", sorted(set(kinds.tolist())))
-    key_bytes = cut.bytes(key_lengths)  # type: ignore[arg-type]
-    value_bytes = cut.bytes(value_lengths)  # type: ignore[arg-type]
-    if cut.offset != len(body):
-        raise _malformed("bytes are left over", cut.offset, len(body))
+    key_lengths, at = _cut_column(body, 0, count, _LENGTH, flags & UNIFORM_KEY_LENGTHS)
+    value_lengths, at = _cut_column(body, at, count, _LENGTH, flags & UNIFORM_VALUE_LENGTHS)
+    stamps: Column | None = None
+    offsets: Numbers | None = None
+    if flags & TIMESTAMPS:
+        stamps, at = _cut_column(body, at, count, _STAMP, flags & UNIFORM_TIMESTAMPS)
+    if flags & SPARSE:
+        column, at = _cut_column(body, at, count, _LENGTH, 0)
+        offsets = _growing(column, count if span is None else span)
+    kinds_at = at
+    kinds, at = _cut_column(body, at, count, _KIND, flags & UNIFORM_KINDS)
+    legal = KIND_BYTES_TIMELESS if stamps is None else KIND_BYTES
+    unknown = body[kinds_at:at].tobytes().translate(None, legal)
+    if unknown:
+        known = "kinds 1 to 4, with a timestamp only where there is a column for it"
+        raise _malformed("a kind byte is not known", known, sorted(set(unknown)))
+    if body[at - 1] & JOINED:
+        raise _malformed("its last record is joined to a next one", "a transaction that ends", "none")
+    values_at = at + _total(key_lengths, count)
+    end = values_at + _total(value_lengths, count)
+    if end != len(body):
+        what = "keys and values reach beyond the body" if end > len(body) else "bytes are left over"
+        raise _malformed(what, end, len(body))
     return DecodedColumns(
-        count, kinds, key_lengths, value_lengths, stamps, offsets, key_bytes, value_bytes  # type: ignore[arg-type]
+        count, kinds, key_lengths, value_lengths, stamps, offsets, body[at:values_at], body[values_at:]
     )
 
 
-def _binary(lengths: U32, present: npt.NDArray[np.bool_], data: bytes | memoryview) -> pa.Array:
+def _growing(offsets: Column, span: int) -> Numbers:
+    assert not isinstance(offsets, int)
+    if int(offsets[-1]) >= span or not (offsets[1:] > offsets[:-1]).all():
+        raise _malformed("its LSN offsets do not grow within its span", f"below {span}", int(offsets[-1]))
+    return offsets
+
+
+def _binary(lengths: Numbers, present: npt.NDArray[np.bool_], views: list[memoryview]) -> pa.Array:
     count = len(lengths)
+    absent = count - int(np.count_nonzero(present))
+    size = sum(map(len, views))
+    if size >= 1 << 31:
+        raise ValueError(f"{size:,} bytes do not fit one Arrow batch; give fewer frames")
+    if absent == count and not size:
+        return pa.nulls(count, pa.binary())
+    data = views[0] if len(views) == 1 else b"".join(views)
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    absent = count - int(np.count_nonzero(present))
-    if absent == count and not len(data):
-        return pa.nulls(count, pa.binary())
     validity = pa.py_buffer(np.packbits(present, bitorder="little").tobytes()) if absent else None
     return pa.Array.from_buffers(
         pa.binary(), count, [validity, pa.py_buffer(offsets), pa.py_buffer(data)], null_count=absent
     )
 
 
-def _joined(views: list[memoryview]) -> bytes | memoryview:
-    return views[0] if len(views) == 1 else b"".join(views)
+class _Stack:
+    """Puts the columns of several frames below each other: ints by one `repeat`, arrays by a copy each."""
 
+    __slots__ = ("counts", "starts", "total")
 
-def _stacked(arrays: list[npt.NDArray[np.generic]]) -> npt.NDArray[np.generic]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    def __init__(self, counts: list[int]) -> None:
+        self.counts = np.array(counts)
+        ends = np.cumsum(self.counts)
+        self.total = int(ends[-1])
+        self.starts = ends - self.counts
+
+    def column(self, columns: list[Column], dtype: type[np.generic]) -> Numbers:
+        if len(columns) == 1 and not isinstance(columns[0], int):
+            return columns[0]
+        stacked = np.repeat(np.array([c if type(c) is int else 0 for c in columns], dtype), self.counts)
+        for start, column in zip(self.starts.tolist(), columns, strict=True):
+            if isinstance(column, np.ndarray):
+                stacked[start : start + len(column)] = column
+        return stacked
+
+    def lsns(self, frames: Sequence[tuple[int, DecodedColumns]]) -> npt.NDArray[np.int64]:
+        firsts = np.array([first for first, _ in frames], np.int64)
+        lsns = np.repeat(firsts - self.starts, self.counts) + np.arange(self.total)
+        for start, (first, c) in zip(self.starts.tolist(), frames, strict=True):
+            if c.lsn_offsets is not None:
+                lsns[start : start + c.count] = first + c.lsn_offsets.astype(np.int64)
+        return lsns
 
 
 def to_arrow(frames: Sequence[tuple[int, DecodedColumns]]) -> pa.RecordBatch:
     """Return one batch of RECORD_SCHEMA from the columns of (first LSN, columns) frames, in the order given.
 
-    One frame becomes Arrow without a copy of its keys and values; several are joined, once.
+    One frame becomes Arrow without a copy of its keys and values; several are joined, once. ValueError where their
+    keys or values do not fit one Arrow batch (2 GiB).
     """
+    if not frames:
+        return pa.RecordBatch.from_pylist([], schema=RECORD_SCHEMA)
     columns = [c for _, c in frames]
-    kinds = _stacked([c.kinds for c in columns])
-    lsns = _stacked(
-        [
-            first + (np.arange(c.count, dtype=np.int64) if c.lsn_offsets is None else c.lsn_offsets.astype(np.int64))
-            for first, c in frames
-        ]
-    )
+    stack = _Stack([c.count for c in columns])
+    kinds = stack.column([c.kinds for c in columns], np.uint8)
     keys = _binary(
-        _stacked([c.key_lengths for c in columns]),  # type: ignore[arg-type]
-        (kinds & HAS_KEY) != 0,  # type: ignore[operator]
-        _joined([c.key_bytes for c in columns]),
+        stack.column([c.key_lengths for c in columns], np.uint32),
+        (kinds & HAS_KEY) != 0,
+        [c.key_bytes for c in columns],
     )
     values = _binary(
-        _stacked([c.value_lengths for c in columns]),  # type: ignore[arg-type]
-        (kinds & HAS_VALUE) != 0,  # type: ignore[operator]
-        _joined([c.value_bytes for c in columns]),
+        stack.column([c.value_lengths for c in columns], np.uint32),
+        (kinds & HAS_VALUE) != 0,
+        [c.value_bytes for c in columns],
     )
     stamp_type = RECORD_SCHEMA.field("timestamp").type
     if all(c.timestamps is None for c in columns):
         stamps = pa.nulls(len(kinds), stamp_type)
     else:
-        raw = _stacked([np.zeros(c.count, np.int64) if c.timestamps is None else c.timestamps for c in columns])
-        stamps = pa.array(raw, pa.int64(), mask=(kinds & HAS_TIMESTAMP) == 0).cast(stamp_type)  # type: ignore[operator]
-    kind_column = pa.array((kinds & KIND_MASK).astype(np.int8))  # type: ignore[operator]
-    return pa.RecordBatch.from_arrays([pa.array(lsns), kind_column, keys, values, stamps], schema=RECORD_SCHEMA)
+        raw = stack.column([0 if c.timestamps is None else c.timestamps for c in columns], np.int64)
+        stamps = pa.array(raw, pa.int64(), mask=(kinds & HAS_TIMESTAMP) == 0).cast(stamp_type)
+    kind_column = pa.array((kinds & KIND_MASK).astype(np.int8))
+    return pa.RecordBatch.from_arrays(
+        [pa.array(stack.lsns(frames)), kind_column, keys, values, stamps], schema=RECORD_SCHEMA
+    )
 
 
 def joined_flags(columns: DecodedColumns) -> npt.NDArray[np.bool_]:
     """Say for each record whether it is of one transaction with the next."""
-    return (columns.kinds & JOINED) != 0  # type: ignore[no-any-return]
+    return np.broadcast_to((np.asarray(columns.kinds) & JOINED) != 0, (columns.count,))

@@ -5,15 +5,23 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-import numpy as np
 import zstandard
 
 from walkit.errors import CorruptionError, FormatVersionError
-from walkit.format.body import Columns, DecodedColumns, decode_body, encode_body
+from walkit.format.body import (
+    SPARSE,
+    TIMESTAMPS,
+    UNIFORM_TIMESTAMPS,
+    Columns,
+    DecodedColumns,
+    decode_body,
+    encode_body,
+)
 from walkit.format.checksum import crc32c, crc32c_of
 from walkit.format.layout import (
     CODEC_NONE,
@@ -24,9 +32,10 @@ from walkit.format.layout import (
     FRAME_HEADER_BYTES,
     FRAME_HEADER_CRC_OFFSET,
     FRAME_MAGIC,
+    LSN_MAX,
+    POSITION_MAX,
     RECORDS_PER_FRAME_MAX,
     ZEROS,
-    FrameFlag,
     align_up,
 )
 from walkit.record import Buffer
@@ -39,7 +48,7 @@ class FrameFault(Enum):
     SHORT = "the file ends inside the frame"
     MAGIC = "the bytes do not begin like a frame"
     HEADER = "the header's checksum is wrong"
-    LENGTH = "a length in the header is over its limit"
+    LENGTH = "a field of the header is outside its limits"
     FOREIGN = "the frame is of another log"
     EPOCH = "the frame is of another epoch"
     POSITION = "the frame says it belongs elsewhere"
@@ -99,8 +108,8 @@ def check_header(
 ) -> tuple[FrameHeader | None, FrameFault | None]:
     """Judge the header at `offset` of `buffer` by itself: (header, None) if it can be trusted, else the fault.
 
-    The checksum comes before every other field, so that no flipped bit is believed; a right checksum over a newer
-    version or unknown flags raises FormatVersionError.
+    `buffer` is of bytes. The checksum comes before every other field, so that no flipped bit is believed; a right
+    checksum over a newer version, unknown flags or an unknown codec raises FormatVersionError.
     """
     if len(buffer) - offset < FRAME_HEADER_BYTES:
         return None, FrameFault.SHORT
@@ -108,7 +117,7 @@ def check_header(
     if header.magic != FRAME_MAGIC:
         zero = memoryview(buffer)[offset : offset + FRAME_HEADER_BYTES] == ZEROS[:FRAME_HEADER_BYTES]
         return None, FrameFault.END if zero else FrameFault.MAGIC
-    if crc32c(memoryview(buffer)[offset : offset + FRAME_HEADER_CRC_OFFSET]) != header.header_crc:
+    if crc32c(buffer[offset : offset + FRAME_HEADER_CRC_OFFSET]) != header.header_crc:
         return None, FrameFault.HEADER
     if header.version > FORMAT_VERSION:
         raise FormatVersionError(
@@ -120,26 +129,36 @@ def check_header(
             found=f"flags {header.flags:#x}, codec {header.codec}",
             supported=f"flags {FRAME_FLAGS_KNOWN:#x}, codecs 0 and 1",
         )
-    if not _lengths_fit(header, alignment, frame_bytes_max):
+    if not _fields_fit(header, alignment, frame_bytes_max):
         return None, FrameFault.LENGTH
     return header, None
 
 
-def _lengths_fit(header: FrameHeader, alignment: int, frame_bytes_max: int) -> bool:
+def _fields_fit(header: FrameHeader, alignment: int, frame_bytes_max: int) -> bool:
+    """Judge every field against the limits of the format and of its segment (FORMAT.md F-7.2)."""
+    stored, raw = header.body_stored_bytes, header.body_raw_bytes
+    span, position = header.span, header.position
     return (
-        header.footprint == align_up(FRAME_HEADER_BYTES + header.body_stored_bytes, alignment)
+        header.footprint == align_up(FRAME_HEADER_BYTES + stored, alignment)
         and header.footprint <= frame_bytes_max
-        and header.body_raw_bytes <= frame_bytes_max
+        and raw <= frame_bytes_max
+        and (stored == raw if header.codec == CODEC_NONE else stored < raw)
         and header.records <= RECORDS_PER_FRAME_MAX
-        and header.span >= header.records
-        and (header.span == header.records or bool(header.flags & FrameFlag.SPARSE))
-        and header.position % alignment == 0
+        and (header.records == 0) == (raw == 0)
+        and (span == header.records or (span > header.records and header.flags & SPARSE != 0))
+        and header.flags & (TIMESTAMPS | UNIFORM_TIMESTAMPS) != UNIFORM_TIMESTAMPS
+        and 0 < header.first_lsn <= LSN_MAX - span
+        and position % alignment == 0
+        and header.durable_position <= position <= POSITION_MAX - header.footprint
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class PreparedBody:
-    """A body that is encoded, perhaps compressed, and checksummed: what can be done before LSNs are given."""
+    """A body that is encoded, perhaps compressed, and checksummed: what can be done before LSNs are given.
+
+    Nobody changes it once it is made.
+    """
 
     count: int
     flags: int
@@ -154,10 +173,22 @@ class PreparedBody:
         return align_up(FRAME_HEADER_BYTES + self.stored_bytes, alignment)
 
 
-NO_COLUMNS = DecodedColumns(
-    0, np.empty(0, "u1"), np.empty(0, "<u4"), np.empty(0, "<u4"), None, None, memoryview(b""), memoryview(b"")
-)
+NO_COLUMNS = DecodedColumns(0, 0, 0, 0, None, None, memoryview(b""), memoryview(b""))
 MARK_BODY = PreparedBody(0, 0, CODEC_NONE, [], 0, 0, 0)
+
+ONE_BUFFER_BYTES = 4096
+"""Up to this size the buffers of a body are joined: copying them is cheaper than handling each."""
+
+
+class _Zstd(threading.local):
+    """One compressor and one decompressor for each thread: making them costs more than a small body does."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=1)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_zstd = _Zstd()
 
 
 def prepare_body(columns: Columns, codec: str | None = None) -> PreparedBody:
@@ -166,12 +197,13 @@ def prepare_body(columns: Columns, codec: str | None = None) -> PreparedBody:
     raw_bytes = stored_bytes = sum(map(len, buffers))
     codec_number = CODEC_NONE
     if codec == "zstd" and raw_bytes > FRAME_HEADER_BYTES:
-        packed = zstandard.ZstdCompressor(level=1).compress(b"".join(buffers))
+        packed = _zstd.compressor.compress(b"".join(buffers))
         if len(packed) < raw_bytes:
             codec_number, buffers, stored_bytes = CODEC_ZSTD, [packed], len(packed)
-    return PreparedBody(
-        columns.count, flags, codec_number, buffers, stored_bytes, raw_bytes, crc32c_of(buffers)
-    )
+    if 0 < stored_bytes <= ONE_BUFFER_BYTES:
+        buffers = [b"".join(buffers)]
+    crc = crc32c(buffers[0]) if len(buffers) == 1 else crc32c_of(buffers)
+    return PreparedBody(columns.count, flags, codec_number, buffers, stored_bytes, raw_bytes, crc)
 
 
 class FrameIdentity(NamedTuple):
@@ -196,10 +228,14 @@ def seal_frame(
 ) -> tuple[list[bytes], int, int]:
     """Give a body its place: return (buffers to write, footprint, header checksum).
 
-    The header checksum is the `chain` of the frame that follows. `span` is given for sparse frames.
+    The header checksum is the `chain` of the frame that follows. `span`, the number of LSNs covered, is given for
+    sparse frames only; ValueError where it cannot be.
     """
+    if span is not None and (span < body.count or not body.flags & SPARSE):
+        raise ValueError(f"a frame of {body.count:,} records cannot cover {span:,} LSNs, or is not sparse")
     footprint = body.footprint(alignment)
-    fields = (
+    stored_bytes = body.stored_bytes
+    head = FRAME_HEADER.pack(
         FRAME_MAGIC,
         FORMAT_VERSION,
         body.codec,
@@ -210,17 +246,17 @@ def seal_frame(
         body.count,
         body.count if span is None else span,
         footprint,
-        body.stored_bytes,
+        stored_bytes,
         body.raw_bytes,
         body.crc,
         durable_position,
         sealed_us,
         chain,
-    )
-    head = FRAME_HEADER.pack(*fields, 0)[:FRAME_HEADER_CRC_OFFSET]
+        0,
+    )[:FRAME_HEADER_CRC_OFFSET]
     header_crc = crc32c(head)
-    padding = footprint - FRAME_HEADER_BYTES - body.stored_bytes
     buffers = [head + header_crc.to_bytes(4, "little"), *body.buffers]
+    padding = footprint - FRAME_HEADER_BYTES - stored_bytes
     if padding:
         buffers.append(ZEROS[:padding])
     return buffers, footprint, header_crc
@@ -239,38 +275,34 @@ def check_body(header: FrameHeader, frame: memoryview) -> FrameFault | None:
 
 
 def decode_frame(header: FrameHeader, frame: memoryview) -> DecodedColumns:
-    """Return the columns of a frame that `check_header` and `check_body` found right."""
-    body = frame[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + header.body_stored_bytes]
-    if header.codec == CODEC_ZSTD:
-        body = memoryview(_decompress(body, header))
-    if len(body) != header.body_raw_bytes:
-        raise CorruptionError(
-            "the body's length is not what its header says",
-            position=header.position,
-            expected=header.body_raw_bytes,
-            found=len(body),
-            first_lost_lsn=header.first_lsn,
-        )
-    if header.records == 0 and not body:
+    """Return the columns of a frame that `check_header` and `check_body` found right.
+
+    CorruptionError where the body is not what the header says: a writer's mistake, as the checksums are right.
+    """
+    if header.records == 0:
         return NO_COLUMNS
-    return decode_body(body, header.records, header.flags)
+    body = frame[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + header.body_stored_bytes]
+    try:
+        if header.codec == CODEC_ZSTD:
+            body = memoryview(_decompress(body, header.body_raw_bytes))
+        return decode_body(body, header.records, header.flags, header.span)
+    except CorruptionError as error:
+        error.position, error.first_lost_lsn = header.position, header.first_lsn
+        raise
 
 
-def _decompress(body: memoryview, header: FrameHeader) -> bytes:
+def _decompress(body: memoryview, raw_bytes: int) -> bytes:
     try:
         size = zstandard.frame_content_size(body)
-        if size != header.body_raw_bytes:
+        if size != raw_bytes:
             raise CorruptionError(
-                "the compressed body has another size than its header says",
-                position=header.position,
-                expected=header.body_raw_bytes,
-                found=size,
-                first_lost_lsn=header.first_lsn,
+                "the compressed body has another size than its header says", expected=raw_bytes, found=size
             )
-        return zstandard.ZstdDecompressor().decompress(body, max_output_size=header.body_raw_bytes)
+        raw = _zstd.decompressor.decompress(body, max_output_size=raw_bytes, allow_extra_data=False)
     except zstandard.ZstdError as error:
+        raise CorruptionError(f"the body cannot be decompressed: {error}") from error
+    if len(raw) != raw_bytes:
         raise CorruptionError(
-            f"the body cannot be decompressed: {error}",
-            position=header.position,
-            first_lost_lsn=header.first_lsn,
-        ) from error
+            "the body's length is not what its header says", expected=raw_bytes, found=len(raw)
+        )
+    return raw

@@ -19,6 +19,11 @@ FRAME_MAGIC_BYTES: Final = FRAME_MAGIC.to_bytes(4, "little")
 
 ALIGNMENT_BUFFERED: Final = 64
 ALIGNMENT_DIRECT: Final = 4096
+"""Also the largest: frames begin right behind the segment header, at a file offset of 4096."""
+
+LSN_MAX: Final = (1 << 63) - 1
+POSITION_MAX: Final = (1 << 63) - 1
+"""Both fit a signed 64-bit integer, which is what Arrow, pread and every other language count with."""
 
 SEGMENT_HEADER_BYTES: Final = 4096
 SEGMENT_HEADER: Final = struct.Struct("<8sHHIIIQQQQQQQIIQQQII")
@@ -31,6 +36,8 @@ FRAME_HEADER_CRC_OFFSET: Final = 92
 
 RECORDS_PER_FRAME_MAX: Final = 1 << 20
 """Bounds what a frame of uniform columns can make a reader allocate."""
+FRAME_BYTES_LIMIT: Final = 1 << 30
+"""Bounds the `frame_bytes_max` that a segment header may set, and so every frame and every body."""
 
 DURABLE_SLOT: Final = struct.Struct("<QQQQQI")
 DURABLE_SLOT_STRIDE: Final = 64
@@ -66,6 +73,8 @@ class SegmentFlag(IntFlag):
     COMPLETION_ORDER = 4
 
 
+SEGMENT_FLAGS_KNOWN: Final = 7
+
 CRITICAL_FEATURES_KNOWN: Final = 0
 """Feature bits that a reader must know; an unknown one refuses the file."""
 
@@ -83,6 +92,8 @@ assert FRAME_HEADER.size == FRAME_HEADER_BYTES == FRAME_HEADER_CRC_OFFSET + 4
 assert FRAME_HEADER_BYTES % 4 == 0
 assert DURABLE_SLOT.size <= DURABLE_SLOT_STRIDE
 assert SEGMENT_HEADER_BYTES % ALIGNMENT_DIRECT == 0 and ALIGNMENT_DIRECT % ALIGNMENT_BUFFERED == 0
+assert len(ZEROS) >= max(ALIGNMENT_DIRECT, FRAME_HEADER_BYTES)
+assert sum(FrameFlag) == FRAME_FLAGS_KNOWN and sum(SegmentFlag) == SEGMENT_FLAGS_KNOWN
 
 
 def align_up(size: int, alignment: int) -> int:

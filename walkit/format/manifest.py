@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
-from walkit.errors import CorruptionError, FormatVersionError, NotALogError
+from walkit.errors import CorruptionError, NotALogError
 from walkit.format.checksum import crc32c
 from walkit.format.layout import (
-    CRITICAL_FEATURES_KNOWN,
     FORMAT_VERSION,
     MANIFEST_BYTES_MAX,
     MANIFEST_HEADER,
     MANIFEST_MAGIC,
 )
-from walkit.format.segment import segment_name
+from walkit.format.segment import refuse_newer, segment_name
 
 MANIFEST_NAME = "manifest"
 _CRC_OFFSET = MANIFEST_HEADER.size - 4
@@ -156,30 +155,53 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
     found = crc32c(data[MANIFEST_HEADER.size :], crc32c(data[:_CRC_OFFSET]))
     if found != crc:
         raise _damaged("has a wrong checksum", f"{crc:#010x}", f"{found:#010x}")
-    if version > FORMAT_VERSION or header_bytes != MANIFEST_HEADER.size:
-        raise FormatVersionError(f"the manifest of {path}", found=version, supported=FORMAT_VERSION)
-    if critical & ~CRITICAL_FEATURES_KNOWN:
-        raise FormatVersionError(
-            f"the manifest of {path}", found=f"with critical features {critical:#x}", supported="none"
-        )
+    refuse_newer(f"the manifest of {path}", version, header_bytes, MANIFEST_HEADER.size, critical)
     try:
         return _from_plain(json.loads(data[MANIFEST_HEADER.size :]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _damaged(f"cannot be understood ({error})", "the fields of format 0", "others") from error
 
 
+T = TypeVar("T")
+
+
 def _from_plain(plain: dict[str, Any]) -> Manifest:
-    return Manifest(
-        **{
-            **plain,
-            "lineage": tuple(EpochRecord(**e) for e in plain["lineage"]),
-            "segments": tuple(
-                SegmentRecord(**{**s, "state": SegmentState(s["state"])}) for s in plain["segments"]
-            ),
-            "end": LogEnd(**plain["end"]),
-            "holds": tuple(HoldRecord(**h) for h in plain["holds"]),
+    parts = {
+        "lineage": tuple(_checked(EpochRecord, e) for e in plain["lineage"]),
+        "segments": tuple(_checked(SegmentRecord, s) for s in plain["segments"]),
+        "end": _checked(LogEnd, plain["end"]),
+        "holds": tuple(_checked(HoldRecord, h) for h in plain["holds"]),
+    }
+    manifest = _checked(Manifest, {**plain, **parts})
+    if manifest.ack_order not in ("append", "completion"):
+        raise ValueError(f"ack_order is {manifest.ack_order!r}")
+    for what, numbers in (
+        ("segment", [s.number for s in manifest.segments]),
+        ("epoch", [e.number for e in manifest.lineage]),
+    ):
+        if len(set(numbers)) != len(numbers):
+            raise ValueError(f"a number of a {what} is given twice")
+    return manifest
+
+
+def _checked(cls: type[T], plain: Any) -> T:
+    """Return a `cls` of these fields; TypeError or ValueError where one is not of its kind."""
+    if not isinstance(plain, dict):
+        raise TypeError(f"a {type(plain).__name__} stands where the fields of a {cls.__name__} belong")
+    for known in fields(cls):  # type: ignore[arg-type]
+        if known.name not in plain:
+            continue
+        value = plain[known.name]
+        right = {
+            "int": type(value) is int and 0 <= value < 1 << 64,
+            "str": type(value) is str,
+            "Mapping[str, Any]": type(value) is dict,
         }
-    )
+        if not right.get(str(known.type), True):
+            raise TypeError(f"{known.name} is a {type(value).__name__}, or a number that is not in 64 bits")
+    if "state" in plain:
+        plain = {**plain, "state": SegmentState(plain["state"])}
+    return cls(**plain)
 
 
 def _damaged(what: str, expected: object, found: object) -> CorruptionError:

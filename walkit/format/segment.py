@@ -7,18 +7,27 @@ from dataclasses import dataclass
 from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.checksum import crc32c
 from walkit.format.layout import (
+    ALIGNMENT_BUFFERED,
+    ALIGNMENT_DIRECT,
     CRITICAL_FEATURES_KNOWN,
     FORMAT_VERSION,
+    FRAME_BYTES_LIMIT,
     FRAME_HEADER_BYTES,
+    LSN_MAX,
+    POSITION_MAX,
     SEGMENT_EXTENSION_OFFSET,
+    SEGMENT_FLAGS_KNOWN,
     SEGMENT_HEADER,
     SEGMENT_HEADER_BYTES,
     SEGMENT_HEADER_CRC,
     SEGMENT_MAGIC,
+    ZEROS,
     SegmentFlag,
 )
 
 _CRC_OFFSET = SEGMENT_HEADER_BYTES - 4
+EXTENSION_BYTES_MAX = _CRC_OFFSET - SEGMENT_EXTENSION_OFFSET
+_NO_FLAGS = SegmentFlag(0)
 
 
 def segment_name(number: int) -> str:
@@ -48,7 +57,7 @@ class SegmentHeader:
     created_us: int
     window_bytes: int = 0
     end_chain: int = 0
-    flags: SegmentFlag = SegmentFlag(0)
+    flags: SegmentFlag = _NO_FLAGS
     critical_features: int = 0
     optional_features: int = 0
     extension: bytes = b""
@@ -63,9 +72,10 @@ class SegmentHeader:
         return SEGMENT_HEADER_BYTES + position - self.start_position
 
     def encode(self) -> bytes:
-        """Return the 4096 bytes of the header."""
-        if len(self.extension) > _CRC_OFFSET - SEGMENT_EXTENSION_OFFSET:
-            raise ValueError(f"the extension area holds {_CRC_OFFSET - SEGMENT_EXTENSION_OFFSET} bytes")
+        """Return the 4096 bytes of the header; ValueError where `decode` would refuse them."""
+        wrong = self._outside_limits()
+        if wrong:
+            raise ValueError(f"no segment has such a header: {wrong}")
         head = SEGMENT_HEADER.pack(
             SEGMENT_MAGIC,
             FORMAT_VERSION,
@@ -100,8 +110,8 @@ class SegmentHeader:
         """
         if len(block) < SEGMENT_HEADER_BYTES:
             raise _damaged(name, "is cut short", SEGMENT_HEADER_BYTES, len(block))
-        block = block[:SEGMENT_HEADER_BYTES]
-        if not any(block):
+        block = bytes(block[:SEGMENT_HEADER_BYTES])
+        if block == ZEROS[:SEGMENT_HEADER_BYTES]:
             return None
         magic, version, header_bytes, critical, optional, alignment, *rest = SEGMENT_HEADER.unpack_from(block)
         if magic != SEGMENT_MAGIC:
@@ -110,14 +120,14 @@ class SegmentHeader:
         found = crc32c(block[:_CRC_OFFSET])
         if found != expected:
             raise _damaged(name, "has a wrong checksum", f"{expected:#010x}", f"{found:#010x}")
-        if version > FORMAT_VERSION or header_bytes != SEGMENT_HEADER_BYTES:
-            raise FormatVersionError(f"segment {name}", found=version, supported=FORMAT_VERSION)
-        unknown = critical & ~CRITICAL_FEATURES_KNOWN
-        if unknown:
-            raise FormatVersionError(f"segment {name}", found=f"with critical features {unknown:#x}", supported="none")
-        extension_bytes = rest[-1]
-        if extension_bytes > _CRC_OFFSET - SEGMENT_EXTENSION_OFFSET or alignment & (alignment - 1) or not alignment:
-            raise _damaged(name, "has impossible lengths", "a power of two, an extension that fits", alignment)
+        refuse_newer(f"segment {name}", version, header_bytes, SEGMENT_HEADER_BYTES, critical)
+        flags, extension_bytes = rest[8], rest[13]
+        if flags & ~SEGMENT_FLAGS_KNOWN:
+            raise FormatVersionError(f"segment {name}", found=f"with flags {flags:#x}", supported="flags 0x7")
+        if extension_bytes > EXTENSION_BYTES_MAX:
+            raise _damaged(
+                name, "has an impossible extension", f"at most {EXTENSION_BYTES_MAX}", extension_bytes
+            )
         header = cls(
             log_id=rest[0],
             epoch=rest[1],
@@ -127,7 +137,7 @@ class SegmentHeader:
             previous_end=rest[5],
             first_lsn=rest[6],
             chain=rest[7],
-            flags=SegmentFlag(rest[8]),
+            flags=SegmentFlag(flags),
             frame_bytes_max=rest[9],
             window_bytes=rest[10],
             created_us=rest[11],
@@ -137,9 +147,42 @@ class SegmentHeader:
             optional_features=optional,
             extension=block[SEGMENT_EXTENSION_OFFSET : SEGMENT_EXTENSION_OFFSET + extension_bytes],
         )
-        if header.name != name or header.frame_bytes_max < FRAME_HEADER_BYTES:
+        wrong = header._outside_limits()
+        if wrong:
+            raise _damaged(name, "is outside the limits of the format", "a header that can be", wrong)
+        if header.name != name:
             raise _damaged(name, "says it is another segment", name, header.name)
         return header
+
+    def _outside_limits(self) -> str:
+        """Return what no segment header says, or "" (FORMAT.md F-7.1)."""
+        power = self.alignment & (self.alignment - 1) == 0
+        if not power or not ALIGNMENT_BUFFERED <= self.alignment <= ALIGNMENT_DIRECT:
+            return f"alignment {self.alignment}"
+        if not FRAME_HEADER_BYTES <= self.frame_bytes_max <= FRAME_BYTES_LIMIT:
+            return f"frame_bytes_max {self.frame_bytes_max}"
+        if (
+            not self.previous_end <= self.start_position <= POSITION_MAX
+            or self.start_position % self.alignment
+        ):
+            return f"start position {self.start_position} behind {self.previous_end}"
+        if not 0 < self.first_lsn <= LSN_MAX:
+            return f"first LSN {self.first_lsn}"
+        if len(self.extension) > EXTENSION_BYTES_MAX:
+            return f"an extension of {len(self.extension)} bytes"
+        return ""
+
+
+def refuse_newer(where: str, version: int, header_bytes: int, header_bytes_known: int, critical: int) -> None:
+    """Raise FormatVersionError for a header with a right checksum that this version cannot read (FORMAT.md F-11)."""
+    if version > FORMAT_VERSION:
+        raise FormatVersionError(where, found=version, supported=FORMAT_VERSION)
+    if header_bytes != header_bytes_known:
+        found = f"{version} with a header of {header_bytes} bytes"
+        raise FormatVersionError(where, found=found, supported=f"{FORMAT_VERSION} with {header_bytes_known}")
+    unknown = critical & ~CRITICAL_FEATURES_KNOWN
+    if unknown:
+        raise FormatVersionError(where, found=f"with critical features {unknown:#x}", supported="none")
 
 
 def _damaged(name: str, what: str, expected: object, found: object) -> CorruptionError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from walkit.errors import CorruptionError, GapError, SegmentMissingError
+from walkit.errors import CorruptionError, GapError, SegmentMissingError, WalkitError
 from walkit.format.body import DecodedColumns, to_arrow
 from walkit.format.frame import FrameFault, FrameHeader, decode_frame
 from walkit.format.layout import SEGMENT_HEADER_BYTES
@@ -58,6 +58,8 @@ class LogView:
                     return
                 if header.records and header.last_lsn >= first_lsn:
                     yield header, frame, span.record.name
+                if last_lsn is not None and header.last_lsn >= last_lsn:
+                    return
 
     def _span_frames(self, span: Span, first_lsn: int, body: bool) -> Iterator[tuple[FrameHeader, memoryview]]:
         file = self.open(span.record)
@@ -153,18 +155,27 @@ def frames_to_batches(
     records: int = BATCH_RECORDS,
     whole_bytes: int = BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Decode verified frames into batches of RECORD_SCHEMA, cut to the LSN bounds (inclusive)."""
+    """Decode verified frames into batches of RECORD_SCHEMA, cut to the LSN bounds (inclusive).
+
+    What stands before a damage is yielded before the damage is raised.
+    """
     waiting: list[tuple[int, DecodedColumns]] = []
     count = size = 0
-    for header, frame in frames:
-        waiting.append((header.first_lsn, decode_frame(header, frame)))
-        count += header.records
-        size += header.body_raw_bytes
-        if count >= records or size >= whole_bytes:
-            yield _within(to_arrow(waiting), first_lsn, last_lsn)
-            waiting, count, size = [], 0, 0
+    damage: WalkitError | None = None
+    try:
+        for header, frame in frames:
+            waiting.append((header.first_lsn, decode_frame(header, frame)))
+            count += header.records
+            size += header.body_raw_bytes
+            if count >= records or size >= whole_bytes:
+                yield _within(to_arrow(waiting), first_lsn, last_lsn)
+                waiting, count, size = [], 0, 0
+    except WalkitError as error:
+        damage = error
     if waiting:
         yield _within(to_arrow(waiting), first_lsn, last_lsn)
+    if damage is not None:
+        raise damage
 
 
 def _within(batch: pa.RecordBatch, first_lsn: int, last_lsn: int | None) -> pa.RecordBatch:

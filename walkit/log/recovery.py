@@ -8,7 +8,7 @@ manifest, and any damage there is corruption.
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from walkit.errors import CorruptionError, StorageError
@@ -145,7 +145,7 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
             first_lost_lsn=end.last_lsn + 1,
         )
     if manifest is not findings.manifest:
-        manifest = manifest.next(generation=findings.manifest.generation + 1)
+        manifest = replace(manifest, generation=findings.manifest.generation + 1)
     return RecoveryPlan(findings, tuple(steps), manifest)
 
 

@@ -160,7 +160,11 @@ def _look_at_sealed(storage: Storage, manifest: Manifest, record: SegmentRecord,
                 found=size,
                 first_lost_lsn=record.first_lsn,
             )
-        header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
+        try:
+            header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
+        except CorruptionError as error:
+            error.position, error.first_lost_lsn = record.start_position, record.first_lsn
+            raise
         check_identity(manifest, record, header)
         assert header is not None
         finding = SegmentFinding(record=record, file_bytes=size, header=header)

@@ -247,7 +247,6 @@ class SegmentSet:
             file.allocate(self.options.segment_bytes)
             segment = OpenSegment(number, file, self.options.segment_bytes)
             segment.zero_step()
-            file.sync()
             self.storage.sync_directory()
             self.store.update(lambda m: self._with_prepared(m, number))
         except StorageError:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from walkit.commit.ticket import LoopWaiter, ManyTicket, Ticket
+from walkit.config import LogOptions
 from walkit.errors import CommitFailedError, GapError, LogClosedError, LogFullError, LogPoisonedError, WalkitError
 from walkit.log.engine import LogEngine
 from walkit.log.holds import LEASE_S_DEFAULT, Hold, make_hold
@@ -255,6 +256,11 @@ class WriteAheadLog(ReadSurface):
         """What this opening found and did."""
         assert self._engine.recovery is not None
         return self._engine.recovery
+
+    @property
+    def options(self) -> LogOptions:
+        """The options of this opening."""
+        return self._engine.options
 
     @property
     def location(self) -> str:

@@ -1,1 +1,40 @@
-"""(written with the room)"""
+"""What records mean: the one reconciliation rule, state machines, snapshots and replay.
+
+Nothing here knows of threads or of appending; `walkit.Store` puts a log and a keyed table together.
+"""
+
+from __future__ import annotations
+
+from walkit.state.follow import Follower
+from walkit.state.machine import ArrowStateMachine, StateImage, StateMachine, take_image
+from walkit.state.reconcile import Winner, reconcile, reconcile_arrow
+from walkit.state.replay import ReplayReport, replay
+from walkit.state.snapshot import (
+    SnapshotInfo,
+    read_snapshot,
+    snapshot_lsns,
+    snapshot_name,
+    verify_snapshot,
+    write_snapshot,
+)
+from walkit.state.table import KeyedTable
+
+__all__ = [
+    "ArrowStateMachine",
+    "Follower",
+    "KeyedTable",
+    "ReplayReport",
+    "SnapshotInfo",
+    "StateImage",
+    "StateMachine",
+    "Winner",
+    "read_snapshot",
+    "reconcile",
+    "reconcile_arrow",
+    "replay",
+    "snapshot_lsns",
+    "snapshot_name",
+    "take_image",
+    "verify_snapshot",
+    "write_snapshot",
+]

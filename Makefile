@@ -1,0 +1,45 @@
+# What there is to run. `make demo` and `make test` do all the set-up they need; the environment is .venv here.
+# PYTHON names another interpreter of 3.11 or newer, ARGS is passed on: make demo ARGS="--out report"
+
+SHELL := /bin/sh
+VENV := .venv/bin
+# Only when given, so that the set-up may choose among the interpreters there are.
+export PYTHON
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check pytest bench format lock clean
+
+help: ## say what there is to run
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | while IFS='	' read -r name text; do printf '  make %-7s %s\n' "$$name" "$$text"; done
+
+setup: ## make .venv, unless it is there and up to date
+	@sh scripts/setup.sh
+
+demo: setup ## the main job: flights into a log, a killed writer, recovery, Spark, a report
+	$(VENV)/walkit demo $(ARGS)
+
+test: check ## ruff, mypy --strict and all tests
+	$(VENV)/python -m pytest $(ARGS)
+
+pytest: setup ## the tests alone: make pytest ARGS="-m 'not spark' tests/log"
+	$(VENV)/python -m pytest $(ARGS)
+
+check: setup ## ruff and mypy --strict
+	$(VENV)/ruff check .
+	$(VENV)/ruff format --check .
+	$(VENV)/mypy
+
+bench: setup ## walkit bench write beside the raw device
+	$(VENV)/walkit bench write $(ARGS)
+
+format: setup ## let ruff mend what it can
+	$(VENV)/ruff check --fix .
+	$(VENV)/ruff format .
+
+lock: setup ## make requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest versions
+	@sh scripts/lock.sh $(if $(UPGRADE),--upgrade)
+
+clean: ## remove .venv and every cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

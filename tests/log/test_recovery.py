@@ -1,0 +1,397 @@
+"""Recovery: the decision table, every kind of damage, and what each is told as."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+
+import walkit
+from tests.log.crashes import SMALL, dirty_image, log_of, recovered_rows, rows_of
+from walkit.errors import (
+    CorruptionError,
+    FormatVersionError,
+    LogNotFoundError,
+    NotALogError,
+    OptionsError,
+    SegmentMissingError,
+    StorageError,
+)
+from walkit.format.checksum import crc32c
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import MANIFEST_NAME
+from walkit.log.manifest_store import DURABLE_NAME
+from walkit.log.recovery import DECISION_TABLE, FACT_NAMES, Decision, decide
+from walkit.storage import MemoryStorage
+from walkit.storage.faults import FaultyStorage
+
+
+def test_exactly_one_row_matches_every_combination_of_facts() -> None:
+    """Enumerate all 2^5 facts: one row each; and every row is needed by some facts."""
+    used = set()
+    for facts in product((False, True), repeat=len(FACT_NAMES)):
+        rows = [row for row in DECISION_TABLE if row.matches(facts)]
+        assert len(rows) == 1, dict(zip(FACT_NAMES, facts, strict=True))
+        used.add(rows[0].label)
+        assert decide(facts) is rows[0]
+    assert used == {row.label for row in DECISION_TABLE}
+
+
+def test_a_promise_always_refuses_and_absolute_never_cuts() -> None:
+    """Enumerate the facts: nothing promised is ever cut or dropped, and policy absolute cuts nothing."""
+    for facts in product((False, True), repeat=len(FACT_NAMES)):
+        named = dict(zip(FACT_NAMES, facts, strict=True))
+        decision = decide(facts).decision
+        if named["promised_beyond"]:
+            assert decision is Decision.REFUSE
+        if named["absolute"]:
+            assert decision not in (Decision.CUT, Decision.CUT_WHOLE)
+
+
+class Live:
+    """A log in use on memory storage, with frames of one record each, and means to damage a copy of its files."""
+
+    def __init__(self, records: int = 10, *, lose_cell: bool = True, options: walkit.LogOptions = SMALL) -> None:
+        self.storage = MemoryStorage()
+        self.log = log_of(self.storage, options)
+        self.results = [self.log.append(b"value %d" % i * 20, b"k") for i in range(records)]
+        self.image = self.storage.crash(keep="all") if lose_cell else self.storage.process_kill()
+        if lose_cell:
+            self.image.remove(DURABLE_NAME) if DURABLE_NAME in self.image.names() else None
+        self.log.close()
+
+    def segment(self) -> str:
+        """Name of the only segment that holds frames."""
+        return next(n for n in self.image.names() if n.endswith(".segment"))
+
+    def offset(self, index: int) -> int:
+        """File offset of a frame."""
+        return SEGMENT_HEADER_BYTES + self.results[index].position
+
+    def patch(self, name: str, offset: int, data: bytes) -> None:
+        """Write bytes over a file, durably."""
+        file = self.image.open(name, "write")
+        file.write(offset, [data], sync=True)
+        file.close()
+
+    def flip(self, name: str, offset: int) -> None:
+        """Flip one bit of a file."""
+        file = self.image.open(name, "read")
+        byte = file.read(offset, 1)[0]
+        file.close()
+        self.patch(name, offset, bytes([byte ^ 0x10]))
+
+
+@pytest.mark.parametrize("where", [0, 20, 40, 95, 100, 130])
+def test_a_flip_below_a_promise_is_corruption_of_acknowledged_data(where: int) -> None:
+    """Flip a bit in header or body of a middle frame: the later frames promised it, so opening refuses and says where."""
+    live = Live()
+    live.flip(live.segment(), live.offset(4) + where)
+    before = {n: live.image.open(n, "read").read(0, 1 << 20) for n in live.image.names()}
+    with pytest.raises(CorruptionError) as caught:
+        log_of(live.image)
+    error = caught.value
+    assert error.segment == live.segment()
+    assert error.position == live.results[4].position
+    assert error.first_lost_lsn == 5
+    assert error.expected is not None and error.found is not None
+    assert pickle.loads(pickle.dumps(error)).position == error.position
+    after = {n: live.image.open(n, "read").read(0, 1 << 20) for n in before}
+    assert after == before, "a refused opening changes nothing"
+
+
+def test_a_flip_in_the_last_frame_is_a_torn_tail_only_while_nothing_promises_it() -> None:
+    """Damage the last frame with and without the durable cell: cut without the promise, refused with it."""
+    live = Live()
+    live.flip(live.segment(), live.offset(9) + 100)
+    with log_of(live.image) as log:
+        assert log.acked_lsn == 9
+        (cut,) = log.recovery.cuts
+        assert cut.position == live.results[9].position and cut.first_lsn == 10 and cut.kept_as is not None
+        kept = live.image.open(cut.kept_as, "read")
+        assert kept.size() == cut.bytes > 0
+        assert log.append(b"new").first_lsn == 10
+    live = Live(lose_cell=False)
+    live.flip(live.segment(), live.offset(9) + 100)
+    with pytest.raises(CorruptionError) as caught:
+        log_of(live.image)
+    assert caught.value.first_lost_lsn == 10
+
+
+def test_a_mark_promises_the_tail() -> None:
+    """Let the log fall idle so that a mark is written: damage of the last record is corruption then, without the cell."""
+    import threading
+
+    storage = MemoryStorage()
+    faulty = FaultyStorage(storage)
+    written = threading.Event()
+    options = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_mark_ms=1)
+    log = walkit.open(storage=faulty, options=options)
+    result = log.append(b"the last record" * 10)
+    while log.statistics().marks_written == 0:
+        written.wait(0.005)
+    live = Live(records=1)
+    live.image = storage.crash(keep="none")
+    live.flip(live.segment(), SEGMENT_HEADER_BYTES + result.position + 100)
+    log.close()
+    with pytest.raises(CorruptionError):
+        log_of(live.image)
+
+
+def test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix() -> None:
+    """Zero the file from every byte of the last two frames on: whole frames before the cut survive, no other."""
+    live = Live(records=4)
+    name = live.segment()
+    end = SEGMENT_HEADER_BYTES + live.results[3].next_position
+    original = live.image.open(name, "read").read(0, end)
+    body_ends = [
+        live.offset(i) + 96 + int.from_bytes(original[live.offset(i) + 60 : live.offset(i) + 64], "little")
+        for i in range(4)
+    ]
+    for cut in range(live.offset(2), end):
+        image = live.image.process_kill()
+        file = image.open(name, "write")
+        file.write(cut, [bytes(end - cut)], sync=True)
+        file.close()
+        whole = sum(all(b == 0 for b in original[cut:stop]) or stop <= cut for stop in body_ends)
+        rows = recovered_rows(image)
+        assert len(rows) == whole, (cut, len(rows), whole)
+        assert [v for _, _, v in rows] == [b"value %d" % i * 20 for i in range(whole)]
+
+
+def _zero_a_frame(live: Live) -> None:
+    live.patch(live.segment(), live.offset(3), bytes(live.results[3].next_position - live.results[3].position))
+
+
+def _stale_copy(live: Live) -> None:
+    file = live.image.open(live.segment(), "read")
+    frame = file.read(live.offset(1), live.results[1].next_position - live.results[1].position)
+    file.close()
+    live.patch(live.segment(), live.offset(5), frame)
+
+
+def _lost_segment(live: Live) -> None:
+    live.image.remove(live.segment())
+
+
+def _damaged_header(live: Live) -> None:
+    live.flip(live.segment(), 60)
+
+
+def _zeroed_file(live: Live) -> None:
+    live.patch(live.segment(), 0, bytes(64 * 1024))
+
+
+def _foreign_segment(live: Live) -> None:
+    other = Live()
+    data = other.image.open(other.segment(), "read").read(0, 64 * 1024)
+    live.patch(live.segment(), 0, data)
+
+
+DAMAGES: list[tuple[str, Callable[[Live], None]]] = [
+    ("a zeroed frame in the middle", _zero_a_frame),
+    ("a stale frame in another's place", _stale_copy),
+    ("a lost open segment", _lost_segment),
+    ("a damaged segment header", _damaged_header),
+    ("a zeroed segment", _zeroed_file),
+    ("a segment of another log", _foreign_segment),
+]
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGES, ids=[d[0] for d in DAMAGES])
+def test_damage_of_promised_frames_refuses(name: str, damage: Callable[[Live], None]) -> None:
+    """Damage an open segment in each way, with its promises known: opening refuses, changes nothing, and so does a reader."""
+    live = Live(lose_cell=False)
+    damage(live)
+    names = live.image.names()
+    with pytest.raises(CorruptionError):
+        log_of(live.image)
+    assert live.image.names() == names
+    with pytest.raises(CorruptionError):
+        list(walkit.open(storage=live.image, mode="r").read())
+
+
+class Sealed(Live):
+    """A log of several sealed segments, closed."""
+
+    def __init__(self) -> None:
+        super().__init__(records=0)
+        self.storage = MemoryStorage()
+        with log_of(self.storage) as log:
+            self.results = [log.append(b"%05d" % i * 600, b"k%d" % (i % 3)) for i in range(80)]
+        self.image = self.storage
+
+    def segments(self) -> list[str]:
+        """Names of the segments, in order."""
+        return [n for n in self.image.names() if n.endswith(".segment")]
+
+    def swap(self, a: int, b: int) -> None:
+        """Give two segments each other's name."""
+        names = self.segments()
+        self.image.replace(names[a], "x")
+        self.image.replace(names[b], names[a])
+        self.image.replace("x", names[b])
+
+    def cut(self, index: int, size: int) -> None:
+        """Shorten a segment file."""
+        file = self.image.open(self.segments()[index], "write")
+        file.shorten(size)
+        file.close()
+
+
+SEALED_DAMAGES: list[tuple[str, Callable[[Sealed], object], type[CorruptionError], str]] = [
+    ("missing", lambda s: s.image.remove(s.segments()[1]), SegmentMissingError, "prefix"),
+    ("first missing", lambda s: s.image.remove(s.segments()[0]), SegmentMissingError, "prefix"),
+    ("last missing", lambda s: s.image.remove(s.segments()[-1]), SegmentMissingError, "prefix"),
+    ("short", lambda s: s.cut(1, 9000), SegmentMissingError, "prefix"),
+    ("empty", lambda s: s.cut(1, 0), SegmentMissingError, "prefix"),
+    ("swapped", lambda s: s.swap(0, 1), CorruptionError, "prefix"),
+    ("header damaged", lambda s: s.flip(s.segments()[2], 33), CorruptionError, "prefix"),
+    ("body damaged", lambda s: s.flip(s.segments()[1], 9000), CorruptionError, "absolute"),
+    ("frame header damaged", lambda s: s.flip(s.segments()[1], SEGMENT_HEADER_BYTES + 9), CorruptionError, "absolute"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "error", "policy"), SEALED_DAMAGES, ids=[d[0] for d in SEALED_DAMAGES])
+def test_damage_of_sealed_segments_is_told_apart(
+    name: str, damage: Callable[[Sealed], object], error: type[CorruptionError], policy: str
+) -> None:
+    """Damage sealed segments: a typed error with segment, position, expected and found; nothing is changed."""
+    sealed = Sealed()
+    damage(sealed)
+    with pytest.raises(error) as caught:
+        log_of(sealed.image, walkit.LogOptions(recovery=policy))  # type: ignore[arg-type]
+    assert caught.value.segment is not None and caught.value.segment.endswith(".segment")
+    assert caught.value.position is not None and caught.value.first_lost_lsn is not None
+    assert not sealed.image.is_locked("lock"), "a refused opening keeps no lock"
+
+
+def test_what_a_seal_vouches_for_is_not_read_at_opening_but_is_at_reading() -> None:
+    """Damage a sealed body: policy prefix opens in order (it reads no frame), and reading it raises with the LSN."""
+    sealed = Sealed()
+    sealed.flip(sealed.segments()[1], 9000)
+    with log_of(sealed.image) as log:
+        assert log.recovery.verdict == "clean" and log.recovery.bytes_scanned == 0
+        with pytest.raises(CorruptionError) as caught:
+            list(log.read())
+        assert caught.value.first_lost_lsn is not None and caught.value.first_lost_lsn > 1
+        intact = caught.value.first_lost_lsn - 1
+        assert [r.lsn for r in log.read(last_lsn=intact)] == list(range(1, intact + 1))
+
+
+def test_an_unreadable_segment_is_named() -> None:
+    """Let reads of one segment fail with EIO: a StorageError that names the file, not an end of the log."""
+    sealed = Sealed()
+    name = sealed.segments()[1]
+    faulty = FaultyStorage(sealed.image)
+    with log_of(faulty) as log:
+        faulty.fail("read", name, times=None)
+        with pytest.raises(StorageError) as caught:
+            list(log.read())
+        assert caught.value.errno == 5 and caught.value.name == name
+        faulty.clear()
+
+
+def _newer(storage: MemoryStorage, name: str, offset: int, crc_at: int, crc_from: int, size: int) -> None:
+    file = storage.open(name, "write")
+    block = bytearray(file.read(0, size))
+    block[offset] = 9
+    crc = crc32c(bytes(block[crc_from:crc_at]))
+    block[crc_at : crc_at + 4] = crc.to_bytes(4, "little")
+    file.write(0, [bytes(block)], sync=True)
+    file.close()
+
+
+def test_a_newer_format_has_its_own_error() -> None:
+    """Raise the version of a segment, its checksum right: FormatVersionError, not corruption; nothing is changed."""
+    sealed = Sealed()
+    _newer(sealed.image, sealed.segments()[1], 8, SEGMENT_HEADER_BYTES - 4, 0, SEGMENT_HEADER_BYTES)
+    with pytest.raises(FormatVersionError) as caught:
+        log_of(sealed.image)
+    assert caught.value.found == 9 and caught.value.supported == 0
+
+
+def test_a_damaged_manifest_refuses_and_a_missing_one_is_said() -> None:
+    """Flip each byte of the manifest in turn: never opened, never a foreign error; without it the segments are named."""
+    sealed = Sealed()
+    file = sealed.image.open(MANIFEST_NAME, "write")
+    data = file.read(0, 1 << 20)
+    for at in range(0, len(data), 7):
+        file.write(at, [bytes([data[at] ^ 1])], sync=True)
+        with pytest.raises((CorruptionError, NotALogError, FormatVersionError)):
+            log_of(sealed.image)
+        file.write(at, [data[at : at + 1]], sync=True)
+    file.close()
+    assert len(recovered_rows(sealed.image)) == 80
+    sealed.image.remove(MANIFEST_NAME)
+    with pytest.raises(CorruptionError):
+        log_of(sealed.image)
+    with pytest.raises(LogNotFoundError):
+        walkit.open(storage=MemoryStorage(), mode="r")
+
+
+def test_absolute_refuses_a_torn_tail_that_prefix_cuts() -> None:
+    """Open the same torn log under both policies; absolute leaves it as it is, so that prefix can still cut it."""
+    image, appended = dirty_image()
+    with pytest.raises(CorruptionError):
+        log_of(image, walkit.LogOptions(recovery="absolute"))
+    with log_of(image) as log:
+        assert rows_of(log) == appended and log.recovery.verdict == "recovered" and len(log.recovery.cuts) == 1
+    with log_of(image, walkit.LogOptions(recovery="absolute")) as log:
+        assert rows_of(log) == appended and log.recovery.bytes_scanned > 0
+
+
+def test_policies_that_are_not_there_yet_are_refused_by_name() -> None:
+    """Ask for what a later version does: an OptionsError, not another behaviour."""
+    for policy in ("holes", "salvage"):
+        with pytest.raises(OptionsError, match=policy):
+            walkit.LogOptions(recovery=policy)  # type: ignore[arg-type]
+
+
+def test_strays_are_set_aside_and_trimmed_leftovers_removed() -> None:
+    """Put an unknown segment file beside a log, and one that trimming failed to remove: kept aside, and gone."""
+    sealed = Sealed()
+    first = sealed.segments()[0]
+    leftover = sealed.image.open(first, "read").read(0, 1 << 20)
+    with log_of(sealed.image) as log:
+        log.trim(60)
+    file = sealed.image.open(first, "create")
+    file.write(0, [leftover], sync=True)
+    file.close()
+    file = sealed.image.open("00000000000000000900.segment", "create")
+    file.write(0, [b"what is this"], sync=True)
+    file.close()
+    with log_of(sealed.image) as log:
+        assert log.first_lsn == 61
+        names = sealed.image.names()
+        assert first not in names and "lost+found/" + first not in names
+        assert "lost+found/00000000000000000900.segment" in names
+        assert "00000000000000000900.segment" not in names
+
+
+def test_a_clean_opening_reads_no_frame_and_the_report_shows_its_phases() -> None:
+    """Reopen a closed log: verdict clean, nothing scanned, phases timed in order, and HTML that names them."""
+    sealed = Sealed()
+    with log_of(sealed.image) as log:
+        report = log.recovery
+        assert (report.verdict, report.frames_scanned, report.cuts, report.next_lsn) == ("clean", 0, (), 81)
+        assert [p.name for p in report.phases] == ["open", "scan", "apply", "ready"]
+        ends = [p.started_s for p in report.phases]
+        assert ends == sorted(ends) and all(p.duration_s >= 0 for p in report.phases)
+        html = report._repr_html_()
+        assert "scan" in html and "clean" in html and "#000" not in html
+
+
+def test_progress_reaches_the_whole_of_what_is_verified() -> None:
+    """Open under policy absolute with a progress callback: it ends at all the bytes of frames there are."""
+    sealed = Sealed()
+    seen: list[tuple[int, int]] = []
+    with walkit.open(
+        storage=sealed.image,
+        options=walkit.LogOptions(recovery="absolute"),
+        progress=lambda done, total: seen.append((done, total)),
+    ) as log:
+        assert seen[-1][0] == seen[-1][1] == log.statistics().log_bytes
+        assert [d for d, _ in seen] == sorted(d for d, _ in seen)

@@ -1,0 +1,207 @@
+"""Figures hold the data they were given, and read on light and dark pages."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from walkit.errors import MissingExtraError
+from walkit.measure import Baseline, LatencyHistogram, MachineFacts, Run, RunEvent, Timeline
+from walkit.plots import latency_distribution, recovery_timeline, throughput_timeline
+from walkit.plots.style import COLOURS, colour, duration_text
+
+
+@dataclass
+class Phase:
+    """A phase, as the recovery report has them."""
+
+    name: str
+    started_s: float
+    duration_s: float
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Report:
+    """A recovery report, as far as the figure reads it."""
+
+    phases: tuple[Phase, ...]
+    verdict: str = "torn tail cut"
+    cuts: tuple[object, ...] = ()
+
+
+def make_run(name: str, seed: int, **changes: Any) -> Run:
+    rng = np.random.default_rng(seed)
+    latency, completed = rng.lognormal(12, 1, 2000).astype(np.int64), rng.integers(0, 10**9, 2000)
+    completed = completed[(completed < 3 * 10**8) | (completed > 5 * 10**8)]
+    latency = latency[: len(completed)]
+    everything: dict[str, Any] = {
+        "name": name,
+        "started_at": datetime(2026, 1, 1, tzinfo=UTC),
+        "duration_s": 1.0,
+        "records": len(completed),
+        "durability": "sync",
+        "machine": MachineFacts(),
+        "latency": {"total": LatencyHistogram.from_samples(latency)},
+        "timeline": Timeline.from_samples(completed, latency, duration_s=1.0, bucket_s=0.05),
+    }
+    return Run(**(everything | changes))
+
+
+BASELINE = Baseline(
+    writes_per_s=14_000.0,
+    latencies=LatencyHistogram.from_samples([70_000] * 99 + [500_000]),
+    block_bytes=4096,
+    duration_s=0.1,
+)
+
+
+def value_at(trace: go.Scatter, x: float) -> float:
+    """Return the height of an "hv" step at x: that of the last point at or before it."""
+    return float(np.asarray(trace.y)[np.searchsorted(np.asarray(trace.x), x, side="right") - 1])
+
+
+@pytest.mark.parametrize("p", [0.5, 25, 50.1, 90.05, 99.01, 99.9])
+def test_the_distribution_is_the_histogram(p: float) -> None:
+    """Read off at any percentile, the step is the latency of that rank; it ends at (records, maximum)."""
+    run = make_run("a", 1)
+    (trace,) = latency_distribution(run).data
+    histogram, n = run.latency["total"], run.records
+    rank = int(np.floor(p / 100 * n)) + 1  # the first record of which at least p % lie below
+    expected_us = histogram.percentile(100 * rank / n) / 1_000
+    assert value_at(trace, 1 / (1 - p / 100)) == expected_us
+    assert (trace.x[0], trace.x[-1], trace.y[-1]) == (1.0, n, histogram.max / 1_000)
+    assert trace.line.shape == "hv"
+    assert (np.diff(trace.x) >= 0).all()
+
+
+def test_each_run_and_its_baseline_have_a_curve() -> None:
+    """Runs with and without baseline and histogram: as many curves as there is data, baselines dotted."""
+    runs = [make_run("a", 1, baseline=BASELINE), make_run("b", 2), make_run("c", 3, latency={})]
+    drawing = latency_distribution(runs)
+    assert [trace.name for trace in drawing.data] == [
+        "a (sync, closed loop)",
+        "a: raw O_DSYNC, 4,096 B",
+        "b (sync, closed loop)",
+    ]
+    assert drawing.data[1].line.dash == "dot"
+    assert drawing.data[0].line.color == drawing.data[1].line.color
+    assert value_at(drawing.data[1], 50) == pytest.approx(70, rel=1e-3)
+    assert value_at(drawing.data[1], 100) == pytest.approx(500, rel=1e-3)
+    assert len(latency_distribution(runs, baseline=False).data) == 2
+    assert len(latency_distribution([]).data) == 0
+
+
+def test_the_timeline_is_the_run_s() -> None:
+    """Rate, percentiles, baseline and events of the figure are the arrays of the Run, gaps included."""
+    events = (
+        RunEvent(0.1, "rotate", {"segment": 2}),
+        RunEvent(0.7, "checkpoint", {}),
+        RunEvent(0.8, "rotate", {}),
+    )
+    run = make_run("a", 1, events=events, baseline=BASELINE)
+    drawn = {trace.name: trace for trace in throughput_timeline(run).data}
+    line = run.timeline
+    assert np.isnan(line.p50_us).any()
+    for name, values in (
+        ("records/s", line.records_per_s),
+        ("p50", line.p50_us),
+        ("p99", line.p99_us),
+        ("max", line.max_us),
+    ):
+        assert np.array_equal(np.asarray(drawn[name].x), line.middle_s)
+        assert np.array_equal(np.asarray(drawn[name].y, dtype=float), values, equal_nan=True)
+    assert list(drawn["raw O_DSYNC writes/s, 4,096 B"].y) == [14_000.0, 14_000.0]
+    assert (list(drawn["events"].x), list(drawn["events"].y)) == (
+        [0.1, 0.7, 0.8],
+        ["rotate", "checkpoint", "rotate"],
+    )
+    assert drawn["events"].text[0] == "segment=2"
+
+
+def test_panels_share_one_clock() -> None:
+    """With events three panels, without two; the clock of the upper ones is that of the lowest."""
+    bare = throughput_timeline(make_run("a", 1))
+    marked = throughput_timeline(make_run("a", 1, events=(RunEvent(0.1, "rotate", {}),)))
+    assert bare.layout.xaxis.matches == "x2"
+    assert len(list(bare.select_yaxes())) == 2
+    assert len(list(marked.select_yaxes())) == 3
+    assert marked.layout.xaxis.matches == marked.layout.xaxis2.matches == "x3"
+    assert "events" not in {trace.name for trace in bare.data}
+
+
+def test_recovery_bars_are_the_phases() -> None:
+    """One bar per phase, from its start, as long as it took, in ms; verdict and cuts in the title."""
+    report = Report(
+        phases=(Phase("open", 0.0, 0.001), Phase("scan", 0.001, 0.25, {"segments": 4, "note": "<x>"})),
+        cuts=("a", "b"),
+    )
+    drawing = recovery_timeline(report)
+    (bars,) = drawing.data
+    assert list(bars.y) == ["open", "scan"]
+    assert bars.orientation == "h"
+    assert list(bars.base) == pytest.approx([0.0, 1.0])
+    assert list(bars.x) == pytest.approx([1.0, 250.0])
+    assert bars.hovertext[1] == "segments: 4<br>note: &lt;x&gt;"
+    assert drawing.layout.title.text.startswith("Recovery: torn tail cut, 2 cuts, 251 ms")
+    assert drawing.layout.yaxis.autorange == "reversed"
+    assert len(recovery_timeline(Report(phases=())).data[0].x or ()) == 0
+
+
+def figures() -> list[go.Figure]:
+    run = make_run("a", 1, durability="none", events=(RunEvent(0.1, "rotate", {}),), baseline=BASELINE)
+    return [
+        latency_distribution(run),
+        throughput_timeline(run),
+        recovery_timeline(Report((Phase("open", 0, 1),))),
+    ]
+
+
+@pytest.mark.parametrize("drawing", figures())
+def test_figures_read_on_both_pages(drawing: go.Figure) -> None:
+    """Transparent backgrounds, grey text, colours of the palette, and JSON that a browser can read."""
+    raw = json.loads(drawing.to_json())
+    layout = raw["layout"]
+    assert layout["paper_bgcolor"] == layout["plot_bgcolor"] == "rgba(0,0,0,0)"
+    assert layout["font"]["color"] == "#808080"
+    painted = {trace.get("line", trace.get("marker", {})).get("color") for trace in raw["data"]}
+    assert painted <= {*COLOURS, "#808080", None}
+    assert len(painted) >= 1
+
+
+def test_warnings_stand_in_the_title() -> None:
+    """A run without durability says so in every figure made of it."""
+    for drawing in figures()[:2]:
+        assert "sync means nothing" in drawing.layout.title.text
+
+
+def test_the_palette_repeats() -> None:
+    """Seven series take seven colours, the last being the first again; all six differ."""
+    assert colour(6) == colour(0)
+    assert len(set(COLOURS)) == 6
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 µs"), (0.0000125, "12.5 µs"), (0.0034, "3.4 ms"), (1.25, "1.25 s"), (4000, "4,000 s")],
+)
+def test_durations_are_readable(seconds: float, text: str) -> None:
+    """Durations are written in the unit that suits them."""
+    assert duration_text(seconds) == text
+
+
+def test_missing_plotly_says_which_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without plotly, importing the room raises the error that names the extra."""
+    for name in [name for name in sys.modules if name.split(".")[:2] == ["walkit", "plots"]]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    with pytest.raises(MissingExtraError, match=r"walkit\[dashboard\]"):
+        importlib.import_module("walkit.plots")

@@ -1,0 +1,115 @@
+"""Replay in Spark against a dict."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from walkit.errors import OptionsError
+from walkit.record import RECORD_SCHEMA
+from walkit.spark import replay
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+History = list[tuple[int, bytes | None, bytes | None]]
+State = dict[bytes, tuple[bytes | None, int]]
+
+
+def frame_of(spark: SparkSession, history: History, *, first_lsn: int = 1) -> DataFrame:
+    """The records of a history, shuffled: a DataFrame has no order."""
+    rows = [
+        {"lsn": lsn, "kind": kind, "key": key, "value": value, "timestamp": None}
+        for lsn, (kind, key, value) in enumerate(history, first_lsn)
+    ]
+    random.Random(7).shuffle(rows)
+    return spark.createDataFrame(pa.Table.from_pylist(rows, RECORD_SCHEMA))
+
+
+def replayed(df: DataFrame, at_lsn: int | None = None) -> State:
+    """Spark's answer as a dict; fails on a key that is there twice."""
+    table = replay(df, at_lsn).toArrow()
+    assert table.column_names == ["key", "value", "lsn"]
+    rows = table.to_pylist()
+    state = {row["key"]: (row["value"], row["lsn"]) for row in rows}
+    assert len(state) == len(rows)
+    return state
+
+
+def expected(history: History, at_lsn: int | None = None) -> State:
+    """The same by the rule read aloud: in LSN order, a record with a key sets it, a delete removes it."""
+    state: State = {}
+    for lsn, (kind, key, value) in enumerate(history, 1):
+        if at_lsn is not None and lsn > at_lsn:
+            break
+        if key is None:
+            continue
+        if kind == 2:
+            state.pop(key, None)
+        else:
+            state[key] = (value, lsn)
+    return state
+
+
+keys = st.sampled_from([None, b"", b"a", b"b", b"\x00", b"\xff" * 40])
+histories = st.lists(
+    st.tuples(st.sampled_from([1, 1, 2, 3]), keys, st.sampled_from([None, b"", b"v", b"w" * 50])), max_size=40
+)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=histories, cut=st.integers(0, 45))
+def test_replay_is_a_dict_replay(spark: SparkSession, history: History, cut: int) -> None:
+    """Histories of puts, deletes and events over few keys: Spark's state at an LSN is that of a dict."""
+    assert replayed(frame_of(spark, history), cut) == expected(history, cut)
+
+
+def test_replay_of_a_long_history(spark: SparkSession) -> None:
+    """20,000 seeded records over 900 keys, a fifth deletes, a tenth events: at the end and on the way."""
+    rng = random.Random(11)
+    history: History = []
+    for n in range(20_000):
+        key = None if rng.random() < 0.1 else b"key-%d" % rng.randrange(900)
+        deletes = key is not None and rng.random() < 0.2
+        history.append((2, key, None) if deletes else (1, key, b"value-%d" % n))
+    df = frame_of(spark, history).cache()
+    for at_lsn in (None, 20_000, 12_345, 1, 0):
+        state = replayed(df, at_lsn)
+        assert state == expected(history, at_lsn)
+        assert (len(state) > 500) == (at_lsn is None or at_lsn > 1)
+
+
+@pytest.mark.parametrize("at_lsn", [-1, True, 1.5, "7"])
+def test_an_lsn_that_is_none_is_refused(spark: SparkSession, at_lsn: object) -> None:
+    """at_lsn has to be a number of 0 or more; else a typed error before Spark does anything."""
+    with pytest.raises(OptionsError, match="at_lsn"):
+        replay(frame_of(spark, [(1, b"k", b"v")]), at_lsn)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda df: df.drop("kind"), "no column 'kind'"),
+        (
+            lambda df: df.selectExpr("lsn", "kind", "string(key) key", "value"),
+            "'key' is string; replay needs binary",
+        ),
+        (
+            lambda df: df.selectExpr("int(lsn) lsn", "kind", "key", "value"),
+            "'lsn' is int; replay needs bigint",
+        ),
+        (lambda df: df.selectExpr("lsn LSN", "kind", "key", "value"), "no column 'lsn'"),
+    ],
+)
+def test_columns_are_checked_first(spark: SparkSession, change: object, text: str) -> None:
+    """A column that is missing or of another type is named, with what replay needs."""
+    assert callable(change)
+    with pytest.raises(OptionsError, match=text):
+        replay(change(frame_of(spark, [(1, b"k", b"v")])))

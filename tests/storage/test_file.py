@@ -1,0 +1,395 @@
+"""FileStorage: the shared suite on real files, and what only files have."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from walkit.errors import StorageError
+from walkit.storage import FileStorage, LockHolder, Storage
+from walkit.storage import file as file_module
+from walkit.storage import locks as locks_module
+from walkit.testing import StorageTests
+from walkit.testing.storage_hooks import OtherProcess, Refused
+from walkit.testing.storage_sharing import SharingTests
+
+
+class FileHooks(StorageTests):
+    """How the suite reaches a FileStorage."""
+
+    def make_storage(self, place: Path) -> Storage:
+        return FileStorage(place / "deep" / "log")
+
+    def reopen(self, storage: Storage) -> Storage:
+        return FileStorage(storage.location)
+
+    def raw_read(self, storage: Storage, name: str) -> bytes:
+        return (Path(storage.location) / name).read_bytes()
+
+    def raw_write(self, storage: Storage, name: str, data: bytes) -> None:
+        (Path(storage.location) / name).write_bytes(data)
+
+    def in_other_process(self, storage: Storage) -> str | None:
+        return f"from walkit.storage import FileStorage\nstorage = FileStorage({storage.location!r})"
+
+    @contextlib.contextmanager
+    def small_storage(self, place: Path) -> Iterator[Storage]:
+        with mounted(place, "-t", "tmpfs", "-o", "size=1m", "tmpfs") as folder:
+            storage = FileStorage(folder / "log")
+            storage.create()
+            yield storage
+
+
+@contextlib.contextmanager
+def mounted(place: Path, *arguments: str) -> Iterator[Path]:
+    """Mount a small file system, or skip where that is not allowed."""
+    folder = place / "mount"
+    folder.mkdir()
+    done = subprocess.run(["mount", *arguments, str(folder)], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"cannot mount a small file system here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+class TestFileStorage(FileHooks):
+    """The suite as it is."""
+
+
+class TestOnSmallExt4(FileHooks):
+    """The full-disk tests on a real ext4: it keeps a part of an allocation that fails, and tmpfs does not."""
+
+    __test__ = True
+
+    @contextlib.contextmanager
+    def small_storage(self, place: Path) -> Iterator[Storage]:
+        disk = place / "disk"
+        with disk.open("wb") as file:
+            file.truncate(4 << 20)
+        made = subprocess.run(
+            ["mkfs.ext4", "-q", "-O", "^has_journal", str(disk)], capture_output=True, text=True
+        )
+        if made.returncode != 0:
+            pytest.skip(f"cannot make an ext4 here: {made.stderr.strip()}")
+        with mounted(place, "-o", "loop", str(disk)) as folder:
+            storage = FileStorage(folder / "log")
+            storage.create()
+            yield storage
+
+
+# Only what a small device is for: the rest of the suite would say the same as above.
+for _name in [name for name in dir(StorageTests) if name.startswith("test_") and "full_disk" not in name]:
+    setattr(TestOnSmallExt4, _name, None)
+
+
+class TestFlock(FileHooks, SharingTests):
+    """Where there are no open file description locks: flock, by the same tests of locks."""
+
+    asks_without_disturbing = False
+
+    @pytest.fixture(autouse=True)
+    def without_ofd(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(locks_module, "_HAS_OFD", False)
+
+    def in_other_process(self, storage: Storage) -> str | None:
+        return f"""
+from walkit.storage import FileStorage, locks
+locks._HAS_OFD = False
+storage = FileStorage({storage.location!r})"""
+
+
+for _name in [name for name in dir(StorageTests) if name.startswith("test_") and "lock" not in name]:
+    setattr(TestFlock, _name, None)
+
+
+class Spy:
+    """Passes calls of an `os` function on and writes them down."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        inner = getattr(os, name)
+
+        def call(*arguments: Any) -> Any:
+            fd = arguments[0]
+            place = os.readlink(f"/proc/self/fd/{fd}") if isinstance(fd, int) else fd
+            result = inner(*arguments)
+            self.calls.append((place, *arguments[1:], result))
+            return result
+
+        monkeypatch.setattr(os, name, call)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> FileStorage:
+    """A created storage."""
+    made = FileStorage(tmp_path / "log")
+    made.create()
+    return made
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="names Linux calls")
+
+
+@linux
+def test_a_synced_write_is_one_system_call(storage: FileStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A synced write is one pwritev with RWF_DSYNC and no other sync; a plain one is pwritev without it."""
+    file = storage.open("file", "create")
+    writes, syncs = Spy(monkeypatch, "pwritev"), Spy(monkeypatch, "fdatasync")
+    file.write(8, [b"ab", b"c"], sync=True)
+    file.write(0, [b"x"])
+    assert [call[2:] for call in writes.calls] == [(8, os.RWF_DSYNC, 3), (0, 0, 1)]
+    assert not syncs.calls
+    file.sync()
+    assert len(syncs.calls) == 1
+    file.close()
+
+
+@linux
+def test_without_the_flag_a_synced_write_is_write_and_sync(
+    storage: FileStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that refuses RWF_DSYNC, and a platform without it: the bytes are written once and then synced."""
+    file = storage.open("file", "create")
+    real = os.pwritev
+
+    def old_kernel(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, "not supported")
+        return real(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", old_kernel)
+    syncs = Spy(monkeypatch, "fdatasync")
+    file.write(0, [b"one"], sync=True)
+    assert (file.read(0, 9), len(syncs.calls)) == (b"one", 1)
+    monkeypatch.setattr(file_module, "_DSYNC", 0)
+    file.write(3, [b"two"], sync=True)
+    assert (file.read(0, 9), len(syncs.calls)) == (b"onetwo", 2)
+    file.close()
+
+
+def test_writes_over_the_limits_are_split(storage: FileStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With limits of 7 bytes and 3 buffers a call, every split leaves the same bytes and no call is over a limit."""
+    monkeypatch.setattr(file_module, "_WRITE_BYTES_MAX", 7)
+    monkeypatch.setattr(file_module, "_BUFFERS_MAX", 3)
+    file = storage.open("file", "create")
+    data = bytes(range(100))
+    for cuts in ([0, 100], [0, 7, 14, 100], list(range(101)), [0, 1, 1, 1, 1, 30, 31, 32, 99, 100]):
+        buffers = [memoryview(data)[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
+        with monkeypatch.context() as patch:
+            writes = Spy(patch, "pwritev")
+            file.shorten(0)
+            file.write(5, buffers, sync=True)
+        assert file.read(5, 200) == data
+        assert all(call[4] <= 7 and len(call[1]) <= 3 for call in writes.calls)
+    file.close()
+
+
+def test_a_short_write_is_an_error(storage: FileStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operating system takes fewer bytes than it was given: StorageError, and no second attempt."""
+    file = storage.open("file", "create")
+    real = os.pwritev
+    calls = []
+
+    def short(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        calls.append(offset)
+        return real(fd, [b"".join(buffers)[:4]], offset)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    with Refused(errno.EIO) as caught:
+        file.write(0, [b"abc", b"def"])
+    assert calls == [0]
+    assert "4 of 6" in str(caught.error)
+    file.close()
+
+
+@pytest.mark.parametrize("method", ["write", "synced write", "sync", "read", "size"])
+def test_what_the_system_refuses_keeps_its_cause(
+    storage: FileStorage, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """EIO from the kernel comes out as StorageError with errno, file name, place and the OSError as cause."""
+    file = storage.open("file", "create")
+
+    def fail(*arguments: Any) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        for name in ("pwritev", "fdatasync", "pread", "fstat"):
+            patch.setattr(os, name, fail)
+        calls = {
+            "write": lambda: file.write(0, [b"x"]),
+            "synced write": lambda: file.write(0, [b"x"], sync=True),
+            "sync": file.sync,
+            "read": lambda: file.read(0, 1),
+            "size": file.size,
+        }
+        with pytest.raises(StorageError) as caught:
+            calls[method]()
+    assert (caught.value.errno, caught.value.name) == (errno.EIO, "file")
+    assert type(caught.value.__cause__) is OSError
+    assert storage.location in str(caught.value)
+    file.close()
+
+
+@linux
+def test_create_syncs_each_new_folders_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New folders are synced into their parents from the top; one that is there already, its own record once more."""
+    syncs = Spy(monkeypatch, "fsync")
+    FileStorage(tmp_path / "a" / "b" / "c").create()
+    assert [call[0] for call in syncs.calls] == [str(tmp_path / part) for part in (".", "a", "a/b")][:0] + [
+        str(tmp_path),
+        str(tmp_path / "a"),
+        str(tmp_path / "a" / "b"),
+    ]
+    syncs.calls.clear()
+    FileStorage(tmp_path / "a" / "b" / "c").create()
+    assert [call[0] for call in syncs.calls] == [str(tmp_path / "a" / "b")]
+
+
+@linux
+def test_syncing_a_sub_folder_syncs_its_own_record(
+    storage: FileStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sync_directory of a sub-folder reaches up to the storage: a new folder's record is in its parent."""
+    storage.open("one/two/file", "create").close()
+    syncs = Spy(monkeypatch, "fsync")
+    storage.sync_directory("one/two")
+    root = storage.location
+    assert [call[0] for call in syncs.calls] == [f"{root}/one/two", f"{root}/one", root]
+
+
+def test_a_removed_folder_does_not_come_back(storage: FileStorage) -> None:
+    """Somebody removes the folder of an open storage: new files are refused with ENOENT instead of made anew."""
+    os.rmdir(storage.location)
+    for name in ("file", "sub/file"):
+        with Refused(errno.ENOENT):
+            storage.open(name, "create")
+    assert not storage.exists()
+
+
+def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
+    """A path that is a file is no storage: ENOTDIR from every first call, and the file is untouched."""
+    path = tmp_path / "file"
+    path.write_bytes(b"precious")
+    storage = FileStorage(path)
+    for call in (storage.exists, storage.create, storage.names, lambda: storage.open("x", "create")):
+        with Refused(errno.ENOTDIR):
+            call()
+    assert path.read_bytes() == b"precious"
+
+
+def test_the_path_is_fixed_when_the_storage_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path means the folder it meant at first, whatever the current folder is later."""
+    monkeypatch.chdir(tmp_path)
+    storage = FileStorage("log")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    storage.create()
+    assert (tmp_path / "log").is_dir()
+    assert FileStorage(tmp_path / "log").location == storage.location
+
+
+def test_descriptors_are_not_inherited_by_programs(storage: FileStorage) -> None:
+    """Files, locks and cells are closed in a program that is started: none of its descriptors is in the folder."""
+    file, lock = storage.open("file", "create"), storage.lock("lock")
+    cell = storage.cell("cell", 8, writable=True)
+    for fd in map(int, os.listdir("/proc/self/fd") if sys.platform == "linux" else []):
+        with contextlib.suppress(OSError):
+            if storage.location in os.readlink(f"/proc/self/fd/{fd}"):
+                assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    assert cell is not None
+    assert not isinstance(lock, LockHolder)
+    cell.close()
+    lock.release()
+    file.close()
+
+
+def test_a_lock_is_known_by_its_file(storage: FileStorage, tmp_path: Path) -> None:
+    """A second path to the same folder, by a symbolic link, meets the same lock and knows it is this process's."""
+    (tmp_path / "link").symlink_to(storage.location)
+    lock = storage.lock("lock")
+    holder = FileStorage(tmp_path / "link").lock("lock")
+    assert isinstance(holder, LockHolder)
+    assert holder.same_process
+    assert not isinstance(lock, LockHolder)
+    lock.release()
+
+
+def test_a_lock_file_of_any_content_can_be_taken(storage: FileStorage) -> None:
+    """What stands in the lock's file is for people: garbage neither holds the lock nor breaks the answer."""
+    path = Path(storage.location) / "lock"
+    for garbage in (b"\xff\x00", b"[]", b'{"pid": "x", "command": 3}', b"{" * 9, b""):
+        path.write_bytes(garbage)
+        lock = storage.lock("lock")
+        assert not isinstance(lock, LockHolder)
+        path.write_bytes(garbage)
+        assert storage.lock("lock") == LockHolder(pid=None, command=None, same_process=True)
+        lock.release()
+
+
+def test_a_lock_names_its_holder_only_while_held(storage: FileStorage) -> None:
+    """The holder's line is in the file while the lock is held, and gone after the release; the file stays."""
+    path = Path(storage.location) / "lock"
+    lock = storage.lock("lock")
+    assert f'"pid": {os.getpid()}' in path.read_text()
+    assert not isinstance(lock, LockHolder)
+    lock.release()
+    assert path.read_bytes() == b""
+
+
+def test_a_storage_can_be_asked_without_permission_to_write(storage: FileStorage) -> None:
+    """Another user, who may read the folder only, reads files and cells and asks about the lock."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become another user")
+    storage.open("file", "create").write(0, [b"data"])
+    lock, cell = storage.lock("lock"), storage.cell("cell", 8, writable=True)
+    for folder in [Path(storage.location), *Path(storage.location).parents][:4]:
+        os.chmod(folder, 0o755) if folder.stat().st_uid == 0 and folder != Path("/tmp") else None
+    source = f"""
+import os
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+from walkit.storage import FileStorage
+storage = FileStorage({storage.location!r})
+print(storage.is_locked("lock"), storage.open("file", "read").read(0, 9), flush=True)
+print(len(storage.cell("cell", 8, writable=False).read()), flush=True)
+for attempt in (lambda: storage.lock("lock"), lambda: storage.open("new", "create"), lambda: storage.remove("file")):
+    try:
+        attempt()
+    except OSError as error:
+        print(error.errno, flush=True)
+"""
+    with OtherProcess("", source) as child:
+        assert child.line() == "True b'data'"
+        assert child.line() == "8"
+        assert [int(child.line()) for _ in range(3)] == [errno.EACCES] * 3
+    assert cell is not None
+    assert not isinstance(lock, LockHolder)
+
+
+def test_a_dropped_file_is_closed_with_a_warning(storage: FileStorage) -> None:
+    """An open file that nobody holds any more closes its descriptor and says so."""
+    file = storage.open("file", "create")
+    before = len(os.listdir("/dev/fd"))
+    with pytest.warns(ResourceWarning, match="file"):
+        del file
+    assert len(os.listdir("/dev/fd")) == before - 1
+
+
+def test_facts_name_the_file_system(storage: FileStorage) -> None:
+    """On Linux the facts agree with what the kernel says of this folder by another way (stat -f)."""
+    facts = storage.facts()
+    assert facts["path"] == storage.location
+    if sys.platform == "linux":
+        command = ["stat", "-f", "-c", "%T", storage.location]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        assert said.split("/")[0].startswith(facts["file_system"][:3])

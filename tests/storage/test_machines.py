@@ -1,0 +1,31 @@
+"""Random operations: FileStorage against MemoryStorage, and crashes against the contract."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+
+from hypothesis import settings
+
+from walkit.storage import FaultyStorage, FileStorage, MemoryStorage, Storage
+from walkit.testing.storage_machines import CrashPromises, StorageComparison
+
+
+class FileAgainstMemory(StorageComparison):
+    """The two storages, under a wrapper without faults on one side, answer alike."""
+
+    def make_storages(self) -> tuple[Storage, Storage]:
+        self.place = tempfile.mkdtemp(prefix="walkit-machine-")
+        return FileStorage(f"{self.place}/log"), FaultyStorage(MemoryStorage())
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "place"):
+            shutil.rmtree(self.place)
+
+
+TestFileAgainstMemory = FileAgainstMemory.TestCase
+TestFileAgainstMemory.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+TestCrashPromises = CrashPromises.TestCase
+TestCrashPromises.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

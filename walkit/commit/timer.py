@@ -1,0 +1,55 @@
+"""The timer thread: asks the core what the passing of time asks for, and sees that it is done.
+
+It sleeps until the core's next wake-up; with nothing to wait for it parks, and costs nothing until frames come again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from walkit.commit.core import Tick
+from walkit.errors import WalkitError
+
+
+class CommitTimer:
+    """Runs `act(tick())` when it is time. The thread starts with the first `wake`."""
+
+    def __init__(self, name: str, tick: Callable[[], Tick], act: Callable[[Tick], None]) -> None:
+        self._name = name
+        self._tick = tick
+        self._act = act
+        self._event = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self.parked = True
+        """Whether a frame has to call `wake`. Set before the last look at the core, so that no frame is missed."""
+
+    def wake(self) -> None:
+        """There is something to wait for again. Called by the leader."""
+        self.parked = False
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"walkit-timer {self._name}", daemon=True)
+            self._thread.start()
+        self._event.set()
+
+    def _run(self) -> None:
+        while not self._closing:
+            tick = self._tick()
+            if tick.wake_in_us is None:
+                self.parked = True
+                tick = self._tick()
+            try:
+                self._act(tick)
+            except WalkitError:
+                return  # the log is poisoned, and everybody has been told
+            self._event.wait(None if tick.wake_in_us is None else max(tick.wake_in_us, 0) / 1e6)
+            self._event.clear()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closing = True
+        self._event.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+

@@ -1,0 +1,350 @@
+"""What scanning and verifying found: verdicts per range, facts per segment, problems, and the report of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from functools import cached_property
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from walkit.errors import WalkitError
+from walkit.format.frame import FrameHeader
+from walkit.format.layout import CODEC_NAMES
+from walkit.log.report import report_html
+from walkit.record import to_datetime
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROWS_SHOWN_MAX = 40
+"""Most ranges and problems that a notebook shows; `to_dict()` and the attributes hold all."""
+
+
+class Verdict(Enum):
+    """What a range of a log is. Only the last four mean that `ScanReport.ok` is false."""
+
+    INTACT = "intact"
+    """Frames that are whole and each follow the one before."""
+    UNUSED = "unused"
+    """Zeros: space made ahead and not written yet."""
+    IN_PROGRESS = "in progress"
+    """Beyond the durable position of a living writer: not judged."""
+    TORN = "torn tail"
+    """Never promised, so never acknowledged as durable: the next opening cuts it off, and keeps its bytes."""
+    STALE = "stale"
+    """Bytes behind the end of a sealed segment, or a file that no manifest names: not of the log, and not needed."""
+    CORRUPT = "corrupt"
+    """Promised, and not what was written."""
+    FOREIGN = "foreign"
+    """Another segment, or one of another log, stands where the manifest names this one."""
+    MISSING = "missing"
+    """Promised, and not there."""
+    UNKNOWN = "unknown"
+    """Promised, and not to be judged: of a newer format, or the storage could not read it."""
+
+
+FAULTS = frozenset({Verdict.CORRUPT, Verdict.FOREIGN, Verdict.MISSING, Verdict.UNKNOWN})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RangeVerdict:
+    """Positions [start_position, end_position) of one segment and what they are.
+
+    LSNs are inclusive: those that stand there or, of a fault, those that are lost. None where there is none, or where
+    the damage leaves it open. `reason` is empty for what is in order.
+    """
+
+    segment: str
+    start_position: int
+    end_position: int
+    verdict: Verdict
+    first_lsn: int | None = None
+    last_lsn: int | None = None
+    frames: int = 0
+    records: int = 0
+    reason: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the range."""
+        return self.end_position - self.start_position
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**{f.name: getattr(self, f.name) for f in fields(self)}, "verdict": self.verdict.value}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentFacts:
+    """One segment file: what the manifest and its own header say, and the worst verdict in it."""
+
+    name: str
+    state: Literal["sealed", "open", "prepared", "stray"]
+    """sealed: ends where the manifest says. open: holds frames. prepared: made ahead, unused. stray: not in the log."""
+    epoch: int
+    start_position: int
+    end_position: int
+    first_lsn: int | None
+    last_lsn: int | None
+    frames: int
+    records: int
+    file_bytes: int
+    created_us: int
+    verdict: Verdict
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its frames."""
+        return self.end_position - self.start_position
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)} | {"size_bytes": self.size_bytes}
+        return plain | {"verdict": self.verdict.value}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One fault as a sentence, with the place, what was expected and what was found. `error` is the typed error."""
+
+    error: WalkitError
+    segment: str | None = None
+    position: int | None = None
+    expected: Any = None
+    found: Any = None
+    first_lost_lsn: int | None = None
+
+    @classmethod
+    def of(cls, error: WalkitError, *, segment: str | None = None, position: int | None = None) -> Problem:
+        """Take the facts from the error's attributes; `segment` and `position` stand in where it has none."""
+        facts = {name: getattr(error, name, None) for name in ("expected", "found", "first_lost_lsn")}
+        own_position = getattr(error, "position", None)
+        return cls(
+            error=error,
+            segment=getattr(error, "segment", None) or segment,
+            position=position if own_position is None else own_position,
+            **facts,
+        )
+
+    def __str__(self) -> str:
+        return str(self.error)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "code": self.error.code,
+            "message": str(self.error),
+            "segment": self.segment,
+            "position": self.position,
+            "expected": _plain(self.expected),
+            "found": _plain(self.found),
+            "first_lost_lsn": self.first_lost_lsn,
+        }
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | str | bool) else str(value)
+
+
+class FrameRow(NamedTuple):
+    """One frame as a row of `ScanReport.frames`. `intact` is None where its body was not read."""
+
+    segment: str
+    position: int
+    first_lsn: int
+    last_lsn: int
+    records: int
+    footprint: int
+    body_bytes: int
+    raw_bytes: int
+    codec: str | None
+    durable_position: int
+    sealed_us: int
+    epoch: int
+    mark: bool
+    intact: bool | None
+
+    @classmethod
+    def of(cls, segment: str, header: FrameHeader, intact: bool | None) -> FrameRow:
+        """Return the row of a frame whose header can be trusted."""
+        return cls(
+            segment,
+            header.position,
+            header.first_lsn,
+            header.last_lsn,
+            header.records,
+            header.footprint,
+            header.body_stored_bytes,
+            header.body_raw_bytes,
+            CODEC_NAMES[header.codec],
+            header.durable_position,
+            header.sealed_us,
+            header.epoch,
+            header.is_mark,
+            intact,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanReport:
+    """What `walkit.scan` or `walkit.verify` found. Frozen; holds the ranges, and reads `frames` when asked for them.
+
+    `ok` speaks of what was promised to be on stable storage: a torn tail that nothing promised is a note, because no
+    acknowledgement of durability='sync' was lost with it, and the next opening cuts it off. Bytes that no manifest
+    names are notes too. What was promised and is corrupt, missing, foreign or unreadable is a problem.
+    """
+
+    location: str
+    tool: Literal["scan", "verify"]
+    state: Literal["live", "closed", "unclosed"]
+    """live: a writer holds the log. closed: everything is sealed. unclosed: its writer ended without close()."""
+    bodies_read: bool
+    """Whether every frame was read whole; else the bodies of sealed segments were not."""
+    format_version: int
+    log_id: int
+    generation: int
+    """Of the manifest that was read."""
+    epochs: int
+    low_watermark: int
+    first_lsn: int
+    """Oldest LSN that can be read; one more than the last where there is none."""
+    last_lsn: int
+    """Last LSN before the first damage, or of the durable prefix of a live log."""
+    end_position: int
+    promised_position: int
+    frames_checked: int
+    records_checked: int
+    bytes_checked: int
+    duration_s: float
+    verdict: tuple[RangeVerdict, ...]
+    segments: tuple[SegmentFacts, ...]
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...]
+    frame_rows: Callable[[], Iterator[FrameRow]] = field(repr=False, compare=False)
+    """Reads the frames that the report speaks of, one row at a time; segments trimmed since are left out."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that was promised is there and intact, as far as it was read."""
+        return not self.problems
+
+    @cached_property
+    def frames(self) -> pd.DataFrame:
+        """All frames whose headers can be trusted, in log order: one row each, read when first asked for.
+
+        Columns as in `FrameRow`; positions and sizes are bytes, `sealed` is the UTC time at which the frame was made,
+        `intact` is <NA> where the body was not read. Memory grows with the number of frames: use `frame_rows()` for
+        more than some millions. Raises MissingExtraError without pandas.
+        """
+        from walkit.log.frametable import frames_to_pandas
+
+        return frames_to_pandas(self.frame_rows())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the frames as plain values for JSON."""
+        facts = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in ("verdict", "segments", "problems", "notes", "frame_rows")
+        }
+        return {
+            "ok": self.ok,
+            **facts,
+            "verdict": [r.to_dict() for r in self.verdict],
+            "segments": [s.to_dict() for s in self.segments],
+            "problems": [p.to_dict() for p in self.problems],
+            "notes": list(self.notes),
+        }
+
+    def summary(self) -> str:
+        """Return one sentence: the outcome, and what it rests on."""
+        checked = (
+            f"{self.frames_checked:,} frames, {self.records_checked:,} records and {self.bytes_checked:,} bytes "
+            f"in {len([s for s in self.segments if s.frames]):,} segments"
+        )
+        if self.ok:
+            return f"ok: {checked} checked; LSN {self.first_lsn:,} to {self.last_lsn:,}"
+        many = "1 problem" if len(self.problems) == 1 else f"{len(self.problems):,} problems"
+        return f"NOT OK: {many}; {checked} are intact"
+
+    def _repr_html_(self) -> str:
+        title = f"{self.tool} of {self.location} ({self.state}): {'ok' if self.ok else 'NOT OK'}"
+        facts = [
+            ("LSN", f"{self.first_lsn:,} to {self.last_lsn:,}"),
+            ("end position", f"{self.end_position:,}"),
+            ("promised position", f"{self.promised_position:,}"),
+            ("segments", f"{len(self.segments):,}"),
+            ("frames checked", f"{self.frames_checked:,}"),
+            ("records checked", f"{self.records_checked:,}"),
+            ("bytes checked", f"{self.bytes_checked:,}"),
+            ("time", f"{self.duration_s * 1000:.1f} ms"),
+        ]
+        said = [f"<b>{escape(p.error.code)}</b>: {escape(str(p))}" for p in self.problems] + [
+            escape(note) for note in self.notes
+        ]
+        lines = "".join(f"<div>{line}</div>" for line in _shortened(said))
+        return f"<div>{report_html(title, facts)}{_bar_html(self.verdict)}{_ranges_html(self.verdict)}{lines}</div>"
+
+
+_COLOURS = {
+    Verdict.INTACT: "#228833",
+    Verdict.UNUSED: "#8888",
+    Verdict.IN_PROGRESS: "#66ccee",
+    Verdict.TORN: "#ccbb44",
+    Verdict.STALE: "#aa3377",
+}
+"""Tol's bright palette: told apart on dark and on light, and by colour-blind people. What is a fault is red."""
+
+
+def _colour(verdict: Verdict) -> str:
+    return _COLOURS.get(verdict, "#ee6677")
+
+
+def _bar_html(ranges: tuple[RangeVerdict, ...]) -> str:
+    shown = [r for r in ranges if r.verdict not in (Verdict.UNUSED, Verdict.IN_PROGRESS) and r.size_bytes]
+    total = sum(r.size_bytes for r in shown) or 1
+    bars = "".join(
+        f"<span title='{escape(r.segment)}: {r.verdict.value}, positions {r.start_position:,} to {r.end_position:,}' "
+        f"style='display:inline-block;height:1.1em;width:{max(r.size_bytes / total * 100, 0.3):.2f}%;"
+        f"background:{_colour(r.verdict)}'></span>"
+        for r in shown[:200]
+    )
+    return f"<div style='width:36em;white-space:nowrap;font-size:0'>{bars}</div>" if shown else ""
+
+
+def _ranges_html(ranges: tuple[RangeVerdict, ...]) -> str:
+    rows = [
+        f"<tr><td><span style='color:{_colour(r.verdict)}'>■</span> {r.verdict.value}</td><td>{escape(r.segment)}</td>"
+        f"<td style='text-align:right'>{r.start_position:,}</td><td style='text-align:right'>{r.end_position:,}</td>"
+        f"<td style='text-align:right'>{lsn_text(r.first_lsn, r.last_lsn)}</td><td>{escape(r.reason)}</td></tr>"
+        for r in ranges
+    ]
+    head = "<tr><th>verdict</th><th>segment</th><th>from position</th><th>to</th><th>LSN</th><th>reason</th></tr>"
+    return f"<table>{head}{''.join(_shortened(rows, '<tr><td colspan=6>{}</td></tr>'))}</table>"
+
+
+def _shortened(lines: list[str], wrap: str = "{}") -> list[str]:
+    left = len(lines) - ROWS_SHOWN_MAX
+    return lines if left <= 0 else [*lines[:ROWS_SHOWN_MAX], wrap.format(f"and {left:,} more")]
+
+
+def lsn_text(first: int | None, last: int | None) -> str:
+    """Return a range of LSNs for people; "" where there is none."""
+    if first is None and last is None:
+        return ""
+    return "{} to {}".format(*("?" if lsn is None else f"{lsn:,}" for lsn in (first, last)))
+
+
+def worst(ranges: list[RangeVerdict]) -> Verdict:
+    """Return the gravest verdict among ranges; INTACT where there is none. A tail of zeros does not count."""
+    order = list(Verdict)
+    used = [r.verdict for r in ranges if r.verdict not in (Verdict.UNUSED, Verdict.IN_PROGRESS)]
+    return max(used, key=order.index, default=ranges[0].verdict if ranges else Verdict.INTACT)
+
+
+def frame_time(sealed_us: int) -> str:
+    """Return the UTC time of a frame for people."""
+    stamp = to_datetime(sealed_us)
+    return "" if stamp is None else stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")

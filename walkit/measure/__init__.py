@@ -1,0 +1,33 @@
+"""What is seen: latency histograms, timelines, the machine, a raw-device baseline, and the record of a run.
+
+A driver makes a RunRecorder, gives each of its threads a ThreadRecorder, and gets a Run, which can be saved,
+loaded, compared and plotted. Histograms need the `measure` extra.
+"""
+
+from walkit.measure.baseline import Baseline, raw_baseline
+from walkit.measure.compare import compare
+from walkit.measure.histogram import Buckets, LatencyHistogram
+from walkit.measure.machine import FileSystemFacts, MachineFacts, file_system
+from walkit.measure.recorder import RunRecorder, ThreadRecorder
+from walkit.measure.run import FrameSummary, Plain, Run, RunEvent
+from walkit.measure.saved import load
+from walkit.measure.timeline import Timeline
+
+__all__ = [
+    "Baseline",
+    "Buckets",
+    "FileSystemFacts",
+    "FrameSummary",
+    "LatencyHistogram",
+    "MachineFacts",
+    "Plain",
+    "Run",
+    "RunEvent",
+    "RunRecorder",
+    "ThreadRecorder",
+    "Timeline",
+    "compare",
+    "file_system",
+    "load",
+    "raw_baseline",
+]

@@ -1,0 +1,181 @@
+"""Facts about the machine and the file system that a measurement was taken on.
+
+Nothing here fails: what cannot be found out is None. A number for a synchronous write means something only
+together with the place it was written to; on a file system in memory a sync means nothing at all.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+"""File systems that live in memory: what they hold is gone after a power cut, synced or not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSystemFacts:
+    """The file system under a path. Unknown = None."""
+
+    type: str | None = None
+    """ext4, xfs, btrfs, tmpfs, ..."""
+    mount_point: str | None = None
+    mount_options: str | None = None
+    """Options of the mount and of the file system, as mountinfo has them."""
+    device: str | None = None
+    """Name of the block device below, as in /sys/block; of a partition, the whole disk."""
+    rotational: bool | None = None
+    write_cache: str | None = None
+    """What the kernel believes: "write back" (a sync flushes a cache) or "write through" (there is none)."""
+    tmpfs: bool | None = None
+    """True: it lives in memory, and sync means nothing here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts:
+    """Processor, memory, kernel, Python, and the file system of the log. Unknown = None."""
+
+    cpu: str | None = None
+    cores: int | None = None
+    cores_usable: int | None = None
+    """Cores this process may run on."""
+    memory_bytes: int | None = None
+    virtual: bool | None = None
+    """True where the processor says it runs under a hypervisor."""
+    kernel: str | None = None
+    python: str | None = None
+    file_system: FileSystemFacts | None = None
+    """None: the log was not on a file system, or no path was named."""
+
+    @classmethod
+    def here(cls, path: str | os.PathLike[str] | None = None) -> MachineFacts:
+        """Return the facts of this machine, and of the file system of `path` (which need not exist)."""
+        cpuinfo = _read("/proc/cpuinfo") or ""
+        return cls(
+            cpu=_cpu_field(cpuinfo, "model name") or platform.processor() or None,
+            cores=os.cpu_count(),
+            cores_usable=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+            memory_bytes=_memory_bytes(),
+            virtual="hypervisor" in (_cpu_field(cpuinfo, "flags") or "").split() if cpuinfo else None,
+            kernel=f"{platform.system()} {platform.release()}",
+            python=f"{platform.python_implementation()} {platform.python_version()}",
+            file_system=None if path is None else file_system(path),
+        )
+
+    def _repr_html_(self) -> str:
+        """Render a table of the facts for a notebook."""
+        facts: dict[str, object] = {k: v for k, v in vars(self).items() if k != "file_system"}
+        facts |= (
+            {f"file system: {k}": v for k, v in vars(self.file_system).items()} if self.file_system else {}
+        )
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{'unknown' if v is None else escape(str(v))}</td></tr>"
+            for name, v in facts.items()
+        )
+        return f"<table>{rows}</table>"
+
+
+class Mount(NamedTuple):
+    """One line of /proc/self/mountinfo."""
+
+    device_number: str
+    """major:minor; major 0 where there is no block device."""
+    mount_point: str
+    options: str
+    type: str
+    source: str
+
+
+def parse_mountinfo(text: str) -> list[Mount]:
+    """Parse the text of /proc/self/mountinfo (proc(5)), in order; lines that do not parse are left out."""
+    mounts = []
+    for line in text.splitlines():
+        left, separator, right = line.partition(" - ")
+        head, tail = left.split(" "), right.split(" ")
+        if not separator or len(head) < 6 or len(tail) < 2:
+            continue
+        options = ",".join(dict.fromkeys(",".join((head[5], *tail[2:3])).split(",")))
+        mounts.append(Mount(head[2], _unescape(head[4]), options, tail[0], _unescape(tail[1])))
+    return mounts
+
+
+def find_mount(mounts: Sequence[Mount], path: str) -> Mount | None:
+    """Return the mount of an absolute path: the longest mount point above it, and of equals the last."""
+    found = None
+    for mount in mounts:
+        above = mount.mount_point.rstrip("/")
+        holds = path == above or path.startswith(above + "/")
+        # A later mount on the same point hides the earlier one.
+        if holds and (found is None or len(mount.mount_point) >= len(found.mount_point)):
+            found = mount
+    return found
+
+
+def file_system(path: str | os.PathLike[str]) -> FileSystemFacts:
+    """Return the facts of the file system that holds `path`, which need not exist."""
+    mount = find_mount(parse_mountinfo(_read("/proc/self/mountinfo") or ""), os.path.realpath(path))
+    if mount is None:
+        return FileSystemFacts()
+    disk = _disk(mount)
+    rotational = _read(disk / "queue/rotational") if disk else None
+    return FileSystemFacts(
+        type=mount.type,
+        mount_point=mount.mount_point,
+        mount_options=mount.options,
+        device=disk.name if disk else None,
+        rotational=None if rotational is None else rotational.strip() == "1",
+        write_cache=(_read(disk / "queue/write_cache") or "").strip() or None if disk else None,
+        tmpfs=mount.type in MEMORY_FILE_SYSTEMS,
+    )
+
+
+def _disk(mount: Mount) -> Path | None:
+    """Return the folder in /sys of the whole disk under a mount."""
+    for number in (mount.device_number, _device_number(mount.source)):
+        if number is None or number.startswith("0:"):
+            continue
+        try:
+            folder = Path(f"/sys/dev/block/{number}").resolve(strict=True)
+        except (OSError, RuntimeError):
+            continue
+        return folder.parent if (folder / "partition").exists() else folder
+    return None
+
+
+def _device_number(source: str) -> str | None:
+    # btrfs gives its mounts an anonymous number; its source still names a device.
+    try:
+        number = os.stat(source).st_rdev if source.startswith("/dev/") else 0
+    except OSError:
+        return None
+    return f"{os.major(number)}:{os.minor(number)}" if number else None
+
+
+def _unescape(text: str) -> str:
+    """Undo mountinfo's octal escapes of space, tab, newline and backslash."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def _cpu_field(cpuinfo: str, name: str) -> str | None:
+    found = re.search(rf"^{name}\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return found[1].strip() if found else None
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _read(path: str | Path) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return None

@@ -1,0 +1,16 @@
+"""Plotly figures from Runs and reports: one function each, shared by notebooks, dashboards and HTML reports.
+
+Each returns a plotly.graph_objects.Figure and touches neither a log nor a file. Importing this room without
+plotly raises MissingExtraError.
+"""
+
+from walkit.plots.latency import latency_distribution
+from walkit.plots.timeline import PhaseLike, RecoveryReportLike, recovery_timeline, throughput_timeline
+
+__all__ = [
+    "PhaseLike",
+    "RecoveryReportLike",
+    "latency_distribution",
+    "recovery_timeline",
+    "throughput_timeline",
+]

@@ -1,0 +1,33 @@
+"""The far window: read logs with Spark.
+
+::
+
+    spark = walkit.spark.session()  # the active one, or one that works offline
+    df = spark.read.format("walkit").load(path)  # walkit.RECORD_SCHEMA
+    walkit.spark.replay(df, at_lsn=None)  # -> key, value, lsn of the live keys
+
+Importing this needs pyspark (`pip install 'walkit[spark]'`) and starts nothing.
+"""
+
+import importlib.util
+
+from walkit.errors import MissingExtraError
+
+if importlib.util.find_spec("pyspark") is None:
+    raise MissingExtraError("spark", "pyspark")
+
+from walkit.spark.archive import make_archive
+from walkit.spark.java import JavaHome, JavaNotFoundError, find_java
+from walkit.spark.replay import replay
+from walkit.spark.session import SparkStartError, register, session
+
+__all__ = [
+    "JavaHome",
+    "JavaNotFoundError",
+    "SparkStartError",
+    "find_java",
+    "make_archive",
+    "register",
+    "replay",
+    "session",
+]

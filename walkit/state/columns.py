@@ -1,0 +1,49 @@
+"""Records between two shapes: the columns of a frame (kind bytes with flags), and the `Batch` of a state machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from walkit.format.body import Columns
+from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, KIND_MASK
+from walkit.record import Batch
+
+
+def batch_of(first_lsn: int, columns: Columns) -> Batch:
+    """Return the records of a frame that begins at `first_lsn`. Keys and values are shared, not copied."""
+    count, kinds, offsets = columns.count, columns.kinds, columns.lsn_offsets
+    lsns: Sequence[int] = range(first_lsn, first_lsn + count)
+    if offsets is not None:
+        lsns = [first_lsn + offset for offset in offsets]
+    if isinstance(kinds, int):
+        return Batch(
+            lsns,
+            kinds & KIND_MASK,
+            columns.keys if kinds & HAS_KEY else None,
+            columns.values if kinds & HAS_VALUE else None,
+            columns.timestamps if kinds & HAS_TIMESTAMP else None,
+        )
+    keys, values, stamps = columns.keys, columns.values, columns.timestamps
+    return Batch(
+        lsns,
+        [kind & KIND_MASK for kind in kinds],
+        None if keys is None else [k if b & HAS_KEY else None for k, b in zip(keys, kinds, strict=True)],
+        None if values is None else [v if b & HAS_VALUE else None for v, b in zip(values, kinds, strict=True)],
+        None if stamps is None else [s if b & HAS_TIMESTAMP else None for s, b in zip(stamps, kinds, strict=True)],
+    )
+
+
+def columns_of(batch: Batch) -> Columns:
+    """Return the columns of a frame that holds these records, without their LSNs."""
+    count = len(batch)
+    kinds = [batch.kinds] * count if isinstance(batch.kinds, int) else list(batch.kinds)
+    for flag, column in ((HAS_KEY, batch.keys), (HAS_VALUE, batch.values), (HAS_TIMESTAMP, batch.timestamps)):
+        if column is not None:
+            kinds = [k | (0 if item is None else flag) for k, item in zip(kinds, column, strict=True)]
+    return Columns(
+        count,
+        kinds,
+        None if batch.keys is None else [key or b"" for key in batch.keys],
+        None if batch.values is None else [value or b"" for value in batch.values],
+        None if batch.timestamps is None else [stamp or 0 for stamp in batch.timestamps],
+    )

@@ -1,0 +1,93 @@
+"""What a log's records are fed to: the contract of a state machine.
+
+A state machine turns records into state, deterministically: the same records in the same order give the same state,
+whatever batches they came in, on any machine, at any time. It has no clock, no randomness and no I/O. It is not
+thread-safe: whoever drives it calls one method at a time (the iterator of `snapshot` may be read meanwhile).
+
+`walkit.testing.StateMachineTests` holds an implementation to every sentence here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from walkit.record import Batch
+
+
+class StateMachine(Protocol):
+    """State that is made of records: fed in LSN order, saved and restored through snapshots."""
+
+    @property
+    def snapshot_format(self) -> str:
+        """Name and version of what the records of a snapshot mean, such as "keyed-table/1".
+
+        A snapshot of another format is refused before `restore` is called.
+        """
+
+    @property
+    def applied_lsn(self) -> int:
+        """LSN up to which records have been applied; 0 where there was none."""
+
+    def apply(self, batch: Batch) -> None:
+        """Apply records that follow: in LSN order, the first above `applied_lsn`, which moves to the last.
+
+        LSNs that are missing between records are those that compaction left out. A batch that does not follow is a
+        ValueError, and changes nothing. An empty batch changes nothing.
+        """
+
+    def snapshot(self) -> Iterator[Batch]:
+        """Return the state as records with a key each, in ascending order of keys, no key twice.
+
+        The records are those of the moment of the call: what is applied while the iterator is read is not in them.
+        Equal state at an equal LSN gives equal records in equal batches, whatever way led to it. The LSN of a record
+        is that of the record in the log which made it what it is, where the machine keeps that, else any LSN up to
+        `applied_lsn`. (Here, and only here, the LSNs of a batch need not grow.) Batches are of bounded size, as
+        several are in memory together with the state.
+        """
+
+    def restore(self, batches: Iterable[Batch], lsn: int) -> None:
+        """Become the state that `snapshot` gave at this LSN; what was there before is forgotten.
+
+        When the batches raise, the state is undefined and is to be restored again.
+        """
+
+    def checksum(self) -> int:
+        """Return 64 bits that are equal for equal state, whatever history led to it, and otherwise differ."""
+
+
+@runtime_checkable
+class ArrowStateMachine(StateMachine, Protocol):
+    """A machine that also takes records as Arrow columns, which is how replay feeds it then."""
+
+    def apply_arrow(self, batch: pa.RecordBatch) -> None:
+        """Apply a batch of `walkit.RECORD_SCHEMA`; all else as `apply`, and with the same result."""
+
+
+def check_follows(applied_lsn: int, first_lsn: int) -> None:
+    """Refuse records that do not follow what was applied."""
+    if first_lsn <= applied_lsn:
+        raise ValueError(f"the batch begins at LSN {first_lsn}, and the state is at {applied_lsn} already")
+
+
+@dataclass(frozen=True, slots=True)
+class StateImage:
+    """The state of a machine at one moment: what a snapshot file is made of. Its batches can be read once."""
+
+    lsn: int
+    snapshot_format: str
+    batches: Iterator[Batch]
+
+
+def take_image(machine: StateMachine, lsn: int | None = None) -> StateImage:
+    """Return the machine's state as it is now; the machine may be fed on while the image is written.
+
+    `lsn` is given where the log is known to hold nothing more for the machine up to there.
+    """
+    at = machine.applied_lsn if lsn is None else lsn
+    if at < machine.applied_lsn:
+        raise ValueError(f"the machine has applied LSN {machine.applied_lsn}; it has no image at {at}")
+    return StateImage(at, machine.snapshot_format, machine.snapshot())

@@ -1,0 +1,193 @@
+"""The keyed table: what a log of puts and deletes comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from typing import TypeVar, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from walkit.record import Batch, Kind
+from walkit.state.machine import check_follows
+from walkit.state.reconcile import DELETE, reconcile_arrow
+
+T = TypeVar("T")
+
+PUT = int(Kind.PUT)
+IMAGE_RECORDS = 4096
+"""Records in one batch of a snapshot."""
+
+TABLE_SCHEMA: pa.Schema = pa.schema(
+    [
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("value", pa.binary()),
+        pa.field("lsn", pa.int64(), nullable=False),
+    ]
+)
+"""The state as Arrow: live keys in order, with the LSN of the record that set each."""
+
+_ABSENT = -1
+"""Stands for the length of an absent value in the checksum."""
+
+
+class KeyedTable:
+    """Key to value by the rule of `walkit.state.reconcile`, with the LSN of the record that set each key.
+
+    A state machine that also takes Arrow. Two plain dicts: on CPython 3.11 about 120 bytes a key beside key and value.
+    A put without a value is a key whose value is None. Applying a batch again that was applied in part gives the same
+    as once, so an interrupt in `apply` is mended by calling it again. Not thread-safe.
+    """
+
+    __slots__ = ("_applied_lsn", "_lsns", "_values")
+
+    snapshot_format = "keyed-table/1"
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, bytes | None] = {}
+        self._lsns: dict[bytes, int] = {}
+        self._applied_lsn = 0
+
+    @property
+    def applied_lsn(self) -> int:
+        """LSN up to which records have been applied, events included."""
+        return self._applied_lsn
+
+    # -- records in
+
+    def apply(self, batch: Batch) -> None:
+        """See `StateMachine.apply`."""
+        if not len(batch):
+            return
+        check_follows(self._applied_lsn, batch.first_lsn)
+        keys, kinds = batch.keys, batch.kinds
+        if keys is not None:
+            if isinstance(kinds, int) and None not in keys:
+                self._apply_uniform(batch, kinds, keys)  # type: ignore[arg-type]
+            else:
+                self._apply_rows(batch)
+        self._applied_lsn = batch.last_lsn
+
+    def _apply_uniform(self, batch: Batch, kind: int, keys: Iterable[bytes]) -> None:
+        """Apply puts alone or deletes alone, all with a key; of a key that comes twice the later one stays."""
+        if kind == DELETE:
+            for key in keys:
+                self._values.pop(key, None)
+                self._lsns.pop(key, None)
+        elif batch.values is None:
+            self._values.update(dict.fromkeys(keys))
+            self._lsns.update(zip(keys, batch.lsns, strict=True))
+        else:
+            self._values.update(zip(keys, batch.values, strict=True))
+            self._lsns.update(zip(keys, batch.lsns, strict=True))
+
+    def _apply_rows(self, batch: Batch) -> None:
+        values, lsns = self._values, self._lsns
+        for lsn, kind, key, value in batch.rows():
+            if key is None:
+                continue
+            if kind == DELETE:
+                values.pop(key, None)
+                lsns.pop(key, None)
+            else:
+                values[key] = value
+                lsns[key] = lsn
+
+    def apply_arrow(self, batch: pa.RecordBatch) -> None:
+        """Apply a batch of `walkit.RECORD_SCHEMA`: reduced to its newest record per key before it becomes objects."""
+        if not len(batch):
+            return
+        lsns = batch.column("lsn")
+        check_follows(self._applied_lsn, lsns[0].as_py())
+        winners = reconcile_arrow(batch)
+        deleted = pc.equal(winners.column("kind"), DELETE)
+        if pc.any(deleted).as_py():
+            for key in winners.column("key").filter(deleted).to_pylist():
+                self._values.pop(key, None)
+                self._lsns.pop(key, None)
+            winners = winners.filter(pc.invert(deleted))
+        keys = winners.column("key").to_pylist()
+        self._values.update(zip(keys, winners.column("value").to_pylist(), strict=True))
+        self._lsns.update(zip(keys, winners.column("lsn").to_pylist(), strict=True))
+        self._applied_lsn = lsns[-1].as_py()
+
+    # -- state out
+
+    @overload
+    def get(self, key: bytes) -> bytes | None: ...
+    @overload
+    def get(self, key: bytes, default: T) -> bytes | None | T: ...
+    def get(self, key: bytes, default: T | None = None) -> bytes | None | T:
+        """Return the value of a key, or `default` where the key is not live."""
+        return self._values.get(key, default)
+
+    def lsn_of(self, key: bytes) -> int | None:
+        """Return the LSN of the record that set a live key; None where it is not live."""
+        return self._lsns.get(key)
+
+    def __getitem__(self, key: bytes) -> bytes | None:
+        return self._values[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the live keys of this moment, in order."""
+        return iter(sorted(self._values))
+
+    def items(self) -> list[tuple[bytes, bytes | None]]:
+        """Return the live keys of this moment with their values, in order of keys."""
+        return sorted(self._values.items())  # keys differ, so values are never compared
+
+    def to_arrow(self) -> pa.Table:
+        """Return the state as a table of `TABLE_SCHEMA`, in order of keys."""
+        batches = [
+            pa.record_batch(
+                [pa.array(b.keys, pa.binary()), pa.array(b.values, pa.binary()), pa.array(b.lsns, pa.int64())],
+                schema=TABLE_SCHEMA,
+            )
+            for b in self.snapshot()
+        ]
+        return pa.Table.from_batches(batches, TABLE_SCHEMA)
+
+    def snapshot(self) -> Iterator[Batch]:
+        """See `StateMachine.snapshot`. Copies the two dicts at the call (10 ms for a million keys), sorts later."""
+        return _image(self._values.copy(), self._lsns.copy())
+
+    def restore(self, batches: Iterable[Batch], lsn: int) -> None:
+        """See `StateMachine.restore`."""
+        self._values, self._lsns, self._applied_lsn = {}, {}, 0
+        for batch in batches:
+            if batch.keys is None or batch.values is None or None in batch.keys:
+                raise ValueError("a snapshot of a keyed table holds puts with a key and a value column")
+            self._values.update(zip(batch.keys, batch.values, strict=True))  # type: ignore[arg-type]
+            self._lsns.update(zip(batch.keys, batch.lsns, strict=True))  # type: ignore[arg-type]
+        self._applied_lsn = lsn
+
+    def checksum(self) -> int:
+        """Return a hash of live keys and values in order of keys; LSNs are history and not in it. Sorts the keys."""
+        digest = blake2b(digest_size=8)
+        for batch in _image(self._values, self._lsns):
+            assert batch.keys is not None and batch.values is not None
+            keys, values = batch.keys, batch.values
+            lengths = [len(k) for k in keys if k is not None]
+            lengths += [_ABSENT if v is None else len(v) for v in values]
+            digest.update(np.array(lengths, "<i8").tobytes())
+            digest.update(b"".join(k for k in keys if k is not None))
+            digest.update(b"".join(v for v in values if v is not None))
+        return int.from_bytes(digest.digest(), "little")
+
+    def __repr__(self) -> str:
+        return f"<KeyedTable of {len(self):,} keys at LSN {self._applied_lsn}>"
+
+
+def _image(values: dict[bytes, bytes | None], lsns: dict[bytes, int]) -> Iterator[Batch]:
+    keys = sorted(values)
+    for start in range(0, len(keys), IMAGE_RECORDS):
+        part = keys[start : start + IMAGE_RECORDS]
+        yield Batch([lsns[k] for k in part], PUT, part, [values[k] for k in part])

@@ -1,0 +1,61 @@
+"""What a power cut did to a `MemoryStorage`: the report that every crash image carries."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+
+from walkit.storage.pages import FileFate, Keep
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CrashReport:
+    """What was asked of a crash, and what it kept and lost.
+
+    `files` has one fate for each file that the image holds; `names_kept` and `names_undone` are the creations,
+    replacements and removals that no `sync_directory` had covered, as texts, in their order. A file whose creation
+    was undone is in `names_undone` only.
+    """
+
+    keep: Keep
+    seed: int
+    torn: bool
+    sector_bytes: int
+    files: tuple[FileFate, ...]
+    names_kept: tuple[str, ...]
+    names_undone: tuple[str, ...]
+
+    @property
+    def lost_nothing(self) -> bool:
+        """Whether the image is just what the storage held (a crash right after everything was synced)."""
+        return not self.names_undone and not any(
+            fate.lost or fate.torn or fate.cell not in ("", "kept") for fate in self.files
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"power cut: keep={self.keep} seed={self.seed} torn={self.torn} sectors of {self.sector_bytes} B"
+        ]
+        for fate in self.files:
+            if fate.cell:
+                lines.append(f"  {fate.name}: cell {fate.cell}")
+            elif fate.kept or fate.lost or fate.torn:
+                counts = f"{fate.kept} kept, {fate.lost} lost, {fate.torn} torn"
+                lines.append(f"  {fate.name}: {counts}, {fate.bytes_lost:,} bytes lost")
+        lines += [f"  kept: {change}" for change in self.names_kept]
+        lines += [f"  undone: {change}" for change in self.names_undone]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head = "".join(
+            f"<th>{title}</th>" for title in ("file", "kept", "lost", "torn", "bytes lost", "cell")
+        )
+        rows = "".join(
+            f"<tr><td>{html.escape(fate.name)}</td><td>{fate.kept}</td><td>{fate.lost}</td><td>{fate.torn}</td>"
+            f"<td>{fate.bytes_lost:,}</td><td>{html.escape(fate.cell)}</td></tr>"
+            for fate in self.files
+        )
+        names = "".join(f"<li>kept: {html.escape(change)}</li>" for change in self.names_kept)
+        names += "".join(f"<li>undone: {html.escape(change)}</li>" for change in self.names_undone)
+        title = f"Power cut, keep={self.keep}, seed={self.seed}, torn={self.torn}, {self.sector_bytes}-byte sectors"
+        return f"<div><b>{title}</b><table><tr>{head}</tr>{rows}</table><ul>{names}</ul></div>"

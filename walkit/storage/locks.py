@@ -1,0 +1,200 @@
+"""Exclusive locks between processes, which the kernel frees when the holder dies.
+
+On Linux they are open file description locks (fcntl(2), F_OFD_SETLK): held by the open file and not by the process,
+so two openings in one process exclude each other, and `F_OFD_GETLK` can ask without taking anything. Elsewhere, and
+on file systems that refuse those, flock(2) does the same except that asking means to try: a question and a taking
+that meet can make the taking fail, so a taking is tried again a few times before it is believed.
+
+The lock's file holds one JSON line about its holder, for people only; the kernel alone says who holds the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import struct
+import sys
+import threading
+import time
+
+from walkit.storage.base import LockHolder
+from walkit.storage.border import Translated
+
+_HAS_OFD = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
+_FLOCK_STRUCT = (
+    "hhqqi0q"  # struct flock: l_type, l_whence, l_start, l_len, l_pid, padded as the C compiler does
+)
+_BUSY = (errno.EAGAIN, errno.EACCES)
+_FLOCK_TRIES = 4
+_FLOCK_PAUSE_S = 0.001
+_COMMAND_LENGTH_MAX = 1000
+_INFORMATION_BYTES_MAX = 64 * 1024
+
+_guard = threading.Lock()
+_held: dict[tuple[int, int], int] = {}
+"""Lock files held through this module, by (device, inode), with the pid that took each: a forked child inherits the
+table, and the parent's pid in it says that the lock is not the child's."""
+
+
+def _renew_guard() -> None:
+    global _guard
+    _guard = threading.Lock()
+
+
+# A child forked while another thread was taking a lock would find the guard taken for ever.
+os.register_at_fork(after_in_child=_renew_guard)
+
+
+class FileLock:
+    """A held lock: see `walkit.storage.StorageLock`."""
+
+    __slots__ = ("_fd", "_key", "_location", "_name", "_pid")
+
+    def __init__(self, fd: int, key: tuple[int, int], name: str, location: str) -> None:
+        self._fd, self._key, self._name, self._location = fd, key, name, location
+        self._pid = os.getpid()
+
+    def release(self) -> None:
+        """Free the lock. In a forked child this is `forget`: the lock is its parent's."""
+        if self._pid != os.getpid():
+            self.forget()
+            return
+        with _guard:
+            if self._fd < 0:
+                return
+            fd, self._fd = self._fd, -1
+            _held.pop(self._key, None)
+            with Translated("release the lock", self._name, self._location):
+                try:
+                    _write_information(fd, b"")
+                    # Closing alone would leave the lock to a child that was forked and has not called forget() yet.
+                    _unlock(fd)
+                finally:
+                    os.close(fd)
+
+    def forget(self) -> None:
+        """Close this process's copy; the lock stays with every other copy, and with the last of them it goes."""
+        with _guard:
+            if self._fd < 0:
+                return
+            fd, self._fd = self._fd, -1
+            if _held.get(self._key) == os.getpid():
+                del _held[self._key]
+            os.close(fd)
+
+
+def take_lock(path: str, name: str, location: str) -> FileLock | LockHolder:
+    """Take the lock whose file is at `path`, made where missing, or say who holds it. Never waits for the holder."""
+    with _guard, Translated("lock", name, location):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            status = os.fstat(fd)
+            key = (status.st_dev, status.st_ino)
+            if not _try_lock(fd):
+                holder = _holder(fd, same_process=_held.get(key) == os.getpid())
+                os.close(fd)
+                return holder
+            _write_information(fd, lock_information())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+            raise
+        _held[key] = os.getpid()
+        return FileLock(fd, key, name, location)
+
+
+def lock_is_held(path: str, name: str, location: str) -> bool:
+    """Say whether a living process holds the lock whose file is at `path`; False where there is no such file."""
+    with Translated("ask about the lock", name, location):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            return _ask(fd)
+        finally:
+            os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    if _HAS_OFD:
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_WRLCK))
+            return True
+        except OSError as error:
+            if error.errno in _BUSY:
+                return False
+            if error.errno != errno.EINVAL:
+                raise
+    for attempt in range(_FLOCK_TRIES):
+        if attempt:
+            time.sleep(_FLOCK_PAUSE_S)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            continue
+    return False
+
+
+def _unlock(fd: int) -> None:
+    if _HAS_OFD:
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_UNLCK))
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+    fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def _ask(fd: int) -> bool:
+    if _HAS_OFD:
+        try:
+            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _whole_file(fcntl.F_WRLCK))
+            return bool(struct.unpack(_FLOCK_STRUCT, answer)[0] != fcntl.F_UNLCK)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return False
+
+
+def _whole_file(kind: int) -> bytes:
+    return struct.pack(_FLOCK_STRUCT, kind, os.SEEK_SET, 0, 0, 0)
+
+
+def own_command() -> str:
+    """Return this process's command line as one text, for people; a long one is cut short."""
+    return (" ".join(sys.orig_argv) or sys.executable)[:_COMMAND_LENGTH_MAX]
+
+
+def lock_information() -> bytes:
+    """Return the line that this process writes into a lock's file."""
+    return json.dumps({"pid": os.getpid(), "command": own_command()}).encode() + b"\n"
+
+
+def _write_information(fd: int, line: bytes) -> None:
+    # The lock holds without this line, and a full disk must not keep a log from being opened to make room.
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, line, 0)
+
+
+def _holder(fd: int, *, same_process: bool) -> LockHolder:
+    try:
+        facts = json.loads(os.pread(fd, _INFORMATION_BYTES_MAX, 0))
+        pid, command = facts["pid"], facts["command"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pid = command = None
+    return LockHolder(
+        pid=pid if isinstance(pid, int) else None,
+        command=command if isinstance(command, str) else None,
+        same_process=same_process,
+    )

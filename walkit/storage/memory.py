@@ -1,0 +1,339 @@
+"""A storage in memory that can crash: it keeps apart what reads see and what a power cut would leave.
+
+Every opening of one `MemoryStorage` object sees the same files, as processes of one machine do; a "reader process"
+in a test is given the same object. `crash` and `process_kill` return a new storage and leave this one as it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import random
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from walkit.errors import StorageError
+from walkit.storage.base import Buffer, Cell, LockHolder, OpenMode, StorageLock
+from walkit.storage.border import checked_folder, checked_name, storage_error
+from walkit.storage.crash import CrashReport
+from walkit.storage.folders import Names
+from walkit.storage.locks import lock_information, own_command
+from walkit.storage.pages import FileFate, Inode, Keep
+
+_numbers = itertools.count(1)
+
+
+class MemoryStorage:
+    """A folder of files in memory: see `walkit.storage.Storage`. Holes take memory up to the last byte written."""
+
+    def __init__(self) -> None:
+        self._location = f"memory://{next(_numbers)}"
+        self._guard = threading.Lock()
+        self._names = Names(self._location)
+        self._locks: dict[str, MemoryLock] = {}
+        self._crash_report: CrashReport | None = None
+
+    @property
+    def location(self) -> str:
+        """A URL that names this object within its process."""
+        return self._location
+
+    @property
+    def crash_report(self) -> CrashReport | None:
+        """What the crash did that made this storage; None where none did."""
+        return self._crash_report
+
+    def __repr__(self) -> str:
+        return f"<MemoryStorage {self._location}>"
+
+    def exists(self) -> bool:
+        """Say whether `create` was called."""
+        return self._names.created
+
+    def create(self) -> None:
+        """Make the folder, durably."""
+        self._names.created = True
+
+    def names(self) -> list[str]:
+        """Return the names of all files, sorted; locks and cells are files too."""
+        with self._guard:
+            return sorted(self._names.current)
+
+    def open(self, name: str, mode: OpenMode) -> MemoryFile:
+        """Open a file."""
+        checked_name(name, self._location)
+        with self._guard:
+            inode = self._names.create(name) if mode == "create" else self._names.get(name)
+        return MemoryFile(self._guard, inode, name, self._location, writable=mode != "read")
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename `source` to `target` atomically. Between folders it is durable when that of `target` is synced."""
+        checked_name(source, self._location)
+        checked_name(target, self._location)
+        with self._guard:
+            self._names.replace(source, target)
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        checked_name(name, self._location)
+        with self._guard:
+            self._names.remove(name)
+
+    def sync_directory(self, folder: str = "") -> None:
+        """Make creations, replacements and removals in this folder durable."""
+        checked_folder(folder, self._location)
+        with self._guard:
+            self._names.sync(folder)
+
+    def lock(self, name: str) -> StorageLock | LockHolder:
+        """Take the lock of this name, or say that this process holds it."""
+        checked_name(name, self._location)
+        with self._guard:
+            if name in self._locks:
+                return LockHolder(pid=self._locks[name].pid, command=own_command(), same_process=True)
+            inode = self._names.current.get(name) or self._names.create(name)
+            inode.change("shorten", 0)
+            inode.change("write", 0, lock_information())
+            lock = MemoryLock(self._guard, self._locks, name)
+            self._locks[name] = lock
+            return lock
+
+    def is_locked(self, name: str) -> bool:
+        """Say whether the lock is held."""
+        checked_name(name, self._location)
+        return name in self._locks
+
+    def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
+        """Return the shared cell of this name; a writable one that is missing or too short is made anew, zeroed."""
+        checked_name(name, self._location)
+        with self._guard:
+            inode = self._names.current.get(name)
+            if inode is None or inode.content.size < size:
+                if not writable:
+                    return None
+                inode = self._renewed_cell(name, size)
+            if writable:
+                inode.begin_cell()
+        return MemoryCell(self._guard, inode, size, name, self._location, writable=writable)
+
+    def facts(self) -> dict[str, Any]:
+        """Return that this is memory: nothing survives the process."""
+        return {"kind": "memory", "path": self._location, "file_system": "walkit memory", "in_memory": True}
+
+    def close(self) -> None:
+        """Nothing is held between calls."""
+
+    def crash(
+        self, *, keep: Keep = "none", seed: int = 0, torn: bool = True, sector_bytes: int = 512
+    ) -> MemoryStorage:
+        """Return a new storage with what a power cut at this moment could leave; see `crash_report` of it.
+
+        `keep="none"` loses all that no sync covers, cells too; "all" keeps it; "random" decides by `seed` for each
+        change, and with `torn` for each sector of a write that spans several. It leaves out changes of names in the
+        same way, and gives each cell any earlier content. The same state, seed and options give the same image.
+        All locks are free in the image. An image costs time by its files and changes, not by its bytes.
+        """
+        chance = random.Random(seed)
+        image = MemoryStorage()
+        with self._guard:
+            survivors, kept, undone = self._names.survivors(keep, chance)
+            files: dict[str, Inode] = {}
+            fates: list[FileFate] = []
+            for name, inode in sorted(survivors.items()):
+                files[name], fate = inode.crash(name, keep, chance, torn, sector_bytes)
+                fates.append(fate)
+            image._names.begin(files, created=self._names.created)
+        image._crash_report = CrashReport(
+            keep=keep,
+            seed=seed,
+            torn=torn,
+            sector_bytes=sector_bytes,
+            files=tuple(fates),
+            names_kept=tuple(kept),
+            names_undone=tuple(undone),
+        )
+        return image
+
+    def process_kill(self) -> MemoryStorage:
+        """Return a new storage as the next process finds it when this one is killed: locks free, all else as it was.
+
+        What was not synced is still in the page cache: the image reads the same, and can still lose it in a `crash`.
+        """
+        image = MemoryStorage()
+        with self._guard:
+            image._names = self._names.copy()
+        image._names.location = image._location
+        return image
+
+    def _renewed_cell(self, name: str, size: int) -> Inode:
+        temporary = f"{name}.tmp"
+        if temporary in self._names.current:
+            self._names.remove(temporary)
+        inode = self._names.create(temporary)
+        inode.change("write", 0, bytes(size))
+        self._names.replace(temporary, name)
+        return inode
+
+
+class MemoryFile:
+    """An open file in memory: see `walkit.storage.StorageFile`. Buffers as in `FileStorageFile`."""
+
+    def __init__(
+        self, guard: threading.Lock, inode: Inode, name: str, location: str, *, writable: bool
+    ) -> None:
+        self._guard, self._inode, self._name, self._location = guard, inode, name, location
+        self._writable, self._closed = writable, False
+
+    @property
+    def name(self) -> str:
+        """The file's name within its storage."""
+        return self._name
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from `offset`; fewer only where the file ends."""
+        self._check("read", offset, size)
+        with self._guard:
+            return self._inode.content.read(offset, size)
+
+    def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        """Write all bytes of `buffers` at `offset`; with `sync` exactly these are durable on return."""
+        data = self._joined(offset, buffers)
+        with self._guard:
+            if sync:
+                self._inode.write_synced(offset, data)
+            elif data:
+                self._inode.change("write", offset, data)
+
+    def sync(self) -> None:
+        """Make durable everything that was written before this call."""
+        self.sync_up_to(self.sync_mark())
+
+    def allocate(self, size: int) -> None:
+        """Have at least `size` bytes."""
+        self._check("allocate space for", size, writing=True)
+        with self._guard:
+            if size > self._inode.content.size:
+                self._inode.change("allocate", size)
+
+    def shorten(self, size: int) -> None:
+        """Drop all bytes from `size` on."""
+        self._check("shorten", size, writing=True)
+        with self._guard:
+            if size < self._inode.content.size:
+                self._inode.change("shorten", size)
+
+    def size(self) -> int:
+        """Return the file's size in bytes."""
+        self._check("read the size of")
+        return self._inode.content.size
+
+    def drop_cached(self) -> None:
+        """Read clean bytes from the device again: shows what a failed sync has lost."""
+        self._check("drop the cached pages of")
+        with self._guard:
+            self._inode.drop_cached()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._closed = True
+
+    def sync_mark(self) -> int:
+        """Return the moment up to which a sync that begins now covers what was written."""
+        self._check("sync")
+        with self._guard:
+            return self._inode.mark()
+
+    def sync_up_to(self, mark: int) -> None:
+        """Finish the sync that began at `mark`: what was written since is not covered."""
+        self._check("sync")
+        with self._guard:
+            self._inode.sync(mark)
+
+    def fail_sync(self, mark: int, *, landed: bool = False) -> None:
+        """Leave what a sync leaves that began at `mark` and reported an error; the caller raises the error.
+
+        Pages look clean and reads return the new bytes, but the device holds the old ones (the new ones with
+        `landed`), and no later sync changes that.
+        """
+        with self._guard:
+            self._inode.sync_failed(mark, landed=landed)
+
+    def fail_synced_write(self, offset: int, buffers: Sequence[Buffer], *, landed: bool = False) -> None:
+        """Leave what `write(sync=True)` leaves that reported an error: see `fail_sync`."""
+        data = self._joined(offset, buffers)
+        with self._guard:
+            self._inode.write_synced_failed(offset, data, landed=landed)
+
+    def _joined(self, offset: int, buffers: Sequence[Buffer]) -> bytes:
+        self._check("write", offset, writing=True)
+        for buffer in buffers:
+            if type(buffer) is not bytes and not memoryview(buffer).c_contiguous:
+                raise BufferError("a buffer to write is not C-contiguous")
+        return b"".join(buffers)
+
+    def _check(self, action: str, *numbers: int, writing: bool = False) -> None:
+        if self._closed:
+            raise self._refused(action, errno.EBADF, "the file is closed")
+        if writing and not self._writable:
+            raise self._refused(action, errno.EBADF, "it was opened for reading")
+        if numbers and min(numbers) < 0:
+            raise self._refused(action, errno.EINVAL, "a negative offset or size")
+
+    def _refused(self, action: str, code: int, reason: str) -> StorageError:
+        return storage_error(action, self._name, self._location, code, reason)
+
+
+class MemoryCell:
+    """A cell in memory: see `walkit.storage.Cell`."""
+
+    def __init__(
+        self, guard: threading.Lock, inode: Inode, size: int, name: str, location: str, *, writable: bool
+    ) -> None:
+        self._guard, self._inode, self._size, self._writable = guard, inode, size, writable
+        self._name, self._location, self._closed = name, location, False
+
+    def read(self) -> bytes:
+        """Return all bytes of the cell."""
+        self._check("read")
+        with self._guard:
+            return self._inode.content.read(0, self._size)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Store `data` at `offset`; every other opening sees it at once."""
+        self._check("write")
+        end = offset + len(data)
+        if offset < 0 or end > self._size:
+            raise self._refused("write", errno.EINVAL, f"bytes {offset} to {end} of a cell of {self._size}")
+        if not self._writable:
+            raise self._refused("write", errno.EACCES, "it was opened for reading")
+        with self._guard:
+            self._inode.write_cell(offset, data)
+
+    def close(self) -> None:
+        """Let go of the cell; its bytes stay."""
+        self._closed = True
+
+    def _check(self, action: str) -> None:
+        if self._closed:
+            raise self._refused(action, errno.EBADF, "it is closed")
+
+    def _refused(self, action: str, code: int, reason: str) -> StorageError:
+        return storage_error(f"{action} the cell", self._name, self._location, code, reason)
+
+
+class MemoryLock:
+    """A held lock: see `walkit.storage.StorageLock`. A forked child's copy of the storage stays locked for ever."""
+
+    def __init__(self, guard: threading.Lock, locks: dict[str, MemoryLock], name: str) -> None:
+        self._guard, self._locks, self._name, self.pid = guard, locks, name, os.getpid()
+
+    def release(self) -> None:
+        """Give the lock up."""
+        with self._guard:
+            if self.pid == os.getpid() and self._locks.get(self._name) is self:
+                del self._locks[self._name]
+
+    def forget(self) -> None:
+        """Do nothing: a child's memory is its own, and nothing in it holds the parent's lock."""

@@ -1,0 +1,31 @@
+"""The conformance suite of `walkit.storage.Storage`: every sentence of its contract that a test can hold it to.
+
+A backend's test module is mostly inheritance::
+
+    class TestMyStorage(walkit.testing.StorageTests):
+        def make_storage(self, place):
+            return MyStorage(place)
+
+        def reopen(self, storage):
+            return MyStorage(storage.location)
+
+        def raw_read(self, storage, name): ...  # past the code under test
+        def raw_write(self, storage, name, data): ...
+
+See `StorageHooks` for the rest: other processes, small devices. What a power cut does is in
+`walkit.testing.storage_crash`, a comparison with `MemoryStorage` on random operations in
+`walkit.testing.storage_machines`. Zarr's StoreTests are the source of the shape.
+"""
+
+from __future__ import annotations
+
+from walkit.testing.storage_files import FileTests
+from walkit.testing.storage_hooks import StorageHooks
+from walkit.testing.storage_names import NameTests
+from walkit.testing.storage_sharing import SharingTests
+
+__all__ = ["StorageHooks", "StorageTests"]
+
+
+class StorageTests(FileTests, NameTests, SharingTests):
+    """All tests that a storage passes, whatever it is made of."""
