@@ -128,7 +128,9 @@ def _check_numbers(options: LogOptions) -> None:
     for name, (low, high) in bounds.items():
         value = getattr(options, name)
         if type(value) is not int or not low <= value <= high:
-            raise OptionsError(f"{name}={value!r}: a whole number from {low:,} to {high:,}", option=name, wanted=value)
+            raise OptionsError(
+                f"{name}={value!r}: a whole number from {low:,} to {high:,}", option=name, wanted=value
+            )
     room = options.segment_bytes - 4 * KIB
     if options.frame_bytes_max > room:
         raise OptionsError(
@@ -153,4 +155,6 @@ def _check_later(options: LogOptions) -> None:
     for name, asked in later.items():
         if asked:
             value = getattr(options, name)
-            raise OptionsError(f"{name}={value!r} is not in this version of walkit", option=name, wanted=value)
+            raise OptionsError(
+                f"{name}={value!r} is not in this version of walkit", option=name, wanted=value
+            )

@@ -58,7 +58,9 @@ class OptionsError(WalkitError, ValueError):
 
     code = "options"
 
-    def __init__(self, message: str, *, option: str = "", wanted: object = None, stored: object = None) -> None:
+    def __init__(
+        self, message: str, *, option: str = "", wanted: object = None, stored: object = None
+    ) -> None:
         super().__init__(message)
         self.option, self.wanted, self.stored = option, wanted, stored
 
@@ -83,7 +85,9 @@ class RecordTypeError(WalkitError, TypeError):
 
     def __init__(self, what: str, found: object) -> None:
         hint = "; encode text first: value.encode()" if isinstance(found, str) else ""
-        super().__init__(f"a {what} is bytes or another buffer, not {type(found).__name__}{hint}. Nothing was written")
+        super().__init__(
+            f"a {what} is bytes or another buffer, not {type(found).__name__}{hint}. Nothing was written"
+        )
         self.what, self.found = what, type(found).__name__
 
 
@@ -123,7 +127,9 @@ class LogExistsError(WalkitError, FileExistsError):
     code = "log-exists"
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"there is a log at {path} already, and mode='x' only makes new ones. Open it with mode='a'")
+        super().__init__(
+            f"there is a log at {path} already, and mode='x' only makes new ones. Open it with mode='a'"
+        )
         self.path = path
 
 

@@ -34,7 +34,9 @@ class LogStatistics:
     queue_records: int = _metric("records", "records that wait for their frame")
     queue_bytes: int = _metric("bytes", "bytes that wait for their frame")
     queue_bytes_max: int = _metric("bytes", "limit of queue_bytes")
-    deliveries_waiting: int = _metric("frames", "acknowledged frames whose callbacks and observers have not run yet")
+    deliveries_waiting: int = _metric(
+        "frames", "acknowledged frames whose callbacks and observers have not run yet"
+    )
     rotations: int = _metric("segments", "segments begun since opening")
     segments: int = _metric("segments", "segments that are the log now")
     log_bytes: int = _metric("bytes", "bytes of frames in the log now")

@@ -74,7 +74,9 @@ def to_microseconds(timestamp: datetime | int | None) -> int | None:
         return timestamp
     if isinstance(timestamp, datetime):
         if timestamp.tzinfo is None:
-            raise ValueError("the timestamp has no time zone; give an aware datetime or microseconds since 1970")
+            raise ValueError(
+                "the timestamp has no time zone; give an aware datetime or microseconds since 1970"
+            )
         delta = timestamp - EPOCH
         return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
     raise TypeError(f"timestamp is a {type(timestamp).__name__}; give a datetime or microseconds since 1970")
@@ -136,7 +138,9 @@ class Batch:
     def to_arrow(self) -> pa.RecordBatch:
         """Return the same records as a batch of `RECORD_SCHEMA`."""
         n = len(self.lsns)
-        kinds = np.full(n, self.kinds, np.int8) if isinstance(self.kinds, int) else np.array(self.kinds, np.int8)
+        kinds = (
+            np.full(n, self.kinds, np.int8) if isinstance(self.kinds, int) else np.array(self.kinds, np.int8)
+        )
         nothing = pa.nulls(n, pa.binary())
         return pa.RecordBatch.from_arrays(
             [

@@ -1,4 +1,4 @@
-"""Shared by the crash tests: a log on memory storage, driven and asked after every acknowledgement what a crash leaves."""
+"""Shared by the crash tests: a log on memory storage, driven, and asked what a crash leaves of it."""
 
 from __future__ import annotations
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.log.crashes import SMALL, Script, dirty_image, log_of, recovered_rows, rows_of
 
 import walkit
+from tests.log.crashes import SMALL, Script, dirty_image, log_of, recovered_rows, rows_of
 from walkit.errors import CommitFailedError, LogFullError, LogPoisonedError, StorageError, WalkitError
 from walkit.storage import MemoryStorage
 from walkit.storage.faults import FaultyStorage
@@ -148,20 +149,35 @@ def test_recovery_twice_is_the_same_as_once_and_so_is_a_crash_within_it() -> Non
             faulty = FaultyStorage(image.process_kill())
             fault_list = [
                 faulty.fail(name, nth=nth, times=1)  # type: ignore[arg-type]
-                for name in ("write", "synced_write", "sync", "shorten", "create", "replace", "remove", "sync_directory")
+                for name in (
+                    "write",
+                    "synced_write",
+                    "sync",
+                    "shorten",
+                    "create",
+                    "replace",
+                    "remove",
+                    "sync_directory",
+                )
             ]
-            try:
+            with contextlib.suppress(StorageError):
                 log_of(faulty).close()
-            except StorageError:
-                pass
             if not any(f.hits for f in fault_list):
                 break
             crashed += 1
             inner = faulty.inner
             assert isinstance(inner, MemoryStorage)
-            for after in (inner.crash(keep="random", seed=nth), inner.crash(keep="none"), inner.process_kill()):
+            for after in (
+                inner.crash(keep="random", seed=nth),
+                inner.crash(keep="none"),
+                inner.process_kill(),
+            ):
                 rows = recovered_rows(after)
-                assert rows == appended[: len(rows)] and len(rows) == len(appended), (nth, len(rows), len(appended))
+                assert rows == appended[: len(rows)] and len(rows) == len(appended), (
+                    nth,
+                    len(rows),
+                    len(appended),
+                )
         assert crashed > 3
 
 
@@ -170,7 +186,7 @@ OPERATIONS = ("write", "synced_write", "sync", "allocate", "create", "replace", 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_one_failing_operation_loses_nothing_acknowledged(operation: str) -> None:
-    """Fail the nth operation of a kind, for every n, while a log is used: typed errors only, no acknowledged record lost."""
+    """Fail the nth operation of a kind, for every n, in a log in use: typed errors, no acknowledged record lost."""
     hit = 0
     for nth in range(1, 40):
         storage = MemoryStorage()

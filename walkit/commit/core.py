@@ -16,7 +16,7 @@ The rules it keeps (ARCHITECTURE section 5):
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from walkit.commit.frame import SealedFrame, Submission
@@ -74,6 +74,7 @@ class OrderingCore(Generic[S]):
         self.pending: deque[S] = deque()
         self.pending_bytes = 0
         self.pending_records = 0
+        self.taken_records = 0
         self.in_flight: deque[SealedFrame] = deque()
         self.position = position
         self.chain = chain
@@ -87,6 +88,10 @@ class OrderingCore(Generic[S]):
         self.written_position = position
         self.durable_position = position
         self.failure: BaseException | None = None
+        self.sinks: tuple[Callable[[SealedFrame], object], ...] = ()
+        """Given each acknowledged frame with records, in order, before anybody can see that it is acknowledged.
+
+        Added before the first append; a sink does next to nothing and never raises."""
 
     # -- on the way in
 
@@ -115,6 +120,7 @@ class OrderingCore(Generic[S]):
             return ()
         if self.pending_bytes <= self.body_bytes_max and self.pending_records <= RECORDS_PER_FRAME_MAX:
             group = self.pending
+            self.taken_records = self.pending_records
             self.pending = deque()
             self.pending_bytes = self.pending_records = 0
             return group
@@ -129,8 +135,14 @@ class OrderingCore(Generic[S]):
             group.append(self.pending.popleft())
             self.pending_bytes -= head.size_bytes
             self.pending_records -= head.count
+        self.taken_records = sum(s.count for s in group)
         assert self.pending_bytes >= 0
         return group
+
+    @property
+    def queued_lsn(self) -> int:
+        """The LSN that the last record queued by now will have, if nothing is refused."""
+        return self.appended_lsn + self.taken_records + self.pending_records
 
     # -- sealing: serial
 
@@ -144,7 +156,13 @@ class OrderingCore(Generic[S]):
         self.segment_end = end_position
 
     def seal(
-        self, group: Sequence[S], body: PreparedBody, now_us: int, *, user_bytes: int = 0, columns: Columns | None = None
+        self,
+        group: Sequence[S],
+        body: PreparedBody,
+        now_us: int,
+        *,
+        user_bytes: int = 0,
+        columns: Columns | None = None,
     ) -> SealedFrame:
         """Give the group its LSNs, position and chain, and the promise known now. The segment must have room."""
         footprint = body.footprint(self.alignment)
@@ -179,6 +197,7 @@ class OrderingCore(Generic[S]):
             lsn += submission.count
         assert lsn == first_lsn + body.count
         self.appended_lsn += body.count
+        self.taken_records = 0
         self.position += footprint
         self.chain = header_crc
         self.promised_position = promise
@@ -238,6 +257,9 @@ class OrderingCore(Generic[S]):
             assert not self.ack_when_durable or self.durable_position >= head.next_position
             assert self.acked_lsn < head.first_lsn <= self.acked_lsn + 1
             self.acked_lsn = head.last_lsn
+            if head.count:
+                for sink in self.sinks:
+                    sink(head)
             head.state = "acked"
             acknowledged.append(head)
         assert self.acked_lsn <= self.appended_lsn

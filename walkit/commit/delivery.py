@@ -54,7 +54,9 @@ class Delivery:
     def _start(self) -> None:
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"walkit-delivery {self._name}", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name=f"walkit-delivery {self._name}", daemon=True
+                )
                 self._thread.start()
 
     def _run(self) -> None:
@@ -108,7 +110,7 @@ class Delivery:
     def _call(self, callback: Callable[[Any], object], argument: object) -> None:
         try:
             callback(argument)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - user code; its failure is an event, and nothing else
             self._events.emit("walkit.callback.fail", what=repr(callback), error=repr(error))
 
     def drain(self, timeout: float | None = None) -> bool:

@@ -17,11 +17,13 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from walkit.commit.core import OrderingCore, Tick
+from walkit.commit.counters import CommitCounters
 from walkit.commit.delivery import Delivery
 from walkit.commit.frame import SealedFrame
 from walkit.commit.interrupts import Uninterrupted, on_main_thread
+from walkit.commit.news import News
 from walkit.commit.place import FramePlace
-from walkit.commit.ticket import Ticket, TicketCallback, gather, new_gate
+from walkit.commit.ticket import Ticket, TicketCallback, gather, new_gate, open_gate
 from walkit.commit.timer import CommitTimer
 from walkit.errors import LogFullError, LogPoisonedError, StorageError, WalkitError
 from walkit.events import EventSink
@@ -54,20 +56,19 @@ class CommitDriver:
         self.sinks: tuple[Callable[[SealedFrame], object], ...] = ()
         self.queue_bytes_max = queue_bytes_max
         self.refusal: WalkitError | None = None
-        self.frames_written = self.marks_written = self.frame_bytes = self.user_bytes = 0
-        self.padding_bytes = self.syncs = self.write_ns = self.prepare_ns = 0
+        self.counters = CommitCounters()
         self._name = name
         self._sync_writes = sync_writes
         self._codec = codec
         self._clock_us = clock_us
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._changed_waiters = 0
-        self._room_callbacks: list[Callable[[], object]] = []
+        self._news = News(self._lock)
         self._leading = False
         self._committer: threading.Thread | None = None
         self._committer_gate = new_gate()
-        self._timer = CommitTimer(name, self._tick, self._act) if core.idle_mark_us or core.interval_us else None
+        self._timer = (
+            CommitTimer(name, self._tick, self._act) if core.idle_mark_us or core.interval_us else None
+        )
         self._sync_lock = threading.Lock()
         self._stopping = False
 
@@ -89,11 +90,11 @@ class CommitDriver:
                 self._lead()
         if gate is FULL:
             return False
-        if gate is not LEAD:
-            while not ticket.done():
-                gate.acquire()
-                if not ticket.done():
-                    self._lead()
+        while not ticket.done():
+            gate.acquire()
+            if ticket.promoted:
+                ticket.promoted = False
+                self._lead()
         return True
 
     def _enter(self, ticket: Ticket, *, can_lead: bool) -> Any:
@@ -132,23 +133,21 @@ class CommitDriver:
 
     def wait_for_room(self, size_bytes: int, timeout: float | None) -> bool:
         """Wait until a submission of this size would find room; False after `timeout` seconds."""
-        with self._lock:
-            self._changed_waiters += 1
-            try:
-                return self._changed.wait_for(
-                    lambda: self.refusal is not None
-                    or not self.core.pending
-                    or self.core.pending_bytes + size_bytes <= self.queue_bytes_max,
-                    timeout,
-                )
-            finally:
-                self._changed_waiters -= 1
+        core = self.core
+        return self._news.wait_for(
+            lambda: (
+                self.refusal is not None
+                or not core.pending
+                or core.pending_bytes + size_bytes <= self.queue_bytes_max
+            ),
+            timeout,
+        )
 
     def on_room(self, callback: Callable[[], object]) -> None:
         """Call back once when the queue has moved (from the leader: it must only wake something)."""
         with self._lock:
             if self.core.pending and self.refusal is None:
-                self._room_callbacks.append(callback)
+                self._news.call_next_locked(callback)
                 return
         callback()
 
@@ -209,7 +208,7 @@ class CommitDriver:
             try:
                 if group:
                     self._commit(group)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
                 self._fail(error, group)
                 if not isinstance(error, Exception):
                     interrupt = error
@@ -220,25 +219,25 @@ class CommitDriver:
 
     def _hand_over(self, to_the_end: bool = False) -> bool:
         """Pass the lead on; True where the caller keeps it (`to_the_end`, and something waits)."""
-        successor: Any = None
+        successor: Ticket | None = None
+        wake_committer = False
         with self._lock:
-            if self._changed_waiters:
-                self._changed.notify_all()
-            rooms = self._room_callbacks
-            if rooms:
-                self._room_callbacks = []
+            callbacks = self._news.tell_locked()
             pending = self.core.pending
             keeps = to_the_end and bool(pending)
             if not pending:
                 self._leading = False
             elif not to_the_end:
-                successor = next((t.waiter for t in pending if t.can_lead), self._committer_gate)
-        for callback in rooms:
+                successor = next((t for t in pending if t.can_lead), None)
+                wake_committer = successor is None
+                if successor is not None:
+                    successor.promoted = True
+        for callback in callbacks:
             callback()
-        if successor is self._committer_gate:
+        if wake_committer:
             self._wake_committer()
         elif successor is not None:
-            successor.release()
+            open_gate(successor.waiter)
         return keeps
 
     def _commit(self, group: Sequence[Ticket]) -> None:
@@ -256,8 +255,8 @@ class CommitDriver:
         frame = core.seal(
             group, body, self._clock_us(), user_bytes=user_bytes, columns=columns if self.sinks else None
         )
-        self.padding_bytes += footprint - body.stored_bytes - FRAME_HEADER_BYTES
-        self.prepare_ns += perf_counter_ns() - begun
+        self.counters.padding_bytes += footprint - body.stored_bytes - FRAME_HEADER_BYTES
+        self.counters.prepare_ns += perf_counter_ns() - begun
         self._write(frame)
 
     def _begin_segment(self) -> None:
@@ -265,17 +264,15 @@ class CommitDriver:
         if not self._sync_writes and core.written_position > core.durable_position:
             self.sync()
         core.segment_ready(
-            self.place.begin_segment(position=core.position, first_lsn=core.appended_lsn + 1, chain=core.chain)
+            self.place.begin_segment(
+                position=core.position, first_lsn=core.appended_lsn + 1, chain=core.chain
+            )
         )
 
     def _write(self, frame: SealedFrame) -> None:
         begun = perf_counter_ns()
         self.place.write(frame, sync=self._sync_writes)
-        self.write_ns += perf_counter_ns() - begun
-        self.frames_written += 1
-        self.frame_bytes += frame.footprint
-        self.user_bytes += frame.user_bytes
-        self.syncs += self._sync_writes
+        self.counters.wrote(frame, perf_counter_ns() - begun, self._sync_writes)
         with self._lock:
             acknowledged = self.core.written(frame, durable=self._sync_writes)
         if self._sync_writes and acknowledged:
@@ -292,7 +289,7 @@ class CommitDriver:
             deliver = observed and frame.count > 0
             for ticket in frame.submissions:
                 if ticket.waiter is not None:
-                    ticket.waiter.release()
+                    open_gate(ticket.waiter)
                 if ticket.callbacks is not None:
                     deliver = True
             if deliver:
@@ -333,7 +330,7 @@ class CommitDriver:
             except StorageError as error:
                 self._fail(error)
                 raise
-            self.syncs += 1
+            self.counters.syncs += 1
             with self._lock:
                 self.core.synced(point)
             self.place.publish(self.core.durable_position, self.core.durable_lsn)
@@ -358,7 +355,7 @@ class CommitDriver:
         try:
             if not core.needs_segment(core.alignment * 2):
                 self._write(core.seal_mark(self._clock_us()))
-                self.marks_written += 1
+                self.counters.marks_written += 1
         except StorageError as error:
             self._fail(error)
         finally:
@@ -373,21 +370,21 @@ class CommitDriver:
         self._lock.release()
         return True
 
-    def wait_idle(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is queued or being written; False after `timeout` seconds."""
+    def wait_acked(self) -> None:
+        """Wait until everything that was queued before this call is acknowledged, or the log has failed."""
         with self._lock:
-            self._changed_waiters += 1
-            try:
-                return self._changed.wait_for(lambda: not self._leading and not self.core.pending, timeout)
-            finally:
-                self._changed_waiters -= 1
+            target = self.core.queued_lsn
+        self._news.wait_for(lambda: self.core.acked_lsn >= target or self._is_idle())
+
+    def _is_idle(self) -> bool:
+        return not self._leading and not self.core.pending
 
     def stop(self, refusal: WalkitError) -> None:
         """Refuse new work, finish what is queued, end the threads. Callbacks still queued are delivered."""
         with self._lock:
             if self.refusal is None:
                 self.refusal = refusal
-        self.wait_idle()
+        self._news.wait_for(self._is_idle)
         self._stopping = True
         if self._committer is not None:
             self._committer_gate.release()
@@ -400,6 +397,6 @@ class CommitDriver:
     def after_fork(self, refusal: WalkitError) -> None:
         """In a forked child: refuse everything, and forget locks that a thread of the parent may have held."""
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._news = News(self._lock)
         self.refusal = refusal
         self._stopping = True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 from _thread import allocate_lock
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from walkit.commit.frame import SealedFrame
 from walkit.errors import CommitFailedError
@@ -14,9 +15,16 @@ from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE
 from walkit.record import AppendResult
 
+if TYPE_CHECKING:
+    from walkit.commit.core import OrderingCore
+
 
 class TicketHost(Protocol):
     """What a ticket asks of the driver that took it."""
+
+    @property
+    def core(self) -> OrderingCore[Any]:
+        """The core whose marks an error names."""
 
     def attach_waiter(self, ticket: Ticket) -> Any:
         """Return a lock that is released when the ticket is done; None where it is done already."""
@@ -38,6 +46,11 @@ class LoopWaiter:
         """Resolve the future; on the loop's thread only."""
         if not self.future.done():
             self.future.set_result(None)
+
+    def wake_from_anywhere(self) -> None:
+        """Resolve the future soon, from any thread; does nothing once the loop is closed, and nobody waits on it."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.wake)
 
 
 TicketCallback = LoopWaiter | Callable[["Ticket"], object]
@@ -61,6 +74,7 @@ class Ticket:
         "host",
         "key",
         "kind",
+        "promoted",
         "size_bytes",
         "timestamp",
         "value",
@@ -82,6 +96,7 @@ class Ticket:
         self.frame: SealedFrame | None = None
         self.waiter: Any = None
         self.can_lead = False
+        self.promoted = False
         self.callbacks: list[TicketCallback] | None = None
 
     def done(self) -> bool:
@@ -97,7 +112,7 @@ class Ticket:
         self._wait(timeout)
         error = self._error()
         if error is not None:
-            raise error from (self.frame.error if self.frame is not None else None)
+            raise error
         return self.outcome()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -111,17 +126,23 @@ class Ticket:
 
     def __await__(self) -> Generator[Any, None, AppendResult]:
         """Wait without blocking the event loop."""
+        yield from self.settled()
+        return self.result(0)
+
+    def settled(self) -> Generator[Any, None, None]:
+        """Wait without blocking the event loop until the ticket is done, whatever became of it."""
         if not self.done():
             waiter = LoopWaiter(asyncio.get_running_loop())
             self.host.attach_callback(self, waiter)
             yield from waiter.future.__await__()
-        return self.result(0)
 
     def outcome(self) -> AppendResult:
         """Return where the records are; only once they are acknowledged."""
         frame = self.frame
         assert frame is not None
-        return AppendResult(self.first_lsn, self.first_lsn + self.count - 1, frame.position, frame.next_position)
+        return AppendResult(
+            self.first_lsn, self.first_lsn + self.count - 1, frame.position, frame.next_position
+        )
 
     def _wait(self, timeout: float | None) -> None:
         if self.done():
@@ -138,10 +159,15 @@ class Ticket:
         if frame is None or frame.error is None:
             return None
         if frame.state == "refused":
-            return copy.copy(frame.error)
-        return CommitFailedError(
-            f"the write failed ({frame.error}); whether the records survive is known only after opening again"
+            refused = copy.copy(frame.error)
+            refused.__cause__ = frame.error.__cause__
+            return refused
+        failed = CommitFailedError(
+            f"the write failed ({frame.error}); whether the records survive is known only after opening again",
+            acked_lsn=self.host.core.acked_lsn,
         )
+        failed.__cause__ = frame.error
+        return failed
 
 
 class ManyTicket(Ticket):
@@ -161,6 +187,14 @@ def new_gate() -> Any:
     gate = allocate_lock()
     gate.acquire()
     return gate
+
+
+def open_gate(gate: Any) -> None:
+    """Let through who waits at a gate; one that is open already (its caller was handed the lead, too) stays open."""
+    try:
+        gate.release()
+    except RuntimeError:
+        return
 
 
 def gather(tickets: Iterable[Ticket]) -> tuple[Columns, int]:

@@ -52,4 +52,3 @@ class CommitTimer:
         self._event.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-

@@ -1,4 +1,4 @@
-"""The main job: a million operations of real flights through the log, a kill, a replay, and an oracle that checks all."""
+"""The main job: operations of real flights through the log, a kill, a replay, and an oracle that checks all."""
 
 from __future__ import annotations
 

@@ -34,11 +34,11 @@ def write_report(result: DemoResult) -> Path:
 def report_html(result: DemoResult) -> str:
     """Return the whole report as one HTML document; plotly.js stands in it, so it can be read offline."""
     held = sum(c.ok for c in result.checks)
+    mark = "ok" if result.ok else "wrong"
     verdict = "every check held" if result.ok else "NOT every check held"
     body = [
         "<h1>walkit demo</h1>",
-        f"<p>{held} of {len(result.checks)} checks held: "
-        f"<span class='{'ok' if result.ok else 'wrong'}'>{verdict}</span></p>",
+        f"<p>{held} of {len(result.checks)} checks held: <span class='{mark}'>{verdict}</span></p>",
         _warnings(result),
         _checks(result),
         "<h2>1. Driven by concurrent writers</h2>",
@@ -70,9 +70,13 @@ def _warnings(result: DemoResult) -> str:
     system = None if machine is None else machine.file_system
     if system is None:
         return "<p>The file system is not known.</p>"
-    where = f"<p>Logs on <code>{escape(system.type or "?")}</code>, mounted at <code>{escape(system.mount_point or "?")}</code>.</p>"
+    kind, mount = escape(system.type or "?"), escape(system.mount_point or "?")
+    where = f"<p>Logs on <code>{kind}</code>, mounted at <code>{mount}</code>.</p>"
     if system.tmpfs:
-        return where + "<p class='warning'>This is tmpfs: sync means nothing here, and the figures say nothing.</p>"
+        return (
+            where
+            + "<p class='warning'>This is tmpfs: sync means nothing here, and the figures say nothing.</p>"
+        )
     return where
 
 
@@ -106,15 +110,18 @@ def _killed(result: DemoResult) -> str:
     return (
         f"<p>The writing process was killed with SIGKILL {outcome.killed_after_s or 0:.2f} s after its first "
         f"acknowledgement: {int(outcome.acknowledged.sum()):,} operations were acknowledged, up to "
-        f"{int(outcome.submitted.sum()):,} may have been submitted. SIGKILL shows safety against a crash of the process "
-        "only: the page cache survives it.</p>"
+        f"{int(outcome.submitted.sum()):,} may have been submitted. SIGKILL shows safety against a crash of the "
+        "process only: the page cache survives it.</p>"
     )
 
 
 def _figures(result: DemoResult) -> list[str]:
     if result.drive is None:
         return []
-    return [_figure(plots.throughput_timeline(result.drive)), _figure(plots.latency_distribution(result.drive))]
+    return [
+        _figure(plots.throughput_timeline(result.drive)),
+        _figure(plots.latency_distribution(result.drive)),
+    ]
 
 
 def _recovery_figures(result: DemoResult) -> list[str]:

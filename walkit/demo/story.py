@@ -120,7 +120,9 @@ def tell(
         workload = Workload(operations=operations, writers=writers)
         stream = result.stream = workload.stream()
         table = operation_table(flights)
-        teller.say(f"   {len(flights):,} flights; {len(stream):,} operations in {stream.group_count:,} transactions")
+        teller.say(
+            f"   {len(flights):,} flights; {len(stream):,} operations in {stream.group_count:,} transactions"
+        )
     with teller.step(f"drive them into a Store with {writers} writers"):
         _drive(result, workload, stream, table, progress)
         run = result.drive
@@ -163,7 +165,9 @@ def _clear(out: Path) -> None:
     """Make the folder, or clear what an earlier demo left in it; refuse any other folder that is not empty."""
     if out.exists() and any(out.iterdir()):
         if not (out / MARKER).exists():
-            raise OptionsError(f"{out} is not empty and was not made by the demo; give another folder", option="out")
+            raise OptionsError(
+                f"{out} is not empty and was not made by the demo; give another folder", option="out"
+            )
         shutil.rmtree(out)
     out.mkdir(parents=True, exist_ok=True)
     (out / MARKER).write_text("made by walkit demo; the next one clears this folder\n")
@@ -200,7 +204,9 @@ def _kill_and_recover(
     child = ChildWriter(path, workload)
     goal = int(len(stream) * KILL_AT)
     child.start()
-    with tqdm(total=goal, desc="until the kill", unit=" records", unit_scale=True, disable=not progress) as bar:
+    with tqdm(
+        total=goal, desc="until the kill", unit=" records", unit_scale=True, disable=not progress
+    ) as bar:
         child.wait_for(goal, on_progress=lambda n: bar.update(min(n, goal) - bar.n))
         child.kill()
     outcome = result.outcome = child.outcome(stream)
@@ -210,7 +216,9 @@ def _kill_and_recover(
         last_lsn = store.log.acked_lsn
     run = child.recorder.finish(
         operations={"acknowledged": int(outcome.acknowledged.sum())},
-        end_ns=None if outcome.killed_after_s is None else child.recorder.start_ns + int(outcome.killed_after_s * 1e9),
+        end_ns=None
+        if outcome.killed_after_s is None
+        else child.recorder.start_ns + int(outcome.killed_after_s * 1e9),
     )
     result.killed = run
     run.save(result.out / "run-killed")
@@ -232,7 +240,10 @@ def _kill_and_recover(
         f"{int(acknowledged.sum()):,} acknowledged <= {last_lsn:,} recovered <= {int(submitted.sum()):,} submitted",
     )
     result.require(
-        "the log goes on after the recovery", _goes_on(path, recovered), len(recovered) + 1, "one more record, opened again"
+        "the log goes on after the recovery",
+        _goes_on(path, recovered),
+        len(recovered) + 1,
+        "one more record, opened again",
     )
 
 
@@ -264,7 +275,9 @@ def _replay_with_spark(result: DemoResult, stream: OperationStream, table: pd.Da
         recovered = dict(store.items())
     result.check(
         "the state that Spark replays from the recovered log",
-        compare_states(recovered, _spark_state(session, result.out / "killed-log"), subject="Spark, recovered log"),
+        compare_states(
+            recovered, _spark_state(session, result.out / "killed-log"), subject="Spark, recovered log"
+        ),
     )
 
 

@@ -185,20 +185,21 @@ def _from_plain(plain: dict[str, Any]) -> Manifest:
 
 
 def _checked(cls: type[T], plain: Any) -> T:
-    """Return a `cls` of these fields; TypeError or ValueError where one is not of its kind."""
+    """Return a `cls` of exactly these fields; TypeError or ValueError where one is not of its kind."""
     if not isinstance(plain, dict):
         raise TypeError(f"a {type(plain).__name__} stands where the fields of a {cls.__name__} belong")
-    for known in fields(cls):  # type: ignore[arg-type]
-        if known.name not in plain:
-            continue
-        value = plain[known.name]
+    known = fields(cls)  # type: ignore[arg-type]
+    if plain.keys() != {f.name for f in known}:
+        raise ValueError(f"a {cls.__name__} has unknown or missing fields")
+    for f in known:
+        value = plain[f.name]
         right = {
             "int": type(value) is int and 0 <= value < 1 << 64,
             "str": type(value) is str,
             "Mapping[str, Any]": type(value) is dict,
         }
-        if not right.get(str(known.type), True):
-            raise TypeError(f"{known.name} is a {type(value).__name__}, or a number that is not in 64 bits")
+        if not right.get(str(f.type), True):
+            raise TypeError(f"{f.name} is a {type(value).__name__}, or a number that is not in 64 bits")
     if "state" in plain:
         plain = {**plain, "state": SegmentState(plain["state"])}
     return cls(**plain)

@@ -21,9 +21,23 @@ from walkit.errors import LogClosedError, LogExistsError, LogLockedError, LogNot
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import DURABLE_CELL_BYTES
-from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, SegmentState, encode_manifest
+from walkit.format.manifest import (
+    MANIFEST_NAME,
+    LogEnd,
+    Manifest,
+    SegmentRecord,
+    SegmentState,
+    encode_manifest,
+)
 from walkit.log.holds import Hold, live_holds
-from walkit.log.manifest_store import DURABLE_NAME, LOCK_NAME, NEW_NAME, ManifestStore, load_manifest, write_whole
+from walkit.log.manifest_store import (
+    DURABLE_NAME,
+    LOCK_NAME,
+    NEW_NAME,
+    ManifestStore,
+    load_manifest,
+    write_whole,
+)
 from walkit.log.reader import LogView, Span
 from walkit.log.recovery import RecoveryPlan, apply_plan, make_plan, settle_unsealed
 from walkit.log.report import PhaseClock, RecoveryReport
@@ -50,10 +64,11 @@ class LogEngine:
         self.released: set[str] = set()
         self.followers: set[threading.Event] = set()
         self.closed = False
+        self.ended = False
         self.opened_at = time.time()
         self._lock = lock
         self._close_lock = threading.RLock()
-        self._trim_lock = threading.Lock()
+        self.trimming = threading.RLock()
 
     def start(self, plan: RecoveryPlan) -> None:
         """Apply the plan and make the commit path ready. Starts no thread and writes no segment."""
@@ -103,15 +118,13 @@ class LogEngine:
     @property
     def first_lsn(self) -> int:
         """The oldest LSN that can still be read."""
+        # The open segments first: one that is sealed meanwhile is in the manifest then, and not in neither.
+        open_segments = list(self.segments.open_segments)
         manifest = self.store.current
-        oldest = manifest.sealed[0].first_lsn if manifest.sealed else self._open_first()
+        sealed = manifest.sealed
+        begun = [s.header.first_lsn for s in open_segments if s.header is not None]
+        oldest = sealed[0].first_lsn if sealed else begun[0] if begun else manifest.end.last_lsn + 1
         return max(oldest, manifest.low_watermark + 1)
-
-    def _open_first(self) -> int:
-        for segment in list(self.segments.open_segments):
-            if segment.header is not None:
-                return segment.header.first_lsn
-        return self.store.current.end.last_lsn + 1
 
     def view(self) -> LogView:
         """Return what can be read now: all that is acknowledged."""
@@ -137,6 +150,7 @@ class LogEngine:
     def statistics(self) -> LogStatistics:
         """Return a frozen snapshot of the named metrics."""
         core, driver, manifest = self.core, self.driver, self.store.current
+        counters = driver.counters
         open_segments = list(self.segments.open_segments)
         open_bytes = sum(s.end_position - s.header.start_position for s in open_segments if s.header is not None)
         return LogStatistics(
@@ -146,14 +160,14 @@ class LogEngine:
             first_lsn=self.first_lsn,
             records_appended=core.appended_lsn - self.segments.epoch_began.last_lsn,
             records_acked=core.acked_lsn - self.segments.epoch_began.last_lsn,
-            user_bytes=driver.user_bytes,
-            frames_written=driver.frames_written,
-            frame_bytes=driver.frame_bytes,
-            padding_bytes=driver.padding_bytes,
-            marks_written=driver.marks_written,
-            syncs=driver.syncs,
-            write_ns=driver.write_ns,
-            prepare_ns=driver.prepare_ns,
+            user_bytes=counters.user_bytes,
+            frames_written=counters.frames_written,
+            frame_bytes=counters.frame_bytes,
+            padding_bytes=counters.padding_bytes,
+            marks_written=counters.marks_written,
+            syncs=counters.syncs,
+            write_ns=counters.write_ns,
+            prepare_ns=counters.prepare_ns,
             queue_records=core.pending_records,
             queue_bytes=core.pending_bytes,
             queue_bytes_max=driver.queue_bytes_max,
@@ -166,7 +180,7 @@ class LogEngine:
 
     def trim(self, up_to_lsn: int) -> int:
         """Move the low watermark and drop the segments wholly below it. Returns the new watermark."""
-        with self._trim_lock:
+        with self.trimming:
             limit = min(up_to_lsn, self.core.durable_lsn)
             dropped: list[SegmentRecord] = []
 
@@ -191,6 +205,8 @@ class LogEngine:
 
     def close(self) -> None:
         """Finish what is queued, seal, let go of everything. Closing twice does nothing; the lock is freed always."""
+        if self.closed and self.driver.delivery.is_current:
+            return  # the closing thread waits for this very callback
         with self._close_lock:
             if self.closed:
                 return
@@ -201,8 +217,11 @@ class LogEngine:
                 if self.holds:
                     self.store.update(lambda m: m.next(holds=live_holds(self, m)))
             finally:
+                with self.trimming:
+                    self.store.close()
                 _engines.discard(self)
                 self._lock.release()
+                self.ended = True
                 for follower in list(self.followers):
                     follower.set()
                 self.events.emit("walkit.log.close", location=self.storage.location)
@@ -213,6 +232,9 @@ class LogEngine:
         self.driver.after_fork(
             LogClosedError("this is a forked child's copy of the log; the parent has it open. Open it anew here")
         )
+        self.ended = True
+        self._close_lock, self.trimming = threading.RLock(), threading.RLock()
+        self.store.forget()
         self.segments.forget()
         self._lock.forget()
 
@@ -241,6 +263,8 @@ def open_engine(
             )
         try:
             created = not existed and MANIFEST_NAME not in storage.names()
+            if mode == "x" and not created:
+                raise LogExistsError(storage.location)
             manifest = _create(storage, options) if created else load_manifest(storage)
             _check_stored(manifest, options)
             mark = read_mark(storage)

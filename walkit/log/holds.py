@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from walkit.errors import GapError, LogClosedError
+from walkit.errors import GapError, LogClosedError, WalkitError
 from walkit.format.manifest import HoldRecord, Manifest
 
 if TYPE_CHECKING:
@@ -29,14 +29,20 @@ class Hold:
 
     def move(self, lsn: int) -> None:
         """Say that records below `lsn` are no longer needed. Saved with the next trim; never moves back."""
-        if self._engine.holds.get(self.name) is not self:
-            raise LogClosedError(f"the hold {self.name!r} was released")
+        if self._engine.closed or self._engine.holds.get(self.name) is not self:
+            what = "the log is closed" if self._engine.closed else f"the hold {self.name!r} was released"
+            raise LogClosedError(what)
         if lsn < self.first_lsn:
             raise ValueError(f"the hold {self.name!r} stands at {self.first_lsn} and does not move back to {lsn}")
         self.first_lsn = lsn
 
     def release(self) -> None:
-        """Give the claim up; durable on return. Releasing twice does nothing."""
+        """Give the claim up; durable on return. Releasing twice does nothing.
+
+        LogClosedError once the log is closed: the claim stands then until its lease is over.
+        """
+        if self._engine.closed:
+            raise LogClosedError(f"the log is closed; the hold {self.name!r} stands until its lease is over")
         if self._engine.holds.get(self.name) is self:
             del self._engine.holds[self.name]
             self._engine.released.add(self.name)
@@ -48,14 +54,21 @@ class Hold:
 
 def make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> Hold:
     """Take or take over the hold of this name; persisted on return. GapError where the record is gone already."""
-    if first_lsn < engine.first_lsn:
-        raise GapError(first_lsn, engine.first_lsn)
     if not name or lease_s <= 0:
         raise ValueError("a hold needs a name and a lease of more than 0 seconds")
-    hold = Hold(engine, name, first_lsn, lease_s)
-    engine.holds[name] = hold
-    engine.released.discard(name)
-    save_holds(engine)
+    with engine.trimming:
+        if first_lsn < engine.first_lsn:
+            raise GapError(first_lsn, engine.first_lsn)
+        hold, previous = Hold(engine, name, first_lsn, lease_s), engine.holds.get(name)
+        engine.holds[name] = hold
+        try:
+            save_holds(engine)
+        except WalkitError:
+            del engine.holds[name]
+            if previous is not None:
+                engine.holds[name] = previous
+            raise
+        engine.released.discard(name)
     return hold
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -20,6 +20,8 @@ Values: TypeAlias = "Sequence[Any] | pa.Array | pa.ChunkedArray"
 
 PUT = int(Kind.PUT)
 DELETE = int(Kind.DELETE)
+STAMP_MIN = to_microseconds(datetime.min.replace(tzinfo=UTC)) or 0
+STAMP_MAX = to_microseconds(datetime.max.replace(tzinfo=UTC)) or 0
 
 
 def as_bytes(value: Any, what: str) -> bytes:
@@ -29,9 +31,20 @@ def as_bytes(value: Any, what: str) -> bytes:
     if isinstance(value, str) or value is None:
         raise RecordTypeError(what, value)
     try:
-        return memoryview(value).tobytes()
-    except TypeError:
+        view = memoryview(value)
+        if view.format == "O":
+            raise TypeError  # numpy objects: the buffer holds addresses
+        return view.tobytes()
+    except (TypeError, ValueError, BufferError):
         raise RecordTypeError(what, value) from None
+
+
+def as_stamp(timestamp: datetime | int | None) -> int | None:
+    """Return microseconds since 1970; ValueError for what cannot be read back as a datetime, TypeError for others."""
+    stamp = to_microseconds(timestamp)
+    if stamp is not None and not STAMP_MIN <= stamp <= STAMP_MAX:
+        raise ValueError(f"timestamp={stamp}: microseconds since 1970, within the years 1 to 9999. Nothing was written")
+    return stamp
 
 
 def make_ticket(
@@ -53,7 +66,7 @@ def make_ticket(
     stamp = 0
     if timestamp is not None:
         kind |= HAS_TIMESTAMP
-        stamp = to_microseconds(timestamp) or 0
+        stamp = as_stamp(timestamp) or 0
     ticket = Ticket(host, kind, key, value, stamp)
     if ticket.size_bytes > limit_bytes:
         raise RecordTooLargeError(ticket.size_bytes, limit_bytes)

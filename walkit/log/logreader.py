@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator
 from types import TracebackType
 
-from walkit.errors import CorruptionError, GapError, LogClosedError, SegmentMissingError
+from walkit.errors import CorruptionError, GapError, LogClosedError
+from walkit.format.durable import DurableMark
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
@@ -21,6 +22,7 @@ from walkit.record import Record
 from walkit.storage.base import Storage
 
 POLL_S = 0.01
+VIEW_TRIES = 3
 
 
 def view_of(storage: Storage) -> tuple[LogView, int]:
@@ -29,13 +31,16 @@ def view_of(storage: Storage) -> tuple[LogView, int]:
     While a writer lives: all that its durable cell says is on stable storage. After its death: what recovery would
     keep, as the prefix policy decides it.
     """
-    for attempt in range(3):
+    for attempt in range(VIEW_TRIES):
         live = storage.is_locked(LOCK_NAME)
+        # The mark before the manifest: every segment that the mark reaches into is then in the manifest.
+        mark = read_mark(storage)
         manifest = load_manifest(storage)
         try:
-            view, last_lsn = _live_view(storage, manifest) if live else _settled_view(storage, manifest)
-        except SegmentMissingError:
-            if attempt == 2 or load_manifest(storage).generation == manifest.generation:
+            view, last_lsn = (_live_view if live else _settled_view)(storage, manifest, mark)
+        except CorruptionError:
+            # A writer that trims, or that began meanwhile, moves the log away from under this manifest.
+            if attempt == VIEW_TRIES - 1 or load_manifest(storage).generation == manifest.generation:
                 raise
             continue
         if live == storage.is_locked(LOCK_NAME) or live:
@@ -43,8 +48,7 @@ def view_of(storage: Storage) -> tuple[LogView, int]:
     return view, last_lsn
 
 
-def _live_view(storage: Storage, manifest: Manifest) -> tuple[LogView, int]:
-    mark = read_mark(storage)
+def _live_view(storage: Storage, manifest: Manifest, mark: DurableMark) -> tuple[LogView, int]:
     known = {e.id for e in manifest.lineage}
     end, last_lsn = manifest.end.position, manifest.end.last_lsn
     if mark.epoch_id in known and mark.position > end:
@@ -58,8 +62,8 @@ def _live_view(storage: Storage, manifest: Manifest) -> tuple[LogView, int]:
     return LogView(storage, manifest, tuple(spans)), last_lsn
 
 
-def _settled_view(storage: Storage, manifest: Manifest) -> tuple[LogView, int]:
-    findings = scan_log(storage, manifest, read_mark(storage))
+def _settled_view(storage: Storage, manifest: Manifest, mark: DurableMark) -> tuple[LogView, int]:
+    findings = scan_log(storage, manifest, mark)
     plan = make_plan(findings, "prefix")
     spans = [Span(s, s.end_position, s.last_lsn) for s in manifest.sealed]
     for step in plan.steps:
@@ -115,27 +119,20 @@ class LogReader(ReadSurface):
         return self._closed.is_set()
 
     def _now(self) -> tuple[LogView, int]:
+        """See ReadSurface."""
         if self.closed:
             raise LogClosedError(f"the reader of {self.location} is closed")
         return view_of(self._storage)
 
-    def _view(self) -> LogView:
-        return self._now()[0]
-
-    def _readable_lsn(self) -> int:
-        return self._now()[1]
-
     @property
     def first_lsn(self) -> int:
         """The oldest LSN that can be read now."""
-        view, last_lsn = self._now()
-        oldest = view.spans[0].record.first_lsn if view.spans else last_lsn + 1
-        return max(oldest, view.manifest.low_watermark + 1)
+        return self._now()[0].first_lsn
 
     @property
     def durable_lsn(self) -> int:
         """The last LSN that can be read now."""
-        return self._readable_lsn()
+        return self._now()[1]
 
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
         """Yield records from `first_lsn` on, and go on as the writer makes more durable; polls its durable cell.
@@ -147,8 +144,8 @@ class LogReader(ReadSurface):
         news_at = time.monotonic()
         while not self.closed:
             view, newest = self._now()
-            if wanted < self.first_lsn:
-                raise GapError(wanted, self.first_lsn)
+            if wanted < view.first_lsn:
+                raise GapError(wanted, view.first_lsn)
             if wanted <= newest:
                 yield from view.records(wanted, newest)
                 wanted = newest + 1
@@ -180,7 +177,7 @@ class LogReader(ReadSurface):
         return report_html(
             f"reader of {self.location}",
             [
-                ("LSN", f"{self.first_lsn:,} to {last_lsn:,}"),
+                ("LSN", f"{view.first_lsn:,} to {last_lsn:,}"),
                 ("segments", f"{len(view.spans):,}"),
                 ("bytes of frames", f"{sum(s.end_position - s.record.start_position for s in view.spans):,}"),
             ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from walkit.errors import CorruptionError, LogNotFoundError, NotALogError, StorageError
+from walkit.errors import CorruptionError, LogClosedError, LogNotFoundError, NotALogError, StorageError
 from walkit.format.layout import MANIFEST_BYTES_MAX
 from walkit.format.manifest import MANIFEST_NAME, Manifest, decode_manifest, encode_manifest
 from walkit.storage.base import Storage
@@ -52,15 +52,28 @@ class ManifestStore:
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
         self._storage = storage
         self._lock = threading.Lock()
+        self._closed = False
         self.current = manifest
 
+    def close(self) -> None:
+        """Let no update begin any more, and wait for the one under way: the lock of the log may go to another writer."""
+        with self._lock:
+            self._closed = True
+
+    def forget(self) -> None:
+        """In a forked child: close without waiting for a thread that only the parent has."""
+        self._lock = threading.Lock()
+        self._closed = True
+
     def update(self, change: Callable[[Manifest], Manifest]) -> Manifest:
-        """Replace the manifest by `change` of it; durable on return.
+        """Replace the manifest by `change` of it; durable on return. LogClosedError once the log is closed.
 
         On a StorageError the log goes on with the manifest it had. The file may be either one then: the change must be
         such that it may be made again.
         """
         with self._lock:
+            if self._closed:
+                raise LogClosedError(f"the log at {self._storage.location} is closed; its manifest was not changed")
             manifest = change(self.current)
             if manifest is self.current:
                 return manifest

@@ -41,6 +41,12 @@ class LogView:
     manifest: Manifest
     spans: tuple[Span, ...]
 
+    @property
+    def first_lsn(self) -> int:
+        """The oldest LSN in the view; one more than the last where it is empty."""
+        oldest = self.spans[0].record.first_lsn if self.spans else self.manifest.end.last_lsn + 1
+        return max(oldest, self.manifest.low_watermark + 1)
+
     def frames(
         self, first_lsn: int, last_lsn: int | None = None, *, body: bool = True
     ) -> Iterator[tuple[FrameHeader, memoryview, str]]:

@@ -133,7 +133,11 @@ class SegmentSet:
             frame_bytes_max=self.options.frame_bytes_max,
             created_us=time.time_ns() // 1000,
         )
-        segment.file.write(0, [header.encode()], sync=True)
+        try:
+            segment.file.write(0, [header.encode()], sync=True)
+        except StorageError:
+            segment.file.close()
+            raise
         segment.header = header
         segment.end_position = position
         segment.last_lsn = first_lsn - 1
@@ -281,14 +285,22 @@ class SegmentSet:
     # -- sealing
 
     def seal(self, segment: OpenSegment) -> None:
+        """Seal this segment, after those before it: the manifest's end must never pass a segment that is not sealed.
+
+        A seal that failed is so made up for by the next one.
+        """
+        while segment in self.open_segments:
+            self._seal_one(self.open_segments[0])
+
+    def _seal_one(self, segment: OpenSegment) -> None:
         """Say in the manifest where a segment ends, once every frame in it is durable; then cut its unused space."""
         header = segment.header
         assert header is not None
         with segment.zero_lock:
             segment.overtaken = True
         if segment.unsynced or self.options.durability != "sync":
-            segment.unsynced = False
             segment.file.sync()
+            segment.unsynced = False
         record = SegmentRecord(
             number=segment.number,
             state=SegmentState.SEALED,
@@ -306,34 +318,33 @@ class SegmentSet:
         )
         self.store.update(lambda m: with_sealed(m, record))
         with self._list_lock:
-            if segment in self.open_segments:
-                self.open_segments.remove(segment)
+            self.open_segments.remove(segment)
         self.events.emit("walkit.segment.seal", number=segment.number, end_position=segment.end_position)
-        segment.file.shorten(header.offset_of(segment.end_position))
-        segment.file.close()
+        try:
+            segment.file.shorten(header.offset_of(segment.end_position))
+        finally:
+            segment.file.close()
 
     def close(self, *, poisoned: bool) -> None:
         """Seal what is open and remove what was prepared; a poisoned log is left to recovery as it is."""
         self.upkeep.close()
         spare, self._spare = self._spare, None
-        if not poisoned:
-            for segment in list(self.open_segments):
-                self.seal(segment)
-            if spare is not None:
-                self._drop_spare(spare)
-        else:
-            for segment in self.open_segments:
+        try:
+            if not poisoned:
+                for segment in list(self.open_segments):
+                    self.seal(segment)
+                if spare is not None:
+                    self._drop_spare(spare)
+        finally:
+            for segment in [*self.open_segments, *([spare] if spare is not None else [])]:
                 segment.file.close()
-            if spare is not None:
-                spare.file.close()
-        if self._cell is not None:
-            self._cell.close()
+            if self._cell is not None:
+                self._cell.close()
 
     def _drop_spare(self, spare: OpenSegment) -> None:
         self.store.update(
             lambda m: m.next(segments=tuple(s for s in m.segments if s.number != spare.number))
         )
-        spare.file.close()
         self.storage.remove(segment_name(spare.number))
 
     def forget(self) -> None:

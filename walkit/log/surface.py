@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 class ReadSurface:
     """What every log can be asked to read. Bounds are LSNs, inclusive; None is the oldest and the newest there is."""
 
-    def _view(self) -> LogView:
-        raise NotImplementedError
-
-    def _readable_lsn(self) -> int:
+    def _now(self) -> tuple[LogView, int]:
+        """Return what can be read at this moment, and its last LSN; LogClosedError once closed."""
         raise NotImplementedError
 
     @property
@@ -29,25 +27,27 @@ class ReadSurface:
         """The oldest LSN that can still be read; one more than the last where the log is empty."""
         raise NotImplementedError
 
-    def _bounds(self, first_lsn: int | None, last_lsn: int | None) -> tuple[int, int]:
-        oldest, newest = self.first_lsn, self._readable_lsn()
+    def _range(self, first_lsn: int | None, last_lsn: int | None) -> tuple[LogView, int, int]:
+        """Return (view, first, last): all of one moment, so that a trim in between is a GapError and never a skip."""
+        view, newest = self._now()
+        oldest = view.first_lsn
         first = oldest if first_lsn is None else max(first_lsn, 1)
         if first < oldest:
             raise GapError(first, oldest)
-        return first, newest if last_lsn is None else min(last_lsn, newest)
+        return view, first, newest if last_lsn is None else min(last_lsn, newest)
 
     def read(self, first_lsn: int | None = None, last_lsn: int | None = None) -> Iterator[Record]:
         """Yield the records of [first_lsn, last_lsn] as they are at the call; every frame is verified.
 
         GapError at the call where `first_lsn` has been trimmed; CorruptionError when the damage is reached.
         """
-        first, last = self._bounds(first_lsn, last_lsn)
-        return self._view().records(first, last) if first <= last else iter(())
+        view, first, last = self._range(first_lsn, last_lsn)
+        return view.records(first, last) if first <= last else iter(())
 
     def read_batches(self, first_lsn: int | None = None, last_lsn: int | None = None) -> pa.RecordBatchReader:
         """Return the same records as Arrow batches of `walkit.RECORD_SCHEMA`, streamed."""
-        first, last = self._bounds(first_lsn, last_lsn)
-        batches = self._view().batches(first, last) if first <= last else iter(())
+        view, first, last = self._range(first_lsn, last_lsn)
+        batches = view.batches(first, last) if first <= last else iter(())
         return pa.RecordBatchReader.from_batches(RECORD_SCHEMA, batches)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:

@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any
 
 from walkit.commit.ticket import ManyTicket, Ticket, TicketHost
-from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError
-from walkit.log.intake import DELETE, PUT, as_bytes, transaction_ticket
-from walkit.record import AppendResult, to_microseconds
+from walkit.errors import LogClosedError
+from walkit.log.intake import DELETE, PUT, as_bytes, as_stamp, transaction_ticket
+from walkit.record import AppendResult
 
 
 class Transaction:
@@ -27,7 +27,7 @@ class Transaction:
         self._limit_bytes = limit_bytes
         self._append = append
         self._operations: list[tuple[int, bytes | None, bytes | None, int | None]] = []
-        self._open = False
+        self._open = self._used = False
         self.result: AppendResult | None = None
 
     def _add(self, kind: int, key: Any, value: Any, timestamp: datetime | int | None) -> None:
@@ -38,7 +38,7 @@ class Transaction:
                 kind,
                 None if key is None else as_bytes(key, "key"),
                 None if value is None else as_bytes(value, "value"),
-                to_microseconds(timestamp),
+                as_stamp(timestamp),
             )
         )
 
@@ -62,9 +62,9 @@ class Transaction:
         return len(self._operations)
 
     def __enter__(self) -> Transaction:
-        if self._open or self.result is not None:
+        if self._used:
             raise LogClosedError("a transaction is used once")
-        self._open = True
+        self._open = self._used = True
         return self
 
     def __exit__(
@@ -101,8 +101,7 @@ class TicketGroup:
         for ticket in self._tickets:
             error = ticket.exception(timeout)
             if error is not None:
-                if isinstance(error, CommitFailedError | LogPoisonedError | LogClosedError):
-                    error.acknowledged_prefix = self.acknowledged
+                vars(error)["acknowledged_prefix"] = self.acknowledged
                 return error
         return None
 
@@ -122,13 +121,14 @@ class TicketGroup:
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call `callback(self)` on the delivery thread once the last frame is done."""
-        if self._tickets:
-            self._tickets[-1].add_done_callback(lambda _: callback(self))
-        else:
+        if not self._tickets:
             callback(self)
+            return
+        last = next((t for t in reversed(self._tickets) if not t.done()), self._tickets[-1])
+        last.add_done_callback(lambda _: callback(self))
 
     def __await__(self) -> Generator[Any, None, AppendResult]:
         """Wait without blocking the event loop."""
         for ticket in self._tickets:
-            yield from ticket.__await__()
+            yield from ticket.settled()
         return self.result(0)

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from walkit.errors import StorageError
+from walkit.errors import WalkitError
 from walkit.events import EventSink
 
 _ORDER = {"seal": 0, "prepare": 1, "zero": 2}
@@ -15,7 +15,7 @@ _ORDER = {"seal": 0, "prepare": 1, "zero": 2}
 class Upkeep:
     """Runs jobs one after the other on one thread, which starts with the first job; sealing goes before zeroing.
 
-    A job that fails with a StorageError is reported as an event and dropped: whoever needs its result does the work
+    A job that fails with a WalkitError is reported as an event and dropped: whoever needs its result does the work
     again, and is told the error then.
     """
 
@@ -60,7 +60,7 @@ class Upkeep:
             kind, job = taken
             try:
                 job()
-            except StorageError as error:
+            except WalkitError as error:
                 self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
 
     def drain(self) -> None:

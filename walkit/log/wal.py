@@ -13,20 +13,26 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
+from walkit.commit.frame import SealedFrame
 from walkit.commit.ticket import LoopWaiter, ManyTicket, Ticket
 from walkit.config import LogOptions
-from walkit.errors import CommitFailedError, GapError, LogClosedError, LogFullError, LogPoisonedError, WalkitError
+from walkit.errors import (
+    CommitFailedError,
+    GapError,
+    LogFullError,
+    WalkitError,
+)
 from walkit.log.engine import LogEngine
 from walkit.log.holds import LEASE_S_DEFAULT, Hold, make_hold
 from walkit.log.intake import DELETE, PUT, Values, make_ticket, many_tickets
 from walkit.log.observe import DurableFrames, Observation
 from walkit.log.reader import LogView
+from walkit.log.report import RecoveryReport
 from walkit.log.show import log_html
 from walkit.log.surface import ReadSurface
 from walkit.log.transaction import TicketGroup, Transaction
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
-from walkit.log.report import RecoveryReport
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 _exiting = threading.Event()
@@ -90,6 +96,8 @@ class WriteAheadLog(ReadSurface):
         except TimeoutError:
             if self._driver.withdraw(ticket):
                 raise TimeoutError("not written in time; nothing of it was written") from None
+            if ticket.done():
+                return ticket.result(0)
             raise CommitFailedError(
                 "the write was under way when the time was over; it may still become durable",
                 acked_lsn=self.acked_lsn,
@@ -115,7 +123,12 @@ class WriteAheadLog(ReadSurface):
             self._enqueue_slowly(ticket)
         return ticket
 
-    def _enqueue_slowly(self, ticket: Ticket) -> None:
+    def _enqueue_slowly(self, ticket: Ticket, *, wait: bool = False) -> None:
+        """Queue a ticket when there is room; with `wait` whatever `on_full` says, also on an event loop."""
+        if wait:
+            while not self._driver.enqueue(ticket):
+                self._driver.wait_for_room(ticket.size_bytes, None)
+            return
         if _on_event_loop():
             limit = self._engine.options.queue_bytes_max
             raise LogFullError(
@@ -129,11 +142,25 @@ class WriteAheadLog(ReadSurface):
                 return
 
     def submit_many(self, values: Values, keys: Values | None = None) -> TicketGroup:
-        """Queue many records and return one ticket for all of them; not atomic where they need several frames."""
+        """Queue many records and return one ticket for all of them; not atomic where they need several frames.
+
+        Blocks and refuses as `submit` does; once a part is queued, a refusal of the rest is told by the ticket.
+        """
+        return self._queue_many(values, keys, wait=False)
+
+    def _queue_many(self, values: Values, keys: Values | None, *, wait: bool) -> TicketGroup:
+        self._refuse_closed()
         tickets: list[ManyTicket] = []
         for ticket in many_tickets(self._driver, self._limit_bytes, values, keys, MANY_FRAME_BYTES):
-            if not self._driver.enqueue(ticket):
-                self._enqueue_slowly(ticket)
+            try:
+                if not self._driver.enqueue(ticket):
+                    self._enqueue_slowly(ticket, wait=wait and bool(tickets))
+            except WalkitError as error:
+                if not tickets:
+                    raise
+                SealedFrame.refused([ticket], error)
+                tickets.append(ticket)
+                break
             tickets.append(ticket)
         return TicketGroup(tickets, self.acked_lsn, self._engine.core.position)
 
@@ -141,20 +168,10 @@ class WriteAheadLog(ReadSurface):
         """Append many records (a list of bytes, or an Arrow binary array) and return when all are acknowledged.
 
         Not atomic: an error carries `acknowledged_prefix`, the number of records of this call that were acknowledged.
-        The records of other callers may stand between them.
+        The records of other callers may stand between them. Waits for room, but for `on_full="raise"` and a queue that
+        is full before any of these records is in it.
         """
-        tickets: list[ManyTicket] = []
-        try:
-            for ticket in many_tickets(self._driver, self._limit_bytes, values, keys, MANY_FRAME_BYTES):
-                if not self._driver.enqueue(ticket):
-                    self._enqueue_slowly(ticket)
-                tickets.append(ticket)
-        except (LogPoisonedError, LogClosedError) as error:
-            group = TicketGroup(tickets, self.acked_lsn, self._engine.core.position)
-            group.exception()
-            error.acknowledged_prefix = group.acknowledged
-            raise
-        return TicketGroup(tickets, self.acked_lsn, self._engine.core.position).result()
+        return self._queue_many(values, keys, wait=True).result()
 
     async def append_async(
         self, value: Any, key: Any = None, timestamp: datetime | int | None = None
@@ -172,9 +189,8 @@ class WriteAheadLog(ReadSurface):
         return ticket.result(0)
 
     async def _room_async(self) -> None:
-        loop = asyncio.get_running_loop()
-        waiter = LoopWaiter(loop)
-        self._driver.on_room(lambda: loop.call_soon_threadsafe(waiter.wake))
+        waiter = LoopWaiter(asyncio.get_running_loop())
+        self._driver.on_room(waiter.wake_from_anywhere)
         await waiter.future
 
     def transaction(self) -> Transaction:
@@ -184,20 +200,16 @@ class WriteAheadLog(ReadSurface):
     def sync(self) -> int:
         """Make everything that was appended before this call durable; return the durable LSN."""
         self._refuse_closed()
-        target = self._engine.core.appended_lsn
-        if self._engine.core.pending or self._engine.core.acked_lsn < target:
-            self._driver.wait_idle()
+        self._driver.wait_acked()
         self._driver.sync()
         return self.durable_lsn
 
     # -- reading
 
-    def _view(self) -> LogView:
+    def _now(self) -> tuple[LogView, int]:
         self._refuse_closed()
-        return self._engine.view()
-
-    def _readable_lsn(self) -> int:
-        return self.acked_lsn
+        newest = self.acked_lsn
+        return self._engine.view(), newest
 
     def _refuse_closed(self) -> None:
         if self._engine.closed:
@@ -206,27 +218,32 @@ class WriteAheadLog(ReadSurface):
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
         """Yield records from `first_lsn` on, and go on with new ones as they are acknowledged.
 
-        Ends when the log is closed or, with `timeout`, after that many seconds without a new record. GapError where a
-        record has been trimmed before it was yielded: never a skip.
+        Ends when the log is closed, after its last record, or, with `timeout`, after that many seconds without a new
+        record. GapError where a record has been trimmed before it was yielded: never a skip.
         """
+        self._refuse_closed()
+        return self._follow(max(first_lsn, 1), timeout)
+
+    def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
+        engine = self._engine
         news = threading.Event()
-        observation = self.observe(lambda _: news.set())
-        self._engine.followers.add(news)
+        engine.followers.add(news)
+        observation = Observation(engine, lambda _: news.set())
         try:
-            wanted = max(first_lsn, 1)
             while True:
                 news.clear()
-                closed = self._engine.closed
-                newest = self.acked_lsn
-                if wanted < self.first_lsn:
-                    raise GapError(wanted, self.first_lsn)
+                ended = engine.ended
+                newest = engine.core.acked_lsn
+                view = engine.view()
+                if wanted < view.first_lsn:
+                    raise GapError(wanted, view.first_lsn)
                 if wanted <= newest:
-                    yield from self._engine.view().records(wanted, newest)
+                    yield from view.records(wanted, newest)
                     wanted = newest + 1
-                elif closed or not news.wait(timeout):
+                elif ended or not news.wait(timeout):
                     return
         finally:
-            self._engine.followers.discard(news)
+            engine.followers.discard(news)
             observation.close()
 
     # -- marks
@@ -283,6 +300,7 @@ class WriteAheadLog(ReadSurface):
 
         No lock is held, and the commit path does not wait; a callback that raises is reported as an event.
         """
+        self._refuse_closed()
         return Observation(self._engine, callback)
 
     def hold(self, name: str, first_lsn: int, lease_s: float = LEASE_S_DEFAULT) -> Hold:

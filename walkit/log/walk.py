@@ -95,7 +95,7 @@ class FrameWalk:
     def _at(self, size: int) -> int:
         """Make `size` bytes at the current position available in the buffer; return their offset there."""
         at = self.position - self._buffer_position
-        if 0 <= at and at + size <= len(self._buffer):
+        if at >= 0 and at + size <= len(self._buffer):
             return at
         wanted = max(size, READ_BYTES if self.body else 64 * 1024)
         wanted = min(wanted, self.end_position - self.position)

@@ -16,7 +16,6 @@ from walkit.errors import MissingExtraError
 if importlib.util.find_spec("pyspark") is None:
     raise MissingExtraError("spark", "pyspark")
 
-from walkit.spark.archive import make_archive
 from walkit.spark.java import JavaHome, JavaNotFoundError, find_java
 from walkit.spark.replay import replay
 from walkit.spark.session import SparkStartError, register, session
@@ -26,7 +25,6 @@ __all__ = [
     "JavaNotFoundError",
     "SparkStartError",
     "find_java",
-    "make_archive",
     "register",
     "replay",
     "session",

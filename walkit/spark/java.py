@@ -62,14 +62,13 @@ class JavaHome:
     """A Java that Spark can start.
 
     `path` is what `JAVA_HOME` has to be for Spark's launcher: the runtime itself, or the shim in front of it.
-    `runtime` is always the runtime. `hotspot` is True for OpenJDK's own virtual machine.
+    `runtime` is always the runtime.
     """
 
     path: Path
     version: str
     source: Source
     runtime: Path
-    hotspot: bool
 
     @property
     def major(self) -> int:
@@ -94,7 +93,6 @@ class _Answer:
 
     version: str
     home: Path
-    hotspot: bool
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -178,12 +176,7 @@ def _ask(java: Path, environ: Mapping[str, str]) -> _Answer | str:
     if done.returncode != 0 or version is None:
         return f"it does not tell its version (exit {done.returncode})"
     home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
-    machine = re.search(r"^\s*java\.vm\.name = (.+)$", text, re.MULTILINE)
-    return _Answer(
-        version[1],
-        Path(home[1].strip()) if home else java.resolve().parent.parent,
-        machine is not None and ("OpenJDK" in machine[1] or "HotSpot" in machine[1]),
-    )
+    return _Answer(version[1], Path(home[1].strip()) if home else java.resolve().parent.parent)
 
 
 def _home(source: Source, java: Path, answer: _Answer, environ: Mapping[str, str]) -> JavaHome:
@@ -192,7 +185,7 @@ def _home(source: Source, java: Path, answer: _Answer, environ: Mapping[str, str
     path = (
         runtime if _has_vector_module(runtime) else write_shim(runtime, answer.version, cache_folder(environ))
     )
-    return JavaHome(path=path, version=answer.version, source=source, runtime=runtime, hotspot=answer.hotspot)
+    return JavaHome(path=path, version=answer.version, source=source, runtime=runtime)
 
 
 def _has_vector_module(runtime: Path) -> bool:

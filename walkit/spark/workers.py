@@ -16,6 +16,8 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.sql.utils import is_remote
+
 import walkit
 
 if TYPE_CHECKING:
@@ -37,8 +39,11 @@ def package_parent() -> str:
 def make_importable(spark: SparkSession) -> None:
     """Send the package to the workers of a local session that cannot import it (`SparkContext.addPyFile`).
 
-    For other masters nothing is done: there walkit and what it needs have to be installed on the workers.
+    For other masters, and over Spark Connect, nothing is done: there walkit and what it needs have to be
+    installed on the workers.
     """
+    if is_remote():
+        return
     context = spark.sparkContext
     if (context.master or "").startswith("local") and not _importable(spark):
         context.addPyFile(str(_package_zip()))

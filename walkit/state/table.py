@@ -171,7 +171,7 @@ class KeyedTable:
 
     def checksum(self) -> int:
         """Return a hash of live keys and values in order of keys; LSNs are history and not in it. Sorts the keys."""
-        digest = blake2b(digest_size=8)
+        digest = blake2b(len(self._values).to_bytes(8, "little"), digest_size=8)
         for batch in _image(self._values, self._lsns):
             assert batch.keys is not None and batch.values is not None
             keys, values = batch.keys, batch.values

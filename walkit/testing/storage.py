@@ -19,13 +19,13 @@ See `StorageHooks` for the rest: other processes, small devices. What a power cu
 
 from __future__ import annotations
 
-from walkit.testing.storage_files import FileTests
+from walkit.testing.storage_files import FileTests, SpaceTests
 from walkit.testing.storage_hooks import StorageHooks
 from walkit.testing.storage_names import NameTests
-from walkit.testing.storage_sharing import SharingTests
+from walkit.testing.storage_sharing import CellTests, LockTests
 
-__all__ = ["StorageHooks", "StorageTests"]
+__all__ = ["CellTests", "FileTests", "LockTests", "NameTests", "SpaceTests", "StorageHooks", "StorageTests"]
 
 
-class StorageTests(FileTests, NameTests, SharingTests):
-    """All tests that a storage passes, whatever it is made of."""
+class StorageTests(FileTests, SpaceTests, NameTests, LockTests, CellTests):
+    """All tests that a storage passes, whatever it is made of; each base can be run alone too."""

@@ -15,7 +15,7 @@ from walkit.testing.storage_hooks import Refused, StorageHooks
 
 
 class FileTests(StorageHooks):
-    """Read, write, growth, space and closing."""
+    """Read, write, growth and closing."""
 
     def test_written_bytes_are_there(self, tmp_path: Path) -> None:
         """Writes with and without sync reach the file: read back past the code under test."""
@@ -30,7 +30,7 @@ class FileTests(StorageHooks):
         storage = self.created(tmp_path)
         self.raw_write(storage, "file", b"from elsewhere")
         for mode in ("read", "write"):
-            file = storage.open("file", mode)
+            file = self.opened(storage, "file", mode)
             assert (file.read(0, 100), file.size(), file.name) == (b"from elsewhere", 14, "file")
             file.close()
 
@@ -144,7 +144,7 @@ class FileTests(StorageHooks):
     def test_openings_of_one_file_agree(self, tmp_path: Path) -> None:
         """What one opening wrote, the others read at once; closing one leaves the others usable."""
         storage, file = self.with_file(tmp_path, b"one")
-        reader = self.reopen(storage).open("file", "read")
+        reader = self.opened(self.reopen(storage), "file", "read")
         file.write(0, [b"two"])
         assert reader.read(0, 3) == b"two"
         file.close()
@@ -153,7 +153,7 @@ class FileTests(StorageHooks):
     def test_a_reader_cannot_write(self, tmp_path: Path) -> None:
         """Every change through a file opened for reading is a StorageError and changes nothing."""
         storage, _ = self.with_file(tmp_path, b"kept")
-        reader = storage.open("file", "read")
+        reader = self.opened(storage, "file", "read")
         with Refused(errno.EBADF) as caught:
             reader.write(0, [b"lost"])
         with Refused(errno.EBADF):
@@ -210,6 +210,22 @@ class FileTests(StorageHooks):
         assert not wrong
         assert self.raw_read(storage, "file") == b"".join(bytes([i + 1]) * 100 for i in range(8)) * 20
 
+    def test_errors_are_data(self, tmp_path: Path) -> None:
+        """An error says what, where and why, and keeps errno and name through a pickle."""
+        storage = self.created(tmp_path)
+        with Refused(errno.ENOENT) as caught:
+            storage.open("missing", "read")
+        error = caught.error
+        twin = pickle.loads(pickle.dumps(error))  # noqa: S301 - the pickle is our own
+        assert (twin.errno, twin.name, str(twin)) == (errno.ENOENT, "missing", str(error))
+        assert "missing" in str(error)
+        assert storage.location in str(error)
+        assert isinstance(error, OSError)
+
+
+class SpaceTests(StorageHooks):
+    """A full disk, on a small device."""
+
     def test_a_full_disk_shows_in_allocate(self, tmp_path: Path) -> None:
         """On a small device, allocating too much is ENOSPC and keeps size and bytes; less still works afterwards."""
         with self.small_storage(tmp_path) as storage:
@@ -235,15 +251,3 @@ class FileTests(StorageHooks):
             file.close()
             assert refusals
             assert {error.errno for error in refusals} <= {errno.ENOSPC, errno.EIO}
-
-    def test_errors_are_data(self, tmp_path: Path) -> None:
-        """An error says what, where and why, and keeps errno and name through a pickle."""
-        storage = self.created(tmp_path)
-        with Refused(errno.ENOENT) as caught:
-            storage.open("missing", "read")
-        error = caught.error
-        twin = pickle.loads(pickle.dumps(error))  # noqa: S301 - the pickle is our own
-        assert (twin.errno, twin.name, str(twin)) == (errno.ENOENT, "missing", str(error))
-        assert "missing" in str(error)
-        assert storage.location in str(error)
-        assert isinstance(error, OSError)

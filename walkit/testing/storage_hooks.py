@@ -12,6 +12,7 @@ from typing import Self
 
 from walkit.errors import StorageError
 from walkit.storage import Storage, StorageFile
+from walkit.storage.base import OpenMode
 
 
 class StorageHooks:
@@ -58,10 +59,32 @@ class StorageHooks:
     def with_file(self, place: Path, data: bytes = b"", name: str = "file") -> tuple[Storage, StorageFile]:
         """Return a storage with one open, writable file that holds `data`."""
         storage = self.created(place)
-        file = storage.open(name, "create")
+        file = self.opened(storage, name, "create")
         if data:
             file.write(0, [data])
         return storage, file
+
+    def opened(self, storage: Storage, name: str, mode: OpenMode) -> StorageFile:
+        """Return an open file that is closed when the test is over."""
+        file = storage.open(name, mode)
+        self._to_close.append(file)
+        return file
+
+    def other_opening(self, storage: Storage) -> str:
+        """Return the source of `in_other_process`, or skip the test."""
+        opening = self.in_other_process(storage)
+        if opening is None:
+            skip("this storage is not shared between processes")
+        return opening or ""
+
+    def setup_method(self) -> None:
+        """Begin a test (called by pytest)."""
+        self._to_close: list[StorageFile] = []
+
+    def teardown_method(self) -> None:
+        """Close what the test opened (called by pytest)."""
+        for file in self._to_close:
+            file.close()
 
 
 def skip(reason: str) -> None:

@@ -101,7 +101,7 @@ class NameTests(StorageHooks):
     def test_replace_renames_over_what_is_there(self, tmp_path: Path) -> None:
         """The target has the source's bytes, the source is gone, and who had the old file open keeps it."""
         storage, file = self.with_file(tmp_path, b"old")
-        new = storage.open("new", "create")
+        new = self.opened(storage, "new", "create")
         new.write(0, [b"new bytes"])
         storage.replace("new", "file")
         assert storage.names() == ["file"]
@@ -163,7 +163,7 @@ class NameTests(StorageHooks):
         with Refused(errno.ENOENT) as caught:
             storage.remove("file")
         assert caught.error.name == "file"
-        assert storage.open("file", "create").size() == 0
+        assert self.opened(storage, "file", "create").size() == 0
 
     def test_sync_directory(self, tmp_path: Path) -> None:
         """The storage's folder and sub-folders can be synced; one that is not there is ENOENT."""
@@ -179,7 +179,7 @@ class NameTests(StorageHooks):
         storage, file = self.with_file(tmp_path, b"first")
         file.close()
         other = self.reopen(storage)
-        assert other.open("file", "read").read(0, 100) == b"first"
+        assert self.opened(other, "file", "read").read(0, 100) == b"first"
         other.replace("file", "moved")
         assert storage.names() == ["moved"]
         other.remove("moved")

@@ -26,8 +26,8 @@ sys.stdin.read()
 """
 
 
-class SharingTests(StorageHooks):
-    """Locks exclude, die with their process and survive a forked child; cells are seen everywhere at once."""
+class LockTests(StorageHooks):
+    """Locks exclude, die with their process and survive a forked child."""
 
     def test_a_lock_excludes_every_opening(self, tmp_path: Path) -> None:
         """The same object and another opening are refused with the holder's facts until the lock is released."""
@@ -107,7 +107,7 @@ class SharingTests(StorageHooks):
     def test_another_process_holds_the_lock(self, tmp_path: Path) -> None:
         """A child holds the lock: we are refused with its pid and command, see it held, and get it once it exits."""
         storage = self.created(tmp_path)
-        with OtherProcess(self._opening(storage), HOLD) as child:
+        with OtherProcess(self.other_opening(storage), HOLD) as child:
             assert child.line() == "free"
             holder = storage.lock("lock")
             assert isinstance(holder, LockHolder)
@@ -121,16 +121,16 @@ class SharingTests(StorageHooks):
         """We hold the lock: a child is refused; after our release the next child gets it."""
         storage = self.created(tmp_path)
         lock = taken(storage)
-        with OtherProcess(self._opening(storage), HOLD) as child:
+        with OtherProcess(self.other_opening(storage), HOLD) as child:
             assert child.line() == "held"
         lock.release()
-        with OtherProcess(self._opening(storage), HOLD) as child:
+        with OtherProcess(self.other_opening(storage), HOLD) as child:
             assert child.line() == "free"
 
     def test_a_killed_process_frees_its_lock(self, tmp_path: Path) -> None:
         """SIGKILL to the child that holds the lock: it is free as soon as the child is gone."""
         storage = self.created(tmp_path)
-        with OtherProcess(self._opening(storage), HOLD) as child:
+        with OtherProcess(self.other_opening(storage), HOLD) as child:
             assert child.line() == "free"
             child.kill()
             assert not storage.is_locked("lock")
@@ -168,10 +168,14 @@ class SharingTests(StorageHooks):
         storage = self.created(tmp_path)
         for forget in (True, False):
             source = HOLD_AND_FORK.format(forget=forget)
-            with OtherProcess(self._opening(storage), source) as parent:
+            with OtherProcess(self.other_opening(storage), source) as parent:
                 assert parent.line() == "forked"
                 parent.kill()
                 assert storage.is_locked("lock") is not forget
+
+
+class CellTests(StorageHooks):
+    """Cells are seen everywhere at once."""
 
     def test_a_missing_cell(self, tmp_path: Path) -> None:
         """A reader gets None for a cell that is not there or too short; a writer makes it, zeroed."""
@@ -232,7 +236,7 @@ for line in sys.stdin:
     cell.write(8, line.strip().encode())
     print("stored", flush=True)
 """
-        with OtherProcess(self._opening(storage), source) as child:
+        with OtherProcess(self.other_opening(storage), source) as child:
             for turn in range(3):
                 cell.write(0, b"parent %d" % turn)
                 child.tell(f"child  {turn}")
@@ -248,18 +252,12 @@ storage.cell("cell", 16, writable=True).write(0, b"last words")
 print("stored", flush=True)
 sys.stdin.read()
 """
-        with OtherProcess(self._opening(storage), source) as child:
+        with OtherProcess(self.other_opening(storage), source) as child:
             assert child.line() == "stored"
             child.kill()
         reader = storage.cell("cell", 16, writable=False)
         assert reader is not None
         assert reader.read() == b"last words" + bytes(6)
-
-    def _opening(self, storage: Storage) -> str:
-        opening = self.in_other_process(storage)
-        if opening is None:
-            skip("this storage is not shared between processes")
-        return opening or ""
 
 
 def taken(storage: Storage, name: str = "lock") -> StorageLock:

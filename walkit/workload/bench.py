@@ -186,7 +186,7 @@ def _submit(log: WriteAheadLog, value: bytes, seconds: float) -> BenchRow:
     began = perf_counter()
     while perf_counter() - began < seconds:
         for _ in range(99):
-            log.submit(value, KEY)
+            ticket = log.submit(value, KEY)
         at = perf_counter_ns()
         ticket = log.submit(value, KEY)
         ticket.add_done_callback(lambda _, at=at: done.append(perf_counter_ns() - at))  # type: ignore[misc]
@@ -222,8 +222,8 @@ def bench_write(
 ) -> BenchReport:
     """Measure every way in, one after the other, each on a fresh log, with the raw loop between them.
 
-    `path` is a folder on the device to measure (default: the folder for temporary files); nothing is left in it. Compare
-    rows of one report with each other, not with another report: machines drift.
+    `path` is a folder on the device to measure (default: the folder for temporary files); nothing is left in it.
+    Compare rows of one report with each other, not with another report: machines drift.
     """
     folder = tempfile.mkdtemp(prefix="walkit-bench-", dir=path)
     value = os.urandom(record_bytes)

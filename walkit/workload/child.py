@@ -90,7 +90,9 @@ def _run(writers: Writers, announcer: Announcer, recorder: RunRecorder, out: IO[
         alive = not writers.wait(REPORT_S)
         done = list(writers.done)
         bounds = [acked + WINDOW_GROUPS for acked in done]
-        out.write(json.dumps({"acked": done, "announced": bounds, "samples": _new_samples(threads, sent)}) + "\n")
+        out.write(
+            json.dumps({"acked": done, "announced": bounds, "samples": _new_samples(threads, sent)}) + "\n"
+        )
         out.flush()
         announcer.announce(bounds)
 
@@ -125,7 +127,9 @@ class ChildWriter:
         self.path = os.fspath(path)
         self.workload = workload
         self.durability = durability
-        self.recorder = RunRecorder("flights, until the kill", durability=durability, path=os.path.dirname(self.path))
+        self.recorder = RunRecorder(
+            "flights, until the kill", durability=durability, path=os.path.dirname(self.path)
+        )
         self._samples = self.recorder.thread()
         self._acked = [0] * workload.writers
         self._announced = [0] * workload.writers

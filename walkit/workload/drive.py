@@ -55,7 +55,9 @@ class Workload:
         return self.source if end == len(self.source) else self.source.select(np.arange(end, dtype=np.int64))
 
 
-def writer_of(target: WriteAheadLog | Store) -> tuple[Callable[[bytes, bytes], object], Callable[[bytes], object]]:
+def writer_of(
+    target: WriteAheadLog | Store,
+) -> tuple[Callable[[bytes, bytes], object], Callable[[bytes], object]]:
     """Return (put, delete) of a log or a Store."""
     if isinstance(target, WriteAheadLog):
         log = target
@@ -84,7 +86,9 @@ class Writers:
         self._may_begin = may_begin
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(target=self._write, args=(w, part, recorder.thread()), name=f"writer-{w}", daemon=True)
+            threading.Thread(
+                target=self._write, args=(w, part, recorder.thread()), name=f"writer-{w}", daemon=True
+            )
             for w, part in enumerate(parts)
         ]
 
@@ -113,7 +117,9 @@ class Writers:
             self.errors.append(error)
             self._stop.set()
 
-    def _write_part(self, writer: int, part: OperationStream, record: Callable[[int, int, int], None]) -> None:
+    def _write_part(
+        self, writer: int, part: OperationStream, record: Callable[[int, int, int], None]
+    ) -> None:
         put, delete = writer_of(self.target)
         keys, values, kinds = part.keys, part.values, part.kinds.tolist()
         done, stopped, may_begin = self.done, self._stop.is_set, self._may_begin
@@ -138,9 +144,13 @@ class Writers:
             done[writer] = group + 1
 
 
-def progress_ticks(writers: Writers, done: Callable[[], int], total: int, title: str, show: bool) -> Iterator[int]:
+def progress_ticks(
+    writers: Writers, done: Callable[[], int], total: int, title: str, show: bool
+) -> Iterator[int]:
     """Yield the records done so far, several times a second, until the writers have ended; draws a progress bar."""
-    with tqdm(total=total, desc=title, unit=" records", unit_scale=True, disable=not show, file=sys.stderr) as bar:
+    with tqdm(
+        total=total, desc=title, unit=" records", unit_scale=True, disable=not show, file=sys.stderr
+    ) as bar:
         while not writers.wait(PROGRESS_S):
             bar.update(done() - bar.n)
             yield done()
@@ -158,9 +168,9 @@ def drive(
 ) -> Run:
     """Drive a workload into a log or a Store and return the Run.
 
-    Interrupting (Ctrl-C, a stopped cell) lets each writer finish its group: the Run is marked `interrupted`, and the log
-    is as usable as before. An error of the log ends the run and is raised. `stream` gives the workload's operations
-    where they have been made already.
+    Interrupting (Ctrl-C, a stopped cell) lets each writer finish its group: the Run is marked `interrupted`, and
+    the log is as usable as before. An error of the log ends the run and is raised. `stream` gives the workload's
+    operations where they have been made already.
     """
     workload = workload or Workload()
     operations = workload.stream() if stream is None else stream
@@ -188,7 +198,12 @@ def drive(
     if writers.errors:
         raise writers.errors[0]
     return finish_run(
-        recorder, before, log.statistics(), operations=kinds_done(parts, writers), baseline=baseline, interrupted=interrupted
+        recorder,
+        before,
+        log.statistics(),
+        operations=kinds_done(parts, writers),
+        baseline=baseline,
+        interrupted=interrupted,
     )
 
 

@@ -253,7 +253,9 @@ class _Walked:
             self.first_lsn = None
 
 
-def next_frame(file: StorageFile, segment: SegmentHeader, position: int, end_position: int) -> FrameHeader | None:
+def next_frame(
+    file: StorageFile, segment: SegmentHeader, position: int, end_position: int
+) -> FrameHeader | None:
     """Return the first whole frame of this segment that stands where it says, from `position` on; None without one."""
     alignment = segment.alignment
     position = segment.start_position + align_up(position - segment.start_position, alignment)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from walkit.errors import WalkitError
 from walkit.format.frame import FrameHeader
@@ -76,13 +76,16 @@ class RangeVerdict:
         return {**{f.name: getattr(self, f.name) for f in fields(self)}, "verdict": self.verdict.value}
 
 
+SegmentUse: TypeAlias = Literal["sealed", "open", "prepared", "stray"]
+"""sealed: ends where the manifest says. open: holds frames. prepared: made ahead, unused. stray: not in the log."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentFacts:
     """One segment file: what the manifest and its own header say, and the worst verdict in it."""
 
     name: str
-    state: Literal["sealed", "open", "prepared", "stray"]
-    """sealed: ends where the manifest says. open: holds frames. prepared: made ahead, unused. stray: not in the log."""
+    state: SegmentUse
     epoch: int
     start_position: int
     end_position: int
@@ -238,7 +241,7 @@ class ScanReport:
         `intact` is <NA> where the body was not read. Memory grows with the number of frames: use `frame_rows()` for
         more than some millions. Raises MissingExtraError without pandas.
         """
-        from walkit.log.frametable import frames_to_pandas
+        from walkit.log.examine.frametable import frames_to_pandas
 
         return frames_to_pandas(self.frame_rows())
 

@@ -1,0 +1,62 @@
+"""What every test may use: the checkout's own files, and Hypothesis set to the same examples on every run of CI."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A deadline would fail a test because the machine is busy. In CI the examples are the same on each run.
+settings.register_profile("local", deadline=None, print_blob=True)
+settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
+settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "local"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkout:
+    """The project's files, without what git ignores."""
+
+    root: Path
+
+    def files(self, *suffixes: str) -> dict[str, str]:
+        """Text of the files that are committed, or would be, by path; binary files are left out."""
+        texts = {}
+        for name in self.names():
+            path = self.root / name
+            if name.endswith(suffixes or "") and path.is_file():
+                data = path.read_bytes()
+                if b"\0" not in data:
+                    texts[name] = data.decode()
+        return texts
+
+    def names(self) -> list[str]:
+        """Paths from the root, sorted. Without git (an unpacked source archive) every file is taken."""
+        command = [
+            "git",
+            "-c",
+            "safe.directory=*",
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ]
+        try:
+            listed = subprocess.run(command, cwd=self.root, check=True, capture_output=True, text=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            found = (path.relative_to(self.root) for path in self.root.rglob("*") if path.is_file())
+            return sorted(str(path) for path in found if not path.parts[0].startswith(".venv"))
+        return sorted(set(listed.split("\0")) - {""})
+
+
+@pytest.fixture(scope="session")
+def checkout() -> Checkout:
+    """This checkout."""
+    return Checkout(root=ROOT)

@@ -1,0 +1,262 @@
+"""The house rules that a program can see. Each checker is first shown to notice what it is there for."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Checkout
+
+# In this order: a room knows only itself and the rooms before it. walkit/__init__.py is the front door: it may import
+# every room, and only what stands above the rooms may come in through it.
+ROOMS = (
+    *("errors", "events", "metrics", "record", "config"),
+    *("format", "storage", "commit", "log", "state", "compaction", "store", "replication", "spark"),
+    *("measure", "simulate", "workload", "crashlab", "plots", "views", "demo", "cli"),
+)
+UPSTAIRS = ("testing", "__main__")  # may import every room; no room imports them
+THROUGH_THE_FRONT_DOOR = ("demo", "cli", *UPSTAIRS)
+HEAVY = ("pyspark", "panel", "bokeh", "plotly", "grpc", "pandas", "IPython", "hdrh", "tqdm.notebook")
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+MEASURED = ("walkit/", "pyspark_walkit/", "dashboards/", "scripts/")
+
+
+def room_of(path: str) -> str | None:
+    """The room of walkit/<room>.py or walkit/<room>/...; None for the front door."""
+    name = path.split("/")[1].removesuffix(".py")
+    return None if name == "__init__" else name
+
+
+def imported(path: str, source: str) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import: in functions, under TYPE_CHECKING, relative, and by import_module."""
+    package = path.removesuffix(".py").split("/")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{start}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in {"import_module", "__import__"}:
+                yield node.lineno, str(node.args[0].value)
+
+
+def misdirected(files: Mapping[str, str]) -> list[str]:
+    """Imports that go up the corridor, as "file:line: what"."""
+    found = []
+    for path, source in files.items():
+        room = room_of(path)
+        if room is None:
+            continue
+        if room not in (*ROOMS, *UPSTAIRS):
+            found.append(f"{path}:1: walkit/{room} is none of the rooms")
+            continue
+        known = ROOMS if room in UPSTAIRS else ROOMS[: ROOMS.index(room) + 1]
+        for line, name in imported(path, source):
+            top, _, rest = name.partition(".")
+            target = rest.split(".")[0]
+            if top != "walkit" or target == room:
+                continue
+            if target in (*ROOMS, *UPSTAIRS):
+                if target not in known:
+                    found.append(f"{path}:{line}: {room} imports {target}")
+            elif room not in THROUGH_THE_FRONT_DOOR:
+                found.append(f"{path}:{line}: {room} imports {name} through the front door")
+    return found
+
+
+def too_long(files: Mapping[str, str]) -> list[str]:
+    """Modules and functions over their limits."""
+    found = []
+    for path, source in files.items():
+        lines = source.count("\n") + (not source.endswith("\n"))
+        if lines > MODULE_LINES_MAX:
+            found.append(f"{path}: {lines} lines")
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > FUNCTION_LINES_MAX:
+                    found.append(f"{path}:{node.lineno}: {node.name} has {length} lines")
+    return found
+
+
+def without_docstring(files: Mapping[str, str]) -> list[str]:
+    """Modules that do not say what they are."""
+    return [path for path, source in files.items() if not ast.get_docstring(ast.parse(source))]
+
+
+def without_goal(files: Mapping[str, str]) -> list[str]:
+    """Tests whose docstring is absent or more than one line."""
+    found = []
+    for path, source in files.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                goal = ast.get_docstring(node)
+                if not goal or "\n" in goal:
+                    found.append(f"{path}:{node.lineno}: {node.name}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "expected"),
+    [
+        (
+            "walkit/log/wal.py",
+            "from walkit.errors import WalkitError\nfrom walkit.log.scan import scan\n",
+            None,
+        ),
+        ("walkit/log/wal.py", "from walkit.store import Store\n", "walkit/log/wal.py:1: log imports store"),
+        ("walkit/log/wal.py", "def f():\n    import walkit.cli\n", "walkit/log/wal.py:2: log imports cli"),
+        ("walkit/log/wal.py", "from walkit import spark\n", "walkit/log/wal.py:1: log imports spark"),
+        ("walkit/log/wal.py", "from ..state import table\n", "walkit/log/wal.py:1: log imports state"),
+        ("walkit/log/__init__.py", "from . import scan\nfrom .wal import x\n", None),
+        ("walkit/log/a/b.py", "from ...views import x\n", "walkit/log/a/b.py:1: log imports views"),
+        ("walkit/errors.py", "from .record import Record\n", "walkit/errors.py:1: errors imports record"),
+        (
+            "walkit/format/frame.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from walkit.log import x\n",
+            "walkit/format/frame.py:3: format imports log",
+        ),
+        (
+            "walkit/state/table.py",
+            "import importlib\nimportlib.import_module('walkit.plots')\n",
+            "walkit/state/table.py:2: state imports plots",
+        ),
+        ("walkit/cli.py", "from walkit.testing import suites\n", "walkit/cli.py:1: cli imports testing"),
+        ("walkit/testing/suite.py", "from walkit import open\nimport walkit.cli\n", None),
+        (
+            "walkit/spark/source.py",
+            "import walkit\n",
+            "walkit/spark/source.py:1: spark imports walkit through the front",
+        ),
+        (
+            "walkit/spark/source.py",
+            "from walkit import open\n",
+            "walkit/spark/source.py:1: spark imports walkit.open",
+        ),
+        ("walkit/attic/__init__.py", "", "walkit/attic/__init__.py:1: walkit/attic is none of the rooms"),
+        ("walkit/__init__.py", "from walkit.cli import main\n", None),
+    ],
+)
+def test_the_checker_of_directions_notices(path: str, source: str, expected: str | None) -> None:
+    """One import per case: the wrong ones are named with file and line, the right ones are not."""
+    found = misdirected({path: source})
+    assert len(found) == (expected is not None), found
+    assert expected is None or found[0].startswith(expected)
+
+
+def test_the_checker_of_lengths_notices() -> None:
+    """At the limits nothing is said; one line more in a module, a function or a method is named."""
+    body = "    x = 1\n"
+    assert too_long({"a.py": "x = 1\n" * MODULE_LINES_MAX}) == []
+    assert too_long({"a.py": "x = 1\n" * (MODULE_LINES_MAX + 1)}) == ["a.py: 401 lines"]
+    assert too_long({"a.py": "x = 1\n" * MODULE_LINES_MAX + "x = 1"}) == ["a.py: 401 lines"]
+    assert too_long({"a.py": "def f():\n" + body * (FUNCTION_LINES_MAX - 1)}) == []
+    assert too_long({"a.py": "async def f():\n" + body * FUNCTION_LINES_MAX}) == ["a.py:1: f has 71 lines"]
+    method = "class C:\n  @property\n  def m(self):\n" + body * FUNCTION_LINES_MAX
+    assert too_long({"a.py": method}) == ["a.py:3: m has 71 lines"]
+
+
+def test_the_checkers_of_docstrings_notice() -> None:
+    """A module without one, a test without one and a test with two lines are named; good ones are not."""
+    assert without_docstring({"a.py": '"""Says it."""\n', "b.py": "# says nothing\n"}) == ["b.py"]
+    good = 'def test_a():\n    """Goal and method."""\n\ndef helper(): ...\n'
+    two_lines = 'class TestB:\n    def test_b(self):\n        """Goal.\n\n        More.\n        """\n\n'
+    bad = two_lines + "async def test_c(): ...\n"
+    assert without_goal({"good.py": good}) == []
+    assert sorted(without_goal({"bad.py": bad})) == ["bad.py:2: test_b", "bad.py:8: test_c"]
+
+
+def python_files(checkout: Checkout, *roots: str) -> dict[str, str]:
+    files = {path: source for path, source in checkout.files(".py").items() if path.startswith(roots)}
+    assert files, f"no Python files under {roots}"
+    return files
+
+
+def test_each_room_knows_only_the_rooms_before_it(checkout: Checkout) -> None:
+    """Every import of every module of walkit goes to its own room or an earlier one."""
+    found = misdirected(python_files(checkout, "walkit/"))
+    assert not found, "\n".join(found)
+
+
+def test_modules_and_functions_keep_their_length(checkout: Checkout) -> None:
+    """Every module has at most 400 lines and every function at most 70, without tests."""
+    found = too_long(python_files(checkout, *MEASURED))
+    assert not found, "\n".join(found)
+
+
+def test_every_module_says_what_it_is(checkout: Checkout) -> None:
+    """Every module of the package, and every file of tests, begins with a docstring."""
+    found = without_docstring(python_files(checkout, *MEASURED, "tests/"))
+    assert not found, "\n".join(found)
+
+
+def test_every_test_says_its_goal(checkout: Checkout) -> None:
+    """Every test function has a docstring of exactly one line."""
+    found = without_goal(python_files(checkout, "tests/"))
+    assert not found, "\n".join(found)
+
+
+WHAT_AN_IMPORT_STARTS = """
+import json, sys, threading
+import psutil
+process = psutil.Process()
+threads = threading.active_count()
+import walkit
+print(json.dumps({
+    "from": walkit.__file__,
+    "modules": sorted(sys.modules),
+    "threads": threading.active_count() - threads,
+    "children": [child.name() for child in process.children()],
+    "files": [file.path for file in process.open_files()],
+    "sockets": len(process.net_connections()),
+}))
+"""
+
+
+def test_importing_walkit_starts_nothing(checkout: Checkout) -> None:
+    """A new interpreter imports walkit: no heavy package, thread, child, open file or socket comes with it."""
+    done = subprocess.run(
+        [sys.executable, "-c", WHAT_AN_IMPORT_STARTS],
+        cwd=checkout.root,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    seen = json.loads(done.stdout)
+    assert seen.pop("from") == str(checkout.root / "walkit" / "__init__.py")
+    modules = seen.pop("modules")
+    assert "numpy" in modules, "the probe saw no modules at all"
+    assert [name for name in modules if name in HEAVY] == []
+    assert seen == {"threads": 0, "children": [], "files": [], "sockets": 0}
+
+
+def test_the_probe_of_imports_notices(checkout: Checkout) -> None:
+    """The same probe beside an import of pandas, a thread, a file and a socket sees each of them."""
+    busy = (
+        "import walkit, pandas, socket, tempfile\n"
+        "kept = tempfile.NamedTemporaryFile(), socket.create_server(('127.0.0.1', 0))\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    )
+    probe = WHAT_AN_IMPORT_STARTS.replace("import walkit", busy)
+    done = subprocess.run(
+        [sys.executable, "-c", probe],
+        cwd=checkout.root,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    seen = json.loads(done.stdout)
+    assert "pandas" in seen["modules"]
+    assert (seen["threads"], len(seen["files"]), seen["sockets"]) == (1, 1, 1)

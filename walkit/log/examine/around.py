@@ -1,0 +1,198 @@
+"""Examining what stands around the segments: the manifest's own facts, the durable file, and stray files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from walkit.errors import CorruptionError, StorageError, WalkitError
+from walkit.format.layout import DURABLE_CELL_BYTES, SEGMENT_HEADER_BYTES
+from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.segment import SegmentHeader
+from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
+from walkit.log.examine.verdicts import RangeVerdict, Verdict
+from walkit.log.manifest_store import DURABLE_NAME, LOST_FOLDER, OWN_NAMES, load_manifest
+from walkit.log.scan import nonzero_until
+
+NAMES_SHOWN_MAX = 5
+
+
+def check_manifest(ledger: Ledger) -> None:
+    """Hold the manifest's facts against each other: a right checksum over wrong facts is a fault too."""
+    for what, expected, found, record in _manifest_facts(ledger.manifest):
+        if expected != found:
+            where = "" if record is None else f" at segment {record.name}"
+            ledger.problem(
+                CorruptionError(
+                    f"the manifest contradicts itself{where}: {what}: expected {expected}, found {found}",
+                    segment=None if record is None else record.name,
+                    position=None if record is None else record.start_position,
+                    expected=expected,
+                    found=found,
+                )
+            )
+
+
+def _manifest_facts(manifest: Manifest) -> Iterator[tuple[str, object, object, SegmentRecord | None]]:
+    """Yield (what, expected, found, segment) of every fact that the manifest states twice."""
+    sealed = manifest.sealed
+    for record in manifest.segments:
+        known = manifest.epoch_of(record.epoch) is not None
+        yield f"epoch {record.epoch} is in the lineage", True, known, record
+        yield (
+            "the next segment's number is above all numbers",
+            True,
+            record.number < manifest.next_segment,
+            record,
+        )
+    for before, record in pairwise(sealed):
+        wanted = LogEnd(
+            last_lsn=record.first_lsn - 1, position=record.start_position, chain=record.start_chain
+        )
+        there = LogEnd(last_lsn=before.last_lsn, position=before.end_position, chain=before.end_chain)
+        yield f"it follows segment {before.name}", there, wanted, record
+        epoch = manifest.epoch_of(record.epoch)
+        if epoch is not None and record.epoch != before.epoch:
+            began = LogEnd(last_lsn=epoch.first_lsn - 1, position=epoch.position, chain=epoch.chain)
+            yield f"epoch {epoch.number} begins with it", began, wanted, record
+    if sealed:
+        last = sealed[-1]
+        there = LogEnd(last_lsn=last.last_lsn, position=last.end_position, chain=last.end_chain)
+        yield "the log ends with its last sealed segment", there, manifest.end, None
+    numbers = [e.number for e in manifest.lineage]
+    yield "the epochs' numbers grow", sorted(set(numbers)), numbers, None
+
+
+def check_durable_file(ledger: Ledger, lowest_position: int) -> None:
+    """Hold the durable file against the frames. It is never synced, so that an old or empty one is no fault."""
+    manifest, mark = ledger.manifest, ledger.mark
+    cell = ledger.storage.cell(DURABLE_NAME, DURABLE_CELL_BYTES, writable=False)
+    if cell is None:
+        if manifest.lineage:
+            ledger.notes.append("there is no durable file: promises come from frames and the manifest alone")
+        return
+    try:
+        block = cell.read()
+    finally:
+        cell.close()
+    if not mark.turn:
+        if any(block):
+            ledger.notes.append(
+                "the durable file holds no whole slot, as after a power cut; nothing rests on it"
+            )
+        return
+    if not ledger.mark_known:
+        ledger.notes.append(
+            f"the durable file is of epoch {mark.epoch}, which is not in the lineage; it was not used"
+        )
+        return
+    if not lowest_position < mark.position <= ledger.end.position:
+        return  # before the oldest segment, or beyond the intact log, which has been told
+    if ledger.lsn_at_mark != mark.lsn and not ledger.problems:
+        ledger.problem(
+            CorruptionError(
+                f"the durable file names position {mark.position:,} and LSN {mark.lsn:,}; "
+                f"the frame that ends there has LSN {ledger.lsn_at_mark}",
+                segment=DURABLE_NAME,
+                position=mark.position,
+                expected=mark.lsn,
+                found=ledger.lsn_at_mark,
+            )
+        )
+
+
+def look_at_strays(ledger: Ledger) -> None:
+    """Tell of segment files that the manifest does not name. One that promises more than the log holds is a problem."""
+    storage = ledger.storage
+    named = {s.name for s in ledger.manifest.segments}
+    strays = [n for n in storage.names() if n.endswith(".segment") and "/" not in n and n not in named]
+    if strays and ledger.live:
+        named = {s.name for s in load_manifest(storage).segments}  # a writer makes a file before it names it
+        strays = [n for n in strays if n not in named]
+    for name in strays:
+        try:
+            _look_at_stray(ledger, name)
+        except StorageError as error:
+            ledger.notes.append(f"{name} is not named in the manifest, and could not be read: {error}")
+
+
+def _look_at_stray(ledger: Ledger, name: str) -> None:
+    file = ledger.storage.open(name, "read")
+    try:
+        size, block = file.size(), file.read(0, SEGMENT_HEADER_BYTES)
+        try:
+            header = SegmentHeader.decode(block, name)
+            other = None
+        except WalkitError:
+            header, other = None, whole_header(block)
+        if header is None or header.log_id != ledger.manifest.log_id:
+            what = _what(block, header or other, ledger.manifest)
+            ledger.notes.append(f"{name} is not named in the manifest: {what}")
+            if nonzero_until(file, 0, size) or not ledger.live:
+                _add_stray(ledger, name, header or other, size, [])
+            return
+        stop = header.start_position + size - SEGMENT_HEADER_BYTES
+        survey = FrameSpan(name=name, header=header, end_position=stop, bodies=False).survey(file)
+        ranges = [
+            RangeVerdict(
+                segment=name, start_position=s.start_position, end_position=s.end_position, verdict=Verdict.STALE,
+                first_lsn=s.first_lsn, last_lsn=s.last_lsn, frames=s.frames, records=s.records,
+                reason="intact frames of a segment that the manifest does not name",
+            )
+            for s in survey if s.intact
+        ]  # fmt: skip
+    finally:
+        file.close()
+    ledger.ranges += ranges
+    _add_stray(ledger, name, header, size, ranges)
+    if survey.promised_position > ledger.end.position:
+        ledger.problem(
+            CorruptionError(
+                f"segment {name} is not named in the manifest, and its frames promise the log up to "
+                f"position {survey.promised_position:,}, where it ends at {ledger.end.position:,}: "
+                "the manifest is older than the log",
+                segment=name,
+                position=header.start_position,
+                expected=survey.promised_position,
+                found=ledger.end.position,
+                first_lost_lsn=max(header.first_lsn, ledger.end.last_lsn + 1),
+            )
+        )
+        return
+    below = header.first_lsn <= ledger.manifest.low_watermark
+    what = "a leftover of trimming" if below else "a leftover that nothing promised"
+    ledger.notes.append(f"{name} is not named in the manifest: {what}; the next opening takes it away")
+
+
+def _what(block: bytes, header: SegmentHeader | None, manifest: Manifest) -> str:
+    if header is None:
+        return "it has no header" if not any(block) else "its header is damaged"
+    if header.log_id != manifest.log_id:
+        return f"it is segment {header.number} of another log"
+    return f"it holds segment {header.number} of this log under another name"
+
+
+def _add_stray(
+    ledger: Ledger, name: str, header: SegmentHeader | None, size: int, ranges: list[RangeVerdict]
+) -> None:
+    digits = name.removesuffix(".segment")
+    record = SegmentRecord(
+        number=int(digits) if digits.isdecimal() else 0,
+        state=SegmentState.PREPARED,
+        epoch=0 if header is None else header.epoch,
+    )
+    ledger.add_segment(
+        record, "stray", ranges, file_bytes=size, header=header, verdict=Verdict.STALE, name=name
+    )
+
+
+def tell_other_files(ledger: Ledger) -> None:
+    """Note what else is in the folder: what earlier openings set aside, and files that are not the log's."""
+    names = [n for n in ledger.storage.names() if n not in OWN_NAMES and not n.endswith(".segment")]
+    kept = [n for n in names if n.startswith(LOST_FOLDER + "/")]
+    names = [n for n in names if n not in kept and not n.endswith(".segment.index")]
+    if kept:
+        ledger.notes.append(f"{len(kept):,} files in {LOST_FOLDER} hold what earlier openings set aside")
+    if names:
+        shown = ", ".join(names[:NAMES_SHOWN_MAX]) + (", ..." if len(names) > NAMES_SHOWN_MAX else "")
+        ledger.notes.append(f"{len(names):,} files are not the log's: {shown}")

@@ -1,0 +1,277 @@
+"""Examining segments that are not sealed: in use by a living writer, or left by one that ended without close().
+
+The judgement is that of recovery's policy "prefix" (`walkit.log.recovery`), told range by range: damage of what was
+promised is corruption; from the first damage that nothing promised on, the rest is a torn tail. Of a log with a living
+writer only what is at or below its durable position is judged.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field, replace
+
+from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError, WalkitError
+from walkit.format.frame import FrameFault
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import LogEnd, SegmentRecord
+from walkit.format.segment import SegmentHeader
+from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
+from walkit.log.examine.survey import Stretch
+from walkit.log.examine.verdicts import Verdict
+from walkit.log.scan import check_identity, nonzero_until
+
+
+@dataclass(kw_only=True, slots=True)
+class _Found:
+    """Facts about one segment that the manifest does not seal."""
+
+    record: SegmentRecord
+    present: bool = False
+    file_bytes: int = 0
+    nonzero_until: int = 0
+    header: SegmentHeader | None = None
+    error: WalkitError | None = None
+    """Why its header cannot be trusted."""
+    foreign: bool = False
+    """Its header is whole, and that of another segment."""
+    stretches: list[Stretch] = field(default_factory=list)
+    limit: int = 0
+    """Position where its part of the log ends at the latest: where the next segment begins, or the file ends."""
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def start(self) -> int | None:
+        return None if self.header is None else self.header.start_position
+
+
+class UnsealedPart:
+    """Examines all unsealed segments of a ledger's log, in order."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.end = ledger.manifest.end
+        """Where the intact log ends so far."""
+        self.broken: Verdict | None = None
+        """What the first damage was: CORRUPT or TORN."""
+
+    def examine(self) -> None:
+        """Look at every segment first, because a later frame may promise an earlier one; then judge."""
+        ledger = self.ledger
+        found = [self._look(record) for record in ledger.manifest.unsealed]
+        for index, one in enumerate(found):
+            if one.header is not None:
+                self._survey(one, one.header, _next_start(found[index + 1 :], one.header.start_position))
+        for index, one in enumerate(found):
+            begun = len(ledger.ranges)
+            if one.header is None:
+                self._judge_headless(one, _next_start(found[index + 1 :], self.end.position))
+            else:
+                self._judge(one, one.header)
+            used = one.header is not None or one.error is not None
+            ledger.add_segment(
+                one.record,
+                "open" if used else "prepared",
+                ledger.ranges[begun:],
+                file_bytes=one.file_bytes,
+                header=one.header,
+                verdict=None if used else Verdict.UNUSED,
+            )
+        if self.end.position < ledger.promised and self.broken is not Verdict.CORRUPT:
+            self._missing(ledger.promised)
+        ledger.end = self.end
+
+    # -- facts
+
+    def _look(self, record: SegmentRecord) -> _Found:
+        ledger = self.ledger
+        found = _Found(record=record)
+        block = b""
+        try:
+            file = ledger.storage.open(record.name, "read")
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                found.present, found.error = True, error
+            return found
+        found.present = True
+        try:
+            found.file_bytes = file.size()
+            if not ledger.live:
+                found.nonzero_until = nonzero_until(file, 0, found.file_bytes)
+            block = file.read(0, SEGMENT_HEADER_BYTES)
+            if len(block) == SEGMENT_HEADER_BYTES and any(block):
+                header = SegmentHeader.decode(block, record.name)
+                check_identity(ledger.manifest, record, header)
+                found.header = header
+        except WalkitError as error:
+            found.error = error
+            found.foreign = isinstance(error, CorruptionError) and whole_header(block) is not None
+        finally:
+            file.close()
+        return found
+
+    def _survey(self, found: _Found, header: SegmentHeader, next_start: int | None) -> None:
+        ledger = self.ledger
+        room = found.file_bytes - SEGMENT_HEADER_BYTES
+        file_end = header.start_position + room - room % header.alignment
+        found.limit = file_end if next_start is None else min(file_end, next_start)
+        stop = min(found.limit, ledger.promised) if ledger.live else found.limit
+        span = FrameSpan(name=found.name, header=header, end_position=stop, bodies=True)
+        try:
+            file = ledger.storage.open(found.name, "read")
+        except StorageError as error:
+            found.header, found.error = None, error
+            return
+        try:
+            found.stretches = list(ledger.survey(file, span))
+        finally:
+            file.close()
+
+    # -- judgement
+
+    def _judge(self, found: _Found, header: SegmentHeader) -> None:
+        ledger = self.ledger
+        in_progress = ledger.live and header.start_position >= ledger.promised
+        if self.broken is None and not in_progress and not self._follows(header):
+            self._judge_break(found, header)
+        for stretch in found.stretches:
+            if not stretch.intact:
+                self._judge_damage(found.name, stretch)
+                continue
+            torn = self.broken is Verdict.TORN
+            reason = "intact frames behind what was never promised" if torn else ""
+            ledger.add_stretch(found.name, stretch, Verdict.TORN if torn else Verdict.INTACT, reason)
+            if not torn:
+                last = self.end.last_lsn if stretch.last_lsn is None else stretch.last_lsn
+                self.end = LogEnd(last_lsn=last, position=stretch.end_position, chain=stretch.chain)
+        file_end = header.start_position + found.file_bytes - SEGMENT_HEADER_BYTES
+        if ledger.live:
+            start = max(ledger.promised, header.start_position)
+            if found.limit > start:
+                reason = "beyond the durable position of the writer"
+                ledger.add(found.name, start, found.limit, Verdict.IN_PROGRESS, reason)
+        elif file_end > found.limit:
+            file = ledger.storage.open(found.name, "read")
+            try:
+                ledger.add_behind(file, header, found.limit)
+            finally:
+                file.close()
+
+    def _follows(self, header: SegmentHeader) -> bool:
+        end = self.end
+        return (header.previous_end, header.first_lsn, header.chain) == (
+            end.position,
+            end.last_lsn + 1,
+            end.chain,
+        )
+
+    def _judge_break(self, found: _Found, header: SegmentHeader) -> None:
+        """The frames before this segment are not there, or it was made for another past."""
+        ledger, end = self.ledger, self.end
+        if end.position >= ledger.promised:
+            self.broken = Verdict.TORN
+            ledger.notes.append(
+                f"segment {found.name} does not follow where the log ends, and nothing of it was promised; "
+                "the next opening sets it aside"
+            )
+            return
+        if end.position < header.previous_end:
+            self._missing(min(header.previous_end, ledger.promised))
+            return
+        wanted = LogEnd(last_lsn=header.first_lsn - 1, position=header.previous_end, chain=header.chain)
+        ledger.problem(
+            CorruptionError(
+                f"segment {found.name} does not follow where the log ends: it follows {wanted}, and there is {end}",
+                segment=found.name,
+                position=end.position,
+                expected=str(end),
+                found=str(wanted),
+                first_lost_lsn=end.last_lsn + 1,
+            )
+        )
+        self.broken = Verdict.CORRUPT
+
+    def _judge_damage(self, name: str, stretch: Stretch) -> None:
+        """Split damage where the promise ends: below it corruption, beyond it a torn tail or unused zeros.
+
+        A newer format and a place that cannot be read are problems wherever they are, because the next opening refuses
+        them; so is a frame with right checksums that cannot be decoded, because the next opening keeps it.
+        """
+        ledger = self.ledger
+        promised = min(ledger.promised, stretch.end_position)
+        if self.broken is Verdict.TORN:
+            promised = stretch.start_position
+        elif stretch.error is not None:
+            promised = stretch.end_position
+        if promised > stretch.start_position:
+            ledger.fault(name, replace(stretch, end_position=promised))
+            self.broken = Verdict.CORRUPT
+        rest = replace(stretch, start_position=max(promised, stretch.start_position))
+        if rest.start_position >= rest.end_position:
+            return
+        if rest.zeros:
+            ledger.add_stretch(name, replace(rest, first_lsn=None, last_lsn=None), Verdict.UNUSED)
+            return
+        if self.broken is not Verdict.TORN:
+            self.broken = Verdict.TORN
+            ledger.notes.append(
+                f"segment {name} has a torn tail at position {rest.start_position:,}: nothing promised it, so no "
+                "record acknowledged as durable is in it; the next opening cuts it off and keeps it in lost+found"
+            )
+        ledger.add_stretch(name, rest, Verdict.TORN, (rest.fault or FrameFault.END).value)
+
+    def _judge_headless(self, found: _Found, next_start: int | None) -> None:
+        """A segment without a header that can be trusted: unused, being written just now, or damaged."""
+        ledger, at = self.ledger, self.end.position
+        refused = isinstance(found.error, FormatVersionError | StorageError)
+        written = found.nonzero_until > 0 or found.error is not None
+        if not found.present or not written or (ledger.live and not refused):
+            return  # whatever was promised and is not there is told when all segments have been judged
+        until = ledger.promised if next_start is None else min(ledger.promised, next_start)
+        lost = until > at and self.broken is None
+        if not lost and not refused:
+            what = "it is another segment" if found.foreign else "its header is damaged"
+            reason = f"{what}, and nothing of it was promised"
+            ledger.add(
+                found.name, at, at + max(found.nonzero_until - SEGMENT_HEADER_BYTES, 0), Verdict.TORN, reason
+            )
+            ledger.notes.append(f"segment {found.name}: {reason}; the next opening sets it aside")
+            self.broken = self.broken or Verdict.TORN
+            return
+        error = found.error or CorruptionError(
+            f"segment {found.name} has no header, and frames were promised up to position {ledger.promised:,}",
+            segment=found.name,
+            expected="a segment header",
+            found="zeros",
+            first_lost_lsn=self.end.last_lsn + 1,
+        )
+        ledger.problem(error, segment=found.name, position=at)
+        verdict = Verdict.UNKNOWN if refused else Verdict.FOREIGN if found.foreign else Verdict.CORRUPT
+        ledger.add(found.name, at, max(until, at), verdict, str(error), (self.end.last_lsn + 1, None))
+        self.broken = Verdict.CORRUPT
+
+    def _missing(self, until: int) -> None:
+        """Positions up to `until` were promised, and no file holds them."""
+        ledger, end = self.ledger, self.end
+        unsealed = [s.name for s in ledger.manifest.unsealed]
+        name = unsealed[0] if unsealed else ""
+        error = SegmentMissingError(
+            f"frames were promised up to position {ledger.promised:,}, and the intact log ends at {end.position:,}: "
+            f"acknowledged data is missing from LSN {end.last_lsn + 1:,} on",
+            segment=name or None,
+            position=end.position,
+            expected=ledger.promised,
+            found=end.position,
+            first_lost_lsn=end.last_lsn + 1,
+        )
+        last_lost = ledger.mark.lsn if ledger.mark_known and until == ledger.mark.position else None
+        ledger.problem(error)
+        ledger.add(name, end.position, until, Verdict.MISSING, str(error), (end.last_lsn + 1, last_lost))
+        self.broken = Verdict.CORRUPT
+
+
+def _next_start(later: list[_Found], position: int) -> int | None:
+    """Return where the next segment with a header begins, at or after `position`."""
+    return min((f.start for f in later if f.start is not None and f.start >= position), default=None)

@@ -1,0 +1,75 @@
+"""A state machine that follows a log: acknowledged frames in, in LSN order, without a thread of its own.
+
+The commit path hands every acknowledged frame to `feed` before anybody is told that it is acknowledged; `feed` only
+queues it. Whoever wants the state, or has just written, applies what is queued. So the state is never ahead of what
+is acknowledged, and whoever has been told of a record finds it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from walkit.commit.frame import SealedFrame
+from walkit.record import Batch
+from walkit.state.columns import batch_of
+
+FRAMES_WAITING_MAX = 256
+"""Past this many frames that wait, each new one has two old ones applied by the thread that acknowledges it."""
+
+
+class Follower:
+    """Applies acknowledged frames to a machine, under one lock. Safe from any thread.
+
+    A frame whose application was interrupted (Ctrl-C) is applied again by whoever comes next, so `apply` of the machine
+    has to bear that, as the keyed table's does.
+    """
+
+    def __init__(self, apply: Callable[[Batch], None], applied_lsn: int) -> None:
+        self.lock = threading.Lock()
+        """Held while the machine changes; hold it to read more than one thing of the machine."""
+        self.frames: deque[SealedFrame] = deque()
+        """Acknowledged and not applied yet, oldest first."""
+        self.applied_lsn = applied_lsn
+        self._apply = apply
+
+    def feed(self, frame: SealedFrame) -> None:
+        """Take a frame that is acknowledged: the log's sink. Called in LSN order, by one thread at a time.
+
+        Does next to nothing, unless nobody has asked for the state for `FRAMES_WAITING_MAX` frames.
+        """
+        self.frames.append(frame)
+        if len(self.frames) > FRAMES_WAITING_MAX and self.lock.acquire(blocking=False):
+            try:
+                self._apply_next()
+                self._apply_next()
+            finally:
+                self.lock.release()
+
+    def catch_up(self) -> None:
+        """Apply all that is acknowledged. What was acknowledged to anybody before the call is applied on return."""
+        with self.lock:
+            self.apply_waiting()
+
+    def help_along(self) -> None:
+        """Apply what waits, unless another thread is at it. For writers, who want no memory piled up, and no wait."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self.apply_waiting()
+            finally:
+                self.lock.release()
+
+    def apply_waiting(self) -> None:
+        """Apply what waits; the caller holds the lock."""
+        while self.frames:
+            self._apply_next()
+
+    def _apply_next(self) -> None:
+        """Apply the oldest frame; it leaves the queue only afterwards."""
+        frame = self.frames[0]
+        if frame.last_lsn > self.applied_lsn:
+            assert frame.columns is not None, "a sink is added before the first append"
+            self._apply(batch_of(frame.first_lsn, frame.columns))
+            self.applied_lsn = frame.last_lsn
+        self.frames.popleft()

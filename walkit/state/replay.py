@@ -1,0 +1,112 @@
+"""Replay: a log's records, in order, into a state machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from html import escape
+
+from walkit.commit.interrupts import Uninterrupted, on_main_thread
+from walkit.errors import GapError, HistoryTrimmedError, OptionsError
+from walkit.log.reader import LogView
+from walkit.log.surface import ReadSurface
+from walkit.record import Batch
+from walkit.state.machine import ArrowStateMachine, StateMachine
+
+ReplayProgress = Callable[[int, int], None]
+"""Called after each batch with (LSNs passed, LSNs to pass). What it raises ends the replay."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayReport:
+    """What one replay did. `size_bytes` counts the records as Arrow columns."""
+
+    first_lsn: int
+    """The first LSN asked for."""
+    applied_lsn: int
+    """Where the machine stands."""
+    records: int
+    batches: int
+    size_bytes: int
+    duration_s: float
+
+    @property
+    def records_per_s(self) -> float:
+        """Records applied in a second, reading included."""
+        return self.records / self.duration_s if self.duration_s else 0.0
+
+    def _repr_html_(self) -> str:
+        facts = (
+            ("from LSN", f"{self.first_lsn:,}"),
+            ("applied up to LSN", f"{self.applied_lsn:,}"),
+            ("records", f"{self.records:,}"),
+            ("bytes", f"{self.size_bytes:,}"),
+            ("time", f"{self.duration_s * 1000:,.1f} ms"),
+            ("records/s", f"{self.records_per_s:,.0f}"),
+        )
+        rows = "".join(f"<tr><td>{k}</td><td style='text-align:right'>{escape(v)}</td></tr>" for k, v in facts)
+        return f"<div><b>Replay</b><table>{rows}</table></div>"
+
+
+def replay(
+    log: ReadSurface,
+    machine: StateMachine,
+    first_lsn: int | None = None,
+    last_lsn: int | None = None,
+    progress: ReplayProgress | None = None,
+) -> ReplayReport:
+    """Apply the records of [first_lsn, last_lsn] to `machine`, in order; bounds inclusive.
+
+    `log` is open for writing or for reading. By default from where the machine stands to the newest record there is at
+    the call. In bounded memory: one batch at a time, as Arrow where the machine takes it. Ctrl-C, or an error from
+    `progress`, ends it between two batches, and calling again goes on from there.
+
+    Raises HistoryTrimmedError where the machine would have to begin with records that are gone (restore a snapshot
+    first), GapError where an explicit `first_lsn` is gone, OptionsError where the machine has it already,
+    CorruptionError when damage is reached.
+    """
+    began = time.perf_counter()
+    view, first, last = _range(log, machine.applied_lsn, first_lsn, last_lsn)
+    arrow = machine if isinstance(machine, ArrowStateMachine) else None
+    guard = Uninterrupted if on_main_thread() else nullcontext
+    records = batches = size = 0
+    for batch in view.batches(first, last) if first <= last else ():
+        with guard():
+            if arrow is not None:
+                arrow.apply_arrow(batch)
+            else:
+                machine.apply(Batch.from_arrow(batch))
+        records += len(batch)
+        batches += 1
+        size += batch.nbytes
+        if progress is not None:
+            progress(machine.applied_lsn - first + 1, last - first + 1)
+    return ReplayReport(
+        first_lsn=first,
+        applied_lsn=machine.applied_lsn,
+        records=records,
+        batches=batches,
+        size_bytes=size,
+        duration_s=time.perf_counter() - began,
+    )
+
+
+def _range(
+    log: ReadSurface, applied_lsn: int, first_lsn: int | None, last_lsn: int | None
+) -> tuple[LogView, int, int]:
+    """Return what to read, or refuse a beginning that cannot give the right state."""
+    if first_lsn is None:
+        try:
+            return log._range(applied_lsn + 1, last_lsn)
+        except GapError as gap:
+            raise HistoryTrimmedError(gap.wanted, gap.oldest) from None
+    if first_lsn <= applied_lsn:
+        raise OptionsError(
+            f"first_lsn={first_lsn}, and the machine has applied LSN {applied_lsn}: leave first_lsn out to go on",
+            option="first_lsn",
+            wanted=first_lsn,
+            stored=applied_lsn,
+        )
+    return log._range(first_lsn, last_lsn)

@@ -1,0 +1,228 @@
+"""Snapshots in their place: written in named stages, read only after everything in them is verified.
+
+A snapshot appears under its name whole or not at all. It is not the log's business: a log without its snapshots is
+still the whole truth as far back as it reaches.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pyarrow as pa
+
+from walkit.errors import CorruptionError, FormatVersionError, SnapshotError, StorageError, WalkitError
+from walkit.format.frame import FrameIdentity
+from walkit.record import Batch
+from walkit.state.machine import StateImage, StateMachine
+from walkit.state.snapshot_file import (
+    SnapshotInfo,
+    lsn_of_name,
+    read_frames,
+    read_header,
+    snapshot_name,
+    write_frames,
+)
+from walkit.storage.base import Storage, StorageFile
+
+__all__ = [
+    "NEW_NAME",
+    "STAGES",
+    "SnapshotInfo",
+    "read_snapshot",
+    "snapshot_batches",
+    "snapshot_lsns",
+    "snapshot_name",
+    "verify_snapshot",
+    "write_snapshot",
+]
+
+NEW_NAME = "snapshot.new"
+"""The file that becomes a snapshot by being renamed. One that a crash left is removed by the next snapshot."""
+
+STAGES: dict[str, str] = {
+    "write": "take the snapshot again: what was written is thrown away",
+    "sync": "take the snapshot again, in a new file: what a failed sync left is unknown",
+    "log": "open the log again: it could not be made durable up to the snapshot's LSN",
+    "rename": "take the snapshot again: it may stand under its name by now, and is replaced then",
+    "sync_directory": "sync the directory, or take the snapshot again: it is whole, and a power cut may undo its name",
+}
+"""The stages of writing a snapshot, in order, and what may be retried when one fails."""
+
+_RETRY_READ = "use an older snapshot, or replay the log from its beginning"
+
+
+def write_snapshot(
+    storage: Storage,
+    image: StateImage,
+    *,
+    identity: FrameIdentity,
+    make_durable: Callable[[int], object],
+    codec: str | None = None,
+) -> SnapshotInfo:
+    """Write a state image to `snapshot-<LSN>`; on stable storage on return, in place of an older one at this LSN.
+
+    `identity` is the log, and the epoch in which the record at the image's LSN was written. `make_durable(lsn)` puts
+    the log on stable storage up to there: a snapshot under its name is a promise that the log reached it. One snapshot
+    is written at a time.
+
+    A stage that fails is a SnapshotError with `stage`, `retry` and the cause chained; a failed image of the machine
+    itself (ValueError) comes as it is. Before stage "rename" older snapshots are as they were; the file that was begun
+    is removed if the storage lets it.
+    """
+    with _stage("write"), _removed_on_error(storage):
+        _remove_left_over(storage)
+        file = storage.open(NEW_NAME, "create")
+    with _removed_on_error(storage):
+        try:
+            with _stage("write"):
+                info = write_frames(file, image.batches, image.lsn, image.snapshot_format, identity, codec)
+            with _stage("sync"):
+                file.sync()
+        finally:
+            file.close()
+        with _stage("log"):
+            make_durable(image.lsn)
+    with _stage("rename"):
+        storage.replace(NEW_NAME, info.name)
+    with _stage("sync_directory"):
+        storage.sync_directory()
+    return info
+
+
+@contextmanager
+def _stage(name: str) -> Iterator[None]:
+    try:
+        yield
+    except WalkitError as error:
+        raise SnapshotError(
+            f"the snapshot failed at stage {name!r} ({error}). To retry: {STAGES[name]}", stage=name, retry=STAGES[name]
+        ) from error
+
+
+@contextmanager
+def _removed_on_error(storage: Storage) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with suppress(StorageError):
+            storage.remove(NEW_NAME)
+        raise
+
+
+def _remove_left_over(storage: Storage) -> None:
+    try:
+        storage.remove(NEW_NAME)
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+
+
+def snapshot_lsns(storage: Storage) -> list[int]:
+    """Return the LSNs of the snapshots that stand in a storage, oldest first. Reads none of them."""
+    return sorted(lsn for name in storage.names() if (lsn := lsn_of_name(name)) is not None)
+
+
+def verify_snapshot(storage: Storage, lsn: int, *, identity: FrameIdentity | None = None) -> SnapshotInfo:
+    """Check every byte of the snapshot at this LSN, in bounded memory, and return what its header says.
+
+    With `identity` it also has to be of that log and epoch. SnapshotError (stage "open", "header", "identity" or
+    "verify", the cause chained) where it cannot be used; FormatVersionError where a newer walkit wrote it.
+    """
+    with _reading(lsn, "open"):
+        file = storage.open(snapshot_name(lsn), "read")
+    try:
+        return _verify(file, lsn, identity)
+    finally:
+        file.close()
+
+
+def _verify(file: StorageFile, lsn: int, identity: FrameIdentity | None) -> SnapshotInfo:
+    with _reading(lsn, "header"):
+        info = read_header(file)
+    if identity is not None and identity != info.identity:
+        _refuse(info, identity)
+    with _reading(lsn, "verify"):
+        for _ in read_frames(file, info):
+            pass
+    return info
+
+
+def _refuse(info: SnapshotInfo, wanted: FrameIdentity) -> None:
+    found = info.identity
+    if wanted.log_id != found.log_id:
+        why = f"is of another log ({found.log_id:#018x}, not {wanted.log_id:#018x})"
+    else:
+        why = (
+            f"is of another history of this log: record {info.lsn} was then of epoch {found.epoch} "
+            f"({found.epoch_id:#018x}), and is now of epoch {wanted.epoch} ({wanted.epoch_id:#018x})"
+        )
+    raise SnapshotError(f"the snapshot {info.name} {why}", stage="identity", retry=_RETRY_READ)
+
+
+def read_snapshot(
+    storage: Storage, lsn: int, machine: StateMachine, *, identity: FrameIdentity | None = None
+) -> SnapshotInfo:
+    """Verify the whole snapshot at this LSN, then restore `machine` from it. Reads the file twice, frame by frame.
+
+    Raises what `verify_snapshot` raises, and SnapshotError (stage "format") for a snapshot of another kind of machine:
+    in all these cases the machine is as it was. Only where the file goes bad between the two readings (stage
+    "restore") is the machine left undefined.
+    """
+    with _reading(lsn, "open"):
+        file = storage.open(snapshot_name(lsn), "read")
+    try:
+        info = _verify(file, lsn, identity)
+        if info.snapshot_format != machine.snapshot_format:
+            raise SnapshotError(
+                f"the snapshot {info.name} is a {info.snapshot_format!r}, and the machine takes "
+                f"{machine.snapshot_format!r}",
+                stage="format",
+                retry="restore it into such a machine",
+            )
+        with _reading(lsn, "restore"):
+            machine.restore(map(_batch, read_frames(file, info)), info.lsn)
+        return info
+    finally:
+        file.close()
+
+
+def snapshot_batches(storage: Storage, lsn: int) -> Iterator[pa.RecordBatch]:
+    """Yield the records of the snapshot at this LSN as batches of `walkit.RECORD_SCHEMA`, in order of keys.
+
+    Each frame is verified before it is given out, the whole only at the end: `verify_snapshot` does that beforehand.
+    """
+    with _reading(lsn, "open"):
+        file = storage.open(snapshot_name(lsn), "read")
+    try:
+        with _reading(lsn, "header"):
+            info = read_header(file)
+        with _reading(lsn, "verify"):
+            yield from read_frames(file, info)
+    finally:
+        file.close()
+
+
+def _batch(rows: pa.RecordBatch) -> Batch:
+    """Return the rows as Python columns; their LSNs do not grow, so that they never are a range."""
+    stamps = rows.column("timestamp")
+    return Batch(
+        rows.column("lsn").to_pylist(),
+        rows.column("kind").to_pylist(),
+        rows.column("key").to_pylist(),
+        rows.column("value").to_pylist(),
+        None if stamps.null_count == len(stamps) else stamps.cast(pa.int64()).to_pylist(),
+    )
+
+
+@contextmanager
+def _reading(lsn: int, stage: str) -> Iterator[None]:
+    try:
+        yield
+    except FormatVersionError:
+        raise
+    except (CorruptionError, StorageError) as error:
+        raise SnapshotError(
+            f"the snapshot at LSN {lsn} cannot be used (stage {stage!r}): {error}", stage=stage, retry=_RETRY_READ
+        ) from error
