@@ -26,8 +26,9 @@ find_python() {
             return
         fi
     done
-    fail "walkit needs Python 3.11 or newer and $(python3 --version 2>&1 || echo 'there is no python3') is not:" \
-        "install one, or say where it is with make PYTHON=/path/to/python3."
+    found="there is no python3"
+    command -v python3 >/dev/null 2>&1 && found="python3 is $(python3 --version 2>&1)"
+    fail "walkit needs Python 3.11 or newer, and $found: install one, or name it: make setup PYTHON=/path/to/python3"
 }
 
 # The version, and the place where the interpreter lives: a virtual environment says that of the one it was made from.
@@ -100,6 +101,10 @@ install_everything() {
 }
 
 python=$(find_python)
+case "$(command -v "$python")" in
+    # .venv is activated: what it was made from can make it again.
+    "$venv"/*) python=$("$python" -c 'import sys; print(sys._base_executable)') ;;
+esac
 wanted=$(identity "$python")
 if [ -f "$stamp" ] && [ ! -e "$unfinished" ] && [ -x "$venv/bin/walkit" ] \
     && [ "$(cat "$stamp")" = "$(fingerprint "$wanted")" ]; then

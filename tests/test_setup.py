@@ -23,11 +23,12 @@ PYTHON_NAMES = ("python3", "python3.11", "python3.12", "python3.13", "python3.14
 
 # Answers questions (-c, --version) as the real interpreter does; notes all else. `-m venv DIR` makes the few files that
 # the set-up looks for, and uv inside is one more such script: with NO_CACHE it cannot work offline, with NO_NETWORK not
-# at all.
+# at all. With NO_PIP the environment has no pip, like one that `uv venv` made.
 PYTHON_SHIM = """#!/bin/sh
 case "$*" in
     *"import ensurepip"*) [ -e "$VENV_MODULE" ]; exit ;;
-    -c* | --version | "-m pip config"* | "-m pip --version") exec "$REAL" "$@" ;;
+    -c* | --version | "-m pip config"*) exec "$REAL" "$@" ;;
+    "-m pip --version") [ -z "$NO_PIP" ]; exit ;;
 esac
 echo "python $*" | sed "s#$PWD/##g" >>"$CALLS"
 if [ "$1 $2" = "-m venv" ]; then
@@ -51,7 +52,6 @@ echo "apt-get $*" >>"$CALLS"
 """
 TOO_OLD = """#!/bin/sh
 [ "$1" = --version ] && echo "Python 3.9.2"
-exit 1
 """
 
 INSTALL = (
@@ -93,7 +93,7 @@ class Machine:
         }
         done = subprocess.run(
             ["sh", str(self.checkout / "scripts" / "setup.sh")],
-            env=given | {"NO_CACHE": "", "NO_NETWORK": ""} | variables,
+            env=given | {"NO_CACHE": "", "NO_NETWORK": "", "NO_PIP": ""} | variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -136,6 +136,13 @@ def test_uv_is_pinned_by_the_lock_with_hashes(machine: Machine, checkout: Checko
     assert len(lines) > 1
     assert all(line.startswith("    --hash=sha256:") for line in lines[1:])
     assert "\n".join(lines) in (checkout.root / "requirements.lock").read_text()
+
+
+def test_an_environment_without_pip_gets_it(machine: Machine) -> None:
+    """`uv venv` makes environments without pip: the one that is there is kept and completed."""
+    machine.setup()
+    (machine.checkout / ".venv" / "walkit-setup").unlink()
+    assert machine.setup(NO_PIP="1")[:2] == (0, ["python -m ensurepip", *MENDED])
 
 
 def test_what_the_cache_lacks_is_fetched(machine: Machine) -> None:

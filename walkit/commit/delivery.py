@@ -25,7 +25,7 @@ class Delivery:
     def __init__(self, name: str, events: EventSink) -> None:
         self._name = name
         self._events = events
-        self._queue: deque[SealedFrame | tuple[Ticket, TicketCallback]] = deque()
+        self._queue: deque[tuple[SealedFrame, tuple[Observer, ...]] | tuple[Ticket, TicketCallback]] = deque()
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -45,11 +45,25 @@ class Delivery:
         return self._thread is threading.current_thread()
 
     def put(self, item: SealedFrame | tuple[Ticket, TicketCallback]) -> None:
-        """Queue a frame that is done, or one late callback. Called in LSN order."""
-        self._queue.append(item)
-        if self._thread is None:
+        """Queue a frame that is done, or one late callback. Called in LSN order.
+
+        A frame is for those who observe now: who comes later would see it and not the frames after it that nobody
+        had to be told of, which is a gap.
+        """
+        self._queue.append((item, self.observers) if isinstance(item, SealedFrame) else item)
+        if self._thread is None or self._closing:
             self._start()
         self._wake.set()
+
+    def observe(self, observer: Observer) -> None:
+        """Call `observer(frame)` for every frame acknowledged from now on."""
+        with self._lock:
+            self.observers = (*self.observers, observer)
+
+    def leave(self, observer: Observer) -> None:
+        """End what `observe` began; on return no new call begins."""
+        with self._lock:
+            self.observers = tuple(o for o in self.observers if o != observer)
 
     def _start(self) -> None:
         with self._lock:
@@ -66,21 +80,23 @@ class Delivery:
             self._wake.clear()
             self._busy = True
             while queue:
-                item = queue.popleft()
-                if isinstance(item, SealedFrame):
-                    self._deliver(item)
-                elif isinstance(item[1], LoopWaiter):
-                    self._wake_loops([item[1]])
+                what, whom = queue.popleft()
+                if isinstance(whom, tuple):
+                    assert isinstance(what, SealedFrame)
+                    self._deliver(what, whom)
+                elif isinstance(whom, LoopWaiter):
+                    self._wake_loops([whom])
                 else:
-                    self._call(item[1], item[0])
-                del item
+                    self._call(whom, what)
+                del what, whom
             with self._lock:
                 self._busy = bool(queue)
                 self._drained.notify_all()
                 if self._closing and not queue:
+                    self._thread = None
                     return
 
-    def _deliver(self, frame: SealedFrame) -> None:
+    def _deliver(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
         loops: list[LoopWaiter] = []
         for ticket in frame.submissions:
             callbacks: list[TicketCallback] | None = getattr(ticket, "callbacks", None)
@@ -94,8 +110,9 @@ class Delivery:
         if loops:
             self._wake_loops(loops)
         if frame.state == "acked" and frame.count:
-            for observer in self.observers:
-                self._call(observer, frame)
+            for observer in observers:
+                if observer in self.observers:
+                    self._call(observer, frame)
 
     def _wake_loops(self, waiters: list[LoopWaiter]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[LoopWaiter]] = {}
@@ -110,7 +127,7 @@ class Delivery:
     def _call(self, callback: Callable[[Any], object], argument: object) -> None:
         try:
             callback(argument)
-        except Exception as error:  # noqa: BLE001 - user code; its failure is an event, and nothing else
+        except BaseException as error:  # noqa: BLE001 - user code (CancelledError too); its failure is an event
             self._events.emit("walkit.callback.fail", what=repr(callback), error=repr(error))
 
     def drain(self, timeout: float | None = None) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, Final
 
+from walkit.commit.committer import Committer
 from walkit.commit.core import OrderingCore, Tick
 from walkit.commit.counters import CommitCounters
 from walkit.commit.delivery import Delivery
@@ -53,7 +54,6 @@ class CommitDriver:
         self.place = place
         self.events = events
         self.delivery = Delivery(name, events)
-        self.sinks: tuple[Callable[[SealedFrame], object], ...] = ()
         self.queue_bytes_max = queue_bytes_max
         self.refusal: WalkitError | None = None
         self.counters = CommitCounters()
@@ -64,13 +64,11 @@ class CommitDriver:
         self._lock = threading.Lock()
         self._news = News(self._lock)
         self._leading = False
-        self._committer: threading.Thread | None = None
-        self._committer_gate = new_gate()
+        self._committer = Committer(name, lambda: self._lead(to_the_end=True))
         self._timer = (
             CommitTimer(name, self._tick, self._act) if core.idle_mark_us or core.interval_us else None
         )
         self._sync_lock = threading.Lock()
-        self._stopping = False
 
     # -- ways in
 
@@ -128,7 +126,7 @@ class CommitDriver:
             if self._leading:
                 return True
             self._leading = True
-        self._wake_committer()
+        self._committer.wake()
         return True
 
     def wait_for_room(self, size_bytes: int, timeout: float | None) -> bool:
@@ -184,21 +182,6 @@ class CommitDriver:
 
     # -- leading
 
-    def _wake_committer(self) -> None:
-        if self._committer is None:
-            self._committer = threading.Thread(
-                target=self._commit_loop, name=f"walkit-commit {self._name}", daemon=True
-            )
-            self._committer.start()
-        self._committer_gate.release()
-
-    def _commit_loop(self) -> None:
-        while True:
-            self._committer_gate.acquire()
-            if self._stopping:
-                return
-            self._lead(to_the_end=True)
-
     def _lead(self, to_the_end: bool = False) -> None:
         """Write one frame, then hand the lead on; the committer goes on until nothing waits."""
         interrupt: BaseException | None = None
@@ -235,7 +218,7 @@ class CommitDriver:
         for callback in callbacks:
             callback()
         if wake_committer:
-            self._wake_committer()
+            self._committer.wake()
         elif successor is not None:
             open_gate(successor.waiter)
         return keeps
@@ -253,7 +236,7 @@ class CommitDriver:
                 self._release([SealedFrame.refused(group, error)])
                 return
         frame = core.seal(
-            group, body, self._clock_us(), user_bytes=user_bytes, columns=columns if self.sinks else None
+            group, body, self._clock_us(), user_bytes=user_bytes, columns=columns if core.sinks else None
         )
         self.counters.padding_bytes += footprint - body.stored_bytes - FRAME_HEADER_BYTES
         self.counters.prepare_ns += perf_counter_ns() - begun
@@ -280,12 +263,9 @@ class CommitDriver:
         self._release(acknowledged)
 
     def _release(self, frames: list[SealedFrame]) -> None:
-        """Tell sinks, waiters and the delivery thread that these frames are done, in this order, frame by frame."""
+        """Tell waiters and the delivery thread that these frames are done, frame by frame."""
         observed = bool(self.delivery.observers)
         for frame in frames:
-            if frame.state == "acked":
-                for sink in self.sinks:
-                    sink(frame)
             deliver = observed and frame.count > 0
             for ticket in frame.submissions:
                 if ticket.waiter is not None:
@@ -385,11 +365,7 @@ class CommitDriver:
             if self.refusal is None:
                 self.refusal = refusal
         self._news.wait_for(self._is_idle)
-        self._stopping = True
-        if self._committer is not None:
-            self._committer_gate.release()
-            if self._committer is not threading.current_thread():
-                self._committer.join()
+        self._committer.close()
         if self._timer is not None:
             self._timer.close()
         self.delivery.close()
@@ -399,4 +375,3 @@ class CommitDriver:
         self._lock = threading.Lock()
         self._news = News(self._lock)
         self.refusal = refusal
-        self._stopping = True

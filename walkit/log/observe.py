@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from walkit.commit.frame import SealedFrame
-from walkit.record import Record
+from walkit.format.frame import FrameHeader
+from walkit.log.reader import frames_to_batches
+from walkit.record import Batch, Record
 
 if TYPE_CHECKING:
     from walkit.log.engine import LogEngine
@@ -16,32 +18,30 @@ class DurableFrames:
     """Frames of the positions [position, next_position), holding the records first_lsn to last_lsn.
 
     Acknowledged, so on stable storage where the log's durability is "sync". `data` is the frames' bytes as they stand
-    in the log; read back from it where the observer is far behind.
+    in the log.
     """
 
-    __slots__ = ("_data", "_engine", "first_lsn", "last_lsn", "next_position", "position")
+    __slots__ = ("_data", "first_lsn", "last_lsn", "next_position", "position")
 
-    def __init__(self, frame: SealedFrame, engine: LogEngine) -> None:
+    def __init__(self, frame: SealedFrame) -> None:
         self.first_lsn = frame.first_lsn
         self.last_lsn = frame.last_lsn
         self.position = frame.position
         self.next_position = frame.next_position
         self._data: list[bytes] | bytes = frame.buffers
-        self._engine = engine
 
     @property
     def data(self) -> bytes:
         """The frames' bytes, headers and padding included."""
         if not isinstance(self._data, bytes):
-            frames = self._data or [
-                bytes(frame) for _, frame, _ in self._engine.view().frames(self.first_lsn, self.last_lsn)
-            ]
-            self._data = b"".join(frames)
+            self._data = b"".join(self._data)
         return self._data
 
     def records(self) -> list[Record]:
-        """Return the records of the frames."""
-        return list(self._engine.view().records(self.first_lsn, self.last_lsn))
+        """Return the records of the frames; from `data`, so also when they have been trimmed meanwhile."""
+        header = FrameHeader.parse(self.data)
+        frames = iter([(header, memoryview(self.data))])
+        return [r for batch in frames_to_batches(frames, self.first_lsn, None) for r in Batch.from_arrow(batch)]
 
     def __repr__(self) -> str:
         return f"DurableFrames(first_lsn={self.first_lsn}, last_lsn={self.last_lsn}, position={self.position})"
@@ -53,13 +53,11 @@ class Observation:
     def __init__(self, engine: LogEngine, callback: Callable[[DurableFrames], object]) -> None:
         self._engine = engine
         self._callback = callback
-        delivery = engine.driver.delivery
-        delivery.observers = (*delivery.observers, self._see)
+        engine.driver.delivery.observe(self._see)
 
     def _see(self, frame: SealedFrame) -> None:
-        self._callback(DurableFrames(frame, self._engine))
+        self._callback(DurableFrames(frame))
 
     def close(self) -> None:
         """Stop observing."""
-        delivery = self._engine.driver.delivery
-        delivery.observers = tuple(o for o in delivery.observers if o != self._see)
+        self._engine.driver.delivery.leave(self._see)

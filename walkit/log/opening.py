@@ -28,8 +28,13 @@ _memories_lock = threading.Lock()
 def storage_at(place: Place) -> Storage:
     """Return the storage that a path, a URL (`file://`, `memory://name`) or a storage means."""
     if not isinstance(place, str | os.PathLike):
+        if not hasattr(place, "sync_directory"):
+            what = type(place).__name__
+            raise OptionsError(f"a place is a path, a URL or a storage, not {what}", option="path", wanted=place)
         return place
     path = os.fspath(place)
+    if not path:
+        raise OptionsError("the path is empty; '.' is the folder you are in", option="path", wanted=path)
     if path.startswith("memory://"):
         with _memories_lock:
             return _memories.setdefault(path, MemoryStorage())

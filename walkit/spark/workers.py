@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.utils import is_remote
 
-import walkit
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -28,7 +26,7 @@ IMPORT_TIMEOUT_S = 60.0
 
 def package_folder() -> Path:
     """Return the folder of the walkit that runs here."""
-    return Path(walkit.__file__).resolve().parent
+    return Path(__file__).resolve().parents[1]
 
 
 def package_parent() -> str:

@@ -28,8 +28,12 @@ def batch_of(first_lsn: int, columns: Columns) -> Batch:
         lsns,
         [kind & KIND_MASK for kind in kinds],
         None if keys is None else [k if b & HAS_KEY else None for k, b in zip(keys, kinds, strict=True)],
-        None if values is None else [v if b & HAS_VALUE else None for v, b in zip(values, kinds, strict=True)],
-        None if stamps is None else [s if b & HAS_TIMESTAMP else None for s, b in zip(stamps, kinds, strict=True)],
+        None
+        if values is None
+        else [v if b & HAS_VALUE else None for v, b in zip(values, kinds, strict=True)],
+        None
+        if stamps is None
+        else [s if b & HAS_TIMESTAMP else None for s, b in zip(stamps, kinds, strict=True)],
     )
 
 

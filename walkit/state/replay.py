@@ -46,7 +46,9 @@ class ReplayReport:
             ("time", f"{self.duration_s * 1000:,.1f} ms"),
             ("records/s", f"{self.records_per_s:,.0f}"),
         )
-        rows = "".join(f"<tr><td>{k}</td><td style='text-align:right'>{escape(v)}</td></tr>" for k, v in facts)
+        rows = "".join(
+            f"<tr><td>{k}</td><td style='text-align:right'>{escape(v)}</td></tr>" for k, v in facts
+        )
         return f"<div><b>Replay</b><table>{rows}</table></div>"
 
 

@@ -97,7 +97,9 @@ def _stage(name: str) -> Iterator[None]:
         yield
     except WalkitError as error:
         raise SnapshotError(
-            f"the snapshot failed at stage {name!r} ({error}). To retry: {STAGES[name]}", stage=name, retry=STAGES[name]
+            f"the snapshot failed at stage {name!r} ({error}). To retry: {STAGES[name]}",
+            stage=name,
+            retry=STAGES[name],
         ) from error
 
 
@@ -224,5 +226,7 @@ def _reading(lsn: int, stage: str) -> Iterator[None]:
         raise
     except (CorruptionError, StorageError) as error:
         raise SnapshotError(
-            f"the snapshot at LSN {lsn} cannot be used (stage {stage!r}): {error}", stage=stage, retry=_RETRY_READ
+            f"the snapshot at LSN {lsn} cannot be used (stage {stage!r}): {error}",
+            stage=stage,
+            retry=_RETRY_READ,
         ) from error

@@ -128,7 +128,9 @@ class SnapshotInfo:
         try:
             info = cls(**json.loads(block[HEADER.size : HEADER.size + length]))
         except (TypeError, ValueError) as error:
-            raise damaged(name, f"has a header that cannot be understood ({error})", "format 0", "other") from error
+            raise damaged(
+                name, f"has a header that cannot be understood ({error})", "format 0", "other"
+            ) from error
         if info.name != name:
             raise damaged(name, "says it is another one", name, info.name)
         return info
@@ -141,7 +143,9 @@ class SnapshotInfo:
         return f"<div><b>{escape(self.name)}</b> ({escape(self.snapshot_format)})<table>{rows}</table></div>"
 
 
-def damaged(name: str, what: str, expected: object, found: object, position: int | None = None) -> CorruptionError:
+def damaged(
+    name: str, what: str, expected: object, found: object, position: int | None = None
+) -> CorruptionError:
     """Return the error for a snapshot whose bytes are not what was written."""
     return CorruptionError(
         f"the snapshot {name} {what}: expected {expected}, found {found}",
@@ -156,7 +160,12 @@ def damaged(name: str, what: str, expected: object, found: object, position: int
 
 
 def write_frames(
-    file: StorageFile, batches: Iterable[Batch], lsn: int, snapshot_format: str, identity: FrameIdentity, codec: str | None
+    file: StorageFile,
+    batches: Iterable[Batch],
+    lsn: int,
+    snapshot_format: str,
+    identity: FrameIdentity,
+    codec: str | None,
 ) -> SnapshotInfo:
     """Write the frames, then the header, to an empty file; nothing is durable yet. Returns what the header says.
 
@@ -207,7 +216,9 @@ def _parts(batches: Iterable[Batch]) -> Iterator[Batch]:
         borders = [0]
         while borders[-1] < len(batch):
             done = int(ends[borders[-1] - 1]) if borders[-1] else 0
-            borders.append(max(int(np.searchsorted(ends, done + FRAME_GOAL_BYTES, side="right")), borders[-1] + 1))
+            borders.append(
+                max(int(np.searchsorted(ends, done + FRAME_GOAL_BYTES, side="right")), borders[-1] + 1)
+            )
         for start, stop in pairwise(borders):
             yield _slice(batch, start, stop)
 
@@ -303,7 +314,9 @@ def read_frames(file: StorageFile, info: SnapshotInfo) -> Iterator[pa.RecordBatc
     found = (walk.frames, records, walk.chain)
     expected = (info.frames, info.records, info.end_chain)
     if found != expected:
-        raise damaged(info.name, "does not hold what its header says (frames, records, chain)", expected, found)
+        raise damaged(
+            info.name, "does not hold what its header says (frames, records, chain)", expected, found
+        )
 
 
 def _with_lsns(rows: pa.RecordBatch, info: SnapshotInfo, position: int) -> pa.RecordBatch:

@@ -118,8 +118,8 @@ class KeyedTable:
     @overload
     def get(self, key: bytes) -> bytes | None: ...
     @overload
-    def get(self, key: bytes, default: T) -> bytes | None | T: ...
-    def get(self, key: bytes, default: T | None = None) -> bytes | None | T:
+    def get(self, key: bytes, default: T) -> bytes | T | None: ...
+    def get(self, key: bytes, default: T | None = None) -> bytes | T | None:
         """Return the value of a key, or `default` where the key is not live."""
         return self._values.get(key, default)
 
@@ -148,7 +148,11 @@ class KeyedTable:
         """Return the state as a table of `TABLE_SCHEMA`, in order of keys."""
         batches = [
             pa.record_batch(
-                [pa.array(b.keys, pa.binary()), pa.array(b.values, pa.binary()), pa.array(b.lsns, pa.int64())],
+                [
+                    pa.array(b.keys, pa.binary()),
+                    pa.array(b.values, pa.binary()),
+                    pa.array(b.lsns, pa.int64()),
+                ],
                 schema=TABLE_SCHEMA,
             )
             for b in self.snapshot()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -164,12 +165,12 @@ class StorageComparison(RuleBasedStateMachine):
         if hasattr(self, "both"):
             self.compare(lambda side: self.both[side].names())
             for files in self.files.values():
-                self.compare(lambda side, files=files: files[side].size())
+                self.compare(partial(_size, files))
 
     def teardown(self) -> None:
         """Compare every file whole, and close all."""
         for name in self.both[0].names() if hasattr(self, "both") else []:
-            self.compare(lambda side, name=name: whole(self.both[side], name))
+            self.compare(partial(_whole_of, self.both, name))
         for files in getattr(self, "files", {}).values():
             for file in files:
                 file.close()
@@ -366,6 +367,14 @@ class CrashPromises(RuleBasedStateMachine):
             allowed = self.possible[name]
             fits = [file for file in allowed if (file is None) == (data is None)]
             assert any(file is None or data is None or file.allows(data) for file in fits), (name, data)
+
+
+def _size(files: tuple[StorageFile, StorageFile], side: int) -> int:
+    return files[side].size()
+
+
+def _whole_of(both: tuple[Storage, Storage], name: str, side: int) -> bytes:
+    return whole(both[side], name)
 
 
 def whole(storage: Storage, name: str) -> bytes:
