@@ -179,7 +179,9 @@ def test_the_lock_satisfies_pyproject(project: Any, lock: dict[str, Requirement]
 
 def test_what_is_installed_satisfies_both(project: Any, environment: Any) -> None:
     """Each requirement that applies here is installed, in pyproject's range and in environment.yml's."""
-    versions = {str(canonicalize_name(d.name)): d.version for d in importlib.metadata.distributions() if d.name}
+    versions = {
+        str(canonicalize_name(d.name)): d.version for d in importlib.metadata.distributions() if d.name
+    }
     applying = [
         r for r in requirements(project) + requirements(project, "all") if not r.marker or r.marker.evaluate()
     ]

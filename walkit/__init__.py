@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from walkit.config import LogOptions, Retention
+from walkit.config import LogOptions, Retention, StoreOptions
 from walkit.errors import (
     CommitFailedError,
     CorruptionError,
@@ -38,9 +38,13 @@ from walkit.log.observe import DurableFrames
 from walkit.log.opening import open_log as open
 from walkit.log.opening import scratch
 from walkit.log.report import RecoveryReport
+from walkit.log.tools import ScanReport, scan, verify
 from walkit.log.wal import WriteAheadLog, opened
 from walkit.metrics import LogStatistics
 from walkit.record import RECORD_SCHEMA, AppendResult, Batch, Kind, Record
+from walkit.state.machine import StateMachine
+from walkit.state.replay import replay
+from walkit.store import Store
 
 if TYPE_CHECKING:
     from walkit import measure as measure
@@ -82,14 +86,21 @@ __all__ = [
     "RecordTypeError",
     "RecoveryReport",
     "Retention",
+    "ScanReport",
     "SegmentMissingError",
     "SnapshotError",
+    "StateMachine",
     "StorageError",
+    "Store",
+    "StoreOptions",
     "WalkitError",
     "WriteAheadLog",
     "open",
     "opened",
+    "replay",
+    "scan",
     "scratch",
+    "verify",
 ]
 
 

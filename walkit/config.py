@@ -100,6 +100,24 @@ class LogOptions:
         return values
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreOptions:
+    """How a store keeps its state."""
+
+    journal_slots: int | None = None
+    """Records after the last checkpoint that may be outstanding."""
+    checkpoint_every: int | None = None
+    """Records after which a checkpoint is taken by itself."""
+
+    def __post_init__(self) -> None:
+        for name in ("journal_slots", "checkpoint_every"):
+            value = getattr(self, name)
+            if value is not None:
+                raise OptionsError(
+                    f"{name}={value!r} is not in this version of walkit", option=name, wanted=value
+                )
+
+
 def _check_choices(options: LogOptions) -> None:
     choices: dict[str, tuple[object, ...]] = {
         "durability": ("sync", "interval", "none"),

@@ -50,3 +50,13 @@ class LogStatistics:
             for f in fields(self)
         )
         return f"<table><tr><th>metric</th><th>value</th><th>unit</th><th>meaning</th></tr>{rows}</table>"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreStatistics(LogStatistics):
+    """What a store's log has done since it was opened, and what its table holds. A frozen snapshot."""
+
+    keys: int = _metric("keys", "live keys in the table")
+    applied_lsn: int = _metric("lsn", "last LSN applied to the table")
+    frames_waiting: int = _metric("frames", "acknowledged frames that nobody has applied yet")
+    snapshot_lsn: int = _metric("lsn", "LSN of the newest snapshot taken or restored; 0 where there was none")

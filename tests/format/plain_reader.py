@@ -1,23 +1,45 @@
-"""A second reader of the format, written from FORMAT.md with `struct` alone: it shares no line with the codec.
+"""A second reader of the format, made from FORMAT.md: it reads the tables of the page itself, and no line of the codec.
 
-Slow, and trusting where FORMAT.md lets a reader judge: it asserts what intact bytes must be.
+Slow, and asserting where the codec judges: it is given intact bytes only.
 """
 
 from __future__ import annotations
 
 import json
-import struct
+import re
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import zstandard
+
+DOCUMENT = (Path(__file__).resolve().parents[2] / "walkit" / "format" / "FORMAT.md").read_text(
+    encoding="utf-8"
+)
+
+
+def fields_of(table: str) -> list[tuple[int, int, str]]:
+    """(offset, size, name) of every field in the table of FORMAT.md that is marked with this name."""
+    text = DOCUMENT.split(f"<!-- table: {table} -->")[1].split("\n\n")[1]
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| `(\w+)` \|", text, re.MULTILINE)
+    return [(int(offset), int(size), name) for offset, size, name in rows]
+
+
+def numbers_of(table: str, data: bytes) -> dict[str, int]:
+    """The fields of up to eight bytes, as numbers."""
+    return {
+        name: int.from_bytes(data[offset : offset + size], "little")
+        for offset, size, name in fields_of(table)
+        if size <= 8
+    }
 
 
 def _table() -> list[int]:
     table = []
     for byte in range(256):
+        value = byte
         for _ in range(8):
-            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
-        table.append(byte)
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
     return table
 
 
@@ -62,39 +84,27 @@ class Reader:
 
 
 def read_segment_header(data: bytes) -> dict[str, Any]:
-    assert crc(data[:4092]) == struct.unpack("<I", data[4092:4096])[0]
-    r = Reader(data)
-    assert r.take(8) == b"WALKITSG"
-    names = {
-        **{"version": 2, "header_bytes": 2, "critical_features": 4, "optional_features": 4, "alignment": 4},
-        **{"log_id": 8, "epoch": 8, "epoch_id": 8, "number": 8, "start_position": 8, "previous_end": 8},
-        **{"first_lsn": 8, "chain": 4, "flags": 4, "frame_bytes_max": 8, "window_bytes": 8, "created_us": 8},
-        **{"end_chain": 4, "extension_bytes": 4},
-    }
-    header: dict[str, Any] = {name: r.number(size) for name, size in names.items()}
-    header["extension"] = r.take(header["extension_bytes"])
-    assert not any(data[r.at : 4092])
+    header: dict[str, Any] = numbers_of("segment header", data)
+    assert crc(data[:4092]) == header["header_crc"] and data[:8] == b"WALKITSG"
+    end = 120 + header["extension_bytes"]
+    header["extension"] = data[120:end]
+    assert not any(data[end:4092])
     return header
 
 
 def read_frame(data: bytes) -> tuple[dict[str, int], list[PlainRecord]]:
     """Return (header fields, records) of the frame that `data` begins with."""
-    assert crc(data[:92]) == struct.unpack("<I", data[92:96])[0]
+    head = numbers_of("frame header", data)
+    assert crc(data[:92]) == head["header_crc"] and data[:4] == b"WLKF"
     r = Reader(data)
-    assert r.take(4) == b"WLKF"
-    names = {
-        **{"version": 1, "codec": 1, "flags": 2, "log_id": 8, "epoch": 8, "epoch_id": 8, "position": 8},
-        **{"first_lsn": 8, "records": 4, "span": 4, "footprint": 4, "stored": 4, "raw": 4, "body_crc": 4},
-        **{"durable_position": 8, "sealed_us": 8, "chain": 4, "header_crc": 4},
-    }
-    head = {name: r.number(size) for name, size in names.items()}
-    body = r.take(head["stored"])
+    r.take(96)
+    body = r.take(head["body_stored_bytes"])
     assert crc(body) == head["body_crc"]
     assert not any(r.take(head["footprint"] - r.at)), "padding is zero"
     if head["codec"] == 1:
-        assert zstandard.frame_content_size(body) == head["raw"]
+        assert zstandard.frame_content_size(body) == head["body_raw_bytes"]
         body = zstandard.ZstdDecompressor().decompress(body)
-    assert len(body) == head["raw"]
+    assert len(body) == head["body_raw_bytes"]
     return head, read_body(body, head["records"], head["flags"], head["first_lsn"], head["span"])
 
 
@@ -144,16 +154,22 @@ def read_segment(data: bytes) -> tuple[dict[str, Any], list[dict[str, int]], lis
     return header, heads, records
 
 
-def read_durable(cell: bytes) -> tuple[int, ...] | None:
-    """Return (turn, epoch, epoch id, position, LSN) of the newest whole slot."""
-    slots = [struct.unpack_from("<QQQQQI", cell, at) for at in (0, 64) if len(cell) >= at + 44]
-    whole = [s[:5] for s, at in zip(slots, (0, 64), strict=False) if crc(cell[at : at + 40]) == s[5] and s[0]]
-    return max(whole, default=None)
+def read_durable(cell: bytes) -> dict[str, int] | None:
+    """Return the newest whole slot."""
+    slots = [numbers_of("durable slot", cell[at : at + 44]) for at in (0, 64)]
+    whole = [
+        s for s, at in zip(slots, (0, 64), strict=True) if s["turn"] and crc(cell[at : at + 40]) == s["crc"]
+    ]
+    return max(whole, key=lambda s: s["turn"], default=None)
 
 
 def read_manifest(data: bytes) -> dict[str, Any]:
-    magic, version, header_bytes, critical, _optional, size, found = struct.unpack("<8sHHIIII", data[:28])
-    assert (magic, version, header_bytes, critical) == (b"WALKITMF", 0, 28, 0)
-    assert len(data) == 28 + size and crc(data[:24] + data[28:]) == found
+    head = numbers_of("manifest header", data)
+    assert data[:8] == b"WALKITMF" and (head["version"], head["header_bytes"], head["critical_features"]) == (
+        0,
+        28,
+        0,
+    )
+    assert len(data) == 28 + head["payload_bytes"] and crc(data[:24] + data[28:]) == head["crc"]
     plain: dict[str, Any] = json.loads(data[28:])
     return plain

@@ -284,11 +284,12 @@ class OrderingCore(Generic[S]):
         """
         if self.failure is None:
             self.failure = cause
-        frames = list(self.in_flight)
-        self.in_flight.clear()
+        frames: list[SealedFrame] = []
+        while self.in_flight:  # one by one: a leader may be sealing a frame just now, which is failed the next time
+            frames.append(self.in_flight.popleft())
         for frame in frames:
-            frame.state = "failed"
             frame.error = cause
+            frame.state = "failed"
         waiting = list(self.pending)
         self.pending = deque()
         self.pending_bytes = self.pending_records = 0

@@ -88,11 +88,13 @@ class CommitDriver:
                 self._lead()
         if gate is FULL:
             return False
-        while not ticket.done():
+        waits = gate is not LEAD
+        while waits:
             gate.acquire()
             if ticket.promoted:
                 ticket.promoted = False
                 self._lead()
+            waits = not ticket.done()
         return True
 
     def _enter(self, ticket: Ticket, *, can_lead: bool) -> Any:
@@ -258,6 +260,9 @@ class CommitDriver:
         self.counters.wrote(frame, perf_counter_ns() - begun, self._sync_writes)
         with self._lock:
             acknowledged = self.core.written(frame, durable=self._sync_writes)
+            failure = self.core.failure if frame.state == "sealed" else None
+        if failure is not None:
+            self._fail(failure)  # a sync failed on another thread before this frame was sealed
         if self._sync_writes and acknowledged:
             self.place.publish(self.core.durable_position, self.core.durable_lsn)
         self._release(acknowledged)

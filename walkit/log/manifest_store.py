@@ -56,7 +56,7 @@ class ManifestStore:
         self.current = manifest
 
     def close(self) -> None:
-        """Let no update begin any more, and wait for the one under way: the lock of the log may go to another writer."""
+        """Wait for the update under way and let no other begin: the log may get another writer now."""
         with self._lock:
             self._closed = True
 

@@ -8,11 +8,13 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, overload
 
 from walkit.config import LogOptions
 from walkit.errors import NotALogError, OptionsError
 from walkit.events import EventCallback, EventSink
+from walkit.log.dropped import end_dropped
 from walkit.log.engine import open_engine
 from walkit.log.logreader import LogReader
 from walkit.log.wal import WriteAheadLog
@@ -116,6 +118,6 @@ def scratch(name: str = "log", options: LogOptions | None = None) -> WriteAheadL
     safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
     folder = tempfile.mkdtemp(prefix=f"walkit-{safe}-")
     log = open_log(os.path.join(folder, safe), "x", options)
-    weakref.finalize(log._engine, shutil.rmtree, folder, ignore_errors=True)
+    weakref.finalize(log, end_dropped, log._engine, partial(shutil.rmtree, folder, ignore_errors=True))
     return log
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -22,6 +20,7 @@ from walkit.errors import (
     LogFullError,
     WalkitError,
 )
+from walkit.log.dropped import close_dropped, watch_exit
 from walkit.log.engine import LogEngine
 from walkit.log.holds import LEASE_S_DEFAULT, Hold, make_hold
 from walkit.log.intake import DELETE, PUT, Values, make_ticket, many_tickets
@@ -35,7 +34,6 @@ from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
-_exiting = threading.Event()
 MANY_FRAME_BYTES = 1 << 20
 
 
@@ -50,9 +48,8 @@ class WriteAheadLog(ReadSurface):
         self._engine = engine
         self._driver = engine.driver
         self._limit_bytes = min(engine.core.body_bytes_max, engine.options.queue_bytes_max)
-        self._finalizer = weakref.finalize(self, _dropped, engine)
-        atexit.unregister(_note_exit)
-        atexit.register(_note_exit)  # runs before the finalisers' own hook, which the line above may have registered
+        self._finalizer = weakref.finalize(self, close_dropped, engine)
+        watch_exit()
         _open_logs.add(self)
 
     # -- appending
@@ -349,33 +346,3 @@ def _on_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _dropped(engine: LogEngine) -> None:
-    """Close a log whose object is gone; with a warning, unless the process is ending."""
-    if engine.closed:
-        return
-    if not _exiting.is_set():
-        engine.events.emit("walkit.log.drop", location=engine.storage.location)
-        warnings.warn(
-            f"the log at {engine.storage.location} was dropped without close(); it is closed now",
-            ResourceWarning,
-            stacklevel=2,
-        )
-        if not engine.driver.is_free():
-            threading.Thread(target=_close_quietly, args=(engine,), name="walkit-close").start()
-            return
-    _close_quietly(engine)
-
-
-def _close_quietly(engine: LogEngine) -> None:
-    try:
-        engine.close()
-    except WalkitError as error:
-        engine.events.emit("walkit.log.poison", cause=repr(error), acked_lsn=engine.core.acked_lsn)
-
-
-@atexit.register
-def _note_exit() -> None:
-    """Tell the finalisers, which run at exit too, that nobody dropped anything."""
-    _exiting.set()

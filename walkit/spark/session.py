@@ -58,7 +58,7 @@ def session(
 
     The active session, where there is one, is returned as it is, with the data source registered: the
     arguments are then not looked at. Else one is started on this machine, which takes 5 to 15 seconds, and a
-    line says so.
+    line on standard error says so.
 
     `master` is Spark's; for one that is not `local`, addresses and the workers' Python are left to you, and
     walkit has to be installed on the workers. `config` goes over walkit's settings. `quiet` keeps what the
@@ -78,7 +78,8 @@ def session(
             java = find_java() if SparkContext._gateway is None else None
             if java is not None:
                 where = f"{settings['spark.master']}, Java {java.version}"
-                print(f"walkit: starting Spark ({where}); this takes 5 to 15 s", flush=True)
+                # Standard output belongs to the program: `walkit ... --json` is read by others.
+                print(f"walkit: starting Spark ({where}); this takes 5 to 15 s", file=sys.stderr, flush=True)
             spark = start(settings, java, quiet=quiet)
     register(spark)
     return spark

@@ -9,8 +9,10 @@ from walkit.state.follow import Follower
 from walkit.state.machine import ArrowStateMachine, StateImage, StateMachine, take_image
 from walkit.state.reconcile import Winner, reconcile, reconcile_arrow
 from walkit.state.replay import ReplayReport, replay
+from walkit.state.restore import Restored, restore_newest
 from walkit.state.snapshot import (
     SnapshotInfo,
+    identity_at,
     read_snapshot,
     snapshot_lsns,
     snapshot_name,
@@ -24,14 +26,17 @@ __all__ = [
     "Follower",
     "KeyedTable",
     "ReplayReport",
+    "Restored",
     "SnapshotInfo",
     "StateImage",
     "StateMachine",
     "Winner",
+    "identity_at",
     "read_snapshot",
     "reconcile",
     "reconcile_arrow",
     "replay",
+    "restore_newest",
     "snapshot_lsns",
     "snapshot_name",
     "take_image",

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from html import escape
 
 from walkit.commit.interrupts import Uninterrupted, on_main_thread
 from walkit.errors import GapError, HistoryTrimmedError, OptionsError
 from walkit.log.reader import LogView
+from walkit.log.report import report_html
 from walkit.log.surface import ReadSurface
 from walkit.record import Batch
 from walkit.state.machine import ArrowStateMachine, StateMachine
@@ -38,18 +38,17 @@ class ReplayReport:
         return self.records / self.duration_s if self.duration_s else 0.0
 
     def _repr_html_(self) -> str:
-        facts = (
-            ("from LSN", f"{self.first_lsn:,}"),
-            ("applied up to LSN", f"{self.applied_lsn:,}"),
-            ("records", f"{self.records:,}"),
-            ("bytes", f"{self.size_bytes:,}"),
-            ("time", f"{self.duration_s * 1000:,.1f} ms"),
-            ("records/s", f"{self.records_per_s:,.0f}"),
+        return report_html(
+            "Replay",
+            [
+                ("from LSN", f"{self.first_lsn:,}"),
+                ("applied up to LSN", f"{self.applied_lsn:,}"),
+                ("records", f"{self.records:,}"),
+                ("bytes", f"{self.size_bytes:,}"),
+                ("time", f"{self.duration_s * 1000:,.1f} ms"),
+                ("records/s", f"{self.records_per_s:,.0f}"),
+            ],
         )
-        rows = "".join(
-            f"<tr><td>{k}</td><td style='text-align:right'>{escape(v)}</td></tr>" for k, v in facts
-        )
-        return f"<div><b>Replay</b><table>{rows}</table></div>"
 
 
 def replay(

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from walkit.errors import CorruptionError, FormatVersionError, SnapshotError, StorageError, WalkitError
 from walkit.format.frame import FrameIdentity
+from walkit.format.manifest import Manifest
 from walkit.record import Batch
 from walkit.state.machine import StateImage, StateMachine
 from walkit.state.snapshot_file import (
@@ -30,6 +31,7 @@ __all__ = [
     "NEW_NAME",
     "STAGES",
     "SnapshotInfo",
+    "identity_at",
     "read_snapshot",
     "snapshot_batches",
     "snapshot_lsns",
@@ -119,6 +121,15 @@ def _remove_left_over(storage: Storage) -> None:
     except StorageError as error:
         if error.errno != errno.ENOENT:
             raise
+
+
+def identity_at(manifest: Manifest, lsn: int) -> FrameIdentity:
+    """Return the log, and the epoch in which the record at this LSN was written; epoch 0 below the first record."""
+    epochs = [e for e in manifest.lineage if e.first_lsn <= lsn]
+    if not epochs:
+        return FrameIdentity(manifest.log_id, 0, 0)
+    epoch = max(epochs, key=lambda e: e.number)
+    return FrameIdentity(manifest.log_id, epoch.number, epoch.id)
 
 
 def snapshot_lsns(storage: Storage) -> list[int]:

@@ -27,7 +27,6 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from itertools import pairwise
 from operator import lt
 from typing import Any, Final
@@ -43,6 +42,7 @@ from walkit.format.checksum import crc32c
 from walkit.format.frame import FrameIdentity, decode_frame, prepare_body, seal_frame
 from walkit.format.layout import ALIGNMENT_BUFFERED, FORMAT_VERSION, FRAME_HEADER_BYTES, HAS_VALUE
 from walkit.format.segment import SegmentHeader, refuse_newer
+from walkit.log.report import report_html
 from walkit.log.walk import FrameWalk
 from walkit.record import Batch, Kind
 from walkit.state.columns import columns_of
@@ -136,11 +136,15 @@ class SnapshotInfo:
         return info
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(k)}</td><td style='text-align:right'>{v:,}</td></tr>"
-            for k, v in (("LSN", self.lsn), ("records", self.records), ("bytes", self.size_bytes))
+        return report_html(
+            self.name,
+            [
+                ("holds", self.snapshot_format),
+                ("LSN", f"{self.lsn:,}"),
+                ("records", f"{self.records:,}"),
+                ("bytes", f"{self.size_bytes:,}"),
+            ],
         )
-        return f"<div><b>{escape(self.name)}</b> ({escape(self.snapshot_format)})<table>{rows}</table></div>"
 
 
 def damaged(

@@ -144,20 +144,13 @@ class KeyedTable:
         """Return the live keys of this moment with their values, in order of keys."""
         return sorted(self._values.items())  # keys differ, so values are never compared
 
+    def to_dict(self) -> dict[bytes, bytes | None]:
+        """Return a copy of the live keys and their values, in no order; 10 ms for a million keys."""
+        return self._values.copy()
+
     def to_arrow(self) -> pa.Table:
         """Return the state as a table of `TABLE_SCHEMA`, in order of keys."""
-        batches = [
-            pa.record_batch(
-                [
-                    pa.array(b.keys, pa.binary()),
-                    pa.array(b.values, pa.binary()),
-                    pa.array(b.lsns, pa.int64()),
-                ],
-                schema=TABLE_SCHEMA,
-            )
-            for b in self.snapshot()
-        ]
-        return pa.Table.from_batches(batches, TABLE_SCHEMA)
+        return table_of(self.snapshot())
 
     def snapshot(self) -> Iterator[Batch]:
         """See `StateMachine.snapshot`. Copies the two dicts at the call (10 ms for a million keys), sorts later."""
@@ -195,3 +188,15 @@ def _image(values: dict[bytes, bytes | None], lsns: dict[bytes, int]) -> Iterato
     for start in range(0, len(keys), IMAGE_RECORDS):
         part = keys[start : start + IMAGE_RECORDS]
         yield Batch([lsns[k] for k in part], PUT, part, [values[k] for k in part])
+
+
+def table_of(image: Iterable[Batch]) -> pa.Table:
+    """Return the records of a keyed table's snapshot as a table of `TABLE_SCHEMA`."""
+    batches = [
+        pa.record_batch(
+            [pa.array(b.keys, pa.binary()), pa.array(b.values, pa.binary()), pa.array(b.lsns, pa.int64())],
+            schema=TABLE_SCHEMA,
+        )
+        for b in image
+    ]
+    return pa.Table.from_batches(batches, TABLE_SCHEMA)

@@ -20,11 +20,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-import walkit
+from walkit.config import LogOptions
 from walkit.errors import WalkitError
 from walkit.measure import RunRecorder
 from walkit.measure.recorder import ThreadRecorder
@@ -69,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when this ends
     workload = Workload(operations=options.operations, writers=options.writers)
     parts = workload.stream().route(options.writers)
-    with Store.open(options.path, options=walkit.LogOptions(durability=options.durability)) as store:
+    with Store.open(options.path, options=LogOptions(durability=options.durability)) as store:
         recorder = RunRecorder("child", durability=options.durability)
         announcer = Announcer(len(parts))
         writers = Writers(store, parts, recorder, announcer.may_begin)
@@ -150,7 +151,7 @@ class ChildWriter:
             f"--writers={self.workload.writers}",
             f"--durability={self.durability}",
         ]
-        root = os.path.dirname(os.path.dirname(os.path.abspath(walkit.__file__)))
+        root = str(Path(__file__).resolve().parents[2])
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)

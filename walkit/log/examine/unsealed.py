@@ -79,8 +79,10 @@ class UnsealedPart:
                 header=one.header,
                 verdict=None if used else Verdict.UNUSED,
             )
-        if self.end.position < ledger.promised and self.broken is not Verdict.CORRUPT:
-            self._missing(ledger.promised)
+        beside = (Verdict.UNUSED, Verdict.STALE, Verdict.TORN)
+        told = max((r.end_position for r in ledger.ranges if r.verdict not in beside), default=0)
+        if max(told, self.end.position) < ledger.promised:
+            self._missing(max(told, self.end.position), ledger.promised)
         ledger.end = self.end
 
     # -- facts
@@ -178,7 +180,7 @@ class UnsealedPart:
             )
             return
         if end.position < header.previous_end:
-            self._missing(min(header.previous_end, ledger.promised))
+            self._missing(end.position, min(header.previous_end, ledger.promised))
             return
         wanted = LogEnd(last_lsn=header.first_lsn - 1, position=header.previous_end, chain=header.chain)
         ledger.problem(

@@ -337,6 +337,8 @@ def lsn_text(first: int | None, last: int | None) -> str:
     """Return a range of LSNs for people; "" where there is none."""
     if first is None and last is None:
         return ""
+    if first == last:
+        return f"{first:,}"
     return "{} to {}".format(*("?" if lsn is None else f"{lsn:,}" for lsn in (first, last)))
 
 

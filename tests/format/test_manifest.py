@@ -1,0 +1,245 @@
+"""The manifest: there and back, every flip noticed, newer ones named, nonsense refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.format import makers
+from tests.format.makers import flipped
+from tests.format.plain_reader import read_manifest
+from walkit.errors import CorruptionError, FormatVersionError, NotALogError
+from walkit.format.checksum import crc32c
+from walkit.format.layout import MANIFEST_BYTES_MAX
+from walkit.format.manifest import (
+    EpochRecord,
+    HoldRecord,
+    LogEnd,
+    Manifest,
+    SegmentRecord,
+    SegmentState,
+    decode_manifest,
+    encode_manifest,
+)
+
+U64 = st.integers(0, (1 << 64) - 1)
+U32 = st.integers(0, (1 << 32) - 1)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+SEGMENTS = st.builds(
+    SegmentRecord,
+    number=U64,
+    state=st.sampled_from(SegmentState),
+    **dict.fromkeys(("epoch", "start_position", "end_position", "first_lsn", "last_lsn"), U64),
+    **dict.fromkeys(("start_chain", "end_chain", "flags"), U32),
+    **dict.fromkeys(("records", "frames", "created_us"), U64),
+)
+EPOCHS = st.builds(EpochRecord, number=U64, id=U64, first_lsn=U64, position=U64, chain=U32)
+MANIFESTS = st.builds(
+    Manifest,
+    log_id=U64,
+    generation=U64,
+    created_us=U64,
+    ack_order=st.sampled_from(["append", "completion"]),
+    lineage=st.lists(EPOCHS, max_size=3, unique_by=lambda e: e.number).map(tuple),
+    segments=st.lists(SEGMENTS, max_size=4, unique_by=lambda s: s.number).map(tuple),
+    next_segment=U64,
+    end=st.builds(LogEnd, last_lsn=U64, position=U64, chain=U32),
+    low_watermark=U64,
+    exact_from_lsn=U64,
+    holds=st.lists(st.builds(HoldRecord, name=st.text(), first_lsn=U64, lease_until_us=U64), max_size=2).map(
+        tuple
+    ),
+    extra=st.dictionaries(st.text(), JSON, max_size=3),
+)
+PLAIN = Manifest(
+    log_id=(1 << 64) - 1,
+    generation=3,
+    lineage=(EpochRecord(number=1, id=(1 << 64) - 2, first_lsn=1, position=0, chain=0),),
+    segments=(
+        SegmentRecord(
+            number=1, state=SegmentState.SEALED, epoch=1, end_position=128, first_lsn=1, last_lsn=1
+        ),
+        SegmentRecord(number=2, state=SegmentState.PREPARED, epoch=1),
+    ),
+    next_segment=3,
+    end=LogEnd(last_lsn=1, position=128, chain=9),
+    holds=(HoldRecord(name="replica ✈", first_lsn=1, lease_until_us=5),),
+)
+DATA = encode_manifest(PLAIN)
+
+
+def resealed(payload: bytes, **head: int) -> bytes:
+    """A manifest of this payload, with these header fields and a right checksum."""
+    fields = {
+        "version": 0,
+        "header_bytes": 28,
+        "critical": 0,
+        "optional": 0,
+        "payload_bytes": len(payload),
+        **head,
+    }
+    sizes = {"version": 2, "header_bytes": 2, "critical": 4, "optional": 4, "payload_bytes": 4}
+    start = b"WALKITMF" + b"".join(fields[name].to_bytes(size, "little") for name, size in sizes.items())
+    return start + crc32c(payload, crc32c(start)).to_bytes(4, "little") + payload
+
+
+def with_fields(**changes: Any) -> bytes:
+    """The payload of PLAIN with other values; None leaves a field out."""
+    plain = {**read_manifest(DATA), **changes}
+    return json.dumps({k: v for k, v in plain.items() if v is not ...}).encode()
+
+
+@settings(max_examples=150, deadline=None)
+@given(manifest=MANIFESTS)
+def test_round_trip(manifest: Manifest) -> None:
+    """F-12.1: every manifest comes back whole, numbers of 64 bits and names in any script included."""
+    data = encode_manifest(manifest)
+    assert decode_manifest(data, "log") == manifest
+    plain = read_manifest(data)
+    assert plain["log_id"] == manifest.log_id and plain["extra"] == manifest.extra
+    assert [s["state"] for s in plain["segments"]] == [s.state.value for s in manifest.segments]
+
+
+def test_a_person_can_read_it() -> None:
+    """F-12.1: behind 28 bytes there is nothing but one JSON object with the names of the fields."""
+    plain = json.loads(DATA[28:])
+    assert plain["end"] == {"last_lsn": 1, "position": 128, "chain": 9}
+    assert plain["holds"][0]["name"] == "replica ✈"
+
+
+def test_every_bit_flip_is_noticed() -> None:
+    """F-1.3, F-12.2: each bit turned in turn is NotALogError in the magic and CorruptionError anywhere else."""
+    for bit in range(len(DATA) * 8):
+        with pytest.raises(NotALogError if bit < 64 else CorruptionError):
+            decode_manifest(flipped(DATA, bit), "log")
+
+
+def test_cut_and_padded_at_every_byte() -> None:
+    """F-12.2: a manifest that is shorter or longer than it says is refused, with zeros behind it too."""
+    for size in range(len(DATA)):
+        for data in (DATA[:size], DATA[:size].ljust(len(DATA), b"\0")):
+            with pytest.raises((CorruptionError, NotALogError)):
+                decode_manifest(data, "log")
+    for behind in (b"\0", b"\n", DATA):
+        with pytest.raises(CorruptionError, match="length"):
+            decode_manifest(DATA + behind, "log")
+
+
+def test_zero_is_no_manifest() -> None:
+    """F-1.5: zeros of any size, and nothing at all, are not a log."""
+    for size in (0, 1, 27, 28, 4096):
+        with pytest.raises(NotALogError):
+            decode_manifest(bytes(size), "log")
+
+
+@pytest.mark.parametrize(
+    ("head", "found"),
+    [
+        ({"version": 1}, 1),
+        ({"version": 65535}, 65535),
+        ({"header_bytes": 32}, "0 with a header of 32 bytes"),
+        ({"critical": 1}, "with critical features 0x1"),
+        ({"critical": 1 << 31}, "with critical features 0x80000000"),
+    ],
+    ids=str,
+)
+def test_newer_formats(head: dict[str, int], found: int | str) -> None:
+    """F-11.2, F-11.3: a newer manifest is a FormatVersionError, whatever its payload; with a wrong checksum, damage."""
+    for payload in (DATA[28:], b"not even JSON"):
+        with pytest.raises(FormatVersionError) as caught:
+            decode_manifest(resealed(payload, **head), "log")
+        assert caught.value.found == found and "log" in caught.value.where
+    with pytest.raises(CorruptionError, match="checksum"):
+        decode_manifest(flipped(resealed(DATA[28:], **head), 24 * 8), "log")
+
+
+def test_unknown_optional_features_are_ignored() -> None:
+    """F-11.3: with every optional bit set the manifest reads as before."""
+    assert decode_manifest(resealed(DATA[28:], optional=0xFFFFFFFF), "log") == PLAIN
+
+
+SEGMENT = read_manifest(DATA)["segments"][0]
+NONSENSE: dict[str, bytes] = {
+    "nothing": b"",
+    "not JSON": b"{",
+    "not UTF-8": b'{"log_id": "\xff"}',
+    "a list": b"[]",
+    "a number": b"7",
+    "null": b"null",
+    "an empty object": b"{}",
+    "nested a million deep": b"[" * 1_000_000,
+    "a number of a million digits": b'{"log_id": ' + b"9" * 1_000_000 + b"}",
+    "NaN": with_fields(log_id=float("nan")),
+    "an id that is text": with_fields(log_id="1"),
+    "an id that is a truth": with_fields(log_id=True),
+    "an id that is a fraction": with_fields(log_id=1.5),
+    "an id that is null": with_fields(log_id=None),
+    "an id below zero": with_fields(log_id=-1),
+    "an id of 65 bits": with_fields(log_id=1 << 64),
+    "no id": with_fields(log_id=...),
+    "no end": with_fields(end=...),
+    "no holds": with_fields(holds=...),
+    "no low watermark": with_fields(low_watermark=...),
+    "a field nobody knows": with_fields(colour="red"),
+    "an order nobody knows": with_fields(ack_order="alphabetical"),
+    "extra is a list": with_fields(extra=[]),
+    "segments are a number": with_fields(segments=3),
+    "segments are an object": with_fields(segments={"a": 1}),
+    "a segment is a number": with_fields(segments=[3]),
+    "a segment in a state nobody knows": with_fields(segments=[{**SEGMENT, "state": "open"}]),
+    "a segment in a state that is a list": with_fields(segments=[{**SEGMENT, "state": []}]),
+    "a segment with a field nobody knows": with_fields(segments=[{**SEGMENT, "colour": 1}]),
+    "a segment twice": with_fields(segments=[SEGMENT, SEGMENT]),
+    "an epoch twice": with_fields(lineage=read_manifest(DATA)["lineage"] * 2),
+    "a hold without a name": with_fields(holds=[{"name": 3, "first_lsn": 1, "lease_until_us": 1}]),
+    "an end that is a list": with_fields(end=[1, 2, 3]),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_under_a_right_checksum(name: str) -> None:
+    """F-12.2, F-12.4, F-13.5: unknown, missing and wrong fields, and what is no JSON, are a CorruptionError."""
+    with pytest.raises(CorruptionError, match="understood") as caught:
+        decode_manifest(resealed(NONSENSE[name]), "log")
+    assert caught.value.segment == "manifest" and len(str(caught.value)) < 1000
+
+
+def test_absurd_lengths_allocate_nothing() -> None:
+    """F-7.3: a payload length over the limit, or unlike the file's, is refused before anything is read by it."""
+    for length in (0xFFFFFFFF, MANIFEST_BYTES_MAX + 1, 0, len(DATA)):
+        data = resealed(DATA[28:], payload_bytes=length)
+
+        def refuse(data: bytes = data) -> None:
+            with pytest.raises(CorruptionError, match="length"):
+                decode_manifest(data, "log")
+
+        assert makers.peak_bytes(refuse) < 32_768
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    payload=st.binary(max_size=60) | JSON.map(lambda j: json.dumps(j).encode()), head=st.binary(max_size=40)
+)
+def test_arbitrary_manifests(payload: bytes, head: bytes) -> None:
+    """F-13.5: any bytes, also under a right magic and checksum, give a typed error."""
+    for data in (head, b"WALKITMF" + head, resealed(payload)):
+        with pytest.raises((NotALogError, CorruptionError, FormatVersionError)):
+            decode_manifest(data, "log")
+
+
+def test_generations_and_views() -> None:
+    """F-12.3, F-12.4: `next` grows the generation by one; sealed and unsealed segments are told apart, in order."""
+    changed = PLAIN.next(low_watermark=1)
+    assert (changed.generation, changed.low_watermark, PLAIN.low_watermark) == (4, 1, 0)
+    assert [s.number for s in PLAIN.sealed] == [1] and [s.number for s in PLAIN.unsealed] == [2]
+    assert PLAIN.sealed[0].size_bytes == 128 and PLAIN.first_lsn == 1
+    assert PLAIN.next(segments=()).first_lsn == 2
+    assert PLAIN.epoch_of(1) == PLAIN.lineage[0] and PLAIN.epoch_of(2) is None

@@ -1,0 +1,232 @@
+"""What the documents say is there: links, names, commands, targets, and an example that runs."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import walkit
+
+if TYPE_CHECKING:
+    from tests.conftest import Checkout
+
+FENCE = re.compile(r"^(`{3,}|~{3,})(\w*)[^\n]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
+LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
+REFERENCE = re.compile(r"^\s{0,3}\[[^\]]+\]:\s+<?(\S+?)>?\s*$", re.MULTILINE)
+HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
+NAMED_ANCHOR = re.compile(r"<a\s+(?:id|name)=\"([^\"]+)\"")
+
+
+def anchors(text: str) -> set[str]:
+    """The names by which a reader of this Markdown can be sent to a place in it."""
+    found: set[str] = set()
+    prose = FENCE.sub("", text)
+    for title in HEADING.findall(prose):
+        shown = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", title)
+        slug = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        number = 0
+        while (name := f"{slug}-{number}" if number else slug) in found:
+            number += 1
+        found.add(name)
+    return found | set(NAMED_ANCHOR.findall(prose))
+
+
+def dead_links(path: str, text: str, documents: Mapping[str, str], places: set[str]) -> list[str]:
+    """Relative links of one document that lead nowhere. `places` are the paths of all files and folders."""
+    found = []
+    prose = CODE.sub("", FENCE.sub("", text))
+    for target in LINK.findall(prose) + REFERENCE.findall(prose):
+        if re.match(r"[a-z][a-z0-9+.-]*:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        place = os.path.normpath(Path(path).parent / name) if name else path
+        is_known_anchor = not anchor or (place in documents and anchor in anchors(documents[place]))
+        if place not in places or not is_known_anchor:
+            found.append(f"{path}: {target}")
+    return found
+
+
+def all_places(names: list[str]) -> set[str]:
+    """The paths of files, and of every folder they are in."""
+    return {str(place) for name in names for place in (Path(name), *Path(name).parents)}
+
+
+def test_links_lead_somewhere(checkout: Checkout) -> None:
+    """Each relative link of each Markdown file leads to a file that is there, and to a heading that is in it."""
+    documents = checkout.files(".md")
+    assert {"README.md", "CHANGELOG.md", "walkit/DESIGN.md", "walkit/format/FORMAT.md"} <= documents.keys()
+    places = all_places(checkout.names())
+    found = [dead for path, text in documents.items() for dead in dead_links(path, text, documents, places)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "dead"),
+    [
+        (
+            "[a](other.md) [b](../top.md) [c](..) [d](#here-it-is) [e](other.md#two-words-1)\n# Here, it *is*!\n",
+            [],
+        ),
+        ("[a](gone.md)", ["gone.md"]),
+        ("[a](other.md#gone)", ["other.md#gone"]),
+        ("[a](#gone)", ["#gone"]),
+        ("[a][r]\n\n[r]: gone.md\n", ["gone.md"]),
+        ('![a](gone.png "title")', ["gone.png"]),
+        ("[web](https://example.org/gone) [mail](mailto:a@example.org)", []),
+        ("`[a](gone.md)`\n```\n[a](gone.md)\n# no heading\n```\n[b](#no-heading)", ["#no-heading"]),
+    ],
+)
+def test_the_checker_of_links_notices(text: str, dead: list[str]) -> None:
+    """Each kind of link in a small tree: the dead ones are named, the living and the quoted ones are not."""
+    documents = {"docs/this.md": text, "docs/other.md": "# Two words\n# Two words\n", "top.md": ""}
+    places = all_places(list(documents))
+    assert dead_links("docs/this.md", text, documents, places) == [
+        f"docs/this.md: {target}" for target in dead
+    ]
+
+
+def undocumented(module: object, names: list[str]) -> list[str]:
+    """Classes, functions and modules among `names` that have no docstring of their own, and their public methods."""
+    found = []
+    for name in names:
+        value = getattr(module, name)
+        parts = {name: value}
+        if inspect.isclass(value):
+            own = {f"{name}.{key}": part for key, part in vars(value).items() if not key.startswith("_")}
+            parts |= {
+                key: part
+                for key, part in own.items()
+                if inspect.isfunction(part) or isinstance(part, property)
+            }
+        elif not (inspect.isroutine(value) or inspect.ismodule(value)):
+            continue
+        found += [key for key, part in parts.items() if not is_documented(part)]
+    return found
+
+
+def is_documented(value: object) -> bool:
+    """Whether there are words. What a dataclass makes of its own signature is none."""
+    text = value.__doc__ or ""
+    return bool(text.strip()) and not text.startswith(f"{getattr(value, '__name__', '')}(")
+
+
+def test_public_names_are_documented() -> None:
+    """Everything in walkit.__all__ exists and has a docstring, down to the public methods of its classes."""
+    assert len(walkit.__all__) > 20
+    found = undocumented(walkit, list(walkit.__all__))
+    assert not found, "\n".join(found)
+
+
+def test_the_checker_of_docstrings_notices() -> None:
+    """A function, a class, a method and a property without words are named, documented ones and constants are not."""
+
+    class Told:
+        """Words."""
+
+        size = 3
+
+        def method(self) -> None: ...
+
+        @property
+        def mark(self) -> int:
+            return 1
+
+        def told(self) -> None:
+            """Words."""
+
+    class Untold: ...
+
+    Untold.function = lambda: None  # type: ignore[attr-defined]
+    module = type("module", (), {"Told": Told, "Untold": Untold, "f": lambda: None, "X": 3})
+    assert undocumented(module, ["Told", "Untold", "f", "X"]) == [
+        "Told.method",
+        "Told.mark",
+        "Untold",
+        "Untold.function",
+        "f",
+    ]
+
+
+@pytest.fixture(scope="module")
+def readme(checkout: Checkout) -> str:
+    """README.md."""
+    return (checkout.root / "README.md").read_text()
+
+
+def commands(text: str) -> set[str]:
+    """The subcommands in code: `walkit inspect LOG` names inspect."""
+    spans = [span for _, span in CODE.findall(FENCE.sub("", text))]
+    shell = [block for _, language, block in FENCE.findall(text) if language != "python"]
+    return {name for code in spans + shell for name in re.findall(r"(?:^|[\s/])walkit ([a-z]+)\b", code)}
+
+
+def test_commands_of_the_readme_exist(readme: str) -> None:
+    """Each `walkit NAME` of README.md is in `walkit --help` and answers to --help; the table has at least five."""
+    named = commands(readme)
+    assert len(named) >= 5
+    run = "import sys; from walkit.cli import main; sys.argv[0] = 'walkit'; sys.exit(main())"
+    listing = subprocess.run([sys.executable, "-c", run, "--help"], capture_output=True, text=True)
+    assert listing.returncode == 0, listing.stderr
+    assert [name for name in sorted(named) if not re.search(rf"\b{name}\b", listing.stdout)] == []
+    for name in sorted(named):
+        helped = subprocess.run([sys.executable, "-c", run, name, "--help"], capture_output=True, text=True)
+        assert (name, helped.returncode) == (name, 0), helped.stderr
+
+
+def test_the_reader_of_commands_notices() -> None:
+    """Subcommands are taken from spans and shell blocks, not from prose, Python or file names."""
+    prose = "walkit prose `walkit one X` `walkit/two` `.venv/bin/walkit three`\n"
+    text = prose + "```sh\nwalkit four\n```\n```python\nwalkit no\n```\n"
+    assert commands(text) == {"one", "three", "four"}
+
+
+def test_make_targets_of_the_documents_exist(checkout: Checkout) -> None:
+    """README's two commands, and each other `make NAME` in code in a Markdown file, are targets with a help line."""
+    targets = set(re.findall(r"^([a-z]+):.*## ", (checkout.root / "Makefile").read_text(), re.MULTILINE))
+    phony = re.search(r"^\.PHONY: (.*)$", (checkout.root / "Makefile").read_text(), re.MULTILINE)
+    assert phony is not None
+    assert targets == set(phony[1].split())
+    named = set()
+    for text in checkout.files(".md").values():
+        code = [block for _, _, block in FENCE.findall(text)] + [
+            span for _, span in CODE.findall(FENCE.sub("", text))
+        ]
+        named |= {name for part in code for name in re.findall(r"^make ([a-z]+)", part, re.MULTILINE)}
+    assert {"demo", "test"} <= named
+    assert named <= targets
+
+
+def test_the_readme_opens_with_what_it_is_and_two_commands(readme: str) -> None:
+    """The first block of code is the two commands, in the first 25 lines, after the sentence on what walkit is."""
+    first = FENCE.search(readme)
+    assert first is not None
+    assert [line.split("#")[0].strip() for line in first[3].splitlines()] == ["make demo", "make test"]
+    before = readme[: first.start()]
+    assert before.count("\n") < 25
+    assert "laboratory for write-ahead logs" in before
+
+
+def test_the_examples_of_the_readme_run(readme: str, tmp_path: Path) -> None:
+    """The Python of README.md runs as it stands in an empty folder; what needs Spark is marked, and left out."""
+    marked = re.sub(r"<!-- needs Spark -->\n```python\n.*?^```$", "", readme, flags=re.MULTILINE | re.DOTALL)
+    examples = [block for _, language, block in FENCE.findall(marked) if language == "python"]
+    assert examples
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "\n".join(examples)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(walkit.__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["b'100' 1 1", "True"]

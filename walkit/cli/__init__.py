@@ -1,0 +1,53 @@
+"""The `walkit` command: `walkit.cli:main` is its entry point.
+
+Exit codes: 0 fine; 1 found a problem; 2 bad arguments; 3 could not run; 130 interrupted. What a command needs is
+imported when it runs, so that `walkit --help` stays quick.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+from walkit.cli.arguments import UsageError, parse
+from walkit.cli.output import say, settle_stdout
+from walkit.errors import CorruptionError, OptionsError, WalkitError
+
+__all__ = ["main"]
+
+FINE, FOUND, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; `argv` is what follows the command's name. Never raises."""
+    try:
+        args = parse(argv)
+    except SystemExit as end:  # argparse has printed its help or its complaint
+        return end.code if isinstance(end.code, int) else USAGE
+    try:
+        code: int = args.run(args)
+    except BrokenPipeError:
+        settle_stdout()
+        return FINE
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - every failure has an exit code, and a traceback only where it helps
+        expected = isinstance(error, WalkitError | UsageError | OSError)
+        if args.debug or not expected:
+            traceback.print_exc()
+        say(f"walkit {args.command}: {error}")
+        settle_stdout()
+        return _code_of(error)
+    return code
+
+
+def _code_of(error: Exception) -> int:
+    if isinstance(error, CorruptionError):
+        return FOUND
+    return USAGE if isinstance(error, UsageError | OptionsError) else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""What the command line takes. Parsing only: the handlers live in the other modules and are imported when they run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+EXIT_CODES = "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run"
+LOG_HELP = "folder of the log"
+
+
+class UsageError(Exception):
+    """Arguments that are right one by one and not together, or not for this log. Exit code 2."""
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments of one command; `run` is its handler. SystemExit after help, version or a complaint."""
+    parser = argparse.ArgumentParser(
+        prog="walkit",
+        description="Look into write-ahead logs, check them, measure them.",
+        epilog=f"{EXIT_CODES}\nexample: walkit demo --out report",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"walkit {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    _add_inspect(commands)
+    _add_dump(commands)
+    _add_verify(commands)
+    _add_demo(commands)
+    _add_bench(commands)
+    args = parser.parse_args(argv)
+    log, out = getattr(args, "log", None), getattr(args, "out", None)
+    if log is not None and out is not None and _is_inside(out, log):
+        parser.error(f"--out {out} lies in the log's own folder; give a place outside it")
+    return args
+
+
+def _version() -> str:
+    import walkit
+
+    return walkit.__version__
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    if "://" in folder:
+        folder = folder.removeprefix("file://")
+    inner, outer = os.path.realpath(path), os.path.realpath(folder)
+    return inner == outer or inner.startswith(outer.rstrip(os.sep) + os.sep)
+
+
+def _command(
+    commands: Any, name: str, help_text: str, example: str, run: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help_text,
+        description=help_text[0].upper() + help_text[1:] + ".",
+        epilog=f"example: {example}\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_report_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON to standard output")
+    parser.add_argument(
+        "--out", metavar="FILE", help="save the report there instead (JSON with --json, which also prints)"
+    )
+
+
+def _add_inspect(commands: Any) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from walkit.cli.look import inspect
+
+        return inspect(args)
+
+    parser = _command(
+        commands,
+        "inspect",
+        "show what is in a log: marks, segments, frames; frame bodies of sealed segments are not read",
+        "walkit inspect orders.log --frames",
+        run,
+    )
+    parser.add_argument("log", metavar="LOG", help=LOG_HELP)
+    parser.add_argument("--frames", action="store_true", help="also list every frame, read whole")
+    _add_report_options(parser)
+
+
+def _add_verify(commands: Any) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from walkit.cli.look import verify
+
+        return verify(args)
+
+    parser = _command(
+        commands,
+        "verify",
+        "check every byte of a log that is promised; changes nothing and disturbs no writer",
+        "walkit verify orders.log --json",
+        run,
+    )
+    parser.add_argument("log", metavar="LOG", help=LOG_HELP)
+    _add_report_options(parser)
+
+
+def _add_dump(commands: Any) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from walkit.cli.dump import dump
+
+        return dump(args)
+
+    parser = _command(
+        commands,
+        "dump",
+        "print the records of a log, one a line; bytes that are not UTF-8 become base64 under a name that says so",
+        "walkit dump orders.log --from 1000 --to 1999 --format csv --out part.csv",
+        run,
+    )
+    parser.add_argument("log", metavar="LOG", help=LOG_HELP)
+    parser.add_argument(
+        "--format",
+        choices=("json", "csv", "parquet"),
+        help="json: one object a line (default); parquet needs --out",
+    )
+    parser.add_argument("--json", action="store_true", help="the same as --format json")
+    parser.add_argument(
+        "--from", dest="first_lsn", type=_lsn, metavar="LSN", help="first record (default: the oldest)"
+    )
+    parser.add_argument(
+        "--to", dest="last_lsn", type=_lsn, metavar="LSN", help="last record (default: the newest)"
+    )
+    parser.add_argument("--out", metavar="FILE", help="save the records there instead of printing them")
+
+
+def _add_demo(commands: Any) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from walkit.cli.jobs import demo
+
+        return demo(args)
+
+    parser = _command(
+        commands,
+        "demo",
+        "run the main job: real flights through a log, a kill, a recovery, a replay, all checked; report as HTML",
+        "walkit demo --out report",
+        run,
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="folder of the report and its logs (default: walkit-demo)"
+    )
+    parser.add_argument(
+        "--operations", type=_count, metavar="N", help="operations to take (default: the demo's own)"
+    )
+    parser.add_argument(
+        "--writers", type=_count, metavar="N", help="threads that write (default: the demo's own)"
+    )
+
+
+def _add_bench(commands: Any) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from walkit.cli.jobs import bench_write
+
+        return bench_write(args)
+
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "bench",
+        help="measure this machine; see walkit bench --help",
+        description="Measure this machine.",
+        epilog=f"example: walkit bench write --writers 1,8,64\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True, title="what to measure")
+    write = _command(
+        kinds,
+        "write",
+        "measure records a second and latencies of appending, beside a raw synced write loop in the same run",
+        "walkit bench write --writers 1,8,64 --tasks 64 --record-bytes 100 --json",
+        run,
+    )
+    write.add_argument(
+        "--writers", type=_counts, default=[1, 8, 64], metavar="N,N", help="threads (default: 1,8,64)"
+    )
+    write.add_argument(
+        "--tasks", type=_counts, default=[64], metavar="N,N", help="asyncio tasks (default: 64)"
+    )
+    write.add_argument(
+        "--record-bytes", type=_count, default=100, metavar="N", help="bytes of a value (default: 100)"
+    )
+    write.add_argument(
+        "--seconds", type=_seconds, default=2.0, metavar="S", help="time of each way in (default: 2)"
+    )
+    write.add_argument(
+        "--path", metavar="DIR", help="folder on the device to measure (default: the temporary folder)"
+    )
+    write.add_argument(
+        "--durability",
+        choices=("sync", "interval", "none"),
+        default="sync",
+        help="what an acknowledgement promises (default: sync)",
+    )
+    _add_report_options(write)
+
+
+def _whole(text: str, what: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}: a whole number from 1 on")
+    return number
+
+
+def _lsn(text: str) -> int:
+    return _whole(text, "an LSN")
+
+
+def _count(text: str) -> int:
+    return _whole(text, "a count")
+
+
+def _counts(text: str) -> list[int]:
+    return [_whole(part, "a list of counts like 1,8,64") for part in text.split(",")]
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: seconds above 0")
+    return seconds

@@ -1,0 +1,167 @@
+"""`walkit dump`: the records of a log as JSON lines, CSV or Parquet, streamed: memory does not grow with the log."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from walkit.cli.arguments import UsageError
+from walkit.cli.output import Bar, bar, saved, say, standard_output
+from walkit.errors import CorruptionError
+from walkit.log.logreader import view_of
+from walkit.log.opening import storage_at
+from walkit.log.reader import LogView
+from walkit.record import RECORD_SCHEMA, Batch, Kind, to_datetime
+
+BATCH_RECORDS = 4096
+BATCH_BYTES = 4 << 20
+CSV_COLUMNS = ("lsn", "kind", "key", "key_encoding", "value", "value_encoding", "timestamp")
+
+_KIND_NAMES = {kind.value: kind.name.lower() for kind in Kind}
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def dump(args: argparse.Namespace) -> int:
+    """Write the records of [--from, --to] as they are now: of a live log what is on stable storage.
+
+    Damage in the middle ends the dump with exit code 1; what stands before it has been written, also to --out.
+    """
+    form = args.format or "json"
+    if args.json and form != "json":
+        raise UsageError(f"--json and --format {form} contradict each other")
+    if form == "parquet" and args.out is None:
+        raise UsageError("--format parquet needs --out FILE")
+    view, newest = view_of(storage_at(args.log))
+    first, last = _bounds(view, newest, args.first_lsn, args.last_lsn)
+    batches = (
+        view.batches(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES)
+        if first <= last
+        else iter(())
+    )
+    place = _stdout() if args.out is None else saved(args.out, keep=(CorruptionError,))
+    with (
+        bar(f"dump {args.log}", " records") if args.out else contextlib.nullcontext() as progress,
+        place as sink,
+    ):
+        written = _WRITERS[form](sink, _counted(batches, progress, last - first + 1))
+    if args.out is not None:
+        say(f"{written:,} records saved as {args.out}")
+    return 0
+
+
+@contextlib.contextmanager
+def _stdout() -> Iterator[BinaryIO]:
+    sink = standard_output()
+    try:
+        yield sink
+    finally:
+        sink.flush()
+
+
+def _bounds(view: LogView, newest: int, first: int | None, last: int | None) -> tuple[int, int]:
+    oldest = max(
+        view.spans[0].record.first_lsn if view.spans else newest + 1, view.manifest.low_watermark + 1
+    )
+    if first is not None and last is not None and first > last:
+        raise UsageError(f"--from {first} is above --to {last}")
+    for name, lsn in (("--from", first), ("--to", last)):
+        if lsn is not None and not oldest <= lsn <= newest:
+            there = f"LSN {oldest:,} to {newest:,}" if oldest <= newest else "no records"
+            raise UsageError(f"{name} {lsn}: the log holds {there}")
+    return first or oldest, last or newest
+
+
+def _counted(batches: Iterator[pa.RecordBatch], progress: Bar | None, total: int) -> Iterator[pa.RecordBatch]:
+    done = 0
+    for batch in batches:
+        yield batch
+        done += batch.num_rows
+        if progress is not None:
+            progress(done, total)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[int, str, bytes | None, bytes | None, str | int | None]]:
+    """Yield (LSN, kind, key, value, timestamp); a timestamp is ISO 8601, or microseconds where no calendar has it."""
+    columns = Batch.from_arrow(batch)
+    stamps = columns.timestamps or [None] * len(columns)
+    for (lsn, kind, key, value), stamp in zip(columns.rows(), stamps, strict=True):
+        yield lsn, _KIND_NAMES[kind], key, value, None if stamp is None else _time(stamp)
+
+
+def _time(microseconds: int) -> str | int:
+    try:
+        moment = to_datetime(microseconds)
+    except OverflowError:
+        return microseconds
+    assert moment is not None
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _text(data: bytes) -> tuple[str, str]:
+    """Return (text, "text") where the bytes are UTF-8, else (base64, "base64")."""
+    try:
+        return data.decode(), "text"
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode(), "base64"
+
+
+def _write_json(sink: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
+    count = 0
+    for batch in batches:
+        lines = []
+        for lsn, kind, key, value, stamp in _rows(batch):
+            plain: dict[str, Any] = {"lsn": lsn, "kind": kind}
+            for name, data in (("key", key), ("value", value)):
+                if data is None:
+                    plain[name] = None
+                else:
+                    text, encoding = _text(data)
+                    plain[name if encoding == "text" else f"{name}_base64"] = text
+            plain["timestamp"] = stamp
+            lines.append(_to_json(plain))
+        sink.write(("\n".join(lines) + "\n").encode())
+        count += batch.num_rows
+    return count
+
+
+def _write_csv(sink: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
+    count = 0
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for batch in batches:
+        for lsn, kind, key, value, stamp in _rows(batch):
+            cells = [("", "") if data is None else _text(data) for data in (key, value)]
+            writer.writerow((lsn, kind, *cells[0], *cells[1], "" if stamp is None else stamp))
+        sink.write(buffer.getvalue().encode())
+        buffer.seek(0)
+        buffer.truncate()
+        count += batch.num_rows
+    sink.write(buffer.getvalue().encode())
+    return count
+
+
+def _write_parquet(sink: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
+    import pyarrow.parquet as pq
+
+    count = 0
+    with pq.ParquetWriter(sink, RECORD_SCHEMA, compression="zstd") as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            count += batch.num_rows
+    return count
+
+
+_WRITERS: dict[str, Callable[[BinaryIO, Iterator[pa.RecordBatch]], int]] = {
+    "json": _write_json,
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+}

@@ -1,0 +1,158 @@
+"""`walkit inspect` and `walkit verify`: a report on a log, and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from walkit.cli.output import bar, publish, table
+from walkit.log.examine.verdicts import (
+    FrameRow,
+    RangeVerdict,
+    ScanReport,
+    SegmentFacts,
+    Verdict,
+    frame_time,
+    lsn_text,
+)
+from walkit.log.tools import scan
+from walkit.log.tools import verify as verify_log
+
+ROWS_SHOWN_MAX = 60
+"""Most segments and ranges in a printed report; `--json` lists all."""
+IN_ORDER = (Verdict.INTACT, Verdict.UNUSED, Verdict.IN_PROGRESS)
+
+
+def inspect(args: argparse.Namespace) -> int:
+    """Show marks and segments, and the frames where asked. Returns 1 where something promised is not in order."""
+    with bar(f"inspect {args.log}") as progress:
+        report = scan(args.log, bodies=args.frames, progress=progress)
+
+    def lines() -> Iterator[str]:
+        yield from (*_facts(report), "", *_segments(report.segments))
+        if args.frames:
+            yield ""
+            yield from _frames(report)
+        yield from (*_ranges(report), *_said(report))
+
+    def plain() -> dict[str, Any]:
+        frames = {"frames": [row._asdict() for row in report.frame_rows()]} if args.frames else {}
+        return report.to_dict() | frames
+
+    publish(lines, plain, as_json=args.json, out=args.out)
+    return 0 if report.ok else 1
+
+
+def verify(args: argparse.Namespace) -> int:
+    """Check everything. Returns 1 where something promised is not in order."""
+    with bar(f"verify {args.log}") as progress:
+        report = verify_log(args.log, progress=progress)
+
+    def lines() -> list[str]:
+        return [f"verify of {report.location} ({report.state})", *_ranges(report), *_said(report)]
+
+    publish(lines, report.to_dict, as_json=args.json, out=args.out)
+    return 0 if report.ok else 1
+
+
+def _facts(report: ScanReport) -> list[str]:
+    facts = {
+        "state": f"{report.state}, format {report.format_version}, log id {report.log_id:016x}",
+        "LSN": f"{report.first_lsn:,} to {report.last_lsn:,}" if report.records_checked else "no records",
+        "records": f"{report.records_checked:,} in {report.frames_checked:,} frames of {report.bytes_checked:,} bytes",
+        "position": f"ends at {report.end_position:,}, promised up to {report.promised_position:,}",
+        "epochs": f"{report.epochs:,}",
+        "low watermark": f"LSN {report.low_watermark:,}",
+        "manifest": f"generation {report.generation:,}",
+    }
+    width = max(map(len, facts))
+    return [report.location, *(f"  {name.ljust(width)}  {fact}" for name, fact in facts.items())]
+
+
+def _segments(segments: tuple[SegmentFacts, ...]) -> list[str]:
+    rows = [
+        (
+            _short(s.name),
+            s.state,
+            lsn_text(s.first_lsn, s.last_lsn),
+            f"{s.records:,}",
+            f"{s.frames:,}",
+            f"{s.size_bytes:,}",
+            f"{s.file_bytes:,}",
+            f"{s.epoch:,}",
+            s.verdict.value,
+        )
+        for s in segments
+    ]
+    headers = ("segment", "state", "LSN", "records", "frames", "bytes", "file bytes", "epoch", "verdict")
+    return _shortened(table(headers, rows, right=(0, 2, 3, 4, 5, 6, 7))) if rows else ["no segments"]
+
+
+def _ranges(report: ScanReport) -> list[str]:
+    """List the ranges that are not in order."""
+    rows = [_range_row(r) for r in report.verdict if r.verdict not in IN_ORDER]
+    if not rows:
+        return []
+    headers = ("verdict", "segment", "from position", "to position", "LSN", "reason")
+    return ["", *_shortened(table(headers, rows, right=(1, 2, 3, 4)))]
+
+
+def _range_row(r: RangeVerdict) -> tuple[str, ...]:
+    reason = r.reason if len(r.reason) <= 80 else r.reason[:79] + "…"
+    lsns = lsn_text(r.first_lsn, r.last_lsn)
+    return r.verdict.value, _short(r.segment), f"{r.start_position:,}", f"{r.end_position:,}", lsns, reason
+
+
+def _said(report: ScanReport) -> list[str]:
+    problems = [f"problem: {problem}" for problem in report.problems]
+    notes = [f"note: {note}" for note in report.notes]
+    return ["", *_shortened(problems), *_shortened(notes), f"{report.summary()}; {report.duration_s:,.2f} s"]
+
+
+def _frames(report: ScanReport) -> Iterator[str]:
+    widths = (8, 15, 21, 9, 11, 11, 5, 15, 24, 6)
+    names = (
+        "segment",
+        "position",
+        "LSN",
+        "records",
+        "bytes",
+        "raw bytes",
+        "codec",
+        "promise",
+        "sealed",
+        "intact",
+    )
+    yield "  ".join(name.rjust(width) for name, width in zip(names, widths, strict=True))
+    for row in report.frame_rows():
+        yield "  ".join(cell.rjust(width) for cell, width in zip(_frame_cells(row), widths, strict=True))
+
+
+def _frame_cells(row: FrameRow) -> tuple[str, ...]:
+    return (
+        _short(row.segment),
+        f"{row.position:,}",
+        "mark" if row.mark else lsn_text(row.first_lsn, row.last_lsn),
+        f"{row.records:,}",
+        f"{row.footprint:,}",
+        f"{row.raw_bytes:,}",
+        row.codec or "",
+        f"{row.durable_position:,}",
+        frame_time(row.sealed_us),
+        "" if row.intact is None else "yes" if row.intact else "NO",
+    )
+
+
+def _short(name: str) -> str:
+    """Return a segment's number; other names as they are."""
+    digits = name.removesuffix(".segment")
+    return f"{int(digits)}" if digits.isdecimal() else name
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    left = len(lines) - ROWS_SHOWN_MAX
+    if left <= 1:
+        return lines
+    half = ROWS_SHOWN_MAX // 2
+    return [*lines[:half], f"... and {left:,} more (--json lists all) ...", *lines[-half:]]

@@ -1,0 +1,144 @@
+"""How commands print: text and JSON to standard output, everything else to standard error, files saved whole."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, cast
+
+Bar = Callable[[int, int], None]
+
+
+def say(text: str) -> None:
+    """Print one line to standard error; a closed standard error is no error."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+class _TextSink:
+    """Standard output where it takes only text, as in a notebook."""
+
+    def write(self, data: bytes) -> None:
+        sys.stdout.write(data.decode())
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+def standard_output() -> BinaryIO:
+    """Return standard output as a place for UTF-8 bytes, whatever the locale."""
+    sys.stdout.flush()
+    return cast("BinaryIO", getattr(sys.stdout, "buffer", None) or _TextSink())
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines to standard output; a reader that has gone away ends the printing and nothing else."""
+    sink = standard_output()
+    try:
+        _write_lines(sink, lines)
+        sink.flush()
+    except BrokenPipeError:
+        settle_stdout()
+
+
+def _write_lines(sink: BinaryIO, lines: Iterable[str]) -> None:
+    sink.writelines(line.encode("utf-8", "backslashreplace") + b"\n" for line in lines)
+
+
+def settle_stdout() -> None:
+    """Where standard output takes no more, keep the interpreter from failing when it flushes it at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stdout.fileno())
+            os.close(null)
+
+
+def json_text(value: Any) -> str:
+    """Return indented JSON in ASCII; numbers that JSON does not have (NaN, infinities) become null."""
+    return json.dumps(_finite(value), indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def publish(
+    lines: Callable[[], Iterable[str]], plain: Callable[[], dict[str, Any]], *, as_json: bool, out: str | None
+) -> None:
+    """Print a report or save it: `--json` prints JSON, `--out` saves; both do both. Each form is made when needed."""
+    said = [json_text(plain())] if as_json else lines()
+    if out is not None:
+        with saved(out) as sink:
+            _write_lines(sink, said)
+        say(f"saved as {out}")
+    if out is None or as_json:
+        print_lines(said)
+
+
+@contextlib.contextmanager
+def saved(path: str, *, keep: tuple[type[BaseException], ...] = ()) -> Iterator[BinaryIO]:
+    """Open a file that appears under its name only when it is whole, over what stands there.
+
+    Where the block raises one of `keep`, what was written stays all the same. A device or a pipe is written directly.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as direct:
+            yield direct
+        return
+    target = os.path.realpath(path)
+    partial = f"{target}.partial"
+    try:
+        with open(partial, "wb") as sink:
+            try:
+                yield sink
+            except keep:
+                sink.flush()
+                os.replace(partial, target)
+                raise
+        os.replace(partial, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial)
+        raise
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """Return aligned lines; columns in `right` are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if index in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join(padded).rstrip()
+
+    return [line(headers), *map(line, rows)]
+
+
+@contextlib.contextmanager
+def bar(title: str, unit: str = "B") -> Iterator[Bar | None]:
+    """Show progress on standard error where a person looks at it; None where nobody does."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from tqdm import tqdm
+
+    with tqdm(desc=title, unit=unit, unit_scale=True, leave=False, delay=0.5) as shown:
+
+        def move(done: int, total: int) -> None:
+            shown.total = total
+            shown.update(done - shown.n)
+
+        yield move

@@ -1,0 +1,71 @@
+"""Restoring the newest snapshot that can be trusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from walkit.errors import CorruptionError, FormatVersionError, SnapshotError
+from walkit.events import EventSink
+from walkit.format.manifest import Manifest
+from walkit.state.machine import StateMachine
+from walkit.state.snapshot import SnapshotInfo, identity_at, read_snapshot, snapshot_lsns
+from walkit.storage.base import Storage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restored:
+    """Which snapshot a machine was restored from, and which newer ones could not be used."""
+
+    info: SnapshotInfo | None
+    """None where there was no good one: the machine is empty."""
+    refused: tuple[SnapshotError | FormatVersionError, ...]
+    """Newest first."""
+
+    @property
+    def lsn(self) -> int:
+        """LSN of the snapshot; 0 where there was no good one."""
+        return 0 if self.info is None else self.info.lsn
+
+
+def restore_newest(
+    storage: Storage,
+    manifest: Manifest,
+    machine: StateMachine,
+    events: EventSink,
+    *,
+    first_lsn: int,
+    last_lsn: int,
+) -> Restored:
+    """Restore `machine` from the newest good snapshot of the log that holds [first_lsn, last_lsn].
+
+    One that is damaged, of a newer format, or of another log or history is passed over, with an event, for the one
+    before it. Raises the error of the newest one where the log does not reach back to what was left; CorruptionError
+    where the log ends before a good snapshot, to whose LSN it had been durable.
+    """
+    refused: list[SnapshotError | FormatVersionError] = []
+    info: SnapshotInfo | None = None
+    for lsn in reversed(snapshot_lsns(storage)):
+        try:
+            info = read_snapshot(storage, lsn, machine, identity=identity_at(manifest, lsn))
+            break
+        except (SnapshotError, FormatVersionError) as error:
+            refused.append(error)
+            events.emit("walkit.snapshot.skip", lsn=lsn, error=str(error))
+    if info is None and refused:
+        machine.restore((), 0)
+    restored = Restored(info=info, refused=tuple(refused))
+    if restored.lsn > last_lsn:
+        raise _log_too_short(restored.lsn, last_lsn)
+    if refused and first_lsn > restored.lsn + 1:
+        raise refused[0]
+    return restored
+
+
+def _log_too_short(snapshot_lsn: int, last_lsn: int) -> CorruptionError:
+    return CorruptionError(
+        f"there is a snapshot at LSN {snapshot_lsn:,}, up to which the log was durable, and the log ends at "
+        f"{last_lsn:,}: acknowledged records are missing. Keep the files, and restore the log from a copy",
+        expected=f"a log that reaches LSN {snapshot_lsn}",
+        found=last_lsn,
+        first_lost_lsn=last_lsn + 1,
+    )

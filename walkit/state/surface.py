@@ -1,0 +1,89 @@
+"""The reading half of a store: a keyed table that follows a log, as a mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar, overload
+
+import pyarrow as pa
+
+from walkit.log.intake import as_bytes
+from walkit.state.follow import Follower
+from walkit.state.table import KeyedTable, table_of
+
+T = TypeVar("T")
+
+
+class KeyedSurface:
+    """What can be read of a table that follows a log. Safe from any thread.
+
+    Each call sees at least everything that anybody was told of before it. A key is bytes or another buffer;
+    RecordTypeError for anything else. LogClosedError once the log is closed.
+    """
+
+    _table: KeyedTable
+    _follower: Follower
+
+    def _see_acknowledged(self) -> None:
+        """Bring the table to what is acknowledged, or refuse."""
+        raise NotImplementedError
+
+    @overload
+    def get(self, key: Any) -> bytes | None: ...
+    @overload
+    def get(self, key: Any, default: T) -> bytes | T | None: ...
+    def get(self, key: Any, default: T | None = None) -> bytes | T | None:
+        """Return the value of a key, or `default` where it is not live."""
+        self._see_acknowledged()
+        return self._table.get(key if type(key) is bytes else as_bytes(key, "key"), default)
+
+    def __getitem__(self, key: Any) -> bytes | None:
+        self._see_acknowledged()
+        return self._table[key if type(key) is bytes else as_bytes(key, "key")]
+
+    def __contains__(self, key: Any) -> bool:
+        self._see_acknowledged()
+        return (key if type(key) is bytes else as_bytes(key, "key")) in self._table
+
+    def lsn_of(self, key: Any) -> int | None:
+        """Return the LSN of the record that set a live key; None where it is not live."""
+        self._see_acknowledged()
+        return self._table.lsn_of(key if type(key) is bytes else as_bytes(key, "key"))
+
+    def __len__(self) -> int:
+        self._see_acknowledged()
+        with self._follower.lock:
+            return len(self._table)
+
+    def __bool__(self) -> bool:
+        """True also when there is no key."""
+        return True
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the live keys of this moment, in order."""
+        return iter(sorted(self._copy()))
+
+    def items(self) -> list[tuple[bytes, bytes | None]]:
+        """Return the live keys of one moment with their values, in order of keys."""
+        return sorted(self._copy().items())
+
+    def to_arrow(self) -> pa.Table:
+        """Return the state of one moment: key, value, and the LSN of the record that set it; in order of keys."""
+        self._see_acknowledged()
+        with self._follower.lock:
+            image = self._table.snapshot()
+        return table_of(image)
+
+    def checksum(self) -> int:
+        """Return 64 bits that are equal for equal keys and values, whatever history led to them."""
+        table = KeyedTable()
+        self._see_acknowledged()
+        with self._follower.lock:
+            image, lsn = self._table.snapshot(), self._follower.applied_lsn
+        table.restore(image, lsn)
+        return table.checksum()
+
+    def _copy(self) -> dict[bytes, bytes | None]:
+        self._see_acknowledged()
+        with self._follower.lock:
+            return self._table.to_dict()

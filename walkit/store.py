@@ -1,0 +1,324 @@
+"""The Store: a log, and the keyed table that its records come to.
+
+Every change is a record of the log, acknowledged as the log's durability promises; the table follows what is
+acknowledged, in LSN order, and is never ahead of it. Whoever has been told of a record, by a return, a ticket or a
+callback, finds it in the table. Opening restores the newest good snapshot and replays the log from there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from walkit.commit.ticket import Ticket
+from walkit.config import LogOptions, StoreOptions
+from walkit.errors import LogClosedError, OptionsError, RecordTypeError
+from walkit.events import EventCallback
+from walkit.log.intake import Values
+from walkit.log.opening import Place, open_log, storage_at
+from walkit.log.report import Phase, RecoveryReport, report_html
+from walkit.log.transaction import Transaction
+from walkit.log.wal import WriteAheadLog
+from walkit.metrics import StoreStatistics
+from walkit.record import AppendResult
+from walkit.state.follow import Follower
+from walkit.state.machine import take_image
+from walkit.state.replay import replay
+from walkit.state.restore import restore_newest
+from walkit.state.snapshot import SnapshotInfo, identity_at, write_snapshot
+from walkit.state.surface import KeyedSurface
+from walkit.state.table import KeyedTable
+from walkit.storage.base import Storage
+
+FRAMES_SUBMITTED_MAX = 64
+"""Acknowledged frames that may wait to be applied before a caller of `submit` applies them."""
+
+StoreProgress = Callable[[str, int, int], None]
+"""Called while a store opens: ("scan", bytes done, bytes in all), then ("replay", LSNs done, LSNs in all)."""
+
+
+class Store(KeyedSurface):
+    """A durable dict of bytes to bytes. Made by `Store.open`; a context manager. Safe from any thread.
+
+    `put` and `delete` return when the change is acknowledged (by default: on stable storage). Reading sees every change
+    that anybody was told of, and none that is not acknowledged. A key that a record without a value was appended for
+    (`store.log.append(None, key=...)`) has the value None. The log's other records are in `store.log`: events, history.
+    """
+
+    def __init__(
+        self, log: WriteAheadLog, options: StoreOptions | None = None, progress: StoreProgress | None = None
+    ) -> None:
+        """Take over a log that was just opened and not appended to; `Store.open` does that."""
+        self.log = log
+        self.options = options or StoreOptions()
+        self._engine = log._engine
+        self._core = self._engine.core
+        self._table = KeyedTable()
+        self._snapshot_lock = threading.Lock()
+        self._snapshot_lsn = 0
+        self._recovery = log.recovery
+        self._restore()
+        self._replay(progress)
+        # The log's threads know the follower, and not the Store: one that is dropped can close itself.
+        self._follower = Follower(self._table.apply, log.acked_lsn)
+        self._frames = self._follower.frames
+        self._core.sinks = (*self._core.sinks, self._follower.feed)
+
+    @classmethod
+    def open(
+        cls,
+        path: Place | None = None,
+        options: LogOptions | None = None,
+        store_options: StoreOptions | None = None,
+        mode: str = "a",
+        events: EventCallback | None = None,
+        *,
+        storage: Storage | None = None,
+        progress: StoreProgress | None = None,
+    ) -> Store:
+        """Open a store, or make it (mode "x": only make it), in a folder, at a URL, or in any `storage`.
+
+        Raises what `walkit.open` raises; CorruptionError where the log ends before its newest snapshot;
+        HistoryTrimmedError or SnapshotError where neither a snapshot nor the log reaches back to the beginning. Then
+        nothing is held, and nothing but what recovery of the log does was changed.
+        """
+        if mode not in ("a", "x"):
+            raise OptionsError(
+                f"mode={mode!r}: a store is opened with 'a' or 'x'. To read without writing, "
+                "walkit.replay(walkit.open(path, mode='r'), walkit.state.KeyedTable()) gives the state",
+                option="mode",
+                wanted=mode,
+            )
+        if store_options is not None and not isinstance(store_options, StoreOptions):
+            raise OptionsError(
+                f"store_options is a {type(store_options).__name__}, not StoreOptions",
+                option="store_options",
+                wanted=store_options,
+            )
+        if (path is None) == (storage is None):
+            raise OptionsError("give either a path or storage=", option="path", wanted=path, stored=storage)
+        place = storage_at(path) if path is not None else storage
+        scanned = None if progress is None else lambda done, total: progress("scan", done, total)
+        log = open_log(None, "x" if mode == "x" else "a", options, events, storage=place, progress=scanned)
+        try:
+            return cls(log, store_options, progress)
+        except BaseException:
+            log.close()
+            raise
+
+    # -- opening
+
+    def _restore(self) -> None:
+        began, started_s = time.perf_counter(), self._recovery.duration_s
+        restored = restore_newest(
+            self._engine.storage,
+            self._engine.store.current,
+            self._table,
+            self._engine.events,
+            first_lsn=self.log.first_lsn,
+            last_lsn=self.log.acked_lsn,
+        )
+        self._snapshot_lsn = restored.lsn
+        self._add_phase(
+            "snapshot",
+            started_s,
+            time.perf_counter() - began,
+            lsn=restored.lsn,
+            records=len(self._table),
+            skipped=[str(error) for error in restored.refused],
+        )
+
+    def _replay(self, progress: StoreProgress | None) -> None:
+        started_s = self._recovery.duration_s
+        report = replay(
+            self.log,
+            self._table,
+            progress=None if progress is None else lambda done, total: progress("replay", done, total),
+        )
+        self._add_phase(
+            "replay",
+            started_s,
+            report.duration_s,
+            first_lsn=report.first_lsn,
+            records=report.records,
+            bytes=report.size_bytes,
+        )
+
+    def _add_phase(self, name: str, started_s: float, duration_s: float, **detail: Any) -> None:
+        phase = Phase(name=name, started_s=started_s, duration_s=duration_s, detail=detail)
+        self._recovery = self._recovery.with_phase(phase)
+
+    # -- writing
+
+    def put(
+        self, key: Any, value: Any, timestamp: datetime | int | None = None, timeout: float | None = None
+    ) -> AppendResult:
+        """Set a key to a value, and return when that is acknowledged. Both are bytes or other buffers (copied).
+
+        `timestamp` and `timeout` as in `log.append`. RecordTypeError for a key or value of another type, None too;
+        otherwise raises what `log.append` raises.
+        """
+        _require(key, "key")
+        _require(value, "value")
+        result = self.log.append(value, key, timestamp, timeout)
+        if self._follower.applied_lsn < result.last_lsn:
+            self._follower.help_along()
+        return result
+
+    def delete(self, key: Any, timestamp: datetime | int | None = None) -> AppendResult:
+        """Append a tombstone for a key, live or not, and return when it is acknowledged."""
+        _require(key, "key")
+        result = self.log.delete(key, timestamp)
+        if self._follower.applied_lsn < result.last_lsn:
+            self._follower.help_along()
+        return result
+
+    def submit(self, key: Any, value: Any, timestamp: datetime | int | None = None) -> Ticket:
+        """Queue a put and return its Ticket at once; see `log.submit`. Once the ticket is done, the put is seen."""
+        _require(key, "key")
+        _require(value, "value")
+        ticket = self.log.submit(value, key, timestamp)
+        self._bound_waiting()
+        return ticket
+
+    def put_many(self, keys: Values, values: Values) -> AppendResult:
+        """Set many keys (lists of bytes, or Arrow binary arrays); see `log.append_many`. Not atomic."""
+        _require_all(keys, "key")
+        _require_all(values, "value")
+        result = self.log.append_many(values, keys)
+        self._follower.help_along()
+        return result
+
+    async def put_async(self, key: Any, value: Any, timestamp: datetime | int | None = None) -> AppendResult:
+        """Set a key without blocking the event loop; see `log.append_async`."""
+        _require(key, "key")
+        _require(value, "value")
+        result = await self.log.append_async(value, key, timestamp)
+        self._bound_waiting()
+        return result
+
+    def transaction(self) -> Transaction:
+        """Return a context manager whose puts and deletes are acknowledged, and seen, all or not at all."""
+        self._bound_waiting()
+        return self.log.transaction()
+
+    def _bound_waiting(self) -> None:
+        """Keep what nobody reads from piling up. Never waits."""
+        if len(self._frames) > FRAMES_SUBMITTED_MAX:
+            self._follower.help_along()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        """Delete a live key; KeyError for another, and nothing is written."""
+        if key not in self:
+            raise KeyError(key)
+        self.delete(key)
+
+    # -- reading
+
+    def _see_acknowledged(self) -> None:
+        if self._engine.closed:
+            raise LogClosedError(f"the store at {self.log.location} is closed, or is a forked child's copy")
+        if self._follower.applied_lsn < self._core.acked_lsn:
+            self._follower.catch_up()
+
+    # -- marks, upkeep
+
+    @property
+    def applied_lsn(self) -> int:
+        """LSN up to which the table is now. What is acknowledged beyond it is applied by whoever reads next."""
+        return self._follower.applied_lsn
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What this opening found and did: the log's report with the phases "snapshot" and "replay"."""
+        return self._recovery
+
+    @property
+    def closed(self) -> bool:
+        """Whether the store has been closed."""
+        return self._engine.closed
+
+    def snapshot(self) -> SnapshotInfo:
+        """Write the state of this moment beside the log; durable on return. Writers go on meanwhile.
+
+        The next opening replays only what came after it. Older snapshots stay, for the case that this one is damaged.
+        SnapshotError names the stage that failed and what may be retried; the store goes on as before.
+        """
+        with self._snapshot_lock:
+            self._see_acknowledged()
+            with self._follower.lock:
+                self._follower.apply_waiting()
+                image = take_image(self._table, self._follower.applied_lsn)
+            info = write_snapshot(
+                self._engine.storage,
+                image,
+                identity=identity_at(self._engine.store.current, image.lsn),
+                make_durable=self._make_durable,
+                codec=self._engine.options.codec,
+            )
+            self._snapshot_lsn = info.lsn
+            self._engine.events.emit("walkit.snapshot.write", lsn=info.lsn, records=info.records)
+            return info
+
+    def _make_durable(self, lsn: int) -> None:
+        if self.log.durable_lsn < lsn:
+            self.log.sync()
+        assert self.log.durable_lsn >= lsn
+
+    def statistics(self) -> StoreStatistics:
+        """Return a frozen snapshot of the named metrics of the log and the table."""
+        return StoreStatistics(
+            **asdict(self.log.statistics()),
+            keys=len(self._table),
+            applied_lsn=self._follower.applied_lsn,
+            frames_waiting=len(self._frames),
+            snapshot_lsn=self._snapshot_lsn,
+        )
+
+    def close(self) -> None:
+        """Close the log; see `log.close`. What the table held is in the log. Closing twice does nothing."""
+        self.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<Store {self.log.location} {state}: {len(self._table):,} keys at LSN {self.applied_lsn}>"
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("live keys", f"{len(self._table):,}"),
+            ("applied LSN", f"{self.applied_lsn:,}"),
+            ("newest snapshot at LSN", f"{self._snapshot_lsn:,}" if self._snapshot_lsn else "none"),
+        ]
+        return report_html(f"store {self.log.location}", facts) + self.log._repr_html_()
+
+
+def _require(item: object, what: str) -> None:
+    if item is None:
+        raise RecordTypeError(what, item)
+
+
+def _require_all(items: Values, what: str) -> None:
+    if isinstance(items, pa.Array | pa.ChunkedArray):
+        absent = items.null_count > 0
+    else:
+        absent = any(item is None for item in items)
+    if absent:
+        raise RecordTypeError(what, None)
