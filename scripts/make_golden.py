@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+if not __package__:  # run as a script: the checkout is what it is about, installed or not
+    sys.path.insert(0, str(ROOT))
 
 from walkit.format import layout  # noqa: E402
 from walkit.format.body import Columns  # noqa: E402
@@ -195,8 +196,8 @@ def header(number: int, epoch: int, **others: object) -> SegmentHeader:
     )
 
 
-def build() -> dict[str, bytes]:
-    """Return the golden files: name below the golden folder -> bytes."""
+def golden_log() -> tuple[SegmentMaker, SegmentMaker]:
+    """Return the two segments of the golden log: one sealed, one of a second epoch that is still open."""
     first = SegmentMaker(header(1, 1))
     first.add(ONE, 0)
     first.add(TRANSACTION, 128)
@@ -216,12 +217,17 @@ def build() -> dict[str, bytes]:
         )
     )
     second.add(AFTER_REOPENING, first.position)
+    return first, second
+
+
+def single_segments() -> dict[str, SegmentMaker]:
+    """Return the segments that stand alone: direct I/O with a gap before it, compacted, compressed."""
     direct = SegmentMaker(
         header(
             4,
             2,
             start_position=8192,
-            previous_end=first.position,
+            previous_end=960,
             first_lsn=100,
             chain=7,
             alignment=layout.ALIGNMENT_DIRECT,
@@ -235,14 +241,18 @@ def build() -> dict[str, bytes]:
     compacted.add(ONE, 0, offsets=[4], span=5)
     packed = SegmentMaker(header(5, 1))
     packed.add(COMPRESSIBLE, 0, codec="zstd")
-    files = {f"log/{s.header.name}": b"".join(s.parts) for s in (first, second)}
+    return {"direct.segment": direct, "compacted.segment": compacted, "zstd.segment": packed}
+
+
+def build() -> dict[str, bytes]:
+    """Return the golden files: name below the golden folder -> bytes."""
+    first, second = golden_log()
+    makers = {f"log/{s.header.name}": s for s in (first, second)} | single_segments()
+    files = {name: b"".join(made.parts) for name, made in makers.items()}
     files[f"log/{second.header.name}"] += bytes(256)
     files["log/manifest"] = encode_manifest(manifest(first, second))
     files["log/durable"] = durable_cell(first.position, second)
-    makers = {"direct.segment": direct, "compacted.segment": compacted, "zstd.segment": packed}
-    files.update({name: b"".join(made.parts) for name, made in makers.items()})
-    expected = {f"log/{first.header.name}": first.expected, f"log/{second.header.name}": second.expected}
-    expected.update({name: made.expected for name, made in makers.items()})
+    expected = {name: made.expected for name, made in makers.items()}
     files["expected.json"] = (json.dumps(expected, indent=1) + "\n").encode()
     return files
 

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# The suites that the package ships fail with their values shown, like tests here. Before anything imports them.
+pytest.register_assert_rewrite("walkit.testing")
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # A deadline would fail a test because the machine is busy. In CI the examples are the same on each run.

@@ -7,6 +7,8 @@
     ├── RecordTooLargeError(ValueError)     change the record
     ├── RecordTypeError(TypeError)          change the record
     ├── MissingExtraError(ImportError)      install something
+    │   └── spark.JavaNotFoundError
+    ├── spark.SparkStartError               read the JVM's words that it carries
     ├── LogNotFoundError(FileNotFoundError) look elsewhere
     ├── LogExistsError(FileExistsError)     look elsewhere
     ├── NotALogError                        look elsewhere
@@ -35,7 +37,8 @@ from typing import Any, ClassVar
 def _rebuild(cls: type[WalkitError], message: str, facts: dict[str, Any]) -> WalkitError:
     error = cls.__new__(cls)
     Exception.__init__(error, message)
-    error.__dict__.update(facts)
+    for name, value in facts.items():
+        setattr(error, name, value)
     return error
 
 
@@ -46,7 +49,10 @@ class WalkitError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle by message and facts, whatever the constructor of the subclass looks like."""
-        return _rebuild, (type(self), str(self), dict(self.__dict__))
+        facts = dict(self.__dict__)
+        if isinstance(self, OSError):
+            facts["errno"] = self.errno  # it lives in a slot of OSError, outside __dict__
+        return _rebuild, (type(self), str(self), facts)
 
     def __str__(self) -> str:
         """Return the message alone, also where a builtin base class would print errno."""

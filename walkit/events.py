@@ -8,6 +8,7 @@ raises, the failure is logged and the log goes on (Quiver's host callbacks are t
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -38,20 +39,34 @@ EVENTS: dict[str, tuple[int, str]] = {
 
 
 class EventSink:
-    """Sends events to a callback, or to `logging` when there is none. Safe from any thread."""
+    """Sends events to a callback, or to `logging` when there is none, and to listeners. Safe from any thread."""
 
-    __slots__ = ("_callback",)
+    __slots__ = ("_callback", "_listeners", "_lock")
 
     def __init__(self, callback: EventCallback | None = None) -> None:
         self._callback = callback
+        self._listeners: tuple[EventCallback, ...] = ()
+        self._lock = threading.Lock()
+
+    def add_listener(self, listener: EventCallback) -> None:
+        """Send every event from now on to `listener` too; where events went before, they still go."""
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+
+    def remove_listener(self, listener: EventCallback) -> None:
+        """End what `add_listener` began; does nothing for one that is not listening."""
+        with self._lock:
+            self._listeners = tuple(known for known in self._listeners if known != listener)
 
     def emit(self, name: str, /, **attributes: Any) -> None:
         """Send one event; never raises."""
         level, meaning = EVENTS[name]
         if self._callback is None:
             logger.log(level, "%s: %s %s", name, meaning, attributes)
-            return
-        try:
-            self._callback(name, attributes)
-        except Exception:
-            logger.exception("the events callback raised on %s %s", name, attributes)
+        for callback in (self._callback, *self._listeners):
+            if callback is None:
+                continue
+            try:
+                callback(name, dict(attributes))
+            except Exception:
+                logger.exception("the events callback raised on %s %s", name, attributes)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +24,8 @@ from walkit.format.frame import (
     seal_frame,
 )
 from walkit.format.layout import FRAME_HEADER, FRAME_HEADER_BYTES, align_up
+from walkit.storage import MemoryStorage
+from walkit.storage.base import StorageFile
 
 ROOT = Path(__file__).resolve().parents[2]
 IDENTITY = FrameIdentity(0x1111, 3, 0xE1E1)
@@ -159,13 +159,13 @@ def peak_bytes(call: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def golden_maker() -> ModuleType:
-    """scripts/make_golden.py as a module."""
-    spec = importlib.util.spec_from_file_location("make_golden", ROOT / "scripts" / "make_golden.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def memory_file(data: bytes) -> StorageFile:
+    """A file on memory storage that holds these bytes."""
+    storage = MemoryStorage()
+    storage.create()
+    file = storage.open("a.segment", "create")
+    file.write(0, [data])
+    return file
 
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

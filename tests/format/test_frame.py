@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.format import makers
 from tests.format.makers import MANY, ONE, STAMPED, TRANSACTION, flipped, forged, frame_of, judged
 from tests.format.plain_reader import PlainRecord, read_frame
-from walkit.errors import FormatVersionError
+from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.body import Columns
 from walkit.format.checksum import crc32c
 from walkit.format.frame import (
@@ -22,6 +24,7 @@ from walkit.format.frame import (
 from walkit.format.layout import (
     FRAME_HEADER,
     FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
     LSN_MAX,
     POSITION_MAX,
     RECORDS_PER_FRAME_MAX,
@@ -176,6 +179,60 @@ def test_the_checksum_is_judged_first() -> None:
         frame = bytearray(forged(BASE, **fields))
         frame[92] ^= 1
         assert judged(bytes(frame)) is FrameFault.HEADER
+
+
+NUMBERS = (
+    st.integers(0, 3) | st.integers(0, (1 << 64) - 1) | st.sampled_from([64, 128, 1 << 20, (1 << 32) - 1])
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    numbers=st.lists(NUMBERS, min_size=17, max_size=17), head=st.binary(max_size=140), sealed=st.booleans()
+)
+def test_arbitrary_headers(numbers: list[int], head: bytes, sealed: bool) -> None:
+    """F-13.5: any bytes, and any fields under a right checksum, give a fault, records or a typed error."""
+    frame = head
+    if sealed:
+        widths = [8, 8, 16, *[64] * 5, *[32] * 6, 64, 64, 32]
+        fields = [n % (1 << width) for n, width in zip(numbers, widths, strict=True)]
+        packed = FRAME_HEADER.pack(FRAME_MAGIC, 0, *fields[1:], 0)[:-4]
+        frame = packed + crc32c(packed).to_bytes(4, "little") + head
+    try:
+        found = judged(frame)
+    except (FormatVersionError, CorruptionError):
+        return
+    assert isinstance(found, FrameFault) or found.num_rows == FrameHeader.parse(frame).records
+
+
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "flags": st.integers(0, 63),
+        "records": st.integers(0, 40),
+        "span": st.integers(0, 40),
+        "codec": st.integers(0, 1),
+        "body_raw_bytes": st.integers(0, 700),
+        "first_lsn": NUMBERS,
+        "durable_position": NUMBERS,
+    },
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(rows=makers.record_lists(), codec=st.sampled_from([None, "zstd"]), fields=FIELDS)
+def test_forged_headers(rows: list[PlainRecord], codec: str | None, fields: dict[str, int]) -> None:
+    """F-13.5: a right frame whose header lies under a right checksum gives a fault, records or a CorruptionError."""
+    frame = forged(frame_of(rows, codec=codec), **fields)
+    try:
+        found = judged(frame)
+    except CorruptionError:
+        return
+    if isinstance(found, FrameFault):
+        assert found is FrameFault.LENGTH
+    else:
+        found.validate(full=True)
+        assert makers.rows_of(found) == makers.plain_rows(read_frame(frame)[1])
 
 
 def test_every_header_field_reads_back() -> None:

@@ -29,7 +29,7 @@ from walkit.format.manifest import (
 U64 = st.integers(0, (1 << 64) - 1)
 U32 = st.integers(0, (1 << 32) - 1)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=6,
 )
@@ -115,8 +115,15 @@ def test_a_person_can_read_it() -> None:
     assert plain["holds"][0]["name"] == "replica ✈"
 
 
+def test_what_json_has_no_word_for() -> None:
+    """F-12.1: a number that JSON cannot hold is refused by the writer, not written as something only Python reads."""
+    for value in (float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="JSON"):
+            encode_manifest(PLAIN.next(extra={"rate": value}))
+
+
 def test_every_bit_flip_is_noticed() -> None:
-    """F-1.3, F-12.2: each bit turned in turn is NotALogError in the magic and CorruptionError anywhere else."""
+    """F-1.3, F-1.4, F-12.2: each bit turned is NotALogError in the magic and CorruptionError anywhere else."""
     for bit in range(len(DATA) * 8):
         with pytest.raises(NotALogError if bit < 64 else CorruptionError):
             decode_manifest(flipped(DATA, bit), "log")
@@ -152,7 +159,7 @@ def test_zero_is_no_manifest() -> None:
     ids=str,
 )
 def test_newer_formats(head: dict[str, int], found: int | str) -> None:
-    """F-11.2, F-11.3: a newer manifest is a FormatVersionError, whatever its payload; with a wrong checksum, damage."""
+    """F-11.2, F-11.3, F-13.4: newer is a FormatVersionError, whatever the payload; with a wrong checksum, damage."""
     for payload in (DATA[28:], b"not even JSON"):
         with pytest.raises(FormatVersionError) as caught:
             decode_manifest(resealed(payload, **head), "log")
@@ -212,8 +219,19 @@ def test_nonsense_under_a_right_checksum(name: str) -> None:
     assert caught.value.segment == "manifest" and len(str(caught.value)) < 1000
 
 
+def test_a_manifest_over_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F-7.4, F-13.4: a manifest larger than a reader takes is not written, and refused before its payload is looked at."""
+    monkeypatch.setattr("walkit.format.manifest.MANIFEST_BYTES_MAX", len(DATA) - 1)
+    with pytest.raises(ValueError, match="limit"):
+        encode_manifest(PLAIN)
+    with pytest.raises(CorruptionError, match="limit"):
+        decode_manifest(flipped(DATA, 8 * 40), "log")
+    monkeypatch.setattr("walkit.format.manifest.MANIFEST_BYTES_MAX", len(DATA))
+    assert decode_manifest(encode_manifest(PLAIN), "log") == PLAIN
+
+
 def test_absurd_lengths_allocate_nothing() -> None:
-    """F-7.3: a payload length over the limit, or unlike the file's, is refused before anything is read by it."""
+    """F-7.3: a payload length that is not the file's is refused before anything is read by it."""
     for length in (0xFFFFFFFF, MANIFEST_BYTES_MAX + 1, 0, len(DATA)):
         data = resealed(DATA[28:], payload_bytes=length)
 

@@ -97,7 +97,7 @@ def test_round_trip(header: SegmentHeader) -> None:
 
 
 def test_every_bit_flip_is_noticed() -> None:
-    """F-1.3, F-1.6: each of 32,768 bits turned in turn, unused space included, is a CorruptionError with its segment."""
+    """F-1.3, F-1.6: each of 32,768 bits turned, unused space included, is a CorruptionError with its segment."""
     block = PLAIN.encode()
     for bit in range(len(block) * 8):
         with pytest.raises(CorruptionError) as caught:
@@ -138,7 +138,7 @@ def test_zero_is_a_prepared_segment() -> None:
     ids=str,
 )
 def test_newer_formats(changes: dict[str, int], found: int | str) -> None:
-    """F-11.2 to F-11.4: what is newer under a right checksum is a FormatVersionError; under a wrong one it is damage."""
+    """F-11.2 to F-11.4: what is newer under a right checksum is a FormatVersionError, under a wrong one damage."""
     newer = resealed(PLAIN.encode(), **changes)
     with pytest.raises(FormatVersionError) as caught:
         SegmentHeader.decode(newer, PLAIN.name)
@@ -150,7 +150,7 @@ def test_newer_formats(changes: dict[str, int], found: int | str) -> None:
 
 
 def test_unknown_optional_features_are_ignored() -> None:
-    """F-11.3, F-11.5: with every optional bit set and the extension area full, the rest of the header reads as before."""
+    """F-11.3, F-11.5: with every optional bit set and the extension area full, the rest reads as before."""
     full = replace(PLAIN, optional_features=0xFFFFFFFF, extension=b"?" * EXTENSION_BYTES_MAX)
     header = SegmentHeader.decode(full.encode(), PLAIN.name)
     assert header is not None and replace(header, optional_features=1 << 30, extension=b"more") == PLAIN

@@ -1,6 +1,12 @@
-"""Shows the values in the shipped suite's failed assertions, as pytest does for test modules."""
+"""What the storage tests share: a storage in a folder, and failed assertions of the shipped suite with their values."""
+
+from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
+
+from walkit.storage import FileStorage
 
 pytest.register_assert_rewrite(
     "walkit.testing.storage_crash",
@@ -10,3 +16,11 @@ pytest.register_assert_rewrite(
     "walkit.testing.storage_names",
     "walkit.testing.storage_sharing",
 )
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> FileStorage:
+    """A created storage."""
+    made = FileStorage(tmp_path / "log")
+    made.create()
+    return made

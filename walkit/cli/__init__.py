@@ -6,12 +6,11 @@ imported when it runs, so that `walkit --help` stays quick.
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Sequence
 
 from walkit.cli.arguments import UsageError, parse
-from walkit.cli.output import say, settle_stdout
+from walkit.cli.output import drop_stdout, say, settle_stdout
 from walkit.errors import CorruptionError, OptionsError, WalkitError
 
 __all__ = ["main"]
@@ -31,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settle_stdout()
         return FINE
     except KeyboardInterrupt:
+        drop_stdout()  # a reader that has stopped reading would keep the last flush waiting
         say("interrupted")
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - every failure has an exit code, and a traceback only where it helps
@@ -47,7 +47,3 @@ def _code_of(error: Exception) -> int:
     if isinstance(error, CorruptionError):
         return FOUND
     return USAGE if isinstance(error, UsageError | OptionsError) else FAILED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

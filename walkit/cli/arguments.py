@@ -52,12 +52,17 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 def _command(
-    commands: Any, name: str, help_text: str, example: str, run: Callable[[argparse.Namespace], int]
+    commands: Any,
+    name: str,
+    brief: str,
+    detail: str,
+    example: str,
+    run: Callable[[argparse.Namespace], int],
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
-        help=help_text,
-        description=help_text[0].upper() + help_text[1:] + ".",
+        help=brief,
+        description=f"{brief[0].upper()}{brief[1:]}{detail}.",
         epilog=f"example: {example}\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -69,9 +74,7 @@ def _command(
 
 def _add_report_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON to standard output")
-    parser.add_argument(
-        "--out", metavar="FILE", help="save the report there instead (JSON with --json, which also prints)"
-    )
+    parser.add_argument("--out", metavar="FILE", help="save it there; with --json, as JSON")
 
 
 def _add_inspect(commands: Any) -> None:
@@ -83,7 +86,8 @@ def _add_inspect(commands: Any) -> None:
     parser = _command(
         commands,
         "inspect",
-        "show what is in a log: marks, segments, frames; frame bodies of sealed segments are not read",
+        "show what is in a log: marks, segments, frames",
+        "; frame bodies of sealed segments are read only with --frames",
         "walkit inspect orders.log --frames",
         run,
     )
@@ -101,7 +105,8 @@ def _add_verify(commands: Any) -> None:
     parser = _command(
         commands,
         "verify",
-        "check every byte of a log that is promised; changes nothing and disturbs no writer",
+        "check every byte of a log that was promised",
+        "; changes nothing and disturbs no writer",
         "walkit verify orders.log --json",
         run,
     )
@@ -118,7 +123,8 @@ def _add_dump(commands: Any) -> None:
     parser = _command(
         commands,
         "dump",
-        "print the records of a log, one a line; bytes that are not UTF-8 become base64 under a name that says so",
+        "print the records of a log, one a line",
+        "; bytes that are not UTF-8 become base64 under a name that says so",
         "walkit dump orders.log --from 1000 --to 1999 --format csv --out part.csv",
         run,
     )
@@ -147,7 +153,8 @@ def _add_demo(commands: Any) -> None:
     parser = _command(
         commands,
         "demo",
-        "run the main job: real flights through a log, a kill, a recovery, a replay, all checked; report as HTML",
+        "run the main job on real input, with a report",
+        ": flights through a Store, a kill, a recovery, a replay with Spark, all checked; the report is HTML",
         "walkit demo --out report",
         run,
     )
@@ -170,7 +177,7 @@ def _add_bench(commands: Any) -> None:
 
     parser: argparse.ArgumentParser = commands.add_parser(
         "bench",
-        help="measure this machine; see walkit bench --help",
+        help="measure this machine",
         description="Measure this machine.",
         epilog=f"example: walkit bench write --writers 1,8,64\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -180,7 +187,8 @@ def _add_bench(commands: Any) -> None:
     write = _command(
         kinds,
         "write",
-        "measure records a second and latencies of appending, beside a raw synced write loop in the same run",
+        "measure appending: records a second and latencies",
+        ", beside a raw loop of synced writes in the same run",
         "walkit bench write --writers 1,8,64 --tasks 64 --record-bytes 100 --json",
         run,
     )
@@ -196,9 +204,7 @@ def _add_bench(commands: Any) -> None:
     write.add_argument(
         "--seconds", type=_seconds, default=2.0, metavar="S", help="time of each way in (default: 2)"
     )
-    write.add_argument(
-        "--path", metavar="DIR", help="folder on the device to measure (default: the temporary folder)"
-    )
+    write.add_argument("--path", metavar="DIR", help="where to measure (default: the temporary folder)")
     write.add_argument(
         "--durability",
         choices=("sync", "interval", "none"),

@@ -51,7 +51,7 @@ def dump(args: argparse.Namespace) -> int:
         bar(f"dump {args.log}", " records") if args.out else contextlib.nullcontext() as progress,
         place as sink,
     ):
-        written = _WRITERS[form](sink, _counted(batches, progress, last - first + 1))
+        written = WRITERS[form](sink, _counted(batches, progress, last - first + 1))
     if args.out is not None:
         say(f"{written:,} records saved as {args.out}")
     return 0
@@ -62,8 +62,10 @@ def _stdout() -> Iterator[BinaryIO]:
     sink = standard_output()
     try:
         yield sink
-    finally:
+    except CorruptionError:
         sink.flush()
+        raise
+    sink.flush()
 
 
 def _bounds(view: LogView, newest: int, first: int | None, last: int | None) -> tuple[int, int]:
@@ -160,8 +162,9 @@ def _write_parquet(sink: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
     return count
 
 
-_WRITERS: dict[str, Callable[[BinaryIO, Iterator[pa.RecordBatch]], int]] = {
+WRITERS: dict[str, Callable[[BinaryIO, Iterator[pa.RecordBatch]], int]] = {
     "json": _write_json,
     "csv": _write_csv,
     "parquet": _write_parquet,
 }
+"""By format: each writes batches of records to a sink and returns how many records."""

@@ -54,9 +54,16 @@ def settle_stdout() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        with contextlib.suppress(OSError, ValueError):
+        drop_stdout()
+
+
+def drop_stdout() -> None:
+    """Let what standard output still holds go nowhere, unless a person looks at it."""
+    with contextlib.suppress(OSError, ValueError):
+        if not sys.stdout.isatty():
+            number = sys.stdout.fileno()
             null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, sys.stdout.fileno())
+            os.dup2(null, number)
             os.close(null)
 
 

@@ -69,6 +69,7 @@ class CommitDriver:
             CommitTimer(name, self._tick, self._act) if core.idle_mark_us or core.interval_us else None
         )
         self._sync_lock = threading.Lock()
+        self._stopped = False
 
     # -- ways in
 
@@ -305,7 +306,7 @@ class CommitDriver:
         """Make everything durable that was written before this call; the caller has waited for its own records."""
         with self._sync_lock:
             with self._lock:
-                if self.core.failure is not None:
+                if self.core.failure is not None or self._stopped:
                     raise self.refused()
                 point = self.core.sync_begin()
             if point.position <= self.core.durable_position:
@@ -319,6 +320,8 @@ class CommitDriver:
             with self._lock:
                 self.core.synced(point)
             self.place.publish(self.core.durable_position, self.core.durable_lsn)
+        if self._timer is not None and self._timer.parked:
+            self._timer.wake()
 
     def _tick(self) -> Tick:
         with self._lock:
@@ -370,6 +373,8 @@ class CommitDriver:
             if self.refusal is None:
                 self.refusal = refusal
         self._news.wait_for(self._is_idle)
+        with self._sync_lock:
+            self._stopped = True  # no sync is under way any more: what comes now may close the files
         self._committer.close()
         if self._timer is not None:
             self._timer.close()

@@ -48,3 +48,5 @@ class Uninterrupted:
         set_handler(SIGINT, self._previous)
         if self._held and callable(self._previous):
             self._previous(*self._held[0])
+        elif self._held and self._previous == _signal.SIG_DFL:
+            _signal.raise_signal(SIGINT)

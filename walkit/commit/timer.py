@@ -20,17 +20,19 @@ class CommitTimer:
         self._tick = tick
         self._act = act
         self._event = threading.Event()
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closing = False
         self.parked = True
         """Whether a frame has to call `wake`. Set before the last look at the core, so that no frame is missed."""
 
     def wake(self) -> None:
-        """There is something to wait for again. Called by the leader."""
+        """There is something to wait for again. Called by the leader, and by who has synced."""
         self.parked = False
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"walkit-timer {self._name}", daemon=True)
-            self._thread.start()
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"walkit-timer {self._name}", daemon=True)
+                self._thread.start()
         self._event.set()
 
     def _run(self) -> None:

@@ -133,11 +133,13 @@ class Manifest:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the manifest file's bytes."""
+    """Return the manifest file's bytes; ValueError or TypeError where they are too many, or `extra` is not JSON."""
     plain = asdict(manifest)
     for segment in plain["segments"]:
         segment["state"] = segment["state"].value
-    payload = json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+    payload = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    if MANIFEST_HEADER.size + len(payload) > MANIFEST_BYTES_MAX:
+        raise ValueError(f"a manifest of {len(payload):,} bytes is over the limit of {MANIFEST_BYTES_MAX:,}")
     head = MANIFEST_HEADER.pack(MANIFEST_MAGIC, FORMAT_VERSION, MANIFEST_HEADER.size, 0, 0, len(payload), 0)
     crc = crc32c(payload, crc32c(head[:_CRC_OFFSET]))
     return head[:_CRC_OFFSET] + crc.to_bytes(4, "little") + payload
@@ -150,7 +152,9 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
     if len(data) < MANIFEST_HEADER.size:
         raise _damaged("is cut short", MANIFEST_HEADER.size, len(data))
     _, version, header_bytes, critical, _optional, length, crc = MANIFEST_HEADER.unpack_from(data)
-    if length > MANIFEST_BYTES_MAX or len(data) != MANIFEST_HEADER.size + length:
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise _damaged("is over the limit", f"at most {MANIFEST_BYTES_MAX} bytes", len(data))
+    if len(data) != MANIFEST_HEADER.size + length:
         raise _damaged("has another length than it says", MANIFEST_HEADER.size + length, len(data))
     found = crc32c(data[MANIFEST_HEADER.size :], crc32c(data[:_CRC_OFFSET]))
     if found != crc:
@@ -185,13 +189,10 @@ def _from_plain(plain: dict[str, Any]) -> Manifest:
 
 
 def _checked(cls: type[T], plain: Any) -> T:
-    """Return a `cls` of exactly these fields; TypeError or ValueError where one is not of its kind."""
+    """Return a `cls` of exactly these fields; KeyError, TypeError or ValueError where one is not as it should be."""
     if not isinstance(plain, dict):
         raise TypeError(f"a {type(plain).__name__} stands where the fields of a {cls.__name__} belong")
-    known = fields(cls)  # type: ignore[arg-type]
-    if plain.keys() != {f.name for f in known}:
-        raise ValueError(f"a {cls.__name__} has unknown or missing fields")
-    for f in known:
+    for f in fields(cls):  # type: ignore[arg-type]
         value = plain[f.name]
         right = {
             "int": type(value) is int and 0 <= value < 1 << 64,

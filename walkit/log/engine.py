@@ -145,14 +145,18 @@ class LogEngine:
                 first_lsn=header.first_lsn,
             )
             spans.append(Span(record, min(segment.end_position, end_position), None))
-        return LogView(self.storage, manifest, tuple(s for s in spans if s.end_position > s.record.start_position))
+        return LogView(
+            self.storage, manifest, tuple(s for s in spans if s.end_position > s.record.start_position)
+        )
 
     def statistics(self) -> LogStatistics:
         """Return a frozen snapshot of the named metrics."""
         core, driver, manifest = self.core, self.driver, self.store.current
         counters = driver.counters
         open_segments = list(self.segments.open_segments)
-        open_bytes = sum(s.end_position - s.header.start_position for s in open_segments if s.header is not None)
+        open_bytes = sum(
+            s.end_position - s.header.start_position for s in open_segments if s.header is not None
+        )
         return LogStatistics(
             appended_lsn=core.appended_lsn,
             acked_lsn=core.acked_lsn,
@@ -200,7 +204,9 @@ class LogEngine:
                 self.storage.remove(segment.name)
             if dropped:
                 self.storage.sync_directory()
-                self.events.emit("walkit.segment.trim", segments=len(dropped), low_watermark=manifest.low_watermark)
+                self.events.emit(
+                    "walkit.segment.trim", segments=len(dropped), low_watermark=manifest.low_watermark
+                )
             return manifest.low_watermark
 
     def close(self) -> None:
@@ -230,7 +236,9 @@ class LogEngine:
         """In a forked child: this copy is dead, the parent's log goes on untouched."""
         self.closed = True
         self.driver.after_fork(
-            LogClosedError("this is a forked child's copy of the log; the parent has it open. Open it anew here")
+            LogClosedError(
+                "this is a forked child's copy of the log; the parent has it open. Open it anew here"
+            )
         )
         self.ended = True
         self._close_lock, self.trimming = threading.RLock(), threading.RLock()
@@ -275,7 +283,9 @@ def open_engine(
     try:
         with clock.phase("scan") as detail:
             settle_unsealed(storage, manifest)
-            findings = scan_log(storage, manifest, mark, deep=options.recovery == "absolute", progress=progress)
+            findings = scan_log(
+                storage, manifest, mark, deep=options.recovery == "absolute", progress=progress
+            )
             plan = make_plan(findings, options.recovery)
             detail["unsealed"] = len(findings.unsealed)
         with clock.phase("apply"):

@@ -33,7 +33,9 @@ class Hold:
             what = "the log is closed" if self._engine.closed else f"the hold {self.name!r} was released"
             raise LogClosedError(what)
         if lsn < self.first_lsn:
-            raise ValueError(f"the hold {self.name!r} stands at {self.first_lsn} and does not move back to {lsn}")
+            raise ValueError(
+                f"the hold {self.name!r} stands at {self.first_lsn} and does not move back to {lsn}"
+            )
         self.first_lsn = lsn
 
     def release(self) -> None:

@@ -43,7 +43,9 @@ def as_stamp(timestamp: datetime | int | None) -> int | None:
     """Return microseconds since 1970; ValueError for what cannot be read back as a datetime, TypeError for others."""
     stamp = to_microseconds(timestamp)
     if stamp is not None and not STAMP_MIN <= stamp <= STAMP_MAX:
-        raise ValueError(f"timestamp={stamp}: microseconds since 1970, within the years 1 to 9999. Nothing was written")
+        raise ValueError(
+            f"timestamp={stamp}: microseconds since 1970, within the years 1 to 9999. Nothing was written"
+        )
     return stamp
 
 

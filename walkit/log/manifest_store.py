@@ -73,7 +73,9 @@ class ManifestStore:
         """
         with self._lock:
             if self._closed:
-                raise LogClosedError(f"the log at {self._storage.location} is closed; its manifest was not changed")
+                raise LogClosedError(
+                    f"the log at {self._storage.location} is closed; its manifest was not changed"
+                )
             manifest = change(self.current)
             if manifest is self.current:
                 return manifest

@@ -41,10 +41,14 @@ class DurableFrames:
         """Return the records of the frames; from `data`, so also when they have been trimmed meanwhile."""
         header = FrameHeader.parse(self.data)
         frames = iter([(header, memoryview(self.data))])
-        return [r for batch in frames_to_batches(frames, self.first_lsn, None) for r in Batch.from_arrow(batch)]
+        return [
+            r for batch in frames_to_batches(frames, self.first_lsn, None) for r in Batch.from_arrow(batch)
+        ]
 
     def __repr__(self) -> str:
-        return f"DurableFrames(first_lsn={self.first_lsn}, last_lsn={self.last_lsn}, position={self.position})"
+        return (
+            f"DurableFrames(first_lsn={self.first_lsn}, last_lsn={self.last_lsn}, position={self.position})"
+        )
 
 
 class Observation:

@@ -32,7 +32,9 @@ def storage_at(place: Place) -> Storage:
     if not isinstance(place, str | os.PathLike):
         if not hasattr(place, "sync_directory"):
             what = type(place).__name__
-            raise OptionsError(f"a place is a path, a URL or a storage, not {what}", option="path", wanted=place)
+            raise OptionsError(
+                f"a place is a path, a URL or a storage, not {what}", option="path", wanted=place
+            )
         return place
     path = os.fspath(place)
     if not path:
@@ -43,7 +45,9 @@ def storage_at(place: Place) -> Storage:
     if path.startswith("file://"):
         path = path[len("file://") :]
     elif "://" in path:
-        raise OptionsError(f"{path}: a place is a path, file://PATH or memory://NAME", option="path", wanted=path)
+        raise OptionsError(
+            f"{path}: a place is a path, file://PATH or memory://NAME", option="path", wanted=path
+        )
     path = os.path.abspath(os.path.expanduser(path))
     if os.path.exists(path) and not os.path.isdir(path):
         raise NotALogError(path, "it is a file, and a log is a folder")
@@ -109,7 +113,9 @@ def open_log(
     if mode not in ("a", "x"):
         raise OptionsError(f"mode={mode!r}: it is 'a', 'x' or 'r'", option="mode", wanted=mode)
     if options is not None and not isinstance(options, LogOptions):
-        raise OptionsError(f"options is a {type(options).__name__}, not LogOptions", option="options", wanted=options)
+        raise OptionsError(
+            f"options is a {type(options).__name__}, not LogOptions", option="options", wanted=options
+        )
     return WriteAheadLog(open_engine(place, mode, options or LogOptions(), EventSink(events), progress))
 
 
@@ -120,4 +126,3 @@ def scratch(name: str = "log", options: LogOptions | None = None) -> WriteAheadL
     log = open_log(os.path.join(folder, safe), "x", options)
     weakref.finalize(log, end_dropped, log._engine, partial(shutil.rmtree, folder, ignore_errors=True))
     return log
-

@@ -67,7 +67,9 @@ class LogView:
                 if last_lsn is not None and header.last_lsn >= last_lsn:
                     return
 
-    def _span_frames(self, span: Span, first_lsn: int, body: bool) -> Iterator[tuple[FrameHeader, memoryview]]:
+    def _span_frames(
+        self, span: Span, first_lsn: int, body: bool
+    ) -> Iterator[tuple[FrameHeader, memoryview]]:
         file = self.open(span.record)
         try:
             segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), span.record.name)
@@ -76,7 +78,13 @@ class LogView:
             start, lsn, chain = segment.start_position, segment.first_lsn, segment.chain
             if first_lsn > lsn:
                 hop = FrameWalk(
-                    file, segment, position=start, end_position=span.end_position, next_lsn=lsn, chain=chain, body=False
+                    file,
+                    segment,
+                    position=start,
+                    end_position=span.end_position,
+                    next_lsn=lsn,
+                    chain=chain,
+                    body=False,
                 )
                 for header, _ in hop:
                     if header.last_lsn >= first_lsn and header.records:
@@ -190,5 +198,3 @@ def _within(batch: pa.RecordBatch, first_lsn: int, last_lsn: int | None) -> pa.R
     start = int(lsns.searchsorted(first_lsn))
     stop = len(lsns) if last_lsn is None else int(lsns.searchsorted(last_lsn, side="right"))
     return batch if start == 0 and stop == len(lsns) else batch.slice(start, stop - start)
-
-

@@ -28,8 +28,12 @@ class Decision(Enum):
 
     DROP = "it was made ahead and never used: remove it"
     SEAL = "all its frames are intact and nothing stands behind them: seal it"
-    CUT = "what stands behind its intact frames was never promised: seal it there, keep the bytes in lost+found"
-    CUT_WHOLE = "nothing in it follows from the log, and nothing of it was promised: keep the file in lost+found"
+    CUT = (
+        "what stands behind its intact frames was never promised: seal it there, keep the bytes in lost+found"
+    )
+    CUT_WHOLE = (
+        "nothing in it follows from the log, and nothing of it was promised: keep the file in lost+found"
+    )
     REFUSE = "something in it was promised and is not intact: corruption of acknowledged data"
     REFUSE_TAIL = "the policy refuses any damage, also that of a tail that was never promised"
 
@@ -215,7 +219,9 @@ def corruption(finding: SegmentFinding, why: str, *, promised: int | None = None
         f"{why[0].upper()}{why[1:]}. Nothing was changed",
         segment=finding.name,
         position=finding.end_position,
-        expected=f"LSN {finding.last_lsn + 1}" if promised is None else f"intact frames up to position {promised}",
+        expected=f"LSN {finding.last_lsn + 1}"
+        if promised is None
+        else f"intact frames up to position {promised}",
         found=(finding.fault or FrameFault.END).name
         + (f" (LSN {header.first_lsn}, position {header.position})" if header is not None else ""),
         first_lost_lsn=finding.last_lsn + 1,
@@ -349,4 +355,3 @@ def settle_unsealed(storage: Storage, manifest: Manifest) -> None:
             file.drop_cached()
         finally:
             file.close()
-

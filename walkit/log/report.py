@@ -116,7 +116,9 @@ def report_html(
     cuts: tuple[Cut, ...] = (),
 ) -> str:
     """Return a table of facts, a bar of phases and the list of cuts; readable on dark and on light."""
-    rows = "".join(f"<tr><td>{escape(k)}</td><td style='text-align:right'>{escape(v)}</td></tr>" for k, v in facts)
+    rows = "".join(
+        f"<tr><td>{escape(k)}</td><td style='text-align:right'>{escape(v)}</td></tr>" for k, v in facts
+    )
     parts = [f"<div><b>{escape(title)}</b><table>{rows}</table>"]
     total = sum(p.duration_s for p in phases) or 1.0
     if phases:
@@ -130,7 +132,9 @@ def report_html(
             f"<span style='color:{colours[i % len(colours)]}'>■</span> {escape(p.name)} {p.duration_s * 1000:.2f} ms"
             for i, p in enumerate(phases)
         )
-        parts.append(f"<div style='width:32em;white-space:nowrap;font-size:0'>{bars}</div><small>{names}</small>")
+        parts.append(
+            f"<div style='width:32em;white-space:nowrap;font-size:0'>{bars}</div><small>{names}</small>"
+        )
     for cut in cuts:
         parts.append(
             f"<div>cut at position {cut.position:,} of {escape(cut.segment)} ({cut.bytes:,} bytes): "

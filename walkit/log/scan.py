@@ -103,12 +103,19 @@ def read_mark(storage: Storage) -> DurableMark:
 
 
 def scan_log(
-    storage: Storage, manifest: Manifest, mark: DurableMark, *, deep: bool = False, progress: Progress | None = None
+    storage: Storage,
+    manifest: Manifest,
+    mark: DurableMark,
+    *,
+    deep: bool = False,
+    progress: Progress | None = None,
 ) -> LogFindings:
     """Return the facts. Raises SegmentMissingError and CorruptionError only for what the manifest vouches for."""
     findings = LogFindings(manifest=manifest, mark=mark)
     named = {s.name for s in manifest.segments}
-    findings.strays = [n for n in storage.names() if n.endswith(".segment") and "/" not in n and n not in named]
+    findings.strays = [
+        n for n in storage.names() if n.endswith(".segment") and "/" not in n and n not in named
+    ]
     total = sum(s.size_bytes for s in manifest.sealed) if deep else 0
     done = 0
     for record in manifest.sealed:
@@ -146,7 +153,9 @@ def open_segment(storage: Storage, record: SegmentRecord) -> StorageFile:
         ) from error
 
 
-def _look_at_sealed(storage: Storage, manifest: Manifest, record: SegmentRecord, deep: bool) -> SegmentFinding:
+def _look_at_sealed(
+    storage: Storage, manifest: Manifest, record: SegmentRecord, deep: bool
+) -> SegmentFinding:
     file = open_segment(storage, record)
     try:
         size = file.size()
@@ -168,7 +177,11 @@ def _look_at_sealed(storage: Storage, manifest: Manifest, record: SegmentRecord,
         check_identity(manifest, record, header)
         assert header is not None
         finding = SegmentFinding(record=record, file_bytes=size, header=header)
-        finding.end_position, finding.last_lsn, finding.chain = record.end_position, record.last_lsn, record.end_chain
+        finding.end_position, finding.last_lsn, finding.chain = (
+            record.end_position,
+            record.last_lsn,
+            record.end_chain,
+        )
         if size > finding.end_offset:
             finding.nonzero_until = nonzero_until(file, finding.end_offset, size)
         if deep:
@@ -222,7 +235,9 @@ def _verify_sealed(file: StorageFile, finding: SegmentFinding) -> None:
         finding.end_position, finding.last_lsn = walk.position, (walk.next_lsn or 1) - 1
 
 
-def _look_at_unsealed(storage: Storage, manifest: Manifest, record: SegmentRecord, end: LogEnd) -> SegmentFinding:
+def _look_at_unsealed(
+    storage: Storage, manifest: Manifest, record: SegmentRecord, end: LogEnd
+) -> SegmentFinding:
     finding = SegmentFinding(record=record, end_position=end.position, last_lsn=end.last_lsn, chain=end.chain)
     try:
         file = storage.open(record.name, "read")
@@ -252,7 +267,11 @@ def _look_at_unsealed(storage: Storage, manifest: Manifest, record: SegmentRecor
 def _walk_unsealed(file: StorageFile, finding: SegmentFinding, end: LogEnd) -> None:
     header = finding.header
     assert header is not None
-    follows = (header.previous_end, header.first_lsn, header.chain) == (end.position, end.last_lsn + 1, end.chain)
+    follows = (header.previous_end, header.first_lsn, header.chain) == (
+        end.position,
+        end.last_lsn + 1,
+        end.chain,
+    )
     finding.follows = follows
     limit = header.start_position + finding.file_bytes - SEGMENT_HEADER_BYTES
     limit -= limit % header.alignment
@@ -293,7 +312,11 @@ def _probe(file: StorageFile, finding: SegmentFinding) -> None:
             if found is None or fault is not None:
                 continue
             stands_here = header.offset_of(found.position) == offset + at
-            ours = (found.log_id, found.epoch, found.epoch_id) == (header.log_id, header.epoch, header.epoch_id)
+            ours = (found.log_id, found.epoch, found.epoch_id) == (
+                header.log_id,
+                header.epoch,
+                header.epoch_id,
+            )
             if stands_here and ours and _is_whole(file, offset + at, found):
                 finding.frames_behind += 1
                 finding.promised_position = max(finding.promised_position, found.durable_position)

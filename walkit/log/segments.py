@@ -146,7 +146,9 @@ class SegmentSet:
         with self._list_lock:
             self.open_segments.append(segment)
         self.rotations += 1
-        self.events.emit("walkit.segment.rotate", number=segment.number, position=position, first_lsn=first_lsn)
+        self.events.emit(
+            "walkit.segment.rotate", number=segment.number, position=position, first_lsn=first_lsn
+        )
         if previous is not None:
             self.upkeep.submit("seal", lambda: self.seal(previous))
         self._plan_chores(segment)
@@ -186,7 +188,9 @@ class SegmentSet:
         half = segment.size // 2
         segment.next_chore = half if offset < half else segment.size
         if segment.zeroed < segment.size:
-            segment.next_chore = min(segment.next_chore, max(offset + ZERO_AHEAD_BYTES // 2, ZERO_STEP_BYTES // 4))
+            segment.next_chore = min(
+                segment.next_chore, max(offset + ZERO_AHEAD_BYTES // 2, ZERO_STEP_BYTES // 4)
+            )
 
     def sync(self) -> None:
         """See FramePlace."""
@@ -342,9 +346,7 @@ class SegmentSet:
                 self._cell.close()
 
     def _drop_spare(self, spare: OpenSegment) -> None:
-        self.store.update(
-            lambda m: m.next(segments=tuple(s for s in m.segments if s.number != spare.number))
-        )
+        self.store.update(lambda m: m.next(segments=tuple(s for s in m.segments if s.number != spare.number)))
         self.storage.remove(segment_name(spare.number))
 
     def forget(self) -> None:
@@ -368,5 +370,3 @@ def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
 def _order(record: SegmentRecord) -> tuple[bool, int, int]:
     """Sealed segments by position, then unsealed ones by number."""
     return record.state is not SegmentState.SEALED, record.start_position, record.number
-
-

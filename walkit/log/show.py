@@ -33,9 +33,13 @@ def log_html(engine: LogEngine) -> str:
         for number, size, first, last, kind in sizes[-200:]
     )
     report = engine.recovery
-    cuts = "" if report is None else "".join(
-        f"<div><small>last opening cut {c.bytes:,} bytes at position {c.position:,}: {escape(c.reason)}</small></div>"
-        for c in report.cuts
+    cuts = (
+        ""
+        if report is None
+        else "".join(
+            f"<div><small>last opening cut {c.bytes:,} bytes at position {c.position:,}: {escape(c.reason)}</small></div>"
+            for c in report.cuts
+        )
     )
     return (
         f"<div><b>log {escape(engine.storage.location)}</b> ({state}, durability {engine.options.durability})"

@@ -47,9 +47,8 @@ def scan(path: Place, *, bodies: bool = True, progress: Progress | None = None) 
 def verify(path: Place, *, progress: Progress | None = None) -> ScanReport:
     """Check everything that can be checked without a writer: what `scan` checks, and beyond it
 
-    that every body decodes and no frame promises more than stood before it, that the manifest's facts agree with each
-    other and with the frames (counts, LSNs, chains, epochs), and that the durable file agrees with them. Other files
-    are noted. Raises what `scan` raises.
+    that every body decodes, that the manifest's facts agree with each other and with the frames (counts, LSNs, chains,
+    epochs), and that the durable file agrees with them. Other files are noted. Raises what `scan` raises.
     """
     return _examine(storage_at(path), "verify", bodies=True, progress=progress)
 
@@ -171,14 +170,14 @@ def _header_of(storage: Storage, name: str) -> SegmentHeader | None:
 
 
 def _report(ledger: Ledger, tool: Literal["scan", "verify"], began: float) -> ScanReport:
-    manifest, spans = ledger.manifest, tuple(ledger.spans)
+    storage, manifest, spans, decode = ledger.storage, ledger.manifest, tuple(ledger.spans), ledger.decode
     intact = [r for r in ledger.ranges if r.verdict is Verdict.INTACT]
     lsns = [r.last_lsn for r in intact if r.last_lsn is not None]
     firsts = [r.first_lsn for r in intact if r.first_lsn is not None]
     last_lsn = max(lsns, default=manifest.end.last_lsn)
     unsealed = bool(manifest.unsealed)
     return ScanReport(
-        location=ledger.storage.location,
+        location=storage.location,
         tool=tool,
         state="live" if ledger.live else "unclosed" if unsealed else "closed",
         bodies_read=ledger.bodies,
@@ -199,7 +198,7 @@ def _report(ledger: Ledger, tool: Literal["scan", "verify"], began: float) -> Sc
         segments=tuple(ledger.segments),
         problems=tuple(_worst_first(ledger.problems)),
         notes=tuple(ledger.notes),
-        frame_rows=lambda: frame_rows(ledger.storage, spans),
+        frame_rows=lambda: frame_rows(storage, spans, decode=decode),
     )
 
 

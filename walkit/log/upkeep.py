@@ -35,7 +35,9 @@ class Upkeep:
                 return
             self._jobs[kind].append(job)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"walkit-upkeep {self._name}", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name=f"walkit-upkeep {self._name}", daemon=True
+                )
                 self._thread.start()
             self._condition.notify_all()
 

@@ -104,10 +104,14 @@ class WriteAheadLog(ReadSurface):
         """Wait for room in the queue, or say that there is none."""
         limit = self._engine.options.queue_bytes_max
         if self._engine.options.on_full == "raise":
-            raise LogFullError(f"the queue holds {limit:,} bytes already; try again", reason="queue", limit_bytes=limit)
+            raise LogFullError(
+                f"the queue holds {limit:,} bytes already; try again", reason="queue", limit_bytes=limit
+            )
         timeout = None if deadline is None else max(deadline - time.monotonic(), 0)
         if not self._driver.wait_for_room(size_bytes, timeout):
-            raise LogFullError("the queue found no room in time; nothing was written", reason="queue", limit_bytes=limit)
+            raise LogFullError(
+                "the queue found no room in time; nothing was written", reason="queue", limit_bytes=limit
+            )
 
     def submit(self, value: Any, key: Any = None, timestamp: datetime | int | None = None) -> Ticket:
         """Queue one record and return its Ticket at once; nothing is durable yet.

@@ -1,4 +1,7 @@
-"""Records between two shapes: the columns of a frame (kind bytes with flags), and the `Batch` of a state machine."""
+"""Records between two shapes: the columns of a frame (kind bytes with flags), and the `Batch` of a state machine.
+
+The columns of a frame are shared with whoever appended them: nobody changes them.
+"""
 
 from __future__ import annotations
 
@@ -50,4 +53,16 @@ def columns_of(batch: Batch) -> Columns:
         None if batch.keys is None else [key or b"" for key in batch.keys],
         None if batch.values is None else [value or b"" for value in batch.values],
         None if batch.timestamps is None else [stamp or 0 for stamp in batch.timestamps],
+    )
+
+
+def part_of(batch: Batch, start: int, stop: int) -> Batch:
+    """Return the records [start, stop) of a batch."""
+    kinds = batch.kinds
+    return Batch(
+        batch.lsns[start:stop],
+        kinds if isinstance(kinds, int) else kinds[start:stop],
+        None if batch.keys is None else batch.keys[start:stop],
+        None if batch.values is None else batch.values[start:stop],
+        None if batch.timestamps is None else batch.timestamps[start:stop],
     )

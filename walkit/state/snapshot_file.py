@@ -45,7 +45,7 @@ from walkit.format.segment import SegmentHeader, refuse_newer
 from walkit.log.report import report_html
 from walkit.log.walk import FrameWalk
 from walkit.record import Batch, Kind
-from walkit.state.columns import columns_of
+from walkit.state.columns import columns_of, part_of
 from walkit.storage.base import StorageFile
 
 MAGIC: Final = b"WALKITSN"
@@ -224,7 +224,7 @@ def _parts(batches: Iterable[Batch]) -> Iterator[Batch]:
                 max(int(np.searchsorted(ends, done + FRAME_GOAL_BYTES, side="right")), borders[-1] + 1)
             )
         for start, stop in pairwise(borders):
-            yield _slice(batch, start, stop)
+            yield part_of(batch, start, stop)
 
 
 def _sizes(column: Sequence[bytes | None] | None, count: int) -> npt.NDArray[np.int64]:
@@ -234,17 +234,6 @@ def _sizes(column: Sequence[bytes | None] | None, count: int) -> npt.NDArray[np.
         return np.fromiter(map(len, column), np.int64, count)  # type: ignore[arg-type]
     except TypeError:  # some are absent
         return np.fromiter((0 if item is None else len(item) for item in column), np.int64, count)
-
-
-def _slice(batch: Batch, start: int, stop: int) -> Batch:
-    kinds = batch.kinds
-    return Batch(
-        batch.lsns[start:stop],
-        kinds if isinstance(kinds, int) else kinds[start:stop],
-        None if batch.keys is None else batch.keys[start:stop],
-        None if batch.values is None else batch.values[start:stop],
-        None if batch.timestamps is None else batch.timestamps[start:stop],
-    )
 
 
 def _checked(part: Batch, lsn: int, last_key: bytes | None) -> tuple[Columns, bytes]:

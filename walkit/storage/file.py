@@ -25,7 +25,7 @@ from walkit.storage.mounts import mount_of
 
 _WRITE_BYTES_MAX = 0x7FFF_F000
 """Most bytes one write or read call takes on Linux (MAX_RW_COUNT, write(2)); more is split."""
-_BUFFERS_MAX = os.sysconf("SC_IOV_MAX")
+_BUFFERS_MAX = max(16, os.sysconf("SC_IOV_MAX"))
 _READ_AT_ONCE = 1 << 20
 _DSYNC: int = getattr(os, "RWF_DSYNC", 0)
 _NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS)

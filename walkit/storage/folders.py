@@ -26,15 +26,15 @@ class NameChange:
         return parent_folder(self.target or self.name)
 
     def apply(self, names: dict[str, Inode]) -> None:
-        """Do the change. A file has one name, and removing a name that means another file by now does nothing."""
+        """Do the change. A file has one name; a name that is not there needs no removing."""
         if self.kind == "create":
             names[self.name] = self.inode
         elif self.kind == "replace":
             for name in [name for name, inode in names.items() if inode is self.inode]:
                 del names[name]
             names[self.target] = self.inode
-        elif names.get(self.name) is self.inode:
-            del names[self.name]
+        else:
+            names.pop(self.name, None)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}" + (f" -> {self.target}" if self.target else "")

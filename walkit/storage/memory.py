@@ -114,8 +114,6 @@ class MemoryStorage:
                 if not writable:
                     return None
                 inode = self._renewed_cell(name, size)
-            if writable:
-                inode.begin_cell()
         return MemoryCell(self._guard, inode, size, name, self._location, writable=writable)
 
     def facts(self) -> dict[str, Any]:

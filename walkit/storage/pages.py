@@ -184,16 +184,11 @@ class Inode:
 
     def write_cell(self, offset: int, data: bytes) -> None:
         """Store into shared memory; the kernel may write any of these contents back at any time."""
-        contents = self.begin_cell()
-        self.content.write(offset, data)
-        contents.append(self.content.read(0, self.content.size))
-
-    def begin_cell(self) -> deque[bytes]:
-        """Keep the contents that the file has from now on, the newest of them."""
         if self.cell_contents is None:
             first = self.content.read(0, self.content.size)
             self.cell_contents = deque([first], maxlen=_CELL_CONTENTS_MAX)
-        return self.cell_contents
+        self.content.write(offset, data)
+        self.cell_contents.append(self.content.read(0, self.content.size))
 
     def copy(self) -> Inode:
         """Return an independent inode in the same state, as a process finds it after another was killed."""

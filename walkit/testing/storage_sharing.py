@@ -163,6 +163,25 @@ class LockTests(StorageHooks):
         lock.release()
         assert not storage.is_locked("lock")
 
+    def test_a_release_counts_although_a_forked_child_lives(self, tmp_path: Path) -> None:
+        """A child forked while the lock was held goes on with its copy; the parent releases: the lock is free."""
+        storage = self.created(tmp_path)
+        if self.in_other_process(storage) is None:
+            skip("nothing of this storage is shared with a forked child")
+        lock = taken(storage)
+        end, other_end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(other_end)
+            os.read(end, 1)
+            os._exit(0)
+        os.close(end)
+        lock.release()
+        held = storage.is_locked("lock")
+        os.close(other_end)
+        os.waitpid(pid, 0)
+        assert not held
+
     def test_a_forked_child_does_not_keep_a_dead_parents_lock(self, tmp_path: Path) -> None:
         """The holder is killed while its forked child lives on: free if the child forgot its copy, else still held."""
         storage = self.created(tmp_path)

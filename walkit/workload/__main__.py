@@ -1,6 +1,6 @@
 """The writer as a process of its own: `python -m walkit.workload`."""
 
-from walkit.workload.child import main
+from walkit.workload.child_process import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def frame_rows(storage: Storage, spans: Sequence[FrameSpan]) -> Iterator[FrameRow]:
+def frame_rows(storage: Storage, spans: Sequence[FrameSpan], *, decode: bool = False) -> Iterator[FrameRow]:
     """Yield a row for every frame of the spans whose header can be trusted, in log order.
 
-    Reads the files again; a segment that has been trimmed since is left out.
+    Reads the files again, with `decode` every body too; a segment that has been trimmed since is left out.
     """
     for span in spans:
         try:
@@ -33,7 +33,7 @@ def frame_rows(storage: Storage, spans: Sequence[FrameSpan]) -> Iterator[FrameRo
             rows.append(FrameRow.of(span.name, header, intact if span.bodies or not intact else None))
 
         try:
-            for _ in span.survey(file, seen=seen):
+            for _ in span.survey(file, decode=decode, seen=seen):
                 yield from rows
                 rows.clear()
             yield from rows

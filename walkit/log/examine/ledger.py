@@ -169,7 +169,8 @@ class Ledger:
             )
         self.problem(error, segment=segment, position=stretch.start_position)
         last = last_lost_lsn if stretch.last_lsn is None else stretch.last_lsn
-        self.add_stretch(segment, replace(stretch, last_lsn=last), verdict, fault.value)
+        reason = str(error) if verdict is Verdict.UNKNOWN else fault.value
+        self.add_stretch(segment, replace(stretch, last_lsn=last), verdict, reason)
 
     def add_behind(self, file: StorageFile, header: SegmentHeader, end_position: int) -> None:
         """Note what stands behind the end of a segment: zeros, or stale bytes that the next opening sets aside."""

@@ -124,7 +124,7 @@ class SegmentSurvey:
                 if walked.first_lsn is None and header.span:
                     walked.first_lsn = header.first_lsn
                 if decode:
-                    self._take_apart(header, frame)
+                    decode_frame(header, frame)
                 if seen is not None:
                     seen(header, True)
             walked.fault, walked.at_fault, walked.error = walk.fault, walk.at_fault, walk.error
@@ -141,17 +141,6 @@ class SegmentSurvey:
         if walk.frames:
             self._next = _Next(walk.next_lsn, walk.chain)
         return walked
-
-    def _take_apart(self, header: FrameHeader, frame: memoryview) -> None:
-        decode_frame(header, frame)
-        if header.durable_position > header.position:
-            raise CorruptionError(
-                f"the frame at position {header.position:,} promises more than what stood before it",
-                position=header.position,
-                expected=f"at most {header.position}",
-                found=header.durable_position,
-                first_lost_lsn=header.first_lsn,
-            )
 
     def _frames(self, start: int, walked: _Walked) -> Stretch:
         last = (walked.walk.next_lsn or 1) - 1

@@ -82,7 +82,7 @@ class UnsealedPart:
         beside = (Verdict.UNUSED, Verdict.STALE, Verdict.TORN)
         told = max((r.end_position for r in ledger.ranges if r.verdict not in beside), default=0)
         if max(told, self.end.position) < ledger.promised:
-            self._missing(max(told, self.end.position), ledger.promised)
+            self._missing(found, max(told, self.end.position), ledger.promised)
         ledger.end = self.end
 
     # -- facts
@@ -180,7 +180,7 @@ class UnsealedPart:
             )
             return
         if end.position < header.previous_end:
-            self._missing(end.position, min(header.previous_end, ledger.promised))
+            self._missing([found], end.position, min(header.previous_end, ledger.promised))
             return
         wanted = LogEnd(last_lsn=header.first_lsn - 1, position=header.previous_end, chain=header.chain)
         ledger.problem(
@@ -219,8 +219,9 @@ class UnsealedPart:
         if self.broken is not Verdict.TORN:
             self.broken = Verdict.TORN
             ledger.notes.append(
-                f"segment {name} has a torn tail at position {rest.start_position:,}: nothing promised it, so no "
-                "record acknowledged as durable is in it; the next opening cuts it off and keeps it in lost+found"
+                f"segment {name} has a torn tail at position {rest.start_position:,}: nothing promised it, so it is an "
+                "unfinished write, unless the device lost what it had synced; the next opening cuts it off and keeps "
+                "it in lost+found"
             )
         ledger.add_stretch(name, rest, Verdict.TORN, (rest.fault or FrameFault.END).value)
 
@@ -254,23 +255,25 @@ class UnsealedPart:
         ledger.add(found.name, at, max(until, at), verdict, str(error), (self.end.last_lsn + 1, None))
         self.broken = Verdict.CORRUPT
 
-    def _missing(self, until: int) -> None:
-        """Positions up to `until` were promised, and no file holds them."""
+    def _missing(self, found: list[_Found], start: int, until: int) -> None:
+        """Positions [start, until) were promised, and no file holds them; `found` are the candidates."""
         ledger, end = self.ledger, self.end
-        unsealed = [s.name for s in ledger.manifest.unsealed]
-        name = unsealed[0] if unsealed else ""
-        error = SegmentMissingError(
-            f"frames were promised up to position {ledger.promised:,}, and the intact log ends at {end.position:,}: "
-            f"acknowledged data is missing from LSN {end.last_lsn + 1:,} on",
-            segment=name or None,
-            position=end.position,
-            expected=ledger.promised,
-            found=end.position,
-            first_lost_lsn=end.last_lsn + 1,
-        )
+        absent = [f.name for f in found if not f.present]
+        used = [f.name for f in found if f.header is not None]
+        name = (*absent[:1], *used[-1:], "")[0]
+        first_lost = end.last_lsn + 1 if start == end.position else None
         last_lost = ledger.mark.lsn if ledger.mark_known and until == ledger.mark.position else None
+        error = SegmentMissingError(
+            f"frames were promised up to position {ledger.promised:,}, and no file holds {start:,} to {until:,}"
+            + ("" if first_lost is None else f": acknowledged data is missing from LSN {first_lost:,} on"),
+            segment=name or None,
+            position=start,
+            expected=f"frames up to position {until}",
+            found="no file" if absent else "the end of the file",
+            first_lost_lsn=first_lost,
+        )
         ledger.problem(error)
-        ledger.add(name, end.position, until, Verdict.MISSING, str(error), (end.last_lsn + 1, last_lost))
+        ledger.add(name, start, until, Verdict.MISSING, str(error), (first_lost, last_lost))
         self.broken = Verdict.CORRUPT
 
 

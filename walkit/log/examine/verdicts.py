@@ -32,7 +32,7 @@ class Verdict(Enum):
     IN_PROGRESS = "in progress"
     """Beyond the durable position of a living writer: not judged."""
     TORN = "torn tail"
-    """Never promised, so never acknowledged as durable: the next opening cuts it off, and keeps its bytes."""
+    """Nothing promises it: an unfinished write, which the next opening cuts off, keeping its bytes in lost+found."""
     STALE = "stale"
     """Bytes behind the end of a sealed segment, or a file that no manifest names: not of the log, and not needed."""
     CORRUPT = "corrupt"
@@ -46,6 +46,7 @@ class Verdict(Enum):
 
 
 FAULTS = frozenset({Verdict.CORRUPT, Verdict.FOREIGN, Verdict.MISSING, Verdict.UNKNOWN})
+"""The verdicts that always come with a problem."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,9 +195,11 @@ class FrameRow(NamedTuple):
 class ScanReport:
     """What `walkit.scan` or `walkit.verify` found. Frozen; holds the ranges, and reads `frames` when asked for them.
 
-    `ok` speaks of what was promised to be on stable storage: a torn tail that nothing promised is a note, because no
-    acknowledgement of durability='sync' was lost with it, and the next opening cuts it off. Bytes that no manifest
-    names are notes too. What was promised and is corrupt, missing, foreign or unreadable is a problem.
+    `ok` speaks of what was promised to be on stable storage. What was promised and is corrupt, missing, foreign or
+    unreadable is a problem. A torn tail that nothing promised is a note: on a device that keeps its word it is a write
+    that was never acknowledged as durable. (The promise of the newest frame stands in the durable file, which a power
+    cut may take; a mark frame, written when the log falls idle, closes that gap.) Bytes that no manifest names are
+    notes too.
     """
 
     location: str

@@ -1,0 +1,226 @@
+"""The command as a whole: help, exit codes, errors as sentences, pipes, interrupts, and how light it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import walkit
+from tests.log.damaged import RECORDS, contents
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Run
+
+ROOT = Path(walkit.__file__).parent.parent
+COMMANDS = (["inspect"], ["dump"], ["verify"], ["demo"], ["bench", "write"])
+
+
+def child(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
+    """Start the command in a process of its own."""
+    return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
+        [sys.executable, "-m", "walkit", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_a_help_with_an_example_that_parses(command: list[str], run: Run) -> None:
+    """Ask for help: a sentence, an example of this very command, the exit codes; every option has one line."""
+    ran = run(*command, "--help")
+    assert (ran.code, ran.err) == (0, "")
+    example = next(line for line in ran.out.splitlines() if line.startswith("example: "))
+    assert example.startswith(f"example: walkit {' '.join(command)} ")
+    assert "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run" in ran.out
+    from walkit.cli.arguments import parse
+
+    assert parse(example.split()[2:]).command == command[0]
+
+
+def test_version_and_help_of_the_whole(run: Run) -> None:
+    """Ask for the version and the overview: the package's version, and every command with one line."""
+    assert run("--version").out == f"walkit {walkit.__version__}\n"
+    overview = run("--help")
+    assert overview.code == 0
+    listed = overview.out.split("  COMMAND\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed] == [command[0] for command in COMMANDS], "one line each"
+
+
+BAD_ARGUMENTS: tuple[list[str], ...] = (
+    [],
+    ["nonsense"],
+    ["inspect"],
+    ["bench"],
+    ["bench", "read"],
+    ["inspect", "LOG", "--unknown"],
+    ["dump", "LOG", "--format", "xml"],
+    ["dump", "LOG", "--format", "parquet"],
+    ["dump", "LOG", "--format", "csv", "--json"],
+    ["dump", "LOG", "--from", "0"],
+    ["dump", "LOG", "--from", "-1"],
+    ["dump", "LOG", "--from", "one"],
+    ["dump", "LOG", "--from", "9", "--to", "8"],
+    ["dump", "LOG", "--from", str(RECORDS + 1)],
+    ["dump", "LOG", "--to", str(RECORDS + 1)],
+    ["bench", "write", "--writers", "1,,2"],
+    ["bench", "write", "--writers", "0"],
+    ["bench", "write", "--seconds", "-1"],
+    ["bench", "write", "--durability", "maybe"],
+    ["inspect", "s3://bucket/log"],
+    ["inspect", "LOG", "--out", "LOG/report.txt"],
+    ["dump", "LOG", "--out", "LOG/manifest"],
+    ["verify", "LOG", "--out", "LOG"],
+)
+
+
+@pytest.mark.parametrize("arguments", BAD_ARGUMENTS, ids=" ".join)
+def test_bad_arguments_exit_2_with_a_sentence(arguments: list[str], run: Run, originals: Path) -> None:
+    """Give wrong arguments: exit 2, a sentence on standard error alone, and the log is untouched."""
+    log = originals / "closed"
+    before = contents(log)
+    ran = run(*(a.replace("LOG", str(log)) for a in arguments))
+    assert (ran.code, ran.out) == (2, "")
+    assert "walkit" in ran.err and "Traceback" not in ran.err
+    assert contents(log) == before
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "dump"])
+def test_what_is_no_log_exits_3_with_one_sentence(command: str, run: Run, tmp_path: Path) -> None:
+    """Point commands at nothing and at a file: one line on standard error, no traceback unless --debug asks for it."""
+    (tmp_path / "file").write_text("text")
+    for path in (tmp_path / "nothing", tmp_path / "file"):
+        ran = run(command, path)
+        assert (ran.code, ran.out) == (3, "")
+        assert ran.err.startswith(f"walkit {command}: ") and ran.err.count("\n") == 1
+        debug = run(command, path, "--debug")
+        assert debug.code == 3 and "Traceback" in debug.err and debug.err.endswith(ran.err)
+
+
+def test_a_place_that_takes_no_file_exits_3(run: Run, originals: Path, tmp_path: Path) -> None:
+    """Save into a folder that is not there, and over a folder: one sentence, and no file is left behind."""
+    (tmp_path / "folder").mkdir()
+    for out in (tmp_path / "gone" / "report", tmp_path / "folder"):
+        ran = run("verify", originals / "closed", "--out", out)
+        assert ran.code == 3 and ran.err.count("\n") == 1, ran.err
+    assert [p.name for p in tmp_path.rglob("*")] == ["folder"]
+
+
+def test_out_saves_what_would_be_printed(run: Run, originals: Path, tmp_path: Path) -> None:
+    """Save reports as text and JSON over an old file: the same as printed; with --json it is printed too."""
+    out = tmp_path / "report"
+    out.write_text("old")
+    for command in ("inspect", "verify"):
+        printed = run(command, originals / "closed")
+        ran = run(command, originals / "closed", "--out", out)
+        assert (ran.code, ran.out) == (0, "") and str(out) in ran.err
+        assert out.read_text().rsplit(";", 1)[0] == printed.out.rsplit(";", 1)[0]
+        ran = run(command, originals / "closed", "--json", "--out", out)
+        assert ran.out == out.read_text() and json.loads(ran.out)["ok"] is True
+    assert [p.name for p in tmp_path.iterdir()] == ["report"]
+
+
+def test_a_device_is_written_and_not_replaced(run: Run, originals: Path) -> None:
+    """Save to the null device: it is still a device afterwards."""
+    ran = run("dump", originals / "closed", "--out", os.devnull)
+    assert ran.code == 0 and not Path(os.devnull).is_file()
+
+
+def test_a_reader_that_goes_away_ends_a_dump_quietly(originals: Path) -> None:
+    """Read one line of a dump that is larger than a pipe and close it: exit 0, nothing on standard error."""
+    dump = child("dump", originals / "closed")
+    assert dump.stdout is not None and dump.stderr is not None
+    assert json.loads(dump.stdout.readline())["lsn"] == 1
+    dump.stdout.close()
+    assert dump.stderr.read() == b""
+    dump.stderr.close()
+    assert dump.wait(60) == 0
+
+
+def test_an_interrupt_exits_130(originals: Path) -> None:
+    """Interrupt a dump that waits for its reader: exit 130 and one word, although nobody reads on."""
+    dump = child("dump", originals / "closed")
+    assert dump.stdout is not None and dump.stderr is not None
+    assert dump.stdout.readline()
+    dump.send_signal(signal.SIGINT)
+    assert dump.wait(60) == 130
+    assert dump.stderr.read() == b"interrupted\n"
+    dump.stdout.close()
+    dump.stderr.close()
+
+
+def test_a_full_disk_under_standard_output_exits_3(originals: Path) -> None:
+    """Send a dump to the device that is always full: one sentence and exit 3."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("there is no /dev/full here")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "walkit", "dump", str(originals / "closed")],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+        )
+    assert done.returncode == 3
+    assert done.stderr.startswith(b"walkit dump: ") and done.stderr.count(b"\n") == 1
+
+
+def test_output_is_utf8_whatever_the_locale(tmp_path: Path) -> None:
+    """Dump a value that is not ASCII under the C locale: UTF-8 all the same."""
+    with walkit.open(tmp_path / "log") as log:
+        log.append("zwölf €".encode())
+    dump = child("dump", tmp_path / "log", env=os.environ | {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"})
+    out, err = dump.communicate(timeout=60)
+    assert (dump.returncode, err) == (0, b"")
+    assert json.loads(out.decode())["value"] == "zwölf €"
+
+
+def test_the_command_is_light() -> None:
+    """Import the command and ask for help in a new interpreter: no heavy package, and no room that runs the jobs."""
+    program = (
+        "import json, sys; from walkit.cli import main; main(['--help'])\n"
+        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    modules = set(json.loads(done.stderr))
+    assert "walkit.cli.arguments" in modules
+    heavy = {"pandas", "pyspark", "plotly", "panel", "grpc", "tqdm", "hdrh", "pyarrow.parquet"}
+    rooms = {
+        "walkit.demo",
+        "walkit.workload",
+        "walkit.measure",
+        "walkit.spark",
+        "walkit.plots",
+        "walkit.cli.dump",
+    }
+    assert modules & (heavy | rooms) == set()
+
+
+def test_the_demo_refuses_a_folder_that_is_not_its_own(run: Run, tmp_path: Path) -> None:
+    """Send the demo into a folder with other files: exit 2, and the files stay."""
+    (tmp_path / "mine").write_text("precious")
+    ran = run("demo", "--out", tmp_path)
+    assert ran.code == 2 and str(tmp_path) in ran.err
+    assert (tmp_path / "mine").read_text() == "precious"
+
+
+def test_the_bench_prints_json_and_nothing_else(run: Run, tmp_path: Path) -> None:
+    """Measure for moments: one JSON object with a row for every way in and the raw loop; nothing is left behind."""
+    ran = run(
+        "bench", "write", "--writers", "1,2", "--tasks", "2", "--seconds", "0.05", "--path", tmp_path, "--json"
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    report = json.loads(ran.out)
+    ways = [(row["way"], row["callers"]) for row in report["rows"]]
+    assert len([way for way, _ in ways if way == "raw"]) > 1 and len(ways) > 5
+    assert all(row["records"] > 0 and row["records_per_s"] > 0 for row in report["rows"])
+    assert list(tmp_path.iterdir()) == []

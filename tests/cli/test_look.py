@@ -1,0 +1,83 @@
+"""`walkit inspect` and `walkit verify`: exit codes and output for every kind of damage."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import walkit
+from tests.log.damaged import DAMAGES, RECORDS, Copy, Damage, contents, end_writer, start_writer
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Run
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=[d.name for d in DAMAGES])
+def test_exit_codes_and_output_for_every_damage(
+    damage: Damage, originals: Path, tmp_path: Path, run: Run
+) -> None:
+    """Damage a copy in each way: both commands exit as the table says, print JSON that says why, and change nothing."""
+    shutil.copytree(originals / damage.base, tmp_path / "log")
+    copy = Copy(tmp_path / "log")
+    damage.do(copy)
+    before = contents(copy.path)
+    verify = run("verify", copy.path)
+    as_json = run("verify", copy.path, "--json")
+    inspect = run("inspect", copy.path)
+    frames = run("inspect", copy.path, "--frames", "--json")
+    assert contents(copy.path) == before
+    assert verify.code == as_json.code == int(not damage.ok)
+    assert inspect.code == int(not (damage.ok or damage.only_bodies or damage.only_verify))
+    assert {verify.err, as_json.err, inspect.err, frames.err} == {""}
+    report = json.loads(as_json.out)
+    assert tuple(dict.fromkeys(p["code"] for p in report["problems"])) == damage.codes
+    for problem in report["problems"]:
+        assert f"problem: {problem['message']}" in verify.out
+    assert ("NOT OK" in verify.out) is (not damage.ok)
+    assert damage.note in verify.out
+    shown = json.loads(frames.out)
+    assert len(shown["frames"]) >= shown["frames_checked"] > 0
+
+
+def test_inspect_shows_marks_segments_and_frames(originals: Path, run: Run) -> None:
+    """Inspect a closed log: its facts with thousands separators, a line a segment and, where asked, a line a frame."""
+    plain = run("inspect", originals / "closed")
+    listed = run("inspect", originals / "closed", "--frames")
+    assert (plain.code, listed.code) == (0, 0)
+    report = json.loads(run("inspect", originals / "closed", "--json").out)
+    assert f"1 to {RECORDS}" in plain.out and f"{report['end_position']:,}" in plain.out
+    segments = [s for s in report["segments"] if s["frames"]]
+    for segment in segments:
+        assert f"{segment['file_bytes']:,}" in plain.out
+    extra = len(listed.out.splitlines()) - len(plain.out.splitlines())
+    bodies_note = 1
+    assert extra == RECORDS + len(["", "heading"]) - bodies_note
+    assert all(line == line.rstrip() for line in plain.out.splitlines())
+
+
+def test_a_live_log_can_be_looked_at(tmp_path: Path, run: Run) -> None:
+    """Look at a log that another process has open for writing: exit 0, live, and the writer closes in order later."""
+    writer = start_writer(tmp_path / "log", 20)
+    try:
+        verify = json.loads(run("verify", tmp_path / "log", "--json").out)
+        inspect = run("inspect", tmp_path / "log")
+    finally:
+        end_writer(writer, kill=False)
+    assert verify["ok"] and verify["state"] == "live" and verify["last_lsn"] == 20
+    assert inspect.code == 0 and "live" in inspect.out
+    assert run("verify", tmp_path / "log").code == 0
+
+
+def test_a_long_report_is_shortened_for_people_only(tmp_path: Path, run: Run) -> None:
+    """Inspect a log of a hundred segments: text stays short and says what it leaves out, JSON has all."""
+    options = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=56 * 1024)
+    with walkit.open(tmp_path / "log", options=options) as log:
+        for _ in range(100):
+            log.append(bytes(50_000))
+    ran = run("inspect", tmp_path / "log")
+    assert "more (--json lists all)" in ran.out and len(ran.out.splitlines()) < 90
+    assert len(json.loads(run("inspect", tmp_path / "log", "--json").out)["segments"]) == 100

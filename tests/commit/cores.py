@@ -1,0 +1,156 @@
+"""Ordering cores for tests: pieces to submit, groups made into frames, and a wrong core for each rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from walkit.commit.core import OrderingCore, SyncPoint
+from walkit.commit.frame import SealedFrame
+from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
+from walkit.format.frame import FrameHeader, FrameIdentity, PreparedBody, prepare_body
+from walkit.format.layout import ALIGNMENT_BUFFERED, HAS_VALUE
+
+IDENTITY = FrameIdentity(log_id=7, epoch=3, epoch_id=11)
+FIRST_CHAIN = 0xC0FFEE
+SEGMENT_BYTES = 1 << 14
+
+
+class Piece:
+    """One submission: `count` records of `value_bytes` each."""
+
+    def __init__(self, count: int = 1, value_bytes: int = 8) -> None:
+        self.count = count
+        self.value_bytes = value_bytes
+        self.size_bytes = count * (value_bytes + COLUMN_BYTES_PER_RECORD)
+        self.first_lsn = 0
+        self.frame: SealedFrame | None = None
+        self.waiter: Any = None
+        self.callbacks: list[Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"Piece({self.count}x{self.value_bytes}, first_lsn={self.first_lsn})"
+
+
+def make_core(kind: type[OrderingCore[Piece]] = OrderingCore, **options: Any) -> OrderingCore[Piece]:
+    """Return a core that begins after LSN 100 at position 640, so that no zero hides a mistake."""
+    defaults: dict[str, Any] = {
+        "last_lsn": 100,
+        "position": 640,
+        "chain": FIRST_CHAIN,
+        "alignment": ALIGNMENT_BUFFERED,
+        "frame_bytes_max": 4096,
+    }
+    return kind(IDENTITY, **(defaults | options))
+
+
+def body_of(group: Sequence[Piece]) -> PreparedBody:
+    """Return the encoded body of a group."""
+    values = [bytes(piece.value_bytes) for piece in group for _ in range(piece.count)]
+    return prepare_body(Columns(len(values), 1 | HAS_VALUE, None, values))
+
+
+def make_room(core: OrderingCore[Piece], footprint: int) -> None:
+    """Begin a segment where the next frame needs one."""
+    if core.needs_segment(footprint):
+        core.segment_ready(core.position + SEGMENT_BYTES)
+
+
+def seal_group(core: OrderingCore[Piece], group: Sequence[Piece], now_us: int = 0) -> SealedFrame:
+    """Seal a group that was taken."""
+    body = body_of(group)
+    make_room(core, body.footprint(core.alignment))
+    return core.seal(group, body, now_us)
+
+
+def seal_next(core: OrderingCore[Piece], *pieces: Piece, now_us: int = 0) -> SealedFrame:
+    """Submit, take and seal."""
+    for piece in pieces or (Piece(),):
+        core.submit(piece)
+    return seal_group(core, core.take(), now_us)
+
+
+def header_of(frame: SealedFrame) -> FrameHeader:
+    """Return what the frame's own bytes say."""
+    return FrameHeader.parse(frame.buffers[0])
+
+
+class CreditsLaterWrites(OrderingCore[Piece]):
+    """Wrong (B15): a sync is credited with frames that were written after it began."""
+
+    def synced(self, point: SyncPoint) -> None:
+        super().synced(self.sync_begin())
+
+
+class SyncsFromInFlight(OrderingCore[Piece]):
+    """Wrong: a sync that begins is taken to cover what is only sealed by now."""
+
+    def sync_begin(self) -> SyncPoint:
+        return SyncPoint(self.position, self.appended_lsn)
+
+
+class AcknowledgesAhead(OrderingCore[Piece]):
+    """Wrong: a written frame is acknowledged although an earlier one is not written."""
+
+    def written(self, frame: SealedFrame, *, durable: bool) -> list[SealedFrame]:
+        if self.failure is None and self.in_flight[0] is not frame:
+            frame.state = "acked"
+            return [frame]
+        return super().written(frame, durable=durable)
+
+
+class PromisesTooMuch(OrderingCore[Piece]):
+    """Wrong: a frame promises what is written instead of what is on stable storage."""
+
+    def seal(self, *arguments: Any, **named: Any) -> SealedFrame:
+        true, self.durable_position = self.durable_position, self.written_position
+        try:
+            return super().seal(*arguments, **named)
+        finally:
+            self.durable_position = true
+
+
+class AcknowledgesAfterFailure(OrderingCore[Piece]):
+    """Wrong: a frame whose write returns after a failure is acknowledged."""
+
+    def written(self, frame: SealedFrame, *, durable: bool) -> list[SealedFrame]:
+        if self.failure is not None:
+            frame.state = "acked"
+            self.acked_lsn = frame.last_lsn
+            return [frame]
+        return super().written(frame, durable=durable)
+
+
+class LosesItsPlace(OrderingCore[Piece]):
+    """Wrong: what waits is taken newest first."""
+
+    def take(self) -> Sequence[Piece]:
+        return list(reversed(super().take()))
+
+
+class NeverStopsAsking(OrderingCore[Piece]):
+    """Wrong: a mark that nobody needs is asked for again and again."""
+
+    @property
+    def needs_mark(self) -> bool:
+        return self.record_end_position <= self.durable_position
+
+
+class ForgetsTheTail(OrderingCore[Piece]):
+    """Wrong: an idle log is never asked to promise its tail."""
+
+    @property
+    def needs_mark(self) -> bool:
+        return False
+
+
+WRONG_CORES: tuple[type[OrderingCore[Piece]], ...] = (
+    CreditsLaterWrites,
+    SyncsFromInFlight,
+    AcknowledgesAhead,
+    PromisesTooMuch,
+    AcknowledgesAfterFailure,
+    LosesItsPlace,
+    NeverStopsAsking,
+    ForgetsTheTail,
+)

@@ -1,0 +1,170 @@
+"""A place for frames that tests can hold up, fail, and look into; and threads whose errors are not lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from walkit.commit.core import OrderingCore
+from walkit.commit.driver import CommitDriver
+from walkit.commit.frame import SealedFrame
+from walkit.commit.ticket import Ticket
+from walkit.errors import StorageError
+from walkit.events import EventSink
+from walkit.format.frame import FrameIdentity
+from walkit.format.layout import HAS_VALUE
+
+GUARD_S = 30.0
+"""How long a test waits for what must come; only a failing test ever waits so long."""
+
+
+def until(predicate: Callable[[], object], what: str = "") -> None:
+    """Wait until the predicate holds; a failure names what did not come."""
+    deadline = time.monotonic() + GUARD_S
+    while not predicate():
+        assert time.monotonic() < deadline, f"waited {GUARD_S} s for {what or predicate}"
+        time.sleep(0.0005)
+
+
+class Task:
+    """A thread that keeps what its function returned or raised."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._function, self._arguments = function, arguments
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.value = self._function(*self._arguments)
+        except BaseException as error:
+            self.error = error
+
+    def join(self) -> Task:
+        """Wait for the end; a thread that hangs fails the test."""
+        self.thread.join(GUARD_S)
+        assert not self.thread.is_alive(), f"{self._function} hangs"
+        return self
+
+    def result(self) -> Any:
+        """Return what the function returned; raise what it raised."""
+        self.join()
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class Place:
+    """Frames go to a list. `hold` makes the next write wait; `failures` are raised by the next calls of a kind."""
+
+    def __init__(self, segment_bytes: int = 1 << 30) -> None:
+        self.segment_bytes = segment_bytes
+        self.frames: list[SealedFrame] = []
+        self.segments: list[int] = []
+        self.published: list[tuple[int, int]] = []
+        self.syncs = 0
+        self.failures: dict[str, list[BaseException]] = {}
+        self.entered = threading.Event()
+        self.released = threading.Event()
+        self.released.set()
+        self.before_sync: Callable[[], object] = lambda: None
+
+    def hold(self) -> None:
+        """Let the next writes wait until `release`."""
+        self.entered.clear()
+        self.released.clear()
+
+    def release(self) -> None:
+        """Let what waits go on."""
+        self.released.set()
+
+    def fail(self, call: str, *errors: BaseException) -> None:
+        """Let the next calls of "begin_segment", "write", "mark" (a write too) or "sync" raise."""
+        self.failures.setdefault(call, []).extend(errors)
+
+    def _maybe_fail(self, call: str) -> None:
+        if self.failures.get(call):
+            raise self.failures[call].pop(0)
+
+    def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
+        self._maybe_fail("begin_segment")
+        self.segments.append(position)
+        return position + self.segment_bytes
+
+    def write(self, frame: SealedFrame, *, sync: bool) -> None:
+        self.entered.set()
+        assert self.released.wait(GUARD_S)
+        self._maybe_fail("write" if frame.count else "mark")
+        self.frames.append(frame)
+
+    def sync(self) -> None:
+        self.before_sync()
+        self._maybe_fail("sync")
+        self.syncs += 1
+
+    def publish(self, position: int, lsn: int) -> None:
+        self.published.append((position, lsn))
+
+
+def io_error(text: str = "gone") -> StorageError:
+    """Return what a storage raises."""
+    return StorageError(text, errno=5, name="segment")
+
+
+class Rig:
+    """A driver on a `Place`, with a clock that tests move, and the events it sent."""
+
+    def __init__(self, *, sync_writes: bool = True, queue_bytes_max: int = 1 << 20, **core: Any) -> None:
+        self.place = Place(core.pop("segment_bytes", 1 << 30))
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.clock: Callable[[], int] = lambda: 0
+        self.core: OrderingCore[Ticket] = OrderingCore(
+            FrameIdentity(1, 1, 1),
+            last_lsn=0,
+            position=0,
+            chain=0,
+            alignment=64,
+            frame_bytes_max=core.pop("frame_bytes_max", 1 << 20),
+            ack_when_durable=sync_writes,
+            **core,
+        )
+        self.driver = CommitDriver(
+            self.core,
+            self.place,
+            events=EventSink(lambda name, facts: self.events.append((name, facts))),
+            name="test",
+            sync_writes=sync_writes,
+            codec=None,
+            queue_bytes_max=queue_bytes_max,
+            clock_us=self._now_us,
+        )
+
+    def _now_us(self) -> int:
+        return self.clock()
+
+    def ticket(self, value: bytes = b"v") -> Ticket:
+        """Return a ticket that was not queued."""
+        return Ticket(self.driver, 1 | HAS_VALUE, b"", value)
+
+    def queued(self, value: bytes = b"v") -> Ticket:
+        """Return a ticket that was queued."""
+        ticket = self.ticket(value)
+        assert self.driver.enqueue(ticket)
+        return ticket
+
+    def append(self, value: bytes = b"v") -> Ticket:
+        """Append as a caller does who waits, and may lead."""
+        ticket = self.ticket(value)
+        assert self.driver.append(ticket)
+        return ticket
+
+    def leader_in_write(self) -> Task:
+        """Return a caller of `append` that leads, and hangs in its write."""
+        self.place.hold()
+        task = Task(self.append, b"lead")
+        assert self.place.entered.wait(GUARD_S)
+        return task

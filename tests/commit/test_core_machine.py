@@ -1,0 +1,258 @@
+"""The ordering core as a state machine: any order of inputs, and what must hold after each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.commit.cores import FIRST_CHAIN, WRONG_CORES, Piece, header_of, make_core, make_room, seal_group
+from walkit.commit.core import OrderingCore, SyncPoint
+from walkit.commit.frame import SealedFrame
+from walkit.format.checksum import crc32c
+from walkit.format.frame import MARK_BODY
+
+IDLE_US, INTERVAL_US = 500, 300
+
+
+class CoreMachine(RuleBasedStateMachine):
+    """Drives a core with one thread's worth of everything a driver may do, and keeps its own books.
+
+    The books know when each write and sync began and ended, as numbers of steps; the core does not.
+    """
+
+    core_type: type[OrderingCore[Piece]] = OrderingCore
+
+    @initialize(in_flight=st.integers(1, 4), durable_writes=st.booleans(), idle=st.booleans())
+    def begin(self, in_flight: int, durable_writes: bool, idle: bool) -> None:
+        """Make a core; with `durable_writes` a write is on stable storage by itself, else only syncs are."""
+        self.durable_writes = durable_writes
+        self.core = make_core(
+            self.core_type,
+            in_flight_max=in_flight,
+            ack_when_durable=durable_writes,
+            idle_mark_us=IDLE_US if idle else 0,
+            interval_us=0 if durable_writes else INTERVAL_US,
+        )
+        self.step = self.now_us = 0
+        self.waiting: list[Piece] = []
+        self.frames: list[SealedFrame] = []
+        self.pieces: list[Piece] = []
+        self.written_at: dict[int, int] = {}
+        self.acknowledged: list[SealedFrame] = []
+        self.syncs_under_way: list[tuple[int, SyncPoint]] = []
+        self.synced_from: list[int] = []
+        self.marks = (100, 100, 100)
+        self.failed = False
+
+    def _tick_step(self) -> int:
+        self.step += 1
+        return self.step
+
+    @rule(count=st.integers(1, 5), value_bytes=st.integers(0, 700))
+    @precondition(lambda self: not self.failed)
+    def submit(self, count: int, value_bytes: int) -> None:
+        piece = Piece(count, value_bytes)
+        self.core.submit(piece)
+        self.waiting.append(piece)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.waiting)
+    def withdraw(self, data: Any) -> None:
+        piece = data.draw(st.sampled_from(self.waiting))
+        assert self.core.withdraw(piece)
+        self.waiting.remove(piece)
+        assert not self.core.withdraw(piece)
+
+    @rule()
+    def take_and_seal(self) -> None:
+        group = list(self.core.take())
+        if self.failed or not self.waiting or len(self.unwritten()) >= self.core.in_flight_max:
+            assert not group
+            return
+        size = sum(p.size_bytes for p in group)
+        assert group == self.waiting[: len(group)] and group
+        assert len(group) == 1 or size <= self.core.body_bytes_max
+        if len(group) < len(self.waiting):
+            assert size + self.waiting[len(group)].size_bytes > self.core.body_bytes_max
+        self.waiting = self.waiting[len(group) :]
+        self.pieces += group
+        self._sealed(seal_group(self.core, group, self.now_us))
+
+    def _sealed(self, frame: SealedFrame) -> None:
+        header, previous = header_of(frame), self.frames[-1] if self.frames else None
+        self.frames.append(frame)
+        assert header.position == (previous.next_position if previous else 640) == frame.position
+        assert header.first_lsn == (previous.last_lsn + 1 if previous else 101) == frame.first_lsn
+        assert header.chain == (previous.header_crc if previous else FIRST_CHAIN)
+        assert header.header_crc == frame.header_crc == crc32c(frame.buffers[0][:92])
+        assert sum(map(len, frame.buffers)) == frame.footprint == header.footprint
+        promised = [f for f in self.frames if f.next_position <= header.durable_position]
+        assert all(self.on_stable_storage(f) for f in promised), "a promise that is not true"
+        assert frame.next_position <= self.core.segment_end
+
+    def unwritten(self) -> list[SealedFrame]:
+        return [f for f in self.frames if f not in self.acknowledged]
+
+    def on_stable_storage(self, frame: SealedFrame) -> bool:
+        """Whether the books say so: written durably, or covered by a sync that began later and has ended."""
+        written = self.written_at.get(id(frame))
+        return written is not None and (
+            self.durable_writes or any(began > written for began in self.synced_from)
+        )
+
+    @rule(data=st.data())
+    def write(self, data: Any) -> None:
+        candidates = [f for f in self.frames if id(f) not in self.written_at]
+        if not candidates:
+            return
+        frame = data.draw(st.sampled_from(candidates))
+        self.written_at[id(frame)] = self._tick_step()
+        told = self.core.written(frame, durable=self.durable_writes)
+        if self.failed:
+            assert told == []
+            return
+        before = len(self.acknowledged)
+        prefix: list[SealedFrame] = []
+        for each in self.frames:
+            if id(each) not in self.written_at:
+                break
+            prefix.append(each)
+        assert told == prefix[before:], "acknowledged is the contiguous written prefix, and nothing else"
+        assert all(f.state == "acked" for f in told)
+        self.acknowledged += told
+
+    @rule()
+    @precondition(lambda self: not self.durable_writes)
+    def sync_begin(self) -> None:
+        self.syncs_under_way.append((self._tick_step(), self.core.sync_begin()))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.syncs_under_way)
+    def sync_end(self, data: Any) -> None:
+        began, point = self.syncs_under_way.pop(data.draw(st.integers(0, len(self.syncs_under_way) - 1)))
+        self.synced_from.append(began)
+        before = self.core.durable_lsn
+        self.core.synced(point)
+        assert not self.failed or self.core.durable_lsn == before
+
+    @rule()
+    @precondition(lambda self: self.frames and not self.failed and self.step > 6)
+    def fail(self) -> None:
+        lost, refused = self.core.fail(OSError("the device is gone"))
+        assert lost == self.unwritten()
+        assert refused == self.waiting
+        assert all(f.state == "failed" and f.error is self.core.failure for f in lost)
+        self.failed, self.waiting = True, []
+
+    @rule(after_us=st.integers(0, 2 * IDLE_US))
+    def tick(self, after_us: int) -> None:
+        self.now_us += after_us
+        self._ask()
+
+    def _ask(self) -> int | None:
+        """Ask the core what time wants, do it, and return when it wants to be asked again."""
+        tick = self.core.tick(self.now_us)
+        assert not (self.failed and (tick.mark or tick.sync or tick.wake_in_us is not None))
+        assert tick.wake_in_us is None or tick.wake_in_us > 0, "a timer that spins"
+        if tick.sync:
+            began, point = self._tick_step(), self.core.sync_begin()
+            self.synced_from.append(began)
+            self.core.synced(point)
+        if tick.mark:
+            assert not self.waiting and not self.core.in_flight and self.core.idle_mark_us
+            make_room(self.core, MARK_BODY.footprint(self.core.alignment))
+            frame = self.core.seal_mark(self.now_us)
+            assert frame.count == 0 and frame.last_lsn == frame.first_lsn - 1
+            self._sealed(frame)
+            self.written_at[id(frame)] = self._tick_step()
+            self.acknowledged += self.core.written(frame, durable=self.durable_writes)
+        return tick.wake_in_us
+
+    @rule()
+    @precondition(lambda self: not self.failed and not self.core.in_flight and not self.waiting)
+    def fall_idle(self) -> None:
+        """Let time pass until the core asks for nothing more: then nothing is left to do."""
+        for _ in range(8):
+            wake = self._ask()
+            if wake is None:
+                break
+            self.now_us += wake
+        else:
+            raise AssertionError("the core goes on asking although the log is idle")
+        written = [f for f in self.frames if f.count]
+        if self.core.interval_us:
+            assert self.core.durable_position == self.core.written_position, "an idle tail was not synced"
+        if written and self.core.idle_mark_us and self.core.durable_lsn == self.core.appended_lsn:
+            promise = max(header_of(f).durable_position for f in self.frames)
+            assert promise >= written[-1].next_position, "an idle tail was not promised"
+
+    @invariant()
+    def books_agree(self) -> None:
+        core = self.core
+        lsn = 101
+        for piece in self.pieces:
+            assert piece.first_lsn == lsn
+            assert piece.frame is not None and piece.frame.first_lsn <= lsn <= piece.frame.last_lsn
+            lsn += piece.count
+        assert core.appended_lsn == lsn - 1
+        assert core.acked_lsn == (self.acknowledged[-1].last_lsn if self.acknowledged else 100)
+        assert core.pending_bytes == sum(p.size_bytes for p in self.waiting)
+        assert core.pending_records == sum(p.count for p in self.waiting)
+        assert core.queued_lsn == core.appended_lsn + core.pending_records
+        assert len(core.in_flight) <= core.in_flight_max
+
+    @invariant()
+    def marks_only_grow(self) -> None:
+        core = self.core
+        marks = (core.appended_lsn, core.acked_lsn, core.durable_lsn)
+        assert all(new >= old for new, old in zip(marks, self.marks, strict=True))
+        assert core.acked_lsn <= core.appended_lsn
+        assert core.durable_lsn <= core.appended_lsn
+        assert not self.durable_writes or core.acked_lsn == core.durable_lsn
+        self.marks = marks
+
+    @invariant()
+    def durable_is_true(self) -> None:
+        core = self.core
+        below = [f for f in self.frames if f.next_position <= core.durable_position]
+        assert all(self.on_stable_storage(f) for f in below), "called durable, and no later sync covers it"
+        assert core.durable_lsn == (below[-1].last_lsn if below else 100)
+
+
+QUICK = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+class TestCore(CoreMachine.TestCase):  # type: ignore[valid-type,misc]
+    """Random histories: LSNs dense, chain right, prefix acknowledged, durable true, time asked for and left alone."""
+
+    settings = QUICK
+
+
+@pytest.mark.parametrize("wrong", WRONG_CORES, ids=lambda wrong: wrong.__name__)
+def test_a_wrong_core_is_caught(wrong: type[OrderingCore[Piece]]) -> None:
+    """Break one rule of the core at a time: the machine above notices each (so it can fail at all)."""
+    machine = type(f"Machine{wrong.__name__}", (CoreMachine,), {"core_type": wrong})
+    hunt = settings(
+        QUICK,
+        max_examples=600,
+        derandomize=True,
+        database=None,
+        report_multiple_bugs=False,
+        phases=[Phase.generate],
+        print_blob=False,
+    )
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(machine, settings=hunt)

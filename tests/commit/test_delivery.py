@@ -1,0 +1,265 @@
+"""Delivery: one thread, in order, under no lock; what user code does there hurts only its like."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.commit.places import GUARD_S, Rig, Task, io_error, until
+from walkit.commit.ticket import Ticket
+from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError
+
+
+def note(event: threading.Event, _: Ticket) -> None:
+    """Be a callback that says it was called."""
+    event.set()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """A driver, stopped at the end."""
+    made = Rig()
+    yield made
+    made.place.release()
+    made.driver.stop(LogClosedError("the test is over"))
+
+
+def test_callbacks_come_in_lsn_order_on_one_thread(rig: Rig) -> None:
+    """Add a callback to each of 300 tickets from four threads: one thread calls them, LSNs grow."""
+    seen: list[tuple[int, str]] = []
+
+    def work() -> None:
+        for _ in range(75):
+            ticket = rig.ticket()
+            ticket.callbacks = [lambda t: seen.append((t.first_lsn, threading.current_thread().name))]
+            assert rig.driver.enqueue(ticket)
+
+    for task in [Task(work) for _ in range(4)]:
+        task.result()
+    until(lambda: len(seen) == 300, "all callbacks")
+    assert [lsn for lsn, _ in seen] == list(range(1, 301))
+    assert {name for _, name in seen} == {"walkit-delivery test"}
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError(), SystemExit(3)])
+def test_a_callback_that_raises_is_an_event_and_nothing_else(rig: Rig, error: BaseException) -> None:
+    """Raise anything from a callback: it is reported, and the next callbacks and observers are called."""
+    seen: list[Any] = []
+
+    def bad(_: Any) -> None:
+        raise error
+
+    rig.driver.delivery.observe(bad)
+    rig.driver.delivery.observe(lambda frame: seen.append(frame.first_lsn))
+    ticket = rig.ticket()
+    ticket.callbacks = [bad, seen.append]
+    rig.driver.enqueue(ticket)
+    ticket.result(GUARD_S)
+    rig.queued().result(GUARD_S)
+    until(lambda: len(seen) == 3, "those after the one that raised")
+    assert seen == [ticket, 1, 2]
+    assert [name for name, _ in rig.events] == ["walkit.callback.fail"] * 3
+    assert type(error).__name__ in rig.events[0][1]["error"]
+
+
+def test_a_callback_that_blocks_delays_no_append(rig: Rig) -> None:
+    """Block the delivery thread: appends, waits and syncs go on, and what was held up is delivered afterwards."""
+    entered, go_on, seen = threading.Event(), threading.Event(), list[Any]()
+
+    def block(_: Ticket) -> None:
+        entered.set()
+        assert go_on.wait(GUARD_S)
+
+    first = rig.queued()
+    first.add_done_callback(block)
+    assert entered.wait(GUARD_S)
+    for _ in range(10):
+        rig.append().outcome()
+    later = rig.queued()
+    later.add_done_callback(lambda t: seen.append(t.first_lsn))
+    assert later.result(GUARD_S).first_lsn == 12
+    assert seen == []
+    assert rig.driver.delivery.waiting >= 1
+    assert not rig.driver.delivery.drain(0.01)
+    go_on.set()
+    assert rig.driver.delivery.drain(GUARD_S)
+    until(lambda: seen == [12])
+
+
+def test_a_callback_added_to_what_is_done_is_called_soon(rig: Rig) -> None:
+    """Add a callback after the acknowledgement: it is called on the delivery thread, not on the caller's."""
+    ticket = rig.queued()
+    ticket.result(GUARD_S)
+    threads: list[str] = []
+    ticket.add_done_callback(lambda _: threads.append(threading.current_thread().name))
+    until(lambda: threads)
+    assert threads == ["walkit-delivery test"]
+
+
+def test_a_callback_added_after_the_end_is_still_called() -> None:
+    """Stop the driver, then add callbacks: the thread has ended, and they are called all the same."""
+    rig = Rig()
+    ticket = rig.queued()
+    ticket.result(GUARD_S)
+    rig.driver.stop(LogClosedError("over"))
+    for attempt in range(3):
+        called = threading.Event()
+        ticket.add_done_callback(partial(note, called))
+        assert called.wait(GUARD_S), attempt
+
+
+def test_callbacks_of_failed_and_refused_tickets_are_called(rig: Rig) -> None:
+    """Fail the write of one ticket with another queued: both callbacks come, and find their own errors."""
+    rig.leader_in_write()
+    waiting = rig.queued()
+    rig.place.fail("write", io_error())
+    errors: list[BaseException | None] = []
+    waiting.add_done_callback(lambda t: errors.append(t.exception(0)))
+    rig.place.release()
+    until(lambda: errors)
+    assert isinstance(errors[0], LogPoisonedError)
+    failed = rig.ticket()
+    with pytest.raises(LogPoisonedError):
+        rig.driver.enqueue(failed)
+
+
+def test_an_observer_sees_every_frame_from_its_beginning_on_and_no_gap(rig: Rig) -> None:
+    """Observe while a frame with a callback is held up, and one without passed: neither is seen, all later ones are."""
+    entered, go_on, seen = threading.Event(), threading.Event(), list[Any]()
+
+    def block(_: Ticket) -> None:
+        entered.set()
+        assert go_on.wait(GUARD_S)
+
+    rig.queued().add_done_callback(block)
+    assert entered.wait(GUARD_S)
+    held_up = rig.ticket()
+    held_up.callbacks = [lambda _: None]
+    rig.driver.enqueue(held_up)
+    held_up.result(GUARD_S)
+    rig.append(b"without anybody to tell")
+    rig.driver.delivery.observe(lambda frame: seen.append(frame.first_lsn))
+    rig.append()
+    rig.append()
+    go_on.set()
+    until(lambda: len(seen) == 2)
+    assert seen == [4, 5]
+
+
+def test_an_observer_that_left_is_not_called_again(rig: Rig) -> None:
+    """Leave while frames for the observer are queued: none of them reaches it."""
+    entered, go_on, seen = threading.Event(), threading.Event(), list[Any]()
+
+    def block(frame: Any) -> None:
+        entered.set()
+        assert go_on.wait(GUARD_S)
+
+    rig.driver.delivery.observe(block)
+    rig.driver.delivery.observe(seen.append)
+    rig.append()
+    assert entered.wait(GUARD_S)
+    rig.append()
+    rig.driver.delivery.leave(seen.append)
+    go_on.set()
+    assert rig.driver.delivery.drain(GUARD_S)
+    assert seen == []
+    assert rig.driver.delivery.observers == (block,)
+
+
+def test_observers_that_come_and_go_at_once_are_not_lost(rig: Rig) -> None:
+    """Come and go on four threads with the shortest switching: who came and did not leave is there at the end."""
+    delivery = rig.driver.delivery
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+
+        def come_and_go() -> Any:
+            for _ in range(400):
+                observer = object().__eq__
+                delivery.observe(observer)
+                delivery.leave(observer)
+            stays = object().__eq__
+            delivery.observe(stays)
+            return stays
+
+        stay = [task.result() for task in [Task(come_and_go) for _ in range(4)]]
+    finally:
+        sys.setswitchinterval(before)
+    assert sorted(map(repr, delivery.observers)) == sorted(map(repr, stay))
+
+
+def test_a_loop_that_is_closed_is_an_event_and_hurts_nobody(rig: Rig) -> None:
+    """Await a ticket on a loop that is closed before the write ends: reported, and other tickets go on."""
+    leader = rig.leader_in_write()
+    ticket = rig.queued()
+
+    async def settled() -> None:
+        await ticket
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(settled(), 0.01)
+
+    asyncio.run(main())
+    after = rig.queued()
+    rig.place.release()
+    leader.result()
+    assert ticket.result(GUARD_S).first_lsn == 2 and after.result(GUARD_S).first_lsn == 3
+    until(lambda: [n for n, _ in rig.events] == ["walkit.callback.fail"])
+
+
+def test_a_delivered_frame_is_not_kept_alive(rig: Rig) -> None:
+    """Deliver a frame and drop every own reference: its tickets are collected while the thread sleeps."""
+
+    class Weak(Ticket):
+        __slots__ = ("__weakref__",)
+
+    ticket = Weak(rig.driver, 1, b"", b"")
+    called = threading.Event()
+    ticket.callbacks = [lambda _: called.set()]
+    rig.driver.enqueue(ticket)
+    assert called.wait(GUARD_S)
+    assert rig.driver.delivery.drain(GUARD_S)
+    reference = weakref.ref(ticket)
+    del ticket
+    rig.place.frames.clear()
+    until(lambda: gc.collect() >= 0 and reference() is None, "the ticket to be collected")
+
+
+def test_many_threads_wait_for_one_ticket(rig: Rig) -> None:
+    """Wait for one ticket on twelve threads, with and without a timeout: all get the same answer."""
+    leader = rig.leader_in_write()
+    ticket = rig.queued()
+    waiting = [Task(ticket.result, None if n % 2 else GUARD_S) for n in range(12)]
+    with pytest.raises(TimeoutError, match="still on their way"):
+        ticket.result(0.01)
+    with pytest.raises(TimeoutError):
+        ticket.exception(0)
+    assert not ticket.done()
+    rig.place.release()
+    leader.result()
+    assert {task.result() for task in waiting} == {ticket.outcome()}
+    assert ticket.exception() is None
+
+
+def test_many_threads_are_told_of_one_failure(rig: Rig) -> None:
+    """Fail a write that eight threads wait for: each gets an error object of its own, with the cause."""
+    rig.place.hold()
+    ticket = rig.queued()
+    assert rig.place.entered.wait(GUARD_S)
+    waiting = [Task(ticket.result) for _ in range(8)]
+    cause = io_error()
+    rig.place.fail("write", cause)
+    rig.place.release()
+    errors = [task.join().error for task in waiting]
+    assert {type(e) for e in errors} == {CommitFailedError}
+    assert all(e is not None and e.__cause__ is cause for e in errors)
+    assert len({id(e) for e in errors}) == 8

@@ -1,0 +1,387 @@
+"""The thread driver on a place that can be held up and failed: who leads, who waits, and what failures do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from tests.commit.places import GUARD_S, Rig, Task, io_error, until
+from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError, StorageError
+
+
+@pytest.fixture
+def rigs() -> Iterator[list[Rig]]:
+    """Rigs to be stopped at the end; stopping must never hang."""
+    made: list[Rig] = []
+    yield made
+    for rig in made:
+        rig.place.release()
+        Task(rig.driver.stop, LogClosedError("the test is over")).result()
+
+
+def test_a_caller_that_is_handed_the_lead_leads_until_its_own_record_is_written(rigs: list[Rig]) -> None:
+    """Queue many frames between a leader and a waiting caller: the caller is handed the lead for frames without it."""
+    rig = Rig(frame_bytes_max=4096)
+    rigs.append(rig)
+    leader = rig.leader_in_write()
+    between = [rig.queued(bytes(3900)) for _ in range(5)]
+    waiting = Task(rig.append, b"mine")
+    until(lambda: rig.core.pending_records == 6, "the caller to wait")
+    rig.place.release()
+    assert leader.result().outcome().last_lsn == 1
+    assert waiting.result().outcome().first_lsn == 7
+    assert [t.result(GUARD_S).first_lsn for t in between] == [2, 3, 4, 5, 6]
+    assert [f.first_lsn for f in rig.place.frames] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_waiting_callers_share_the_next_frame(rigs: list[Rig]) -> None:
+    """Hold a write while five callers come: they go together into one frame, written by one of them."""
+    rig = Rig()
+    rigs.append(rig)
+    leader = rig.leader_in_write()
+    others = [Task(rig.append) for _ in range(5)]
+    until(lambda: rig.core.pending_records == 5, "five callers to wait")
+    rig.place.release()
+    leader.result()
+    assert {t.result().frame.first_lsn for t in others} == {2}
+    assert [f.count for f in rig.place.frames] == [1, 5]
+
+
+def test_a_sync_that_fails_between_taking_and_sealing_leaves_nobody_waiting(rigs: list[Rig]) -> None:
+    """Fail a sync in the very moment before a frame is sealed: its caller is told the outcome is unknown."""
+    rig = Rig(sync_writes=False)
+    rigs.append(rig)
+    rig.append(b"written and not synced")
+    rig.place.fail("sync", io_error())
+
+    def fail_now() -> int:
+        rig.clock = lambda: 0
+        with pytest.raises(StorageError):
+            rig.driver.sync()
+        return 0
+
+    rig.clock = fail_now
+    ticket = rig.ticket()
+    assert Task(rig.driver.append, ticket).result()
+    with pytest.raises(CommitFailedError):
+        ticket.result(0)
+    with pytest.raises(LogPoisonedError):
+        rig.driver.enqueue(rig.ticket())
+
+
+def test_a_caller_that_got_the_lead_and_a_failure_at_once_gives_the_lead_back(rigs: list[Rig]) -> None:
+    """Fail a sync while the lead is being handed on: the successor is refused, and stopping does not hang."""
+    rig = Rig(sync_writes=False, frame_bytes_max=4096)
+    rigs.append(rig)
+    leader = rig.leader_in_write()
+    waiting = Task(rig.append, b"successor")
+    until(lambda: rig.core.pending_records == 1, "the successor to wait")
+    rig.place.fail("sync", io_error())
+    failed: list[BaseException] = []
+
+    def fail_now() -> None:
+        with pytest.raises(StorageError) as caught:
+            rig.driver.sync()
+        failed.append(caught.value)
+
+    rig.driver.on_room(fail_now)
+    rig.place.release()
+    leader.result()
+    with pytest.raises(LogPoisonedError):
+        waiting.result().result(0)
+    assert failed
+    Task(rig.driver.stop, LogClosedError("over")).result()
+
+
+def busy(rig: Rig) -> bool:
+    """Whether the log has acknowledged a few records."""
+    return rig.core.acked_lsn > 20
+
+
+def test_failing_syncs_under_load_leave_nobody_waiting() -> None:
+    """Fail the sync of a busy log in many rounds: every caller is told something, and stopping never hangs."""
+    for _ in range(30):
+        rig = Rig(sync_writes=False)
+        rig.append()
+
+        def work(rig: Rig = rig) -> type[BaseException]:
+            while True:
+                ticket = rig.ticket()
+                try:
+                    rig.driver.append(ticket)
+                    ticket.result(0)
+                except (CommitFailedError, LogPoisonedError) as error:
+                    return type(error)
+
+        tasks = [Task(work) for _ in range(6)]
+        until(partial(busy, rig), "some load")
+        rig.place.fail("sync", io_error())
+        with pytest.raises(StorageError):
+            rig.driver.sync()
+        assert {t.result() for t in tasks} <= {CommitFailedError, LogPoisonedError}
+        Task(rig.driver.stop, LogClosedError("over")).result()
+
+
+def test_a_failed_write_fails_its_frame_and_refuses_what_waits(rigs: list[Rig]) -> None:
+    """Fail a held write with two tickets queued: unknown for the frame, nothing written of the others."""
+    rig = Rig()
+    rigs.append(rig)
+    rig.append()
+    leader = rig.leader_in_write()
+    queued = [rig.queued(), rig.queued()]
+    cause = io_error()
+    rig.place.fail("write", cause)
+    rig.place.release()
+    with pytest.raises(CommitFailedError) as failed:
+        leader.result().result(0)
+    assert failed.value.outcome == "unknown" and failed.value.acked_lsn == 1
+    assert failed.value.__cause__ is cause
+    for ticket in queued:
+        with pytest.raises(LogPoisonedError):
+            ticket.result(GUARD_S)
+    assert rig.core.acked_lsn == 1 and rig.core.appended_lsn == 2
+    assert [name for name, _ in rig.events] == ["walkit.log.poison"]
+    assert rig.place.published == [(rig.place.frames[0].next_position, 1)]
+
+
+def test_an_error_that_is_no_storage_error_poisons_too(rigs: list[Rig]) -> None:
+    """Raise something unforeseen in the write: the caller is not left waiting, and the log takes no more."""
+    rig = Rig()
+    rigs.append(rig)
+    rig.place.fail("write", ZeroDivisionError("a bug"))
+    with pytest.raises(CommitFailedError) as failed:
+        rig.append().result(0)
+    assert isinstance(failed.value.__cause__, ZeroDivisionError)
+    with pytest.raises(LogPoisonedError):
+        rig.append()
+
+
+def test_a_full_disk_refuses_the_group_and_leaves_the_log_usable(rigs: list[Rig]) -> None:
+    """Fail the preparing of a segment twice: LogFullError each time, then appends go on with the same LSN."""
+    rig = Rig()
+    rigs.append(rig)
+    full = [LogFullError("no room", reason="disk"), LogFullError("no room", reason="disk")]
+    rig.place.fail("begin_segment", *full)
+    for _ in full:
+        with pytest.raises(LogFullError) as caught:
+            rig.append().result(0)
+        assert caught.value.reason == "disk"
+    assert rig.append().outcome().first_lsn == 1
+    assert rig.events == []
+
+
+def test_a_failed_segment_header_poisons(rigs: list[Rig]) -> None:
+    """Fail the beginning of a segment with an I/O error: nothing was written, and the log is poisoned."""
+    rig = Rig()
+    rigs.append(rig)
+    rig.place.fail("begin_segment", io_error())
+    with pytest.raises(LogPoisonedError):
+        rig.append().result(0)
+    assert rig.core.appended_lsn == 0
+
+
+def test_a_sync_covers_what_was_written_before_it_began(rigs: list[Rig]) -> None:
+    """Append while a sync is under way: the durable mark stops where the sync began (B15)."""
+    rig = Rig(sync_writes=False)
+    rigs.append(rig)
+    rig.append(b"before")
+    end = rig.core.written_position
+    rig.place.before_sync = lambda: rig.append(b"meanwhile")
+    rig.driver.sync()
+    assert (rig.core.durable_position, rig.core.durable_lsn, rig.core.acked_lsn) == (end, 1, 2)
+    assert rig.place.published == [(end, 1)]
+    rig.place.before_sync = lambda: None
+    rig.driver.sync()
+    assert rig.core.durable_lsn == 2
+
+
+def test_syncing_nothing_new_asks_the_place_for_nothing(rigs: list[Rig]) -> None:
+    """Sync twice, and a log whose writes are durable by themselves: the place is asked once at most."""
+    rig = Rig(sync_writes=False)
+    durable = Rig()
+    rigs += [rig, durable]
+    rig.append()
+    rig.driver.sync()
+    rig.driver.sync()
+    durable.append()
+    durable.driver.sync()
+    assert (rig.place.syncs, durable.place.syncs) == (1, 0)
+    assert durable.core.durable_lsn == 1
+
+
+def test_waiting_for_what_was_queued_does_not_wait_for_what_comes_later(rigs: list[Rig]) -> None:
+    """Keep the queue from ever being empty: `wait_acked` returns once the records of its moment are acknowledged."""
+    rig = Rig(frame_bytes_max=4096)
+    rigs.append(rig)
+    leader = rig.leader_in_write()
+    rig.queued()
+    waiting = Task(rig.driver.wait_acked)
+    until(lambda: rig.driver._news._waiting == 1, "the waiter")
+
+    def refill() -> None:
+        if waiting.thread.is_alive():
+            rig.queued(bytes(3000))
+            rig.driver.on_room(refill)
+
+    for _ in range(3):
+        rig.queued(bytes(3000))
+    rig.driver.on_room(refill)
+    rig.place.release()
+    leader.result()
+    waiting.result()
+
+
+def test_withdrawing_is_possible_until_a_frame_has_taken_the_record(rigs: list[Rig]) -> None:
+    """Withdraw a queued ticket and one that is being written: the first is never written, the second not given back."""
+    rig = Rig()
+    rigs.append(rig)
+    leader = rig.leader_in_write()
+    first, second = rig.queued(b"first"), rig.queued(b"second")
+    assert rig.driver.withdraw(first)
+    assert not rig.driver.withdraw(first)
+    rig.place.release()
+    assert second.result(GUARD_S).first_lsn == 2
+    assert not rig.driver.withdraw(leader.result())
+    assert rig.core.pending_bytes == 0 and not first.done()
+
+
+def test_a_full_queue_takes_no_more_and_one_record_always_fits_an_empty_one(rigs: list[Rig]) -> None:
+    """Fill the queue behind a held write: False for callers and tickets, room is told when the frame is taken."""
+    rig = Rig(queue_bytes_max=100)
+    rigs.append(rig)
+    leader = rig.leader_in_write()
+    large = rig.queued(bytes(150))
+    assert not rig.driver.enqueue(rig.ticket())
+    assert not rig.driver.append(rig.ticket())
+    assert not rig.driver.wait_for_room(22, 0.01)
+    room = Task(rig.driver.wait_for_room, 22, GUARD_S)
+    told: list[str] = []
+    rig.driver.on_room(lambda: told.append("room"))
+    assert told == []
+    rig.place.release()
+    leader.result()
+    assert room.result() is True
+    large.result(GUARD_S)
+    until(lambda: told == ["room"])
+
+
+def test_nobody_waits_for_room_in_a_log_that_refuses(rigs: list[Rig]) -> None:
+    """Poison a log while a caller waits for room: it is woken, and told why."""
+    rig = Rig(queue_bytes_max=100)
+    rigs.append(rig)
+    rig.leader_in_write()
+    rig.queued(bytes(150))
+    room = Task(rig.driver.wait_for_room, 22, None)
+    rig.place.fail("write", io_error())
+    rig.place.release()
+    assert room.result() is True
+    with pytest.raises(LogPoisonedError):
+        rig.driver.enqueue(rig.ticket())
+
+
+def test_stopping_finishes_what_is_queued_and_refuses_what_comes(rigs: list[Rig]) -> None:
+    """Stop with a held write and a queue: all of it is written, later calls get the refusal."""
+    rig = Rig()
+    rigs.append(rig)
+    leader = rig.leader_in_write()
+    queued = [rig.queued() for _ in range(3)]
+    stopping = Task(rig.driver.stop, LogClosedError("closed"))
+    until(lambda: rig.driver.refusal is not None, "the refusal")
+    for attempt in (rig.driver.enqueue, rig.driver.append):
+        with pytest.raises(LogClosedError):
+            attempt(rig.ticket())
+    rig.place.release()
+    stopping.result()
+    assert leader.result().done() and [t.result(0).first_lsn for t in queued] == [2, 3, 4]
+
+
+def test_a_sync_under_way_ends_before_stopping_does(rigs: list[Rig]) -> None:
+    """Stop while a sync hangs: stop waits for it, since what comes after stopping closes the files."""
+    rig = Rig(sync_writes=False)
+    rigs.append(rig)
+    rig.append()
+    order: list[str] = []
+    rig.place.hold()
+
+    def hang() -> None:
+        rig.place.entered.set()
+        assert rig.place.released.wait(GUARD_S)
+        order.append("synced")
+
+    rig.place.before_sync = hang
+    syncing = Task(rig.driver.sync)
+    assert rig.place.entered.wait(GUARD_S)
+
+    def stop() -> None:
+        rig.driver.stop(LogClosedError("closed"))
+        order.append("stopped")
+
+    stopping = Task(stop)
+    until(lambda: rig.driver.refusal is not None, "the refusal")
+    stopping.thread.join(0.2)
+    rig.place.release()
+    syncing.result()
+    stopping.result()
+    assert order == ["synced", "stopped"]
+
+
+def test_an_idle_log_writes_one_mark_and_then_sleeps() -> None:
+    """Let the idle time pass on real time: one mark for the tail, none for the mark, then the timer parks."""
+    rig = Rig(idle_mark_us=2000)
+    rig.clock = lambda: time.monotonic_ns() // 1000
+    rig.append()
+    until(lambda: rig.driver.counters.marks_written == 1, "the mark")
+    until(lambda: rig.driver._timer is not None and rig.driver._timer.parked, "the timer to park")
+    assert [f.count for f in rig.place.frames] == [1, 0]
+    rig.append()
+    until(lambda: rig.driver.counters.marks_written == 2, "the second mark")
+    until(lambda: rig.driver._timer is not None and rig.driver._timer.parked, "the timer to park")
+    assert [f.count for f in rig.place.frames] == [1, 0, 1, 0]
+    rig.driver.stop(LogClosedError("over"))
+
+
+def test_a_failing_mark_poisons(rigs: list[Rig]) -> None:
+    """Fail the write of a mark: it is a write like any other."""
+    rig = Rig(idle_mark_us=2000)
+    rigs.append(rig)
+    rig.clock = lambda: time.monotonic_ns() // 1000
+    rig.place.fail("mark", io_error())
+    rig.append()
+    until(lambda: rig.core.failure is not None, "the mark to fail")
+    with pytest.raises(LogPoisonedError):
+        rig.append()
+
+
+def test_an_interval_syncs_the_tail_of_an_idle_log(rigs: list[Rig]) -> None:
+    """Append once under a short interval: the record is acknowledged at once, and durable without another append."""
+    rig = Rig(sync_writes=False, interval_us=2000)
+    rigs.append(rig)
+    rig.clock = lambda: time.monotonic_ns() // 1000
+    rig.append()
+    assert rig.core.acked_lsn == 1
+    until(lambda: rig.core.durable_lsn == 1, "the timer's sync")
+    until(lambda: rig.driver._timer is not None and rig.driver._timer.parked, "the timer to park")
+    assert rig.place.syncs == 1
+
+
+def test_a_tail_that_somebody_synced_is_promised_too(rigs: list[Rig]) -> None:
+    """Sync a log that has no interval, once its timer sleeps: when it is durable the idle tail gets its mark."""
+    rig = Rig(sync_writes=False, idle_mark_us=2000)
+    rigs.append(rig)
+    asked: list[int] = []
+
+    def clock() -> int:
+        asked.append(time.monotonic_ns() // 1000)
+        return asked[-1]
+
+    rig.clock = clock
+    rig.append()
+    until(
+        lambda: len(asked) >= 3,
+        "the timer's last look before it sleeps: one for the frame, two for the timer",
+    )
+    rig.driver.sync()
+    until(lambda: rig.driver.counters.marks_written == 1, "the mark")

@@ -1,0 +1,154 @@
+"""The golden files of version 0: the codec writes these bytes, and reads these records out of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from scripts import make_golden
+from tests.format import makers
+from tests.format.plain_reader import PlainRecord, read_durable, read_manifest, read_segment
+from walkit.format.body import joined_flags, to_arrow
+from walkit.format.durable import decode_cell
+from walkit.format.frame import FrameHeader, decode_frame
+from walkit.format.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES
+from walkit.format.manifest import decode_manifest
+from walkit.format.segment import SegmentHeader
+from walkit.log.walk import FrameWalk
+
+FOLDER = makers.ROOT / "data" / "golden" / f"v{FORMAT_VERSION}"
+FILES = sorted(str(p.relative_to(FOLDER)) for p in FOLDER.rglob("*") if p.is_file())
+SEGMENTS = [name for name in FILES if name.endswith(".segment")]
+SEGMENTS_OF_LOG = [name for name in SEGMENTS if name.startswith("log/")]
+EXPECTED: dict[str, list[dict[str, Any]]] = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
+
+
+def data_of(name: str) -> bytes:
+    return (FOLDER / name).read_bytes()
+
+
+def expected_of(name: str) -> list[PlainRecord]:
+    """The records that stand in a golden segment, by expected.json."""
+
+    def unhex(text: str | None) -> bytes | None:
+        return None if text is None else bytes.fromhex(text)
+
+    return [
+        PlainRecord(r["lsn"], r["kind"], unhex(r["key"]), unhex(r["value"]), r["timestamp_us"], r["joined"])
+        for r in EXPECTED[name]
+    ]
+
+
+def header_of(data: bytes) -> SegmentHeader:
+    """The header of a golden segment, whatever its file is called."""
+    number = int.from_bytes(data[48:56], "little")
+    header = SegmentHeader.decode(data, f"{number:020d}.segment")
+    assert header is not None
+    return header
+
+
+def test_the_codec_writes_the_golden_bytes() -> None:
+    """F-11.1, F-15: every golden file made anew is the one on disk; compressed bytes alone depend on zstd (F-5.9)."""
+    made = make_golden.build()
+    assert sorted(made) == FILES
+    for name, data in made.items():
+        if name != "zstd.segment":
+            assert data == data_of(name), (
+                f"{name} differs: the format has changed; see scripts/make_golden.py"
+            )
+
+
+def test_golden_files_are_small() -> None:
+    """The golden files together are below 50 kB."""
+    assert sum(len(data_of(name)) for name in FILES) < 50_000
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_the_codec_reads_the_golden_records(name: str) -> None:
+    """F-2, F-5, F-6: walked and decoded, a golden segment holds what expected.json says, transactions included."""
+    data = data_of(name)
+    header = header_of(data)
+    walk = FrameWalk(
+        makers.memory_file(data),
+        header,
+        position=header.start_position,
+        end_position=header.start_position + len(data) - SEGMENT_HEADER_BYTES,
+        next_lsn=header.first_lsn,
+        chain=header.chain,
+    )
+    decoded = [(head.first_lsn, decode_frame(head, frame)) for head, frame in walk]
+    wanted = expected_of(name)
+    assert walk.fault is None or not any(data[header.offset_of(walk.position) :])
+    assert makers.rows_of(to_arrow(decoded)) == makers.plain_rows(wanted)
+    joined = [flag for _, columns in decoded for flag in joined_flags(columns).tolist()]
+    assert joined == [r.joined for r in wanted]
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_a_reader_made_from_the_document_reads_them_too(name: str) -> None:
+    """F-1 to F-6: the tables of FORMAT.md alone are enough to read every golden segment; and the codec agrees."""
+    data = data_of(name)
+    header, heads, records = read_segment(data)
+    assert records == expected_of(name)
+    coded = header_of(data)
+    assert all(
+        header[field] == getattr(coded, field)
+        for field in ("log_id", "number", "chain", "flags", "extension")
+    )
+    for head in heads:
+        parsed = FrameHeader.parse(data, coded.offset_of(head["position"]))
+        assert tuple(head.values()) == tuple(parsed)
+
+
+def test_golden_manifest_and_cell() -> None:
+    """F-4, F-12: codec and document agree on the golden manifest and durable cell."""
+    manifest = decode_manifest(data_of("log/manifest"), "log")
+    plain = read_manifest(data_of("log/manifest"))
+    assert manifest == make_golden.manifest(*make_golden.golden_log())
+    assert plain["holds"] == [{"name": "Spark ✈", "first_lsn": 3, "lease_until_us": 1_357_034_401_000_000}]
+    assert (plain["end"]["last_lsn"], manifest.end.last_lsn, manifest.extra) == (
+        11,
+        11,
+        {"later": [1, None, "field"]},
+    )
+    mark, cell = decode_cell(data_of("log/durable")), read_durable(data_of("log/durable"))
+    assert cell is not None and tuple(cell.values())[:5] == tuple(mark)
+    assert (mark.turn, mark.epoch, mark.lsn) == (7, 2, 12)
+
+
+def test_a_golden_log_opens(tmp_path: Path) -> None:
+    """F-9, F-11.3: `walkit.open` reads a whole golden log, unknown optional features and all, and goes on in a copy."""
+    shutil.copytree(FOLDER / "log", tmp_path / "log")
+    wanted = makers.plain_rows(expected_of(SEGMENTS_OF_LOG[0]) + expected_of(SEGMENTS_OF_LOG[1]))
+    with walkit.open(tmp_path / "log", mode="r") as reader:
+        assert makers.rows_of(reader.to_arrow().combine_chunks().to_batches()[0]) == wanted
+    before = data_of(SEGMENTS_OF_LOG[0])
+    with walkit.open(tmp_path / "log") as log:
+        assert log.append(b"version 0 goes on").first_lsn == 13
+        assert [r.lsn for r in log.read()] == list(range(1, 14))
+    assert (tmp_path / SEGMENTS_OF_LOG[0]).read_bytes() == before
+
+
+def test_one_command_makes_them_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F-15: the script writes what is missing or differs, names it, and --check only says so, with exit code 1."""
+    document = tmp_path / "walkit" / "format" / "FORMAT.md"
+    document.parent.mkdir(parents=True)
+    document.write_text(
+        make_golden.DOCUMENT.read_text(encoding="utf-8").replace("| 133 |", "| 1333 |"), encoding="utf-8"
+    )
+    for name, value in (("ROOT", tmp_path), ("FOLDER", tmp_path / "golden"), ("DOCUMENT", document)):
+        monkeypatch.setattr(make_golden, name, value)
+    assert make_golden.main(["--check"]) == 1
+    assert not (tmp_path / "golden").exists()
+    assert make_golden.main([]) == 0
+    assert capsys.readouterr().out.count("written:") == len(FILES) + 1
+    assert make_golden.main(["--check"]) == 0 and capsys.readouterr().out == ""
+    assert (tmp_path / "golden" / "log" / "manifest").read_bytes() == data_of("log/manifest")
+    assert "| 1333 |" not in document.read_text(encoding="utf-8")

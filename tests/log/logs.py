@@ -1,0 +1,116 @@
+"""Logs for tests: on memory that can be failed and held up, with short names for what is looked at most."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import walkit
+from walkit.format.frame import FrameHeader
+from walkit.log.reader import LogView
+from walkit.storage import FaultyStorage, MemoryStorage, Storage
+
+SEGMENTS = "*.segment"
+SMALL_SEGMENT = 64 * 1024
+SMALL_FRAME = 8 * 1024
+
+TINY = walkit.LogOptions(segment_bytes=SMALL_SEGMENT, frame_bytes_max=SMALL_FRAME, idle_mark_ms=0)
+"""Rotates every few frames, and writes no marks."""
+
+
+def tiny(**options: Any) -> walkit.LogOptions:
+    """Return `TINY` with changes."""
+    from dataclasses import replace
+
+    return replace(TINY, **options)
+
+
+def memory_log(options: walkit.LogOptions | None = None, **named: Any) -> walkit.WriteAheadLog:
+    """Return a new log in memory."""
+    return walkit.open(storage=MemoryStorage(), options=options or tiny(**named))
+
+
+def faulty_log(**options: Any) -> tuple[FaultyStorage, walkit.WriteAheadLog]:
+    """Return a new log in memory with one record, and the storage whose operations can be failed or held up."""
+    storage = FaultyStorage(MemoryStorage())
+    log = walkit.open(storage=storage, options=tiny(**options))
+    log.append(b"first")
+    return storage, log
+
+
+def values(records: Iterable[walkit.Record]) -> list[bytes | None]:
+    """Return the values of records."""
+    return [record.value for record in records]
+
+
+def lsns(records: Iterable[walkit.Record]) -> list[int]:
+    """Return the LSNs of records."""
+    return [record.lsn for record in records]
+
+
+def headers(log: walkit.WriteAheadLog | walkit.LogReader) -> list[FrameHeader]:
+    """Return the headers of all frames with records, as they stand in the files."""
+    view: LogView = log._now()[0]
+    return [header for header, _, _ in view.frames(1)]
+
+
+def reopened(storage: Storage, options: walkit.LogOptions | None = None) -> list[walkit.Record]:
+    """Return the records that the next opening for writing finds."""
+    with walkit.open(storage=storage, options=options or TINY) as log:
+        return list(log.read())
+
+
+def run_python(script: str, *arguments: str | Path, timeout: float = 60, check: bool = True) -> Any:
+    """Run a script in a process of its own, and return it done; it has printed nothing to standard error if `check`."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert not check or (done.returncode == 0 and not done.stderr), done.stdout + done.stderr
+    return done
+
+
+class Child:
+    """A Python process that prints lines of JSON and reads lines; killed at the end of the `with` block."""
+
+    def __init__(self, script: str, *arguments: str | Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def read(self) -> Any:
+        """Return what the next line says."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the process ended without another line"
+        return json.loads(line)
+
+    def tell(self, what: object) -> None:
+        """Send a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(what) + "\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """Kill it as `kill -9` does."""
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()

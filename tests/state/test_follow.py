@@ -1,0 +1,135 @@
+"""A machine that follows a log: in order, never ahead of what is acknowledged, without piling frames up."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import walkit
+from walkit.commit.frame import SealedFrame
+from walkit.format.body import Columns
+from walkit.format.layout import HAS_KEY, HAS_VALUE
+from walkit.record import Batch
+from walkit.state import Follower, KeyedTable, replay
+from walkit.state.follow import FRAMES_WAITING_MAX
+from walkit.storage import MemoryStorage
+from walkit.testing.state import picture
+
+
+def frame(first_lsn: int, keys: list[bytes]) -> SealedFrame:
+    """An acknowledged frame that puts these keys."""
+    columns = Columns(len(keys), 1 | HAS_KEY | HAS_VALUE, keys, keys)
+    return SealedFrame(
+        (),
+        first_lsn=first_lsn,
+        count=len(keys),
+        position=0,
+        footprint=64,
+        header_crc=0,
+        buffers=[],
+        user_bytes=0,
+        columns=columns,
+    )
+
+
+def test_feeding_only_queues() -> None:
+    """What was fed is applied by catch_up, and not before; applied_lsn says so."""
+    table = KeyedTable()
+    follower = Follower(table.apply, 0)
+    follower.feed(frame(1, [b"a", b"b"]))
+    follower.feed(frame(3, [b"c"]))
+    assert (len(table), follower.applied_lsn, len(follower.frames)) == (0, 0, 2)
+    follower.catch_up()
+    assert (list(table), follower.applied_lsn, len(follower.frames)) == ([b"a", b"b", b"c"], 3, 0)
+
+
+def test_helping_never_waits() -> None:
+    """While another thread holds the lock help_along returns at once, and feed goes on taking frames."""
+    table = KeyedTable()
+    follower = Follower(table.apply, 0)
+    with follower.lock:
+        for lsn in range(1, FRAMES_WAITING_MAX + 10):
+            follower.feed(frame(lsn, [b"%d" % lsn]))
+        follower.help_along()
+        assert len(table) == 0
+    follower.help_along()
+    assert len(table) == follower.applied_lsn == FRAMES_WAITING_MAX + 9
+
+
+def test_frames_do_not_pile_up() -> None:
+    """Nobody asks for the state: the queue stays at its bound, and nothing is lost or out of order."""
+    table = KeyedTable()
+    follower = Follower(table.apply, 0)
+    for lsn in range(1, 5 * FRAMES_WAITING_MAX):
+        follower.feed(frame(lsn, [b"k"]))
+        assert len(follower.frames) <= FRAMES_WAITING_MAX + 1
+    assert follower.applied_lsn > 3 * FRAMES_WAITING_MAX
+    follower.catch_up()
+    assert table.lsn_of(b"k") == 5 * FRAMES_WAITING_MAX - 1
+
+
+def test_an_interrupted_frame_is_applied_again() -> None:
+    """Ctrl-C in the middle of apply: the frame stays first in the queue, and the next one to come applies it."""
+    table = KeyedTable()
+    strikes = [KeyboardInterrupt]
+
+    def apply(batch: Batch) -> None:
+        if strikes and batch.first_lsn == 2:
+            raise strikes.pop()
+        table.apply(batch)
+
+    follower = Follower(apply, 0)
+    for lsn in (1, 2, 3):
+        follower.feed(frame(lsn, [b"%d" % lsn]))
+    with pytest.raises(KeyboardInterrupt):
+        follower.catch_up()
+    assert follower.applied_lsn == 1
+    follower.catch_up()
+    assert (list(table), follower.applied_lsn) == ([b"1", b"2", b"3"], 3)
+
+
+def test_a_frame_that_was_applied_is_not_applied_again() -> None:
+    """An interrupt between apply and the end of the queue's step leaves a frame that is passed over."""
+    table = KeyedTable()
+    follower = Follower(table.apply, 0)
+    follower.feed(frame(1, [b"a"]))
+    follower.catch_up()
+    follower.frames.append(frame(1, [b"a"]))
+    follower.feed(frame(2, [b"b"]))
+    follower.catch_up()
+    assert follower.applied_lsn == 2
+
+
+def test_following_a_live_log_equals_its_replay() -> None:
+    """Four writers append, delete and transact while the state is asked for: it ends as the log's replay does."""
+    with walkit.open(storage=MemoryStorage()) as log:
+        table = KeyedTable()
+        follower = Follower(table.apply, 0)
+        log._engine.core.sinks = (follower.feed,)
+
+        def write(writer: int) -> None:
+            for i in range(150):
+                key = b"%d" % (i * 7 % 20)
+                if i % 5 == 4:
+                    log.delete(key)
+                elif i % 5 == 3:
+                    with log.transaction() as tx:
+                        tx.put(key, b"t%d" % writer)
+                        tx.append(b"event")
+                        tx.delete(b"other")
+                else:
+                    log.append(b"%d-%d" % (writer, i), key)
+                follower.help_along()
+                assert follower.applied_lsn <= log.acked_lsn
+
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        follower.catch_up()
+        replayed = KeyedTable()
+        replay(log, replayed)
+        assert follower.applied_lsn == log.acked_lsn == 4 * (120 + 90)
+        assert picture(table) == picture(replayed)

@@ -1,0 +1,219 @@
+"""Writing a snapshot: each stage failing, each crash between two operations, and the order that makes it a promise."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from walkit.errors import LogPoisonedError, SnapshotError, StorageError
+from walkit.format.frame import FrameIdentity
+from walkit.record import Batch
+from walkit.state import KeyedTable, read_snapshot, snapshot_lsns, take_image, write_snapshot
+from walkit.state.snapshot import NEW_NAME, STAGES
+from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.storage.faults import OperationName
+from walkit.testing.state import random_records
+
+IDENTITY = FrameIdentity(7, 3, 99)
+OLD, NEW = 20, 40
+
+
+def nothing(lsn: int) -> None:
+    """Make nothing durable."""
+
+
+def table_at(lsn: int) -> KeyedTable:
+    """A table that has applied so many random records; 40 goes on from 20."""
+    table = KeyedTable()
+    batch = random_records(1, NEW)
+    for row in list(batch.rows())[:lsn]:
+        table.apply(Batch([row[0]], [row[1]], [row[2]], [row[3]]))
+    return table
+
+
+def save(storage: MemoryStorage | FaultyStorage, lsn: int) -> None:
+    """Write the snapshot of the table at this LSN."""
+    write_snapshot(storage, take_image(table_at(lsn)), identity=IDENTITY, make_durable=nothing)
+
+
+def prepared() -> tuple[MemoryStorage, FaultyStorage]:
+    """A storage that holds a good old snapshot, and the same with faults."""
+    memory = MemoryStorage()
+    memory.create()
+    save(memory, OLD)
+    return memory, FaultyStorage(memory)
+
+
+def check_good(storage: MemoryStorage, lsn: int) -> None:
+    """The snapshot at this LSN restores the very state."""
+    table = KeyedTable()
+    read_snapshot(storage, lsn, table, identity=IDENTITY)
+    assert table.to_arrow() == table_at(lsn).to_arrow()
+
+
+FAULTS: list[tuple[str, OperationName, str, dict[str, int]]] = [
+    ("write", "create", NEW_NAME, {}),
+    ("write", "write", NEW_NAME, {}),
+    ("write", "write", NEW_NAME, {"short_bytes": 10}),
+    ("write", "write", NEW_NAME, {"nth": 2}),
+    ("sync", "sync", NEW_NAME, {}),
+    ("sync", "sync", NEW_NAME, {"landed": True}),
+    ("rename", "replace", "snapshot-*", {}),
+    ("sync_directory", "sync_directory", "", {}),
+]
+
+
+@pytest.mark.parametrize(("stage", "operation", "file", "how"), FAULTS)
+def test_each_stage_fails_by_its_name(
+    stage: str, operation: OperationName, file: str, how: dict[str, int]
+) -> None:
+    """A fault at each stage: SnapshotError with the stage, what to retry and the cause; a second try succeeds."""
+    memory, faulty = prepared()
+    faulty.fail(operation, file, **how)  # type: ignore[arg-type]
+    with pytest.raises(SnapshotError) as caught:
+        save(faulty, NEW)
+    assert (caught.value.stage, caught.value.retry) == (stage, STAGES[stage])
+    assert isinstance(caught.value.__cause__, StorageError)
+    assert stage in str(caught.value)
+    check_good(memory, OLD)
+    assert NEW_NAME not in memory.names() or stage == "rename"
+    assert (NEW in snapshot_lsns(memory)) == (stage == "sync_directory")
+    save(faulty, NEW)
+    check_good(memory.crash(keep="none"), NEW)
+    assert NEW_NAME not in memory.names()
+
+
+def test_every_stage_is_tested() -> None:
+    """The table above has a row for each stage, but for the log's own, which has its test below."""
+    assert {row[0] for row in FAULTS} | {"log"} == set(STAGES)
+
+
+def test_a_log_that_cannot_be_made_durable_stops_it() -> None:
+    """An error of make_durable is stage "log", chained; no snapshot appears, and the new file is gone."""
+    memory, _ = prepared()
+
+    def fail(lsn: int) -> None:
+        raise LogPoisonedError("no more")
+
+    with pytest.raises(SnapshotError) as caught:
+        write_snapshot(memory, take_image(table_at(NEW)), identity=IDENTITY, make_durable=fail)
+    assert caught.value.stage == "log"
+    assert isinstance(caught.value.__cause__, LogPoisonedError)
+    assert memory.names() == [memory.names()[0]]
+    assert snapshot_lsns(memory) == [OLD]
+
+
+def test_the_order_of_operations() -> None:
+    """Written, then synced, then the log made durable up to the LSN, then renamed, then the folder synced."""
+    _, faulty = prepared()
+    faulty.trace.clear()
+    seen: list[str] = []
+
+    def note(lsn: int) -> None:
+        seen.extend(operation.name for operation in faulty.trace)
+        seen.append(f"durable {lsn}")
+        faulty.trace.clear()
+
+    write_snapshot(faulty, take_image(table_at(NEW)), identity=IDENTITY, make_durable=note)
+    assert seen == ["remove", "create", "write", "write", "sync", f"durable {NEW}"]
+    assert [operation.name for operation in faulty.trace] == ["replace", "sync_directory"]
+
+
+def test_what_a_crash_left_is_cleared_away() -> None:
+    """A half-written new file of an earlier process is replaced, and never taken for a snapshot."""
+    memory, _ = prepared()
+    memory.open(NEW_NAME, "create").write(0, [b"half of a snapshot"])
+    assert snapshot_lsns(memory) == [OLD]
+    save(memory, NEW)
+    check_good(memory, NEW)
+    assert NEW_NAME not in memory.names()
+
+
+class CrashingStorage(FaultyStorage):
+    """Takes images of the power cuts that could happen before each operation."""
+
+    def __init__(self, inner: MemoryStorage) -> None:
+        super().__init__(inner)
+        self.memory = inner
+        self.images: list[MemoryStorage] = []
+
+    def perform(self, operation, act, *, failed=None, skipped=None):  # type: ignore[no-untyped-def]
+        self.cut()
+        result = super().perform(operation, act, failed=failed, skipped=skipped)
+        self.cut()
+        return result
+
+    def cut(self) -> None:
+        """Note what a power cut could leave now."""
+        self.images += [self.memory.crash(keep="none"), self.memory.crash(keep="all")]
+        self.images += [self.memory.crash(keep="random", seed=seed) for seed in range(8)]
+
+
+def newest_good(image: MemoryStorage) -> int:
+    """The newest snapshot that can be read, checked for its content."""
+    for lsn in reversed(snapshot_lsns(image)):
+        with contextlib.suppress(SnapshotError):
+            check_good(image, lsn)
+            return lsn
+    return 0
+
+
+def test_a_power_cut_between_any_two_operations_leaves_a_whole_snapshot() -> None:
+    """Before, between and after all operations: the old or the new one is whole, none is false; at the end the new."""
+    memory, _ = prepared()
+    crashing = CrashingStorage(memory)
+    save(crashing, NEW)
+    found = [newest_good(image) for image in crashing.images]
+    assert set(found) == {OLD, NEW}
+    assert newest_good(memory.crash(keep="none")) == NEW
+    for image in crashing.images:
+        for lsn in snapshot_lsns(image):
+            check_good(image, lsn)
+
+
+def test_without_its_sync_a_snapshot_can_be_lost() -> None:
+    """Mutation: a sync that does nothing leaves images in which the new snapshot is named and not whole."""
+    memory, _ = prepared()
+    crashing = CrashingStorage(memory)
+    crashing.skip("sync", NEW_NAME)
+    save(crashing, NEW)
+    broken = [image for image in crashing.images if NEW in snapshot_lsns(image) and newest_good(image) != NEW]
+    assert broken
+    assert {newest_good(image) for image in broken} == {OLD}
+
+
+def test_without_its_directory_sync_a_snapshot_can_be_undone() -> None:
+    """Mutation: a folder sync that does nothing leaves the name to a power cut."""
+    memory, faulty = prepared()
+    faulty.skip("sync_directory")
+    save(faulty, NEW)
+    assert newest_good(memory) == NEW
+    assert newest_good(memory.crash(keep="none")) == OLD
+
+
+def test_bytes_that_go_bad_between_the_two_readings_are_told() -> None:
+    """The file changes after it was verified: stage "restore", and the next restore starts afresh."""
+    memory, faulty = prepared()
+    name = memory.names()[0]
+
+    class Changing(KeyedTable):
+        def restore(self, batches, lsn):  # type: ignore[no-untyped-def]
+            file = memory.open(name, "write")
+            file.write(file.size() - 100, [b"\xff" * 50])
+            super().restore(batches, lsn)
+
+    with pytest.raises(SnapshotError) as caught:
+        read_snapshot(faulty, OLD, Changing())
+    assert caught.value.stage == "restore"
+
+
+def test_a_storage_that_cannot_read_is_told() -> None:
+    """A read error is a SnapshotError at the stage it met, with the StorageError chained."""
+    for nth, stage in ((1, "header"), (2, "verify")):
+        _, faulty = prepared()
+        faulty.fail("read", "snapshot-*", nth=nth)
+        with pytest.raises(SnapshotError) as caught:
+            read_snapshot(faulty, OLD, KeyedTable())
+        assert caught.value.stage == stage
+        assert isinstance(caught.value.__cause__, StorageError)

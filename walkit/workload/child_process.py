@@ -1,0 +1,177 @@
+"""The child's side of a writer that may be killed: `python -m walkit.workload`. Its parent's side is `child`.
+
+Before a writer submits, its claim stands in the pipe: the child announces group by group how far each writer may go,
+and no writer passes what was announced in a line that was written whole. So a parent that kills the child knows two
+exact sets: what was acknowledged, and what may have been submitted.
+
+A child with `--operations-on-stdin` belongs to its parent: when standard input ends, or nobody reads the lines any
+more, it ends at once, as if it had been killed. A log is made for that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from time import perf_counter_ns
+from typing import IO, Any
+
+import numpy as np
+
+from walkit.config import LogOptions, Retention
+from walkit.errors import WalkitError
+from walkit.measure import RunRecorder
+from walkit.measure.recorder import ThreadRecorder
+from walkit.measure.run import plain
+from walkit.store import Store
+from walkit.workload.drive import Workload, Writers
+from walkit.workload.handover import stream_from_ipc
+from walkit.workload.operations import OperationStream
+
+LINE_S = 0.02
+"""Time between two lines."""
+WINDOW_GROUPS = 4096
+"""Groups that may be announced and not acknowledged, all writers together."""
+WINDOWS_PER_STREAM = 8
+"""A short stream has a smaller window, so that it takes at least so many lines."""
+ORPHANED = 3
+"""Exit status of a child whose parent has gone."""
+
+
+def options_text(options: LogOptions) -> str:
+    """Return the options that are not the default, as JSON for the command line."""
+    given = {f.name: getattr(options, f.name) for f in fields(options)}
+    default = LogOptions()
+    changed = {name: value for name, value in given.items() if value != getattr(default, name)}
+    return json.dumps({name: asdict(v) if isinstance(v, Retention) else v for name, v in changed.items()})
+
+
+def options_from(text: str) -> LogOptions:
+    """Return what `options_text` wrote."""
+    given: dict[str, Any] = json.loads(text)
+    if "retention" in given:
+        given["retention"] = Retention(**given["retention"])
+    return LogOptions(**given)
+
+
+class Announcer:
+    """Holds writers back until what they want to submit has been announced."""
+
+    def __init__(self, writers: int) -> None:
+        self._announced = [0] * writers
+        self._changed = threading.Condition()
+
+    def may_begin(self, writer: int, group: int) -> bool:
+        """Wait until `group` of this writer has been announced; then True."""
+        if group >= self._announced[writer]:
+            with self._changed:
+                self._changed.wait_for(lambda: group < self._announced[writer])
+        return True
+
+    def announce(self, bounds: list[int]) -> None:
+        """Let writers go up to these bounds, which stand in the pipe by now."""
+        with self._changed:
+            self._announced = bounds
+            self._changed.notify_all()
+
+
+class Speaker:
+    """Makes the lines: what is acknowledged, announced and measured since the line before."""
+
+    def __init__(self, out: IO[str], store: Store, recorder: RunRecorder, window: int) -> None:
+        self.out = out
+        self.events: list[tuple[int, str, Any]] = []
+        self._store = store
+        self._threads: Sequence[ThreadRecorder] = recorder.threads
+        self._acked = [0] * len(self._threads)
+        self._window = window
+
+    def event(self, name: str, attributes: dict[str, Any]) -> None:
+        """Keep an event of the log for the next line."""
+        self.events.append((perf_counter_ns(), name, plain(attributes)))
+
+    def say(self, **said: Any) -> None:
+        """Write one line, whole."""
+        said["statistics"] = asdict(self._store.log.statistics())
+        self.out.write(json.dumps(said) + "\n")
+        self.out.flush()
+
+    def report(self) -> list[int]:
+        """Write what is new, and return the bounds that were announced with it."""
+        # A group is one sample, taken when it was acknowledged: both sides count the same thing.
+        rows = [np.stack(t.samples(known)) for t, known in zip(self._threads, self._acked, strict=True)]
+        self._acked = [known + part.shape[1] for known, part in zip(self._acked, rows, strict=True)]
+        bounds = [acked + self._window for acked in self._acked]
+        events, self.events = self.events, []
+        samples = base64.b64encode(np.concatenate(rows, axis=1).astype("<i8").tobytes()).decode()
+        self.say(acked=self._acked, announced=bounds, samples=samples, events=events)
+        return bounds
+
+
+def drive_and_tell(store: Store, stream: OperationStream, writer_count: int, out: IO[str]) -> None:
+    """Drive the stream into the store, and tell the parent all along. Raises the writers' first error."""
+    parts = stream.route(writer_count)
+    recorder = RunRecorder("child", durability=store.log.options.durability)
+    announcer = Announcer(len(parts))
+    writers = Writers(store, parts, recorder, announcer.may_begin)
+    window = min(WINDOW_GROUPS, stream.group_count // WINDOWS_PER_STREAM)
+    speaker = Speaker(out, store, recorder, max(window // writer_count, 1))
+    store.log._engine.events.add_listener(speaker.event)
+    speaker.say()
+    writers.start()
+    speaker.say(began=recorder.start_ns)
+    announcer.announce(speaker.report())
+    while not writers.wait(LINE_S):
+        announcer.announce(speaker.report())
+    speaker.report()
+    if writers.errors:
+        raise writers.errors[0]
+
+
+def end_with(parent_fd: int) -> None:
+    """Watch a pipe from the parent on a thread of its own, and end this process when it ends."""
+
+    def watch() -> None:
+        # Below Python's buffer: a thread that holds its lock when the interpreter ends would be a fatal error.
+        while os.read(parent_fd, 4096):
+            pass
+        os._exit(ORPHANED)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Drive operations into the Store at PATH, telling standard output about it in JSON lines."""
+    parser = argparse.ArgumentParser(prog="python -m walkit.workload", description=main.__doc__)
+    parser.add_argument("path", metavar="PATH")
+    parser.add_argument("--operations", type=int, default=400_000, help="of the flights (default: %(default)s)")
+    parser.add_argument("--operations-on-stdin", action="store_true", help="read them, as a parent sends them")
+    parser.add_argument("--writers", type=int, default=64, help="threads that write (default: %(default)s)")
+    parser.add_argument("--options", type=options_from, default=LogOptions(), help="LogOptions as JSON")
+    given = parser.parse_args(arguments)
+    # The lines have standard output to themselves: what a library prints goes elsewhere.
+    out, sys.stdout = sys.stdout, sys.stderr
+    try:
+        if given.operations_on_stdin:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
+            stream = stream_from_ipc(sys.stdin.buffer)
+            end_with(sys.stdin.fileno())
+        else:
+            stream = Workload(operations=given.operations, writers=given.writers).stream()
+        with Store.open(given.path, options=given.options) as store:
+            drive_and_tell(store, stream, given.writers, out)
+    except BrokenPipeError:
+        os._exit(ORPHANED)
+    except (WalkitError, OSError) as error:
+        out.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
+        out.flush()
+        return 1
+    finally:
+        sys.stdout = out
+    return 0

@@ -1,0 +1,27 @@
+"""Progress bars on standard error: lively where somebody looks, one line every few seconds where nobody does."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from typing import Any
+
+from tqdm.auto import tqdm
+
+QUIET_INTERVAL_S = 5.0
+"""Time between two states of a bar that goes to a file or a pipe."""
+
+
+def progress_bar(title: str, total: int, *, unit: str = "records", show: bool = True) -> Any:
+    """Return a tqdm bar, which is a context manager; `show=False` gives one that prints nothing."""
+    looked_at = sys.stderr.isatty() or hasattr(builtins, "__IPYTHON__")
+    return tqdm(
+        total=total,
+        desc=title,
+        unit=f" {unit}",
+        unit_scale=total >= 1000,
+        disable=not show,
+        file=sys.stderr,
+        mininterval=0.1 if looked_at else QUIET_INTERVAL_S,
+        delay=0.0 if looked_at else QUIET_INTERVAL_S,
+    )
