@@ -33,12 +33,13 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
+from walkit.log.examine.verdicts import ScanReport
 from walkit.log.logreader import LogReader
 from walkit.log.observe import DurableFrames
 from walkit.log.opening import open_log as open
 from walkit.log.opening import scratch
 from walkit.log.report import RecoveryReport
-from walkit.log.tools import ScanReport, scan, verify
+from walkit.log.tools import scan, verify
 from walkit.log.wal import WriteAheadLog, opened
 from walkit.metrics import LogStatistics
 from walkit.record import RECORD_SCHEMA, AppendResult, Batch, Kind, Record

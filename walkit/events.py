@@ -30,7 +30,10 @@ EVENTS: dict[str, tuple[int, str]] = {
     "walkit.segment.full": (logging.ERROR, "no room on the disk for a new segment"),
     "walkit.segment.trim": (logging.DEBUG, "segments below the low watermark were dropped"),
     "walkit.snapshot.write": (logging.DEBUG, "a snapshot stands under its name, durably"),
-    "walkit.snapshot.skip": (logging.WARNING, "a snapshot could not be used; an older one, or a longer replay, is"),
+    "walkit.snapshot.skip": (
+        logging.WARNING,
+        "a snapshot could not be used; an older one, or a longer replay, is",
+    ),
     "walkit.hold.expire": (logging.WARNING, "the lease of a hold ran out"),
     "walkit.callback.fail": (logging.ERROR, "a callback or observer raised"),
     "walkit.upkeep.fail": (logging.ERROR, "background work failed and will be tried again"),

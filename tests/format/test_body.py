@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.format import makers
@@ -49,7 +49,6 @@ def decoded(frame: bytes) -> tuple[int, DecodedColumns]:
     return header.first_lsn, decode_frame(header, memoryview(frame))
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     rows=makers.record_lists(), codec=st.sampled_from([None, "zstd"]), alignment=st.sampled_from([64, 4096])
 )
@@ -66,7 +65,6 @@ def test_round_trip(rows: list[PlainRecord], codec: str | None, alignment: int) 
     assert joined_flags(decoded(frame)[1]).tolist() == [r.joined for r in rows]
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     rows=makers.record_lists(),
     gaps=st.lists(st.integers(1, 1 << 20), min_size=8, max_size=8),
@@ -95,7 +93,6 @@ def test_sparse_frames_may_be_empty() -> None:
     assert to_arrow([decoded(frame)]).num_rows == 0 and not header.flags & ~32
 
 
-@settings(max_examples=100, deadline=None)
 @given(groups=st.lists(makers.record_lists(min_size=0), min_size=0, max_size=6), sparse=st.booleans())
 def test_frames_become_one_batch(groups: list[list[PlainRecord]], sparse: bool) -> None:
     """F-5.1: frames of every shape, marks and sparse ones among them, stack to the batch of all their records."""
@@ -331,7 +328,6 @@ def test_lengths_that_do_not_add_up() -> None:
                 encode_body(Columns(1, 1, keys, values))  # type: ignore[arg-type]
 
 
-@settings(max_examples=100, deadline=None)
 @given(rows=makers.record_lists())
 def test_the_bound_on_columns(rows: list[PlainRecord]) -> None:
     """F-7.4: COLUMN_BYTES_PER_RECORD bounds what a record adds to a body, which is how writers refuse large records."""
@@ -341,7 +337,6 @@ def test_the_bound_on_columns(rows: list[PlainRecord]) -> None:
         assert body.raw_bytes <= plain + COLUMN_BYTES_PER_RECORD * len(rows)
 
 
-@settings(max_examples=400, deadline=None)
 @given(
     body=st.binary(max_size=80), count=st.integers(1, 6), flags=st.integers(0, 63), span=st.integers(0, 40)
 )

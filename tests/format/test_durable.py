@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.format.makers import flipped
@@ -29,7 +29,6 @@ def mark_of(turn: int) -> DurableMark:
 EMPTY = bytes(DURABLE_CELL_BYTES)
 
 
-@settings(max_examples=150, deadline=None)
 @given(mark=MARKS, older=MARKS)
 def test_round_trip(mark: DurableMark, older: DurableMark) -> None:
     """F-4.1: a stored mark comes back; of two slots the one with the higher turn, here and by FORMAT.md."""
@@ -98,7 +97,6 @@ def test_cells_of_other_sizes() -> None:
     assert decode_cell(cell + cell) == mark_of(7)
 
 
-@settings(max_examples=300, deadline=None)
 @given(cell=st.binary(max_size=200), sealed=st.booleans())
 def test_arbitrary_cells(cell: bytes, sealed: bool) -> None:
     """F-13.5: any bytes are a mark or nothing; under a right checksum any fields are a mark."""

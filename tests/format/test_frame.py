@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.format import makers
@@ -186,7 +186,6 @@ NUMBERS = (
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(
     numbers=st.lists(NUMBERS, min_size=17, max_size=17), head=st.binary(max_size=140), sealed=st.booleans()
 )
@@ -219,7 +218,6 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(rows=makers.record_lists(), codec=st.sampled_from([None, "zstd"]), fields=FIELDS)
 def test_forged_headers(rows: list[PlainRecord], codec: str | None, fields: dict[str, int]) -> None:
     """F-13.5: a right frame whose header lies under a right checksum gives a fault, records or a CorruptionError."""

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.format import makers
@@ -83,7 +83,6 @@ def headers(draw: st.DrawFn) -> SegmentHeader:
     )
 
 
-@settings(max_examples=100, deadline=None)
 @given(header=headers())
 def test_round_trip(header: SegmentHeader) -> None:
     """F-2.2: every header that can be comes back whole, and the reader made from FORMAT.md sees the same fields."""
@@ -224,7 +223,6 @@ def test_limits_of_options_and_format_agree() -> None:
     assert config.SEGMENT_BYTES_MAX < layout.POSITION_MAX
 
 
-@settings(max_examples=200, deadline=None)
 @given(head=st.binary(max_size=200), sealed=st.booleans())
 def test_arbitrary_headers(head: bytes, sealed: bool) -> None:
     """F-13.5: any bytes, also under a right magic and checksum, are a header, nothing, or a typed error."""

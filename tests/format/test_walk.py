@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.format import makers
@@ -230,7 +230,6 @@ def test_absurd_lengths_read_nothing() -> None:
         assert makers.peak_bytes(lambda file=file: walked(file, small)) < 100_000  # type: ignore[misc]
 
 
-@settings(max_examples=200, deadline=None)
 @given(data=st.binary(max_size=400), at=st.integers(0, len(WHOLE)))
 def test_arbitrary_bytes_in_a_segment(data: bytes, at: int) -> None:
     """F-13.5: any bytes over any part of a segment: a prefix of its records and a verdict, never another error."""
@@ -240,7 +239,6 @@ def test_arbitrary_bytes_in_a_segment(data: bytes, at: int) -> None:
     assert (found.fault is None) == (changed == WHOLE)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     groups=st.lists(makers.record_lists(min_size=0), min_size=1, max_size=5),
     codec=st.sampled_from([None, "zstd"]),

@@ -120,7 +120,6 @@ WRONG: dict[str, Any] = {
     "object": object(),
     "dates": np.array(["2020-01-01"], "M8[s]"),
     "objects": np.array([object()]),
-    "scalar": pa.scalar(b"x"),
 }
 
 

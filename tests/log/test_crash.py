@@ -148,7 +148,7 @@ def test_recovery_twice_is_the_same_as_once_and_so_is_a_crash_within_it() -> Non
         for nth in range(1, 200):
             faulty = FaultyStorage(image.process_kill())
             fault_list = [
-                faulty.fail(name, nth=nth, times=1)  # type: ignore[arg-type]
+                faulty.fail(name, nth=nth, times=1)
                 for name in (
                     "write",
                     "synced_write",

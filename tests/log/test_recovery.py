@@ -14,7 +14,6 @@ from walkit.errors import (
     CorruptionError,
     FormatVersionError,
     LogNotFoundError,
-    NotALogError,
     OptionsError,
     SegmentMissingError,
     StorageError,
@@ -331,7 +330,7 @@ def test_a_damaged_manifest_refuses_and_a_missing_one_is_said() -> None:
     data = file.read(0, 1 << 20)
     for at in range(0, len(data), 7):
         file.write(at, [bytes([data[at] ^ 1])], sync=True)
-        with pytest.raises((CorruptionError, NotALogError, FormatVersionError)):
+        with pytest.raises((CorruptionError, FormatVersionError)):
             log_of(sealed.image)
         file.write(at, [data[at : at + 1]], sync=True)
     file.close()
@@ -341,6 +340,48 @@ def test_a_damaged_manifest_refuses_and_a_missing_one_is_said() -> None:
         log_of(sealed.image)
     with pytest.raises(LogNotFoundError):
         walkit.open(storage=MemoryStorage(), mode="r")
+
+
+def _contents(storage: MemoryStorage, name: str) -> bytes:
+    file = storage.open(name, "read")
+    try:
+        return file.read(0, 1 << 24)
+    finally:
+        file.close()
+
+
+@pytest.mark.parametrize("cell_lost", [False, True])
+def test_an_older_manifest_put_back_is_refused(cell_lost: bool) -> None:
+    """Put an earlier manifest back under a log that went on: the newer segment or the cell refuses it."""
+    storage = MemoryStorage()
+    with log_of(storage) as log:
+        log.append(b"first epoch")
+    older = _contents(storage, MANIFEST_NAME)
+    with log_of(storage) as log:
+        log.append(b"second epoch")
+    file = storage.open(MANIFEST_NAME, "write")
+    file.write(0, [older], sync=True)
+    file.shorten(len(older))
+    file.close()
+    if cell_lost:
+        storage.remove(DURABLE_NAME)
+    names = storage.names()
+    with pytest.raises(CorruptionError, match="older than"):
+        log_of(storage)
+    assert storage.names() == names
+
+
+def test_a_new_log_forgets_the_cell_of_one_that_was_removed_by_hand() -> None:
+    """Remove manifest and segments but not the durable cell: a new log starts, and is believed only for itself."""
+    storage = MemoryStorage()
+    with log_of(storage) as log:
+        log.append(b"gone")
+    for name in storage.names():
+        if name != DURABLE_NAME:
+            storage.remove(name)
+    with log_of(storage) as log:
+        assert log.append(b"new").first_lsn == 1
+    assert recovered_rows(storage) == [(1, None, b"new")]
 
 
 def test_absolute_refuses_a_torn_tail_that_prefix_cuts() -> None:
@@ -360,7 +401,7 @@ def test_policies_that_are_not_there_yet_are_refused_by_name() -> None:
     """Ask for what a later version does: an OptionsError, not another behaviour."""
     for policy in ("holes", "salvage"):
         with pytest.raises(OptionsError, match=policy):
-            walkit.LogOptions(recovery=policy)  # type: ignore[arg-type]
+            walkit.LogOptions(recovery=policy)
 
 
 def test_strays_are_set_aside_and_trimmed_leftovers_removed() -> None:

@@ -6,6 +6,7 @@ import math
 import pickle
 import sys
 import time
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -110,7 +111,7 @@ def test_empty_histogram_says_nan() -> None:
 
 
 @pytest.mark.parametrize(("unit", "ns"), [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)])
-def test_units(unit: str, ns: int) -> None:
+def test_units(unit: Literal["ns", "us", "ms", "s"], ns: int) -> None:
     """The same latencies given in each unit, as floats, make the same histogram."""
     samples = np.array([2_000_000_000, 3_500_000_000])
     assert LatencyHistogram.from_samples(samples / ns, unit=unit) == LatencyHistogram.from_samples(samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ class Clock:
         return self.now
 
 
-def recorder_at(clock: Clock, **options: object) -> RunRecorder:
+def recorder_at(clock: Clock, **options: Any) -> RunRecorder:
     return RunRecorder("test", durability="sync", machine=MachineFacts(), clock=clock, **options)
 
 

@@ -186,9 +186,10 @@ def test_ctrl_c_strikes_between_batches(log: walkit.WriteAheadLog) -> None:
     many_batches(log)
 
     class Interrupted(CountingMachine):
-        strikes = 0
+        strikes = taken = 0
 
         def apply(self, batch: Batch) -> None:
+            self.taken += len(batch)
             if self.strikes < 2:
                 self.strikes += 1
                 signal.raise_signal(signal.SIGINT)
@@ -201,6 +202,7 @@ def test_ctrl_c_strikes_between_batches(log: walkit.WriteAheadLog) -> None:
     replay(log, counts)
     replay(log, expected)
     assert picture(counts) == picture(expected)
+    assert counts.taken == log.acked_lsn
 
 
 def test_memory_is_bounded() -> None:

@@ -1,6 +1,6 @@
 """The frame: one header, one body, zero padding (FORMAT.md F-2 to F-7). No files, no clocks.
 
-`encode_frame` and `decode_frame` are exact inverses; `FrameHeader.parse` is the only place that reads header bytes.
+`decode_frame` is the exact inverse of `prepare_body` with `seal_frame`; `FrameHeader.parse` alone reads header bytes.
 """
 
 from __future__ import annotations

@@ -302,7 +302,7 @@ def open_engine(
 
 
 def _require_a_log(storage: Storage, mode: str) -> bool:
-    """Make the folder of a new log; refuse what is not a log before anything is written. Returns whether one is there."""
+    """Make the folder of a new log; refuse what is not a log before anything is written. Say whether one is there."""
     try:
         load_manifest(storage)
     except LogNotFoundError:
@@ -319,6 +319,8 @@ def _create(storage: Storage, options: LogOptions) -> Manifest:
         created_us=time.time_ns() // 1000,
         ack_order=options.ack_order or "append",
     )
+    if DURABLE_NAME in storage.names():
+        storage.remove(DURABLE_NAME)  # of a log that was removed by hand: its promises are not this log's
     write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
     return manifest
 
@@ -326,7 +328,8 @@ def _create(storage: Storage, options: LogOptions) -> Manifest:
 def _check_stored(manifest: Manifest, options: LogOptions) -> None:
     if options.ack_order is not None and options.ack_order != manifest.ack_order:
         raise OptionsError(
-            f"ack_order={options.ack_order!r}, and the log was made with {manifest.ack_order!r}: it is fixed for its life",
+            f"ack_order={options.ack_order!r}, and the log was made with {manifest.ack_order!r}: "
+            "it is fixed for its life",
             option="ack_order",
             wanted=options.ack_order,
             stored=manifest.ack_order,

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from types import TracebackType
+from typing import Self
 
 from walkit.errors import CorruptionError, GapError, LogClosedError
 from walkit.format.durable import DurableMark
@@ -159,7 +160,7 @@ class LogReader(ReadSurface):
         """Let go of the log. Closing twice does nothing."""
         self._closed.set()
 
-    def __enter__(self) -> LogReader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

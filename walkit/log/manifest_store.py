@@ -43,7 +43,18 @@ def load_manifest(storage: Storage) -> Manifest:
         data = file.read(0, MANIFEST_BYTES_MAX + 1)
     finally:
         file.close()
-    return decode_manifest(data, storage.location)
+    try:
+        return decode_manifest(data, storage.location)
+    except NotALogError as error:
+        if not any(n.endswith(".segment") for n in names):
+            raise
+        raise CorruptionError(
+            f"the manifest of {storage.location} does not begin with walkit's magic, and segments stand beside it; "
+            "nothing was changed",
+            segment=MANIFEST_NAME,
+            expected="walkit's magic",
+            found=data[:8],
+        ) from error
 
 
 class ManifestStore:

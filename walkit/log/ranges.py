@@ -39,7 +39,8 @@ def plan_ranges(
     """Cut what can be read now into ranges, in log order; `parts` is about how many. [] where there is nothing.
 
     Of a log with a living writer that is what is on stable storage; of any other, what recovery would keep. Segments
-    outside the LSN bounds (inclusive) are not opened. Only frame headers are read. GapError where `first_lsn` is trimmed.
+    outside the LSN bounds (inclusive) are not opened. Only frame headers are read. GapError where `first_lsn` is
+    trimmed.
     """
     view, newest = view_of(storage_at(path))
     low = view.manifest.low_watermark

@@ -116,6 +116,7 @@ def scan_log(
     findings.strays = [
         n for n in storage.names() if n.endswith(".segment") and "/" not in n and n not in named
     ]
+    _refuse_an_older_manifest(storage, findings)
     total = sum(s.size_bytes for s in manifest.sealed) if deep else 0
     done = 0
     for record in manifest.sealed:
@@ -134,6 +135,39 @@ def scan_log(
         if progress is not None:
             progress(done, max(total, done))
     return findings
+
+
+def _refuse_an_older_manifest(storage: Storage, findings: LogFindings) -> None:
+    """Refuse a manifest that was put back from an earlier time: what came after it would be forgotten silently.
+
+    The manifest names a segment before its header is written, and an epoch before the durable cell speaks of it; so a
+    used segment with a number that the manifest has not given yet, or a cell of an unknown epoch, is newer than it.
+    """
+    manifest, mark = findings.manifest, findings.mark
+    if mark.turn and mark.epoch_id not in {e.id for e in manifest.lineage}:
+        raise _older_manifest(DURABLE_NAME, f"epoch {mark.epoch}, durable up to position {mark.position:,}")
+    for name in findings.strays:
+        file = storage.open(name, "read")
+        try:
+            header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), name)
+        except CorruptionError:
+            continue
+        finally:
+            file.close()
+        if header is None or header.log_id != manifest.log_id:
+            continue
+        if header.number >= manifest.next_segment:
+            raise _older_manifest(name, f"segment {header.number} from LSN {header.first_lsn:,} on")
+
+
+def _older_manifest(name: str, newer: str) -> CorruptionError:
+    return CorruptionError(
+        f"the manifest is older than {name} ({newer}), which it does not know: it was put back from an earlier time. "
+        "Nothing was changed; put the newest manifest back",
+        segment=name,
+        expected="a manifest that knows it",
+        found=newer,
+    )
 
 
 def open_segment(storage: Storage, record: SegmentRecord) -> StorageFile:

@@ -26,18 +26,14 @@ def log_html(engine: LogEngine) -> str:
             size = segment.end_position - segment.header.start_position
             sizes.append((segment.number, size, segment.header.first_lsn, segment.last_lsn, "open"))
     total = sum(s[1] for s in sizes) or 1
-    bars = "".join(
-        f"<span title='segment {number}: {size:,} bytes, LSN {first:,} to {last:,}, {kind}' style='display:inline-block;"
-        f"height:1.1em;width:{max(size / total * 100, 0.3):.2f}%;box-sizing:border-box;border:1px solid #888;"
-        f"background:{'#66ccee' if kind == 'sealed' else '#ccbb44'}'></span>"
-        for number, size, first, last, kind in sizes[-200:]
-    )
+    bars = "".join(_bar(*segment, total) for segment in sizes[-200:])
     report = engine.recovery
     cuts = (
         ""
         if report is None
         else "".join(
-            f"<div><small>last opening cut {c.bytes:,} bytes at position {c.position:,}: {escape(c.reason)}</small></div>"
+            f"<div><small>last opening cut {c.bytes:,} bytes at position {c.position:,}: "
+            f"{escape(c.reason)}</small></div>"
             for c in report.cuts
         )
     )
@@ -47,4 +43,14 @@ def log_html(engine: LogEngine) -> str:
         f"<div style='width:36em;white-space:nowrap;font-size:0'>{bars}</div>"
         f"<small>{len(sizes)} segments, {sum(s[1] for s in sizes):,} bytes of frames "
         f"(<span style='color:#66ccee'>■</span> sealed <span style='color:#ccbb44'>■</span> open)</small>{cuts}</div>"
+    )
+
+
+def _bar(number: int, size: int, first: int, last: int, kind: str, total: int) -> str:
+    """Return one segment as a box, its width by its bytes."""
+    title = f"segment {number}: {size:,} bytes, LSN {first:,} to {last:,}, {kind}"
+    colour = "#66ccee" if kind == "sealed" else "#ccbb44"
+    return (
+        f"<span title='{title}' style='display:inline-block;height:1.1em;width:{max(size / total * 100, 0.3):.2f}%;"
+        f"box-sizing:border-box;border:1px solid #888;background:{colour}'></span>"
     )

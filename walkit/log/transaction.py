@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from walkit.commit.ticket import ManyTicket, Ticket, TicketHost
 from walkit.errors import LogClosedError
@@ -61,7 +61,7 @@ class Transaction:
     def __len__(self) -> int:
         return len(self._operations)
 
-    def __enter__(self) -> Transaction:
+    def __enter__(self) -> Self:
         if self._used:
             raise LogClosedError("a transaction is used once")
         self._open = self._used = True

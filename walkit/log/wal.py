@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from walkit.commit.frame import SealedFrame
 from walkit.commit.ticket import LoopWaiter, ManyTicket, Ticket
@@ -64,11 +64,12 @@ class WriteAheadLog(ReadSurface):
         """Append one record and return when it is acknowledged.
 
         `value` and `key` are bytes or other buffers (copied); None is absent, which is not the same as empty.
-        `timestamp` is an aware datetime or microseconds since 1970. With `timeout` seconds the call ends in TimeoutError
-        if nothing was written by then, and in CommitFailedError (outcome unknown) if the write was under way.
+        `timestamp` is an aware datetime or microseconds since 1970. With `timeout` seconds the call ends in
+        TimeoutError if nothing was written by then, and in CommitFailedError (outcome unknown) if the write was under
+        way.
 
-        Raises RecordTypeError, RecordTooLargeError, LogFullError, LogClosedError, LogPoisonedError: nothing was written;
-        CommitFailedError: the outcome is unknown.
+        Raises RecordTypeError, RecordTooLargeError, LogFullError, LogClosedError, LogPoisonedError: nothing was
+        written; CommitFailedError: the outcome is unknown.
         """
         return self._append(make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp), timeout)
 
@@ -323,7 +324,7 @@ class WriteAheadLog(ReadSurface):
         self._finalizer.detach()
         _open_logs.discard(self)
 
-    def __enter__(self) -> WriteAheadLog:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

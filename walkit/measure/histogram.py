@@ -41,8 +41,7 @@ class Buckets(NamedTuple):
 
 
 class LatencyHistogram:
-    """How many records took how long. Immutable; every answer is in nanoseconds, within one part in a
-    thousand.
+    """How many records took how long. Immutable; every answer is in nanoseconds, within 0.1 %.
 
     Of an empty histogram every statistic is nan and `count` is 0. Equal if every bucket is equal. Safe to
     share between threads; picklable. Raises MissingExtraError where `hdrhistogram` is not installed.

@@ -123,8 +123,7 @@ class RunRecorder:
         machine: MachineFacts | None = None,
         clock: Callable[[], int] = perf_counter_ns,
     ) -> None:
-        """Begin. `path` is where the log is, for the facts of its file system; `machine` replaces looking
-        them up.
+        """Begin. `path` is where the log is, for the facts of its file system; `machine` replaces them.
 
         `clock` gives the nanoseconds that everything is recorded in.
         """

@@ -59,16 +59,16 @@ class KeyedTable:
 
     def apply(self, batch: Batch) -> None:
         """See `StateMachine.apply`."""
-        if not len(batch):
+        lsns, keys, kinds = batch.lsns, batch.keys, batch.kinds
+        if not lsns:
             return
-        check_follows(self._applied_lsn, batch.first_lsn)
-        keys, kinds = batch.keys, batch.kinds
+        check_follows(self._applied_lsn, lsns[0])
         if keys is not None:
             if isinstance(kinds, int) and None not in keys:
                 self._apply_uniform(batch, kinds, keys)  # type: ignore[arg-type]
             else:
                 self._apply_rows(batch)
-        self._applied_lsn = batch.last_lsn
+        self._applied_lsn = lsns[-1]
 
     def _apply_uniform(self, batch: Batch, kind: int, keys: Iterable[bytes]) -> None:
         """Apply puts alone or deletes alone, all with a key; of a key that comes twice the later one stays."""

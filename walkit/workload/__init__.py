@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from walkit.workload.bench import BenchReport, bench_write
-from walkit.workload.child import ChildOutcome, ChildWriter
+from walkit.workload.child import ChildOutcome, ChildWriter, ChildWriterError
 from walkit.workload.drive import Workload, drive
 from walkit.workload.flights import flight_operations, load_flights
 from walkit.workload.operations import Operation, OperationGroup, OperationStream, operation_mask
@@ -12,6 +12,7 @@ __all__ = [
     "BenchReport",
     "ChildOutcome",
     "ChildWriter",
+    "ChildWriterError",
     "Operation",
     "OperationGroup",
     "OperationStream",

@@ -1,213 +1,226 @@
-"""`walkit bench write`: how many records a second, by how many ways in, beside the raw device in the same run."""
+"""`walkit bench write`: how many records a second, by how many ways in, beside the raw device in the same run.
+
+Every way in gets a log of its own and the same records: a value, no key. Its first segment is there, and the way has
+been going for a while, before a record counts. What counts is what was acknowledged within the time measured, by the
+clock readings of the callers themselves. The raw loop runs just before and just after, so that drift shows.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
-import statistics
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from html import escape
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from time import perf_counter, perf_counter_ns
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from walkit.config import LogOptions
+from walkit.errors import OptionsError
 from walkit.log.opening import open_log
 from walkit.log.wal import WriteAheadLog
-from walkit.measure import LatencyHistogram, MachineFacts, raw_baseline
+from walkit.measure import LatencyHistogram, MachineFacts, ThreadRecorder, raw_baseline
+from walkit.metrics import LogStatistics
+from walkit.workload.benchreport import BenchReport, BenchRow
+from walkit.workload.progress import progress_bar
 
-KEY = b"key-0001"
-RAW_BLOCK_BYTES = 256
-"""Bytes of one write of the raw loop: about what one frame of one 100-byte record takes."""
+__all__ = ["BenchReport", "BenchRow", "bench_write"]
 
-
-@dataclass(frozen=True, kw_only=True)
-class BenchRow:
-    """One way in, measured: records per second, and the latency of one acknowledgement in microseconds."""
-
-    way: str
-    callers: int
-    records: int
-    seconds: float
-    p50_us: float
-    p99_us: float
-
-    @property
-    def records_per_s(self) -> float:
-        """Records acknowledged per second."""
-        return self.records / self.seconds if self.seconds else float("nan")
+RECORDS_PER_CALL = 100_000
+"""Records of one call of append_many."""
+SUBMITS_PER_SAMPLE = 100
+"""One of so many submitted records is timed."""
+WARM_UP_SHARE = 0.1
+"""Time before what is measured, as a share of it."""
+RAW_S_MIN = 0.2
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchReport:
-    """What one `walkit bench write` measured; `raw` rows are the bare device, before, between and after."""
+def _row(
+    way: str,
+    callers: int,
+    recorders: list[ThreadRecorder],
+    marks: tuple[tuple[int, LogStatistics], tuple[int, LogStatistics]],
+    latency_of: str,
+    records: int | None = None,
+) -> BenchRow:
+    """Make a row of what was acknowledged between two marks: (time in ns, the log's metrics).
 
-    record_bytes: int
-    durability: str
-    location: str
-    machine: MachineFacts
-    rows: tuple[BenchRow, ...] = field(default_factory=tuple)
-
-    @property
-    def raw_per_s(self) -> float:
-        """Median of the raw loops, writes per second."""
-        raw = [r.records_per_s for r in self.rows if r.way == "raw"]
-        return statistics.median(raw) if raw else float("nan")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        system = self.machine.file_system
-        return {
-            "bench": "write",
-            "record_bytes": self.record_bytes,
-            "durability": self.durability,
-            "file_system": None if system is None else system.type,
-            "tmpfs": bool(system is not None and system.tmpfs),
-            "raw_per_s": round(self.raw_per_s, 1),
-            "rows": [
-                {
-                    "way": row.way,
-                    "callers": row.callers,
-                    "records": row.records,
-                    "records_per_s": round(row.records_per_s, 1),
-                    "times_raw": round(row.records_per_s / self.raw_per_s, 3),
-                    "p50_us": round(row.p50_us, 1),
-                    "p99_us": round(row.p99_us, 1),
-                }
-                for row in self.rows
-            ],
-        }
-
-    def text(self) -> str:
-        """Return the table as aligned text."""
-        head = f"{'way in':<14}{'callers':>8}{'records/s':>14}{'x raw':>9}{'p50 us':>11}{'p99 us':>11}"
-        lines = [
-            f"{row.way:<14}{row.callers:>8,}{row.records_per_s:>14,.0f}{row.records_per_s / self.raw_per_s:>9.2f}"
-            f"{row.p50_us:>11,.1f}{row.p99_us:>11,.1f}"
-            for row in self.rows
-        ]
-        system = self.machine.file_system
-        where = "an unknown file system" if system is None else system.type
-        notes = [f"{self.record_bytes} byte values, durability {self.durability}, on {where}"]
-        if system is not None and system.tmpfs:
-            notes.append("tmpfs: sync means nothing here")
-        return "\n".join([*notes, head, *lines])
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.text())}</pre>"
-
-
-def _row(way: str, callers: int, records: int, seconds: float, samples_ns: np.ndarray[Any, Any]) -> BenchRow:
-    histogram = LatencyHistogram.from_samples(samples_ns)
+    `records` says how many there were, where the samples are not of all.
+    """
+    (start_ns, before), (end_ns, after) = marks
+    began, ended, counts = np.concatenate([np.stack(r.samples()) for r in recorders], axis=1)
+    inside = (ended > start_ns) & (ended <= end_ns)
+    histogram = LatencyHistogram.from_samples((ended - began)[inside])
+    frames = after.frames_written - after.marks_written - before.frames_written + before.marks_written
     return BenchRow(
         way=way,
         callers=callers,
-        records=records,
-        seconds=seconds,
+        records=int(counts[inside].sum()) if records is None else records,
+        seconds=(end_ns - start_ns) / 1e9,
         p50_us=histogram.percentile(50) / 1000,
         p99_us=histogram.percentile(99) / 1000,
+        latency_of=latency_of,
+        frames=frames,
+        records_per_frame=(after.records_acked - before.records_acked) / frames if frames else None,
     )
 
 
-def _raw(folder: str, seconds: float) -> BenchRow:
-    baseline = raw_baseline(folder, block_bytes=RAW_BLOCK_BYTES, seconds=seconds)
+def _mark(log: WriteAheadLog) -> tuple[int, LogStatistics]:
+    found = log.statistics()
+    return perf_counter_ns(), found
+
+
+def _raw(folder: str, block_bytes: int, seconds: float) -> BenchRow:
+    baseline = raw_baseline(folder, block_bytes=block_bytes, seconds=max(seconds / 4, RAW_S_MIN))
     latencies = baseline.latencies
     return BenchRow(
         way="raw",
         callers=1,
-        records=int(latencies.count),
-        seconds=latencies.count / baseline.writes_per_s,
+        records=latencies.count,
+        seconds=baseline.duration_s,
         p50_us=latencies.percentile(50) / 1000,
         p99_us=latencies.percentile(99) / 1000,
+        latency_of="a write",
+        raw_per_s=baseline.writes_per_s,
     )
 
 
 def _threads(log: WriteAheadLog, callers: int, value: bytes, seconds: float) -> BenchRow:
     """`append` by threads, each waiting for its acknowledgement before the next."""
-    samples: list[list[int]] = [[] for _ in range(callers)]
-    ready, stop = threading.Barrier(callers + 1), threading.Event()
+    recorders = [ThreadRecorder() for _ in range(callers)]
+    stop, errors = threading.Event(), list[BaseException]()
 
-    def write(mine: list[int]) -> None:
-        ready.wait()
-        while not stop.is_set():
-            began = perf_counter_ns()
-            log.append(value, KEY)
-            mine.append(perf_counter_ns() - began)
+    def write(record: Callable[[int, int], None]) -> None:
+        stopped, append, now = stop.is_set, log.append, perf_counter_ns
+        try:
+            while not stopped():
+                began = now()
+                append(value)
+                record(began, now())
+        except BaseException as error:  # noqa: BLE001 - raised below, by who started the thread
+            errors.append(error)
+            stop.set()
 
-    threads = [threading.Thread(target=write, args=(mine,)) for mine in samples]
-    for thread in threads:
-        thread.start()
-    ready.wait()
-    began = perf_counter()
-    stop.wait(seconds)
-    counted = [len(mine) for mine in samples]
-    took = perf_counter() - began
-    stop.set()
+    threads = [threading.Thread(target=write, args=(r.record,), daemon=True) for r in recorders]
+    try:
+        for thread in threads:
+            thread.start()
+        stop.wait(seconds * WARM_UP_SHARE)
+        start = _mark(log)
+        stop.wait(seconds)
+        end = _mark(log)
+    finally:
+        stop.set()
     for thread in threads:
         thread.join()
-    records = sum(counted)
-    return _row("append", callers, records, took, np.concatenate([np.array(s, np.int64) for s in samples]))
+    if errors:
+        raise errors[0]
+    return _row("append", callers, recorders, (start, end), "a record")
 
 
 def _tasks(log: WriteAheadLog, callers: int, value: bytes, seconds: float) -> BenchRow:
     """`append_async` by tasks of one event loop, which runs on a thread of its own."""
-    samples: list[int] = []
-    took = [0.0]
+    recorder, stop = ThreadRecorder(), threading.Event()
 
-    async def write(until: float) -> None:
-        while perf_counter() < until:
-            began = perf_counter_ns()
-            await log.append_async(value, KEY)
-            samples.append(perf_counter_ns() - began)
+    async def write() -> None:
+        stopped, record, now = stop.is_set, recorder.record, perf_counter_ns
+        while not stopped():
+            began = now()
+            await log.append_async(value)
+            record(began, now())
 
-    async def run() -> None:
-        began = perf_counter()
-        await asyncio.gather(*(write(began + seconds) for _ in range(callers)))
-        took[0] = perf_counter() - began
+    async def measure() -> BenchRow:
+        tasks = [asyncio.create_task(write()) for _ in range(callers)]
+        await asyncio.wait(tasks, timeout=seconds * WARM_UP_SHARE, return_when=asyncio.FIRST_EXCEPTION)
+        start = _mark(log)
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+        end = _mark(log)
+        stop.set()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return _row("append_async", callers, [recorder], (start, end), "a record")
 
+    with ThreadPoolExecutor(1, "walkit-bench") as pool:
+        try:
+            return pool.submit(_run_on_a_loop, measure).result()
+        finally:
+            stop.set()
+
+
+def _run_on_a_loop(measure: Callable[[], Any]) -> BenchRow:
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(run()))
-    thread.start()
-    thread.join()
-    loop.close()
-    return _row("append_async", callers, len(samples), took[0], np.array(samples, np.int64))
+    try:
+        row: BenchRow = loop.run_until_complete(measure())
+        return row
+    finally:
+        loop.close()
 
 
 def _submit(log: WriteAheadLog, value: bytes, seconds: float) -> BenchRow:
-    """`submit` by one thread that does not wait; the latency is that of every 100th ticket."""
-    done: list[int] = []
-    records = 0
-    began = perf_counter()
-    while perf_counter() - began < seconds:
-        for _ in range(99):
-            ticket = log.submit(value, KEY)
-        at = perf_counter_ns()
-        ticket = log.submit(value, KEY)
-        ticket.add_done_callback(lambda _, at=at: done.append(perf_counter_ns() - at))  # type: ignore[misc]
-        records += 100
-    ticket.result()
-    took = perf_counter() - began
-    log.sync()
-    return _row("submit", 1, records, took, np.array(done, np.int64))
+    """`submit` by one thread that never waits for an acknowledgement, until the last one is there."""
+    recorder, submit, now = ThreadRecorder(), log.submit, perf_counter_ns
+
+    def told_of(at_ns: int) -> Callable[[object], None]:
+        # Callbacks run on one thread: it alone records.
+        return lambda _: recorder.record(at_ns, now())
+
+    def some(until: float) -> int:
+        count = 0
+        while perf_counter() < until:
+            for _ in range(SUBMITS_PER_SAMPLE - 1):
+                submit(value)
+            at_ns = now()
+            submit(value).add_done_callback(told_of(at_ns))
+            count += SUBMITS_PER_SAMPLE
+        told = threading.Event()
+        last = submit(value)
+        last.add_done_callback(lambda _: told.set())
+        last.result()
+        told.wait()
+        return count + 1
+
+    some(perf_counter() + seconds * WARM_UP_SHARE)
+    start = _mark(log)
+    records = some(perf_counter() + seconds)
+    end = _mark(log)
+    what = f"every {SUBMITS_PER_SAMPLE}th record, to its callback: mostly its time in the queue"
+    return _row("submit", 1, [recorder], (start, end), what, records)
 
 
 def _many(log: WriteAheadLog, value: bytes, seconds: float) -> BenchRow:
-    """`append_many` by one thread, 100,000 records a call; the latency is that of a call."""
-    values = [value] * 100_000
-    samples: list[int] = []
-    began = perf_counter()
-    while perf_counter() - began < seconds:
-        at = perf_counter_ns()
+    """`append_many` by one thread, whole calls."""
+    values, recorder = [value] * RECORDS_PER_CALL, ThreadRecorder()
+    log.append_many(values)
+    start = _mark(log)
+    until = perf_counter() + seconds
+    while perf_counter() < until:
+        began = perf_counter_ns()
         log.append_many(values)
-        samples.append(perf_counter_ns() - at)
-    took = perf_counter() - began
-    return _row("append_many", 1, len(samples) * len(values), took, np.array(samples, np.int64))
+        recorder.record(began, perf_counter_ns(), len(values))
+    end = _mark(log)
+    return _row("append_many", 1, [recorder], (start, end), f"a call with {len(values):,} records")
+
+
+def _check(writers: list[int], tasks: list[int], record_bytes: int, seconds: float, path: str | None) -> None:
+    for name, counts in (("writers", writers), ("tasks", tasks)):
+        if any(count < 1 for count in counts):
+            raise OptionsError(f"{name}={counts}: whole numbers from 1 on", option=name, wanted=counts)
+    if record_bytes < 1:
+        raise OptionsError(
+            f"record_bytes={record_bytes}: at least 1", option="record_bytes", wanted=record_bytes
+        )
+    if not seconds > 0:
+        raise OptionsError(f"seconds={seconds}: more than 0", option="seconds", wanted=seconds)
+    if path is not None and not os.path.isdir(path):
+        raise OptionsError(
+            f"{path} is not a folder; give one on the device to measure", option="path", wanted=path
+        )
 
 
 def bench_write(
@@ -217,35 +230,68 @@ def bench_write(
     record_bytes: int = 100,
     seconds: float = 2.0,
     path: str | None = None,
-    durability: str = "sync",
+    durability: Literal["sync", "interval", "none"] = "sync",
     progress: bool = True,
 ) -> BenchReport:
-    """Measure every way in, one after the other, each on a fresh log, with the raw loop between them.
+    """Measure every way in, one after the other, each on a fresh log, with the raw loop before, between and after.
 
-    `path` is a folder on the device to measure (default: the folder for temporary files); nothing is left in it.
-    Compare rows of one report with each other, not with another report: machines drift.
+    `path` is a folder on the device to measure (default: the folder for temporary files); nothing is left in it. Each
+    way takes `seconds`, and some before them that do not count. Compare rows of one report with each other, not with
+    another report: machines drift. Raises OptionsError, and what the log raises.
     """
-    folder = tempfile.mkdtemp(prefix="walkit-bench-", dir=path)
+    _check(writers, tasks, record_bytes, seconds, path)
+    options = LogOptions(durability=durability)
     value = os.urandom(record_bytes)
-    options = LogOptions(durability=durability)  # type: ignore[arg-type]
     ways: list[Callable[[WriteAheadLog], BenchRow]] = [
-        *(lambda log, n=n: _threads(log, n, value, seconds) for n in writers),  # type: ignore[misc]
-        *(lambda log, n=n: _tasks(log, n, value, seconds) for n in tasks),  # type: ignore[misc]
+        *(_with(_threads, n, value, seconds) for n in writers),
+        *(_with(_tasks, n, value, seconds) for n in tasks),
         lambda log: _submit(log, value, seconds),
         lambda log: _many(log, value, seconds),
     ]
-    rows = []
+    folder = tempfile.mkdtemp(prefix="walkit-bench-", dir=path)
     try:
-        for index, way in enumerate(tqdm(ways, desc="bench write", disable=not progress)):
-            rows.append(_raw(folder, max(seconds / 4, 0.2)))
-            with open_log(os.path.join(folder, f"log-{index}"), "x", options) as log:
-                log.append(value, KEY)
-                rows.append(way(log))
-            shutil.rmtree(os.path.join(folder, f"log-{index}"))
-        rows.append(_raw(folder, max(seconds / 4, 0.2)))
         machine = MachineFacts.here(folder)
+        block_bytes = _frame_bytes(os.path.join(folder, "one"), options, value)
+        rows = [_raw(folder, block_bytes, seconds)]
+        with progress_bar("bench write", len(ways), unit="ways", show=progress) as bar:
+            for way in ways:
+                row = _measure(os.path.join(folder, "log"), options, value, way)
+                after = _raw(folder, block_bytes, seconds)
+                raw_per_s = (rows[-1].raw_per_s + after.raw_per_s) / 2
+                rows += [replace(row, raw_per_s=raw_per_s), after]
+                bar.update(1)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return BenchReport(
-        record_bytes=record_bytes, durability=durability, location=folder, machine=machine, rows=tuple(rows)
+        record_bytes=record_bytes,
+        durability=durability,
+        location=os.path.dirname(folder),
+        raw_block_bytes=block_bytes,
+        machine=machine,
+        rows=tuple(rows),
     )
+
+
+def _with(
+    way: Callable[[WriteAheadLog, int, bytes, float], BenchRow], callers: int, value: bytes, seconds: float
+) -> Callable[[WriteAheadLog], BenchRow]:
+    return lambda log: way(log, callers, value, seconds)
+
+
+def _measure(
+    path: str, options: LogOptions, value: bytes, way: Callable[[WriteAheadLog], BenchRow]
+) -> BenchRow:
+    with open_log(path, "x", options) as log:
+        log.append(value)  # makes the first segment
+        row = way(log)
+    shutil.rmtree(path)
+    return row
+
+
+def _frame_bytes(path: str, options: LogOptions, value: bytes) -> int:
+    """Return the bytes of a frame with one record."""
+    with open_log(path, "x", options) as log:
+        log.append(value)
+        size = log.statistics().frame_bytes
+    shutil.rmtree(path)
+    return size

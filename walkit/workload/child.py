@@ -16,11 +16,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter_ns
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 
@@ -248,7 +248,8 @@ class ChildWriter:
         """Kill the child if it is still there, and free what it used. Closing twice does nothing."""
         process = self._process
         if process is not None:
-            process.kill()
+            if process.poll() is None:
+                self.kill()
             process.wait()
             if self._reader is not None:
                 self._reader.join()
@@ -258,7 +259,7 @@ class ChildWriter:
         if self._words is not None:
             self._words.close()
 
-    def __enter__(self) -> ChildWriter:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -278,10 +279,11 @@ class ChildWriter:
         how = f"exit status {returncode}"
         if returncode < 0:
             how = f"signal {-returncode}, which this process did not send"
-        assert self._words is not None
-        size = self._words.seek(0, os.SEEK_END)
-        self._words.seek(max(size - LAST_WORDS_BYTES, 0))
-        output = self._words.read().decode("utf-8", "replace").strip()
+        output = ""
+        if self._words is not None and not self._words.closed:
+            size = self._words.seek(0, os.SEEK_END)
+            self._words.seek(max(size - LAST_WORDS_BYTES, 0))
+            output = self._words.read().decode("utf-8", "replace").strip()
         return ChildWriterError(f"the child writer ended with {how}", returncode=returncode, output=output)
 
 

@@ -150,8 +150,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Drive operations into the Store at PATH, telling standard output about it in JSON lines."""
     parser = argparse.ArgumentParser(prog="python -m walkit.workload", description=main.__doc__)
     parser.add_argument("path", metavar="PATH")
-    parser.add_argument("--operations", type=int, default=400_000, help="of the flights (default: %(default)s)")
-    parser.add_argument("--operations-on-stdin", action="store_true", help="read them, as a parent sends them")
+    parser.add_argument(
+        "--operations", type=int, default=400_000, help="of the flights (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--operations-on-stdin", action="store_true", help="read them, as a parent sends them"
+    )
     parser.add_argument("--writers", type=int, default=64, help="threads that write (default: %(default)s)")
     parser.add_argument("--options", type=options_from, default=LogOptions(), help="LogOptions as JSON")
     given = parser.parse_args(arguments)

@@ -41,7 +41,9 @@ class Workload:
         for option in ("operations", "writers"):
             value = getattr(self, option)
             if type(value) is not int or value < 1:
-                raise OptionsError(f"{option}={value!r}: a whole number from 1 on", option=option, wanted=value)
+                raise OptionsError(
+                    f"{option}={value!r}: a whole number from 1 on", option=option, wanted=value
+                )
         if not self.name:
             object.__setattr__(self, "name", "flights" if self.source is None else "operations")
 
@@ -117,7 +119,9 @@ class Writers:
         """Wait for the writers to end; False after `timeout` seconds."""
         deadline = None if timeout is None else monotonic() + timeout
         for thread in self._threads:
-            if thread.is_alive():  # not so for one that an interrupted start() never made: joining it would raise
+            if (
+                thread.is_alive()
+            ):  # not so for one that an interrupted start() never made: joining it would raise
                 thread.join(None if deadline is None else max(deadline - monotonic(), 0))
                 if thread.is_alive():
                     return False

@@ -1,0 +1,261 @@
+"""Many records in one call: lists, generators and Arrow columns, cut into frames; and what an error says of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import walkit
+from tests.commit.places import GUARD_S, Task, until
+from tests.log.logs import SEGMENTS, faulty_log, headers, lsns, memory_log, reopened, tiny, values
+from walkit.errors import (
+    CommitFailedError,
+    LogClosedError,
+    LogFullError,
+    LogPoisonedError,
+    OptionsError,
+    RecordTypeError,
+)
+from walkit.format.body import COLUMN_BYTES_PER_RECORD
+from walkit.log.wal import MANY_FRAME_BYTES
+
+
+@pytest.fixture
+def log() -> Iterator[walkit.WriteAheadLog]:
+    """An empty log in memory, with small frames and segments."""
+    with memory_log() as made:
+        yield made
+
+
+PLAIN = [b"a", b"", b"ccc"]
+HOLED = [b"a", None, b"", None]
+
+COLUMNS: dict[str, tuple[Any, list[bytes | None]]] = {
+    "list": (PLAIN, PLAIN),
+    "tuple": (tuple(PLAIN), PLAIN),
+    "list with None": (HOLED, HOLED),
+    "only None": ([None, None], [None, None]),
+    "generator": ((bytes(n) for n in range(3)), [b"", b"\0", b"\0\0"]),
+    "bytearrays": ([bytearray(b"x"), memoryview(b"yz")], [b"x", b"yz"]),
+    "rows of numpy": (np.frombuffer(b"abcdef", np.uint8).reshape(3, 2), [b"ab", b"cd", b"ef"]),
+    "arrow binary": (pa.array(HOLED, pa.binary()), HOLED),
+    "arrow large binary": (pa.array(HOLED, pa.large_binary()), HOLED),
+    "arrow fixed size": (pa.array([b"ab", None, b"cd"], pa.binary(2)), [b"ab", None, b"cd"]),
+    "arrow dictionary": (pa.array([b"q", b"r", b"q"]).dictionary_encode(), [b"q", b"r", b"q"]),
+    "arrow slice": (pa.array([b"0", b"1", None, b"3"], pa.binary()).slice(1, 2), [b"1", None]),
+    "arrow chunks": (pa.chunked_array([[b"1"], [], [None, b"2"]], pa.binary()), [b"1", None, b"2"]),
+    "arrow without rows": (pa.array([], pa.binary()), []),
+    "arrow nulls": (pa.nulls(2, pa.binary()), [None, None]),
+}
+
+
+@pytest.mark.parametrize(("given_values", "expected"), COLUMNS.values(), ids=COLUMNS)
+def test_columns_of_every_kind_are_taken(
+    log: walkit.WriteAheadLog, given_values: Any, expected: list[bytes | None]
+) -> None:
+    """Append each kind of column as values: one LSN for each, in order, absent and empty kept apart."""
+    log.append(b"before")
+    result = log.append_many(given_values)
+    assert (result.first_lsn, result.last_lsn) == (2, 1 + len(expected))
+    assert values(log.read(2)) == expected
+    assert {r.key for r in log.read(2)} <= {None}
+    assert result.next_position == log._engine.core.position
+
+
+@pytest.mark.parametrize(
+    "keys", [HOLED[:3], pa.array(HOLED[:3], pa.binary()), pa.chunked_array([HOLED[:1], HOLED[1:3]])]
+)
+def test_keys_may_be_of_any_kind_too(log: walkit.WriteAheadLog, keys: Any) -> None:
+    """Append values with keys that are partly absent: each pair as it was given, by both ways in."""
+    log.append_many(PLAIN, keys=keys)
+    log.submit_many(pa.array(PLAIN), keys=keys).result()
+    assert [(r.key, r.value) for r in log.read()] == list(zip(HOLED[:3], PLAIN, strict=True)) * 2
+
+
+def test_nothing_gives_an_empty_range(log: walkit.WriteAheadLog) -> None:
+    """Append no records: first LSN is the next one, last the one before it, no frame was written."""
+    log.append(b"1")
+    for result in (log.append_many([]), log.submit_many(iter(())).result(), log.append_many([], keys=[])):
+        assert (result.first_lsn, result.last_lsn, result.position) == (2, 1, result.next_position)
+    assert log.statistics().frames_written == 1
+    assert log.append(b"2").position == result.next_position
+
+
+@pytest.mark.parametrize("keys", [[b"k"], [b"k"] * 4, []])
+def test_keys_and_values_are_of_one_length(log: walkit.WriteAheadLog, keys: list[bytes]) -> None:
+    """Give more or fewer keys than values: refused before anything is written."""
+    for way in (log.append_many, log.submit_many):
+        with pytest.raises(ValueError, match="nothing was written"):
+            way(PLAIN, keys)
+    assert log.appended_lsn == 0
+
+
+@pytest.mark.parametrize("wrong", [["text"], [1], b"bytes themselves", "text", pa.array(["text"]), pa.array([1])])
+def test_wrong_columns_are_refused_whole(log: walkit.WriteAheadLog, wrong: Any) -> None:
+    """Offer columns of other things: RecordTypeError, and nothing of them is written."""
+    for attempt in (lambda: log.append_many(wrong), lambda: log.submit_many(PLAIN[:1], keys=wrong)):
+        with pytest.raises((RecordTypeError, ValueError)):
+            attempt()
+    assert log.appended_lsn == 0
+
+
+def test_more_than_a_frame_and_a_segment_is_cut_and_stays_in_order(log: walkit.WriteAheadLog) -> None:
+    """Append 300 KB in one call to segments of 64 KiB: many frames and segments, one dense range."""
+    records = [b"%04d" % n + bytes(n % 1500) for n in range(400)]
+    log.append(b"before")
+    result = log.append_many(records, keys=[b"k%d" % n for n in range(400)])
+    assert (result.first_lsn, result.last_lsn) == (2, 401)
+    frames = headers(log)
+    assert result.position == frames[1].position and result.next_position == frames[-1].end_position
+    assert len(frames) > 20 and log.statistics().rotations > 3
+    assert values(log.read(2)) == records
+    assert all(f.footprint <= 8192 for f in frames)
+
+
+def test_a_call_makes_frames_of_about_a_megabyte() -> None:
+    """Append 5 MB with large frames allowed: frames near the goal, so that others get their turn between them."""
+    with memory_log(walkit.LogOptions(frame_bytes_max=8 << 20)) as log:
+        log.append_many([bytes(10_000)] * 500)
+        sizes = [h.footprint for h in headers(log)]
+    assert len(sizes) == 5 and all(s <= MANY_FRAME_BYTES for s in sizes)
+
+
+@given(st.lists(st.integers(0, 8192 - 160 - COLUMN_BYTES_PER_RECORD), min_size=1, max_size=60))
+def test_every_cut_is_within_a_frame(sizes: list[int]) -> None:
+    """Append records of random sizes up to the limit: each frame fits, and all come back in order."""
+    with memory_log() as log:
+        records = [n.to_bytes(4, "little")[: min(size, 4)].ljust(size, b"\1") for n, size in enumerate(sizes)]
+        log.append_many(records)
+        assert values(log.read()) == records
+        assert max(h.footprint for h in headers(log)) <= 8192
+
+
+def test_others_may_stand_between_and_each_ticket_knows_its_own(log: walkit.WriteAheadLog) -> None:
+    """Append large lists on two threads at once: dense LSNs overall, each call's records in their order."""
+    tasks = [Task(log.append_many, [b"%d:%d" % (who, n) + bytes(900) for n in range(100)]) for who in range(2)]
+    results = [task.result() for task in tasks]
+    got = values(log.read())
+    assert len(got) == 200
+    for who, result in enumerate(results):
+        mine = [(lsn, v) for lsn, v in enumerate(got, 1) if v is not None and v.startswith(b"%d:" % who)]
+        assert [int(v[2:].split(b"\0")[0]) for _, v in mine] == list(range(100))
+        assert (mine[0][0], mine[-1][0]) == (result.first_lsn, result.last_lsn)
+
+
+def test_one_ticket_for_all(log: walkit.WriteAheadLog) -> None:
+    """Submit a list of several frames: one ticket, done when the last of them is, with one callback."""
+    called = threading.Event()
+    ticket = log.submit_many([bytes(1000)] * 50)
+    ticket.add_done_callback(lambda t: called.set() if t is ticket and t.done() else None)
+    assert ticket.result(GUARD_S).last_lsn == 50
+    assert ticket.done() and ticket.exception() is None and ticket.acknowledged == 50
+    assert called.wait(GUARD_S)
+    again = threading.Event()
+    log.submit_many([]).add_done_callback(lambda _: again.set())
+    assert again.is_set()
+
+
+def test_an_error_carries_the_acknowledged_prefix() -> None:
+    """Fail the third of many frames: the error counts the records of this call in the frames before it."""
+    storage, log = faulty_log()
+    storage.fail("synced_write", SEGMENTS, nth=3)
+    with pytest.raises(CommitFailedError) as failed:
+        log.append_many([bytes(3000)] * 10)
+    assert (failed.value.acknowledged_prefix, failed.value.acked_lsn) == (4, 5)
+    assert failed.value.outcome == "unknown"
+    with pytest.raises(LogPoisonedError) as poisoned:
+        log.append_many([b"x"])
+    assert poisoned.value.acknowledged_prefix == 0
+    log.close()
+    assert len(reopened(storage.inner)) >= 5
+
+
+def test_the_prefix_is_right_where_the_log_closes_in_the_midst() -> None:
+    """Close while a long call waits for room: what was queued is written, the error says how much that was."""
+    storage, log = faulty_log(queue_bytes_max=9000)
+    hang = storage.hang("synced_write", SEGMENTS)
+    call = Task(log.append_many, [bytes(3000)] * 40)
+    assert hang.entered.wait(GUARD_S)
+    until(lambda: log.statistics().queue_records > 0)
+    closing = Task(log.close)
+    until(lambda: log.closed)
+    hang.release()
+    closing.result()
+    error = call.join().error
+    assert isinstance(error, LogClosedError)
+    assert error.acknowledged_prefix == len(reopened(storage.inner)) - 1 > 0
+
+
+def test_a_long_call_waits_for_room_also_where_a_full_queue_raises() -> None:
+    """Append ten times what the queue holds with on_full="raise": the call's own records never make it fail."""
+    with memory_log(tiny(queue_bytes_max=9000, on_full="raise")) as log:
+        assert log.append_many([bytes(3000)] * 60).last_lsn == 60
+
+
+def test_a_queue_that_is_full_before_the_call_refuses_all_of_it() -> None:
+    """Fill the queue behind a hung write: nothing of the call is queued, and it can be made again."""
+    storage, log = faulty_log(queue_bytes_max=9000, on_full="raise")
+    hang = storage.hang("synced_write", SEGMENTS)
+    first = log.submit(b"hangs")
+    assert hang.entered.wait(GUARD_S)
+    filling = log.submit(bytes(7000))
+    for way in (log.append_many, log.submit_many):
+        with pytest.raises(LogFullError) as full:
+            way([bytes(3000)] * 5)
+        assert (full.value.reason, full.value.limit_bytes) == ("queue", 9000)
+    hang.release()
+    assert (first.result().last_lsn, filling.result().last_lsn) == (2, 3)
+    assert log.append_many([bytes(3000)] * 5).first_lsn == 4
+    log.close()
+
+
+def test_a_queue_that_fills_in_the_midst_is_told_by_the_ticket() -> None:
+    """Submit more than the queue holds with on_full="raise": what was queued is written, the ticket has the error."""
+    storage, log = faulty_log(queue_bytes_max=9000, on_full="raise")
+    hang = storage.hang("synced_write", SEGMENTS)
+    log.submit(b"hangs")
+    assert hang.entered.wait(GUARD_S)
+    ticket = log.submit_many([bytes(3000)] * 10)
+    called: list[Any] = []
+    ticket.add_done_callback(called.append)
+    assert called == []
+    hang.release()
+    with pytest.raises(LogFullError) as full:
+        ticket.result(GUARD_S)
+    assert vars(full.value)["acknowledged_prefix"] == ticket.acknowledged == log.acked_lsn - 2 > 0
+    until(lambda: called == [ticket])
+    log.close()
+
+
+def test_a_closed_log_refuses_also_what_is_empty() -> None:
+    """Append nothing to a closed log: LogClosedError as for anything else."""
+    log = memory_log()
+    log.close()
+    for way in (log.append_many, log.submit_many):
+        with pytest.raises(LogClosedError):
+            way([])
+    with pytest.raises(OptionsError):
+        walkit.LogOptions(queue_bytes_max=1)
+
+
+def test_a_transaction_is_never_cut_by_a_long_call(log: walkit.WriteAheadLog) -> None:
+    """Run transactions beside a long append_many: each one's records stay together in one frame."""
+    call = Task(log.append_many, [bytes(700)] * 300)
+    spans = []
+    for n in range(20):
+        with log.transaction() as transaction:
+            for _ in range(5):
+                transaction.put(b"t%d" % n, bytes(100))
+        assert transaction.result is not None
+        spans.append((transaction.result.first_lsn, transaction.result.last_lsn))
+    call.result()
+    frames = [(h.first_lsn, h.last_lsn) for h in headers(log)]
+    assert all(any(f <= first and last <= l for f, l in frames) for first, last in spans)
+    assert lsns(log.read()) == list(range(1, 401))
