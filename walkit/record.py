@@ -89,9 +89,9 @@ def to_datetime(microseconds: int | None) -> datetime | None:
     return EPOCH + timedelta(microseconds=microseconds)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
-    """Records in LSN order as columns of Python objects: what a state machine applies.
+    """Records in LSN order as columns of Python objects: what a state machine applies. Nobody changes it once made.
 
     `lsns` is a range for dense records, else a list. A column that is None is absent for every record; `kinds` may be
     one int for all. `timestamps` are microseconds since 1970.

@@ -67,7 +67,7 @@ class Store(KeyedSurface):
         self._restore()
         self._replay(progress)
         # The log's threads know the follower, and not the Store: one that is dropped can close itself.
-        self._follower = Follower(self._table.apply, log.acked_lsn)
+        self._follower = Follower(self._table, log.acked_lsn)
         self._frames = self._follower.frames
         self._core.sinks = (*self._core.sinks, self._follower.feed)
 

@@ -290,7 +290,11 @@ class OrderingCore(Generic[S]):
         for frame in frames:
             frame.error = cause
             frame.state = "failed"
+        return frames, self.refuse()
+
+    def refuse(self) -> list[S]:
+        """Give back all that waits, never to be written: what comes later must not stand where it would have stood."""
         waiting = list(self.pending)
         self.pending = deque()
-        self.pending_bytes = self.pending_records = 0
-        return frames, waiting
+        self.pending_bytes = self.pending_records = self.taken_records = 0
+        return waiting

@@ -113,6 +113,7 @@ class Delivery:
             for observer in observers:
                 if observer in self.observers:
                     self._call(observer, frame)
+        frame.forget()
 
     def _wake_loops(self, waiters: list[LoopWaiter]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[LoopWaiter]] = {}

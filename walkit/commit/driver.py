@@ -26,7 +26,7 @@ from walkit.commit.news import News
 from walkit.commit.place import FramePlace
 from walkit.commit.ticket import Ticket, TicketCallback, gather, new_gate, open_gate
 from walkit.commit.timer import CommitTimer
-from walkit.errors import LogFullError, LogPoisonedError, StorageError, WalkitError
+from walkit.errors import LogClosedError, LogFullError, LogPoisonedError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.frame import prepare_body
 from walkit.format.layout import FRAME_HEADER_BYTES
@@ -159,8 +159,7 @@ class CommitDriver:
 
     def refused(self) -> WalkitError:
         """Return a fresh copy of the error that refuses work now."""
-        assert self.refusal is not None
-        return copy.copy(self.refusal)
+        return LogClosedError() if self.refusal is None else copy.copy(self.refusal)
 
     # -- what tickets ask
 
@@ -236,7 +235,9 @@ class CommitDriver:
             try:
                 self._begin_segment()
             except LogFullError as error:
-                self._release([SealedFrame.refused(group, error)])
+                with self._lock:
+                    waiting = self.core.refuse()
+                self._release([SealedFrame.refused([*group, *waiting], error)])
                 return
         frame = core.seal(
             group, body, self._clock_us(), user_bytes=user_bytes, columns=columns if core.sinks else None
@@ -281,7 +282,7 @@ class CommitDriver:
             if deliver:
                 self.delivery.put(frame)
             else:
-                frame.buffers = []
+                frame.forget()
         if self._timer is not None and self._timer.parked:
             self._timer.wake()
 

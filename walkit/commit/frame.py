@@ -81,6 +81,11 @@ class SealedFrame:
         """Position after the frame: valid for whatever comes next."""
         return self.position + self.footprint
 
+    def forget(self) -> None:
+        """Everybody has been told: let go of bytes and submissions, so that no cycle waits for the collector."""
+        self.buffers = []
+        self.submissions = ()
+
     @classmethod
     def refused(cls, submissions: Sequence[Submission], error: BaseException) -> SealedFrame:
         """Return the frame of a group of which nothing was written; every submission is told `error`."""

@@ -104,6 +104,10 @@ class Ticket:
         frame = self.frame
         return frame is not None and frame.state != "sealed"
 
+    def refused(self) -> bool:
+        """Say whether it is certain by now that nothing of the records is ever written."""
+        return self.frame is not None and self.frame.state == "refused"
+
     def result(self, timeout: float | None = None) -> AppendResult:
         """Wait until the records are acknowledged and return where they are; raise what became of them otherwise.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from walkit.demo.story import Check, DemoResult, run_demo, tell
+from walkit.demo.checks import CHECKS, Check, Evidence, judge
+from walkit.demo.story import DemoResult, run_demo, tell
 
-__all__ = ["Check", "DemoResult", "run_demo", "tell"]
+__all__ = ["CHECKS", "Check", "DemoResult", "Evidence", "judge", "run_demo", "tell"]

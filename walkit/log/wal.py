@@ -154,6 +154,8 @@ class WriteAheadLog(ReadSurface):
         self._refuse_closed()
         tickets: list[ManyTicket] = []
         for ticket in many_tickets(self._driver, self._limit_bytes, values, keys, MANY_FRAME_BYTES):
+            if tickets and tickets[-1].refused():
+                break  # the disk is full: what follows must not be written without what was refused
             try:
                 if not self._driver.enqueue(ticket):
                     self._enqueue_slowly(ticket, wait=wait and bool(tickets))

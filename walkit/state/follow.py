@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
 
 from walkit.commit.frame import SealedFrame
-from walkit.record import Batch
 from walkit.state.columns import batch_of
+from walkit.state.machine import StateMachine
 
 FRAMES_WAITING_MAX = 256
 """Past this many frames that wait, each new one has two old ones applied by the thread that acknowledges it."""
@@ -22,22 +21,25 @@ FRAMES_WAITING_MAX = 256
 class Follower:
     """Applies acknowledged frames to a machine, under one lock. Safe from any thread.
 
+    `applied_lsn` is where the log stood when the machine had all of it: the frames fed begin behind it.
+
     A frame whose application was interrupted (Ctrl-C) is applied again by whoever comes next, so `apply` of the machine
     has to bear that, as the keyed table's does.
     """
 
-    def __init__(self, apply: Callable[[Batch], None], applied_lsn: int) -> None:
+    def __init__(self, machine: StateMachine, applied_lsn: int) -> None:
         self.lock = threading.Lock()
         """Held while the machine changes; hold it to read more than one thing of the machine."""
         self.frames: deque[SealedFrame] = deque()
         """Acknowledged and not applied yet, oldest first."""
         self.applied_lsn = applied_lsn
-        self._apply = apply
+        self._machine = machine
 
     def feed(self, frame: SealedFrame) -> None:
         """Take a frame that is acknowledged: the log's sink. Called in LSN order, by one thread at a time.
 
-        Does next to nothing, unless nobody has asked for the state for `FRAMES_WAITING_MAX` frames.
+        Does next to nothing, unless nobody has asked for the state for `FRAMES_WAITING_MAX` frames. The commit path
+        holds Ctrl-C back meanwhile.
         """
         self.frames.append(frame)
         if len(self.frames) > FRAMES_WAITING_MAX and self.lock.acquire(blocking=False):
@@ -53,12 +55,13 @@ class Follower:
             self.apply_waiting()
 
     def help_along(self) -> None:
-        """Apply what waits, unless another thread is at it. For writers, who want no memory piled up, and no wait."""
-        if self.lock.acquire(blocking=False):
-            try:
+        """Apply what waits, unless another thread is at it. For writers, who want no memory piled up, and no wait.
+
+        (An `acquire` that does not block would be left held by a Ctrl-C that comes right behind it; `with` is not.)
+        """
+        if not self.lock.locked():
+            with self.lock:
                 self.apply_waiting()
-            finally:
-                self.lock.release()
 
     def apply_waiting(self) -> None:
         """Apply what waits; the caller holds the lock."""
@@ -66,10 +69,11 @@ class Follower:
             self._apply_next()
 
     def _apply_next(self) -> None:
-        """Apply the oldest frame; it leaves the queue only afterwards."""
+        """Apply the oldest frame; it leaves the queue only afterwards, so that an interrupt loses nothing."""
         frame = self.frames[0]
-        if frame.last_lsn > self.applied_lsn:
+        if frame.last_lsn > self._machine.applied_lsn:
             assert frame.columns is not None, "a sink is added before the first append"
-            self._apply(batch_of(frame.first_lsn, frame.columns))
+            self._machine.apply(batch_of(frame.first_lsn, frame.columns))
+        if frame.last_lsn > self.applied_lsn:
             self.applied_lsn = frame.last_lsn
         self.frames.popleft()

@@ -8,8 +8,9 @@ from typing import Any, TypeVar, overload
 import pyarrow as pa
 
 from walkit.log.intake import as_bytes
+from walkit.record import Batch
 from walkit.state.follow import Follower
-from walkit.state.table import KeyedTable, table_of
+from walkit.state.table import KeyedTable, checksum_of, table_of
 
 T = TypeVar("T")
 
@@ -69,19 +70,16 @@ class KeyedSurface:
 
     def to_arrow(self) -> pa.Table:
         """Return the state of one moment: key, value, and the LSN of the record that set it; in order of keys."""
-        self._see_acknowledged()
-        with self._follower.lock:
-            image = self._table.snapshot()
-        return table_of(image)
+        return table_of(self._image())
 
     def checksum(self) -> int:
         """Return 64 bits that are equal for equal keys and values, whatever history led to them."""
-        table = KeyedTable()
+        return checksum_of(self._image())
+
+    def _image(self) -> Iterator[Batch]:
         self._see_acknowledged()
         with self._follower.lock:
-            image, lsn = self._table.snapshot(), self._follower.applied_lsn
-        table.restore(image, lsn)
-        return table.checksum()
+            return self._table.snapshot()
 
     def _copy(self) -> dict[bytes, bytes | None]:
         self._see_acknowledged()

@@ -168,16 +168,7 @@ class KeyedTable:
 
     def checksum(self) -> int:
         """Return a hash of live keys and values in order of keys; LSNs are history and not in it. Sorts the keys."""
-        digest = blake2b(len(self._values).to_bytes(8, "little"), digest_size=8)
-        for batch in _image(self._values, self._lsns):
-            assert batch.keys is not None and batch.values is not None
-            keys, values = batch.keys, batch.values
-            lengths = [len(k) for k in keys if k is not None]
-            lengths += [_ABSENT if v is None else len(v) for v in values]
-            digest.update(np.array(lengths, "<i8").tobytes())
-            digest.update(b"".join(k for k in keys if k is not None))
-            digest.update(b"".join(v for v in values if v is not None))
-        return int.from_bytes(digest.digest(), "little")
+        return checksum_of(_image(self._values, self._lsns))
 
     def __repr__(self) -> str:
         return f"<KeyedTable of {len(self):,} keys at LSN {self._applied_lsn}>"
@@ -200,3 +191,19 @@ def table_of(image: Iterable[Batch]) -> pa.Table:
         for b in image
     ]
     return pa.Table.from_batches(batches, TABLE_SCHEMA)
+
+
+def checksum_of(image: Iterable[Batch]) -> int:
+    """Return the checksum of a keyed table from its snapshot."""
+    digest = blake2b(digest_size=8)
+    count = 0
+    for batch in image:
+        assert batch.keys is not None and batch.values is not None
+        lengths = [len(k) for k in batch.keys if k is not None]
+        lengths += [_ABSENT if v is None else len(v) for v in batch.values]
+        digest.update(np.array(lengths, "<i8").tobytes())
+        digest.update(b"".join(k for k in batch.keys if k is not None))
+        digest.update(b"".join(v for v in batch.values if v is not None))
+        count += len(batch)
+    digest.update(count.to_bytes(8, "little"))
+    return int.from_bytes(digest.digest(), "little")

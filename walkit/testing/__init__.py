@@ -1,7 +1,8 @@
-"""Conformance suites, shipped for those who write their own storage. Nothing in walkit imports this room."""
+"""Conformance suites, shipped for those who write a storage or a state machine. Nothing in walkit imports this room."""
 
 from __future__ import annotations
 
+from walkit.testing.state import CountingMachine, StateMachineHooks, StateMachineTests
 from walkit.testing.storage import StorageHooks, StorageTests
 
-__all__ = ["StorageHooks", "StorageTests"]
+__all__ = ["CountingMachine", "StateMachineHooks", "StateMachineTests", "StorageHooks", "StorageTests"]

@@ -1,0 +1,241 @@
+"""Back-pressure: a queue with a bound, timeouts, and a disk that is full."""
+
+from __future__ import annotations
+
+import errno
+import time
+
+import pytest
+
+import walkit
+from tests.commit.places import GUARD_S, Task, until
+from tests.log.logs import SEGMENTS, faulty_log, lsns, reopened, tiny, values
+from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError
+from walkit.storage import FaultyStorage, MemoryStorage
+
+
+def test_a_full_queue_blocks_until_there_is_room() -> None:
+    """Fill the queue behind a hung write: append and submit wait, and go through when it moves."""
+    storage, log = faulty_log(queue_bytes_max=4096)
+    hang = storage.hang("synced_write", SEGMENTS)
+    first = Task(log.append, b"hangs")
+    assert hang.entered.wait(GUARD_S)
+    filling = log.submit(bytes(4000))
+    waiting = [Task(log.append, bytes(500)), Task(lambda: log.submit(bytes(500)).result(GUARD_S))]
+    until(lambda: log._driver._news._waiting == 2, "both to wait for room")
+    assert log.statistics().queue_records == 1
+    hang.release()
+    assert first.result().first_lsn == 2 and filling.result(GUARD_S).first_lsn == 3
+    assert sorted(t.result().first_lsn for t in waiting) == [4, 5]
+    log.close()
+
+
+def test_the_queue_never_holds_more_than_its_limit() -> None:
+    """Append from 16 threads into a queue of 4 KiB: it is never over its limit, and everybody gets through."""
+    storage = FaultyStorage(MemoryStorage())
+    with walkit.open(storage=storage, options=tiny(queue_bytes_max=4096)) as log:
+        storage.delay("synced_write", SEGMENTS, seconds=0.0005)
+        seen: list[int] = []
+
+        def work() -> None:
+            for _ in range(30):
+                log.append(bytes(700))
+                seen.append(log.statistics().queue_bytes)
+
+        for task in [Task(work) for _ in range(16)]:
+            task.result()
+        assert max(seen) <= 4096
+        assert log.acked_lsn == 480
+
+
+def test_on_full_raise_says_so_at_once() -> None:
+    """Fill the queue of a log that raises: append, delete, transaction and submit are refused, nothing is queued."""
+    storage, log = faulty_log(queue_bytes_max=4096, on_full="raise")
+    hang = storage.hang("synced_write", SEGMENTS)
+    first = Task(log.append, b"hangs")
+    assert hang.entered.wait(GUARD_S)
+    filling = log.submit(bytes(4000))
+
+    def transact() -> None:
+        with log.transaction() as tx:
+            tx.put(b"k", bytes(500))
+
+    for attempt in (
+        lambda: log.append(bytes(500)),
+        lambda: log.append(bytes(500), timeout=5),
+        lambda: log.delete(bytes(500)),
+        lambda: log.submit(bytes(500)),
+        transact,
+    ):
+        with pytest.raises(LogFullError) as full:
+            attempt()
+        assert (full.value.reason, full.value.limit_bytes) == ("queue", 4096)
+    hang.release()
+    assert (first.result().first_lsn, filling.result(GUARD_S).first_lsn) == (2, 3)
+    assert log.append(bytes(500)).first_lsn == 4
+    log.close()
+
+
+def test_a_timeout_before_the_write_writes_nothing() -> None:
+    """Append with a timeout behind a hung write: TimeoutError, and the record is never written."""
+    storage, log = faulty_log()
+    hang = storage.hang("synced_write", SEGMENTS)
+    first = Task(log.append, b"hangs")
+    assert hang.entered.wait(GUARD_S)
+    for timeout in (0.02, 0, -1):
+        with pytest.raises(TimeoutError, match="nothing of it was written"):
+            log.append(b"too late", timeout=timeout)
+    assert log.statistics().queue_bytes == 0
+    hang.release()
+    first.result()
+    assert log.append(b"after", timeout=GUARD_S).first_lsn == 3
+    assert values(log.read()) == [b"first", b"hangs", b"after"]
+    log.close()
+
+
+def test_a_timeout_during_the_write_leaves_the_outcome_unknown() -> None:
+    """Let the time run out while the record is being written: CommitFailedError, and here it survives."""
+    storage, log = faulty_log()
+    hang = storage.hang("synced_write", SEGMENTS)
+    with pytest.raises(CommitFailedError, match="under way") as failed:
+        log.append(b"being written", timeout=0.05)
+    assert (failed.value.outcome, failed.value.acked_lsn) == ("unknown", 1)
+    hang.release()
+    assert log.append(b"after").first_lsn == 3
+    assert values(log.read()) == [b"first", b"being written", b"after"]
+    log.close()
+
+
+def test_a_timeout_without_room_writes_nothing() -> None:
+    """Let the time run out while waiting for room: LogFullError in time, and nothing is queued."""
+    storage, log = faulty_log(queue_bytes_max=4096)
+    hang = storage.hang("synced_write", SEGMENTS)
+    first = Task(log.append, b"hangs")
+    assert hang.entered.wait(GUARD_S)
+    filling = log.submit(bytes(4000))
+    begun = time.monotonic()
+    with pytest.raises(LogFullError, match="nothing was written"):
+        log.append(bytes(500), timeout=0.05)
+    assert time.monotonic() - begun < GUARD_S / 2
+    hang.release()
+    assert (first.result().first_lsn, filling.result(GUARD_S).first_lsn) == (2, 3)
+    log.close()
+
+
+def test_an_answer_in_the_last_moment_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the write end between the timeout and the withdrawal: the record is acknowledged, so that is the result."""
+    storage, log = faulty_log()
+    hang = storage.hang("synced_write", SEGMENTS)
+    withdraw = log._driver.withdraw
+
+    def late(ticket: walkit.commit.ticket.Ticket) -> bool:
+        hang.release()
+        until(ticket.done)
+        return withdraw(ticket)
+
+    monkeypatch.setattr(log._driver, "withdraw", late)
+    assert log.append(b"just in time", timeout=0.05).first_lsn == 2
+    log.close()
+
+
+def test_a_timeout_that_is_not_needed_changes_nothing() -> None:
+    """Append with a generous timeout on a quiet log: the same result as without."""
+    _, log = faulty_log()
+    assert [log.append(b"x", timeout=GUARD_S).first_lsn for _ in range(5)] == [2, 3, 4, 5, 6]
+    log.close()
+
+
+def test_room_is_waited_for_until_the_log_is_closed() -> None:
+    """Close while callers wait for room: what is queued is written, the callers are told LogClosedError."""
+    storage, log = faulty_log(queue_bytes_max=4096)
+    hang = storage.hang("synced_write", SEGMENTS)
+    first = Task(log.append, b"hangs")
+    assert hang.entered.wait(GUARD_S)
+    filling = log.submit(bytes(4000))
+    waiting = [Task(log.append, bytes(500)) for _ in range(3)]
+    until(lambda: log._driver._news._waiting == 3, "three to wait for room")
+    closing = Task(log.close)
+    until(lambda: log.closed)
+    hang.release()
+    closing.result()
+    assert (first.result().first_lsn, filling.result(0).first_lsn) == (2, 3)
+    assert [type(t.join().error) for t in waiting] == [LogClosedError] * 3
+    assert lsns(reopened(storage.inner)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("operation", ["create", "allocate", "synced_write"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_no_poison(operation: walkit.storage.faults.OperationName, code: int) -> None:
+    """Refuse space for a new segment: LogFullError(reason="disk"), no LSN lost, and it works again with room."""
+    events: list[str] = []
+    storage = FaultyStorage(MemoryStorage())
+    log = walkit.open(storage=storage, options=tiny(), events=lambda name, _: events.append(name))
+    full = storage.fail(operation, SEGMENTS, errno=code, times=None)
+    for way in (lambda: log.append(b"1"), lambda: log.submit(b"2").result(GUARD_S)):
+        with pytest.raises(LogFullError, match="no room on the disk") as caught:
+            way()
+        assert caught.value.reason == "disk"
+    assert (log.appended_lsn, log.statistics().poisoned) == (0, 0)
+    assert "walkit.segment.full" in events and "walkit.log.poison" not in events
+    assert not [n for n in storage.names() if n.endswith(".segment")], "a segment that was not made stays behind"
+    full.cancel()
+    assert log.append(b"room").first_lsn == 1
+    log.close()
+    assert values(reopened(storage.inner)) == [b"room"]
+
+
+def test_a_disk_that_fills_up_in_the_midst_keeps_what_was_acknowledged() -> None:
+    """Fill the disk after some segments: appends fail until there is room, LSNs go on densely, nothing is lost."""
+    storage, log = faulty_log()
+    log.append_many([bytes(3000)] * 60)
+    full = storage.fail("allocate", SEGMENTS, errno=errno.ENOSPC, times=None)
+    acknowledged = log.acked_lsn
+    refused = 0
+    while refused < 3:
+        try:
+            acknowledged = log.append(bytes(3000)).last_lsn
+        except LogFullError as error:
+            assert error.reason == "disk"
+            refused += 1
+    assert log.acked_lsn == log.appended_lsn == acknowledged
+    full.cancel()
+    assert log.append(b"room").first_lsn == acknowledged + 1
+    log.close()
+    assert lsns(reopened(storage.inner)) == list(range(1, acknowledged + 2))
+
+
+def test_a_disk_that_is_full_for_the_manifest_is_the_same() -> None:
+    """Refuse the manifest that names a new segment: LogFullError, and appends go on once there is room."""
+    storage = FaultyStorage(MemoryStorage())
+    log = walkit.open(storage=storage, options=tiny())
+    full = storage.fail("write", "manifest*", errno=errno.ENOSPC, times=None)
+    with pytest.raises(LogFullError):
+        log.append(b"1")
+    full.cancel()
+    assert log.append(b"2").first_lsn == 1
+    log.close()
+    assert values(reopened(storage.inner)) == [b"2"]
+
+
+def test_append_many_on_a_full_disk_says_how_far_it_came() -> None:
+    """Fill the disk while a long call runs: LogFullError with the acknowledged prefix, which is what is there."""
+    storage, log = faulty_log()
+    storage.fail("allocate", SEGMENTS, errno=errno.ENOSPC, times=None)
+    with pytest.raises(LogFullError) as full:
+        log.append_many([bytes(3000)] * 200)
+    prefix = vars(full.value)["acknowledged_prefix"]
+    assert 0 < prefix == log.acked_lsn - 1
+    storage.clear()
+    log.close()
+    assert len(reopened(storage.inner)) == prefix + 1
+
+
+def test_an_error_while_making_a_segment_that_is_not_about_room_poisons() -> None:
+    """Fail the making of a segment with an I/O error: the log is poisoned, and nothing was written."""
+    storage = FaultyStorage(MemoryStorage())
+    log = walkit.open(storage=storage, options=tiny())
+    storage.fail("allocate", SEGMENTS)
+    with pytest.raises(LogPoisonedError):
+        log.append(b"1")
+    log.close()
+    assert reopened(storage.inner) == []
