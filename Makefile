@@ -8,7 +8,7 @@ export PYTHON
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check pytest bench format lock clean
+.PHONY: help setup demo test check pytest bench format lock golden clean
 
 help: ## say what there is to run
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | while IFS='	' read -r name text; do printf '  make %-7s %s\n' "$$name" "$$text"; done
@@ -39,6 +39,9 @@ format: setup ## let ruff mend what it can
 
 lock: setup ## make requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest versions
 	@sh scripts/lock.sh $(if $(UPGRADE),--upgrade)
+
+golden: setup ## make data/golden and the example in FORMAT.md anew, after a change of the format
+	$(VENV)/python scripts/make_golden.py
 
 clean: ## remove .venv and every cache
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

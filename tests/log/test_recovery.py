@@ -384,6 +384,18 @@ def test_a_new_log_forgets_the_cell_of_one_that_was_removed_by_hand() -> None:
     assert recovered_rows(storage) == [(1, None, b"new")]
 
 
+def test_a_torn_value_that_holds_a_frame_of_a_newer_format_is_cut() -> None:
+    """Tear a tail whose value holds, at a boundary, a right frame header of version 9: a cut, not a version error."""
+    live = Live(records=3)
+    end = SEGMENT_HEADER_BYTES + live.results[2].next_position
+    newer = bytearray(_contents(live.image, live.segment())[live.offset(1) : live.offset(1) + 96])
+    newer[4] = 9
+    newer[92:96] = crc32c(bytes(newer[:92])).to_bytes(4, "little")
+    live.patch(live.segment(), end, b"torn".ljust(128, b"!") + bytes(newer))
+    with log_of(live.image) as log:
+        assert log.acked_lsn == 3 and len(log.recovery.cuts) == 1
+
+
 def test_absolute_refuses_a_torn_tail_that_prefix_cuts() -> None:
     """Open the same torn log under both policies; absolute leaves it as it is, so that prefix can still cut it."""
     image, appended = dirty_image()

@@ -165,43 +165,35 @@ class OrderingCore(Generic[S]):
         columns: Columns | None = None,
     ) -> SealedFrame:
         """Give the group its LSNs, position and chain, and the promise known now. The segment must have room."""
-        footprint = body.footprint(self.alignment)
-        assert not self.needs_segment(footprint), "a frame never leaves its segment"
         first_lsn = self.appended_lsn + 1
         promise = self.durable_position
-        buffers, _, header_crc = seal_frame(
+        position, count = self.position, body.count
+        buffers, footprint, header_crc = seal_frame(
             body,
             self.identity,
-            position=self.position,
+            position=position,
             first_lsn=first_lsn,
             durable_position=promise,
             chain=self.chain,
             sealed_us=now_us,
             alignment=self.alignment,
         )
+        assert position + footprint <= self.segment_end, "a frame never leaves its segment"
         frame = SealedFrame(
-            group,
-            first_lsn=first_lsn,
-            count=body.count,
-            position=self.position,
-            footprint=footprint,
-            header_crc=header_crc,
-            buffers=buffers,
-            user_bytes=user_bytes,
-            columns=columns,
+            group, first_lsn, count, position, footprint, header_crc, buffers, user_bytes, columns
         )
         lsn = first_lsn
         for submission in group:
             submission.first_lsn = lsn
             submission.frame = frame
             lsn += submission.count
-        assert lsn == first_lsn + body.count
-        self.appended_lsn += body.count
+        assert lsn == first_lsn + count
+        self.appended_lsn = lsn - 1
         self.taken_records = 0
-        self.position += footprint
+        self.position = position + footprint
         self.chain = header_crc
         self.promised_position = promise
-        if body.count:
+        if count:
             self.record_end_position = self.position
         self.sealed_at_us = now_us
         if self.written_position == self.durable_position and not self.in_flight:
@@ -285,7 +277,9 @@ class OrderingCore(Generic[S]):
         if self.failure is None:
             self.failure = cause
         frames: list[SealedFrame] = []
-        while self.in_flight:  # one by one: a leader may be sealing a frame just now, which is failed the next time
+        while (
+            self.in_flight
+        ):  # one by one: a leader may be sealing a frame just now, which is failed the next time
             frames.append(self.in_flight.popleft())
         for frame in frames:
             frame.error = cause

@@ -28,26 +28,14 @@ class SealedFrame:
     frame of state "refused", without LSNs. Everything but `state` and `error` stays as it is.
     """
 
-    __slots__ = (
-        "buffers",
-        "columns",
-        "count",
-        "durable",
-        "error",
-        "first_lsn",
-        "footprint",
-        "header_crc",
-        "position",
-        "state",
-        "submissions",
-        "user_bytes",
-        "written",
-    )
+    state = "sealed"
+    error: BaseException | None = None
+    written = False
+    durable = False
 
     def __init__(
         self,
         submissions: Sequence[Submission],
-        *,
         first_lsn: int,
         count: int,
         position: int,
@@ -66,20 +54,10 @@ class SealedFrame:
         self.buffers = buffers
         self.user_bytes = user_bytes
         self.columns = columns
-        self.state = "sealed"
-        self.error: BaseException | None = None
-        self.written = False
-        self.durable = False
-
-    @property
-    def last_lsn(self) -> int:
+        self.last_lsn = first_lsn + count - 1
         """LSN of the last record; first_lsn - 1 for a mark."""
-        return self.first_lsn + self.count - 1
-
-    @property
-    def next_position(self) -> int:
+        self.next_position = position + footprint
         """Position after the frame: valid for whatever comes next."""
-        return self.position + self.footprint
 
     def forget(self) -> None:
         """Everybody has been told: let go of bytes and submissions, so that no cycle waits for the collector."""
@@ -89,17 +67,7 @@ class SealedFrame:
     @classmethod
     def refused(cls, submissions: Sequence[Submission], error: BaseException) -> SealedFrame:
         """Return the frame of a group of which nothing was written; every submission is told `error`."""
-        frame = cls(
-            submissions,
-            first_lsn=0,
-            count=0,
-            position=-1,
-            footprint=0,
-            header_crc=0,
-            buffers=[],
-            user_bytes=0,
-            columns=None,
-        )
+        frame = cls(submissions, 0, 0, -1, 0, 0, [], 0, None)
         frame.error = error
         frame.state = "refused"
         for submission in submissions:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import copy
 from _thread import allocate_lock
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from walkit.commit.frame import SealedFrame
@@ -201,11 +201,11 @@ def open_gate(gate: Any) -> None:
         return
 
 
-def gather(tickets: Iterable[Ticket]) -> tuple[Columns, int]:
+def gather(tickets: Sequence[Ticket]) -> tuple[Columns, int]:
     """Return (the columns of a frame, its user bytes) from the tickets that share it, in their order."""
+    if len(tickets) == 1:
+        return _gather_one(tickets[0])
     tickets = list(tickets)
-    if len(tickets) == 1 and (only := tickets[0]).columns is not None:
-        return only.columns, only.size_bytes - COLUMN_BYTES_PER_RECORD * only.count
     if not [t for t in tickets if t.columns is not None]:
         return _gather_singles(tickets)
     kinds: list[int] = []
@@ -232,13 +232,20 @@ def _or_empty(items: Sequence[bytes] | None, count: int) -> Sequence[bytes]:
     return [b""] * count if items is None else items
 
 
+def _gather_one(ticket: Ticket) -> tuple[Columns, int]:
+    columns, kind = ticket.columns, ticket.kind
+    if columns is None:
+        columns = Columns(
+            1,
+            kind,
+            (ticket.key,) if kind & HAS_KEY else None,
+            (ticket.value,) if kind & HAS_VALUE else None,
+            (ticket.timestamp,) if kind & HAS_TIMESTAMP else None,
+        )
+    return columns, ticket.size_bytes - COLUMN_BYTES_PER_RECORD * ticket.count
+
+
 def _gather_singles(tickets: list[Ticket]) -> tuple[Columns, int]:
-    if len(tickets) == 1:
-        t = tickets[0]
-        keys = (t.key,) if t.kind & HAS_KEY else None
-        values = (t.value,) if t.kind & HAS_VALUE else None
-        stamps = (t.timestamp,) if t.kind & HAS_TIMESTAMP else None
-        return Columns(1, t.kind, keys, values, stamps), len(t.key) + len(t.value)
     columns = _columns(
         [t.kind for t in tickets],
         [t.key for t in tickets],

@@ -31,7 +31,9 @@ class CommitTimer:
         self.parked = False
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=f"walkit-timer {self._name}", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name=f"walkit-timer {self._name}", daemon=True
+                )
                 self._thread.start()
         self._event.set()
 

@@ -69,6 +69,11 @@ def report_html(result: DemoResult) -> str:
     )
 
 
+def summary_html(result: DemoResult) -> str:
+    """Return the verdict and the checks, for a notebook."""
+    return f"<div>{_verdict(result)}{_warnings(result)}{_checks(result)}</div>"
+
+
 def _plotly_script() -> str:
     from plotly.offline import get_plotlyjs
 
@@ -122,7 +127,7 @@ def _checks(result: DemoResult) -> str:
     for name in CHECKS:
         check = made.get(name)
         held, text = (check.held, check.text) if check is not None else (False, "not made")
-        mark = f"<span class='{'ok' if held else 'wrong'}'>{'held' if held else 'WRONG'}</span>"
+        mark = f"<span class='{'ok' if held else 'wrong'}'>{'held' if held else '<b>WRONG</b>'}</span>"
         rows.append((mark, escape(name), escape(text)))
     wrong = (c.oracle._repr_html_() for c in result.checks if c.oracle is not None and not c.held)
     return _table(("", "check", "what was compared"), rows) + "".join(wrong)

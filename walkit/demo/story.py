@@ -76,6 +76,11 @@ class DemoResult:
         """All checks were made, and every one held and compared something."""
         return tuple(c.name for c in self.checks) == CHECKS and all(c.held for c in self.checks)
 
+    def _repr_html_(self) -> str:
+        from walkit.demo.report import summary_html
+
+        return summary_html(self)
+
 
 def tell(
     out: Path | None = None,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from walkit.errors import CorruptionError, SegmentMissingError, StorageError
+from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError
 from walkit.format.durable import NOTHING_DURABLE, DurableMark, decode_cell
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header
 from walkit.format.layout import (
@@ -33,6 +33,7 @@ Progress = Callable[[int, int], None]
 """Called with (bytes scanned, bytes to scan)."""
 
 PROBE_BYTES = 4 << 20
+MARK_TRIES = 8
 
 
 @dataclass(kw_only=True, slots=True)
@@ -97,7 +98,13 @@ def read_mark(storage: Storage) -> DurableMark:
     if cell is None:
         return NOTHING_DURABLE
     try:
-        return decode_cell(cell.read())
+        # A reader that two stores overtake may find both slots half written; it looks again.
+        for _ in range(MARK_TRIES):
+            data = cell.read()
+            mark = decode_cell(data)
+            if mark.turn or not any(data):
+                break
+        return mark
     finally:
         cell.close()
 
@@ -336,25 +343,32 @@ def _probe(file: StorageFile, finding: SegmentFinding) -> None:
     offset = finding.end_offset
     while offset < finding.nonzero_until:
         block = file.read(offset, min(PROBE_BYTES, finding.nonzero_until - offset) + FRAME_HEADER_BYTES)
-        whole = len(block) - len(block) % header.alignment
-        if not whole:
-            return
+        # The block reaches one header further than the step, so that no frame is looked at twice or not at all.
+        whole = min(len(block) - len(block) % header.alignment, PROBE_BYTES)
         words = np.frombuffer(block, "<u4", whole // 4)[:: header.alignment // 4]
         for index in np.flatnonzero(words == FRAME_MAGIC):
             at = int(index) * header.alignment
-            found, fault = check_header(block, at, header.alignment, header.frame_bytes_max)
-            if found is None or fault is not None:
-                continue
-            stands_here = header.offset_of(found.position) == offset + at
-            ours = (found.log_id, found.epoch, found.epoch_id) == (
-                header.log_id,
-                header.epoch,
-                header.epoch_id,
-            )
-            if stands_here and ours and _is_whole(file, offset + at, found):
+            found = _frame_at(block, at, header)
+            stands_here = found is not None and header.offset_of(found.position) == offset + at
+            if found is not None and stands_here and _is_whole(file, offset + at, found):
                 finding.frames_behind += 1
                 finding.promised_position = max(finding.promised_position, found.durable_position)
-        offset += max(min(PROBE_BYTES, whole) - PROBE_BYTES % header.alignment, header.alignment)
+        offset += PROBE_BYTES
+
+
+def _frame_at(block: bytes, at: int, segment: SegmentHeader) -> FrameHeader | None:
+    """Return the header of a frame of this segment that stands at `at`, or None.
+
+    What looks like a frame of a newer format is a value that holds one: no frame is newer than its segment.
+    """
+    try:
+        found, fault = check_header(block, at, segment.alignment, segment.frame_bytes_max)
+    except FormatVersionError:
+        return None
+    if found is None or fault is not None:
+        return None
+    ours = (found.log_id, found.epoch, found.epoch_id) == (segment.log_id, segment.epoch, segment.epoch_id)
+    return found if ours else None
 
 
 def _is_whole(file: StorageFile, offset: int, header: FrameHeader) -> bool:

@@ -32,6 +32,7 @@ class OpenSegment:
     """A segment file in this process: prepared, then open for frames."""
 
     __slots__ = (
+        "base_offset",
         "chain",
         "end_position",
         "file",
@@ -55,6 +56,8 @@ class OpenSegment:
         self.zeroed = SEGMENT_HEADER_BYTES
         self.zero_lock = threading.Lock()
         self.next_chore = 0
+        self.base_offset = 0
+        """File offset of position 0, were it in this file: negative for all but the first segment."""
         self.overtaken = False
         self.unsynced = False
         self.header: SegmentHeader | None = None
@@ -139,6 +142,7 @@ class SegmentSet:
             segment.file.close()
             raise
         segment.header = header
+        segment.base_offset = header.offset_of(0)
         segment.end_position = position
         segment.last_lsn = first_lsn - 1
         segment.chain = chain
@@ -157,8 +161,8 @@ class SegmentSet:
     def write(self, frame: SealedFrame, *, sync: bool) -> None:
         """See FramePlace."""
         segment = self.current
-        assert segment is not None and segment.header is not None
-        offset = segment.header.offset_of(frame.position)
+        assert segment is not None
+        offset = frame.position + segment.base_offset
         if offset + frame.footprint > segment.zeroed:
             segment.pass_zeroed(offset + frame.footprint)
         segment.file.write(offset, frame.buffers, sync=sync)

@@ -106,7 +106,10 @@ def _threads(log: WriteAheadLog, callers: int, value: bytes, seconds: float) -> 
             errors.append(error)
             stop.set()
 
-    threads = [threading.Thread(target=write, args=(r.record,), daemon=True) for r in recorders]
+    threads = [
+        threading.Thread(target=write, args=(r.record,), name=f"bench-{i}", daemon=True)
+        for i, r in enumerate(recorders)
+    ]
     try:
         for thread in threads:
             thread.start()
@@ -146,7 +149,7 @@ def _tasks(log: WriteAheadLog, callers: int, value: bytes, seconds: float) -> Be
                 raise outcome
         return _row("append_async", callers, [recorder], (start, end), "a record")
 
-    with ThreadPoolExecutor(1, "walkit-bench") as pool:
+    with ThreadPoolExecutor(1, "bench-loop") as pool:
         try:
             return pool.submit(_run_on_a_loop, measure).result()
         finally:

@@ -1,0 +1,115 @@
+"""The report of results that lack something, and of places where sync means nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from walkit.demo import CHECKS, Check, DemoResult
+from walkit.demo.report import report_html, summary_html, write_report
+from walkit.demo.teller import Teller
+from walkit.measure import FileSystemFacts, MachineFacts, Run, RunRecorder
+from walkit.workload.oracle import compare_states
+
+RED = "sync means nothing here"
+
+
+def run_at(machine: MachineFacts) -> Run:
+    recorder = RunRecorder("flights", durability="sync", machine=machine)
+    recorder.start()
+    thread = recorder.thread()
+    for i in range(100):
+        thread.record(recorder.start_ns + i, recorder.start_ns + 1_000 * i)
+    return recorder.finish(end_ns=recorder.start_ns + 1_000_000)
+
+
+def machines() -> list[MachineFacts]:
+    """One that says tmpfs and, where there is one, the real thing."""
+    told = MachineFacts(file_system=FileSystemFacts(type="tmpfs", mount_point="/somewhere", tmpfs=True))
+    here = MachineFacts.here("/dev/shm") if os.path.isdir("/dev/shm") else told
+    return [told, here if here.file_system is not None and here.file_system.tmpfs else told]
+
+
+@pytest.mark.parametrize("machine", machines(), ids=["told", "real"])
+def test_a_red_line_stands_on_tmpfs(machine: MachineFacts) -> None:
+    """A Run in memory gives the red line in the report, in its figure and in a notebook, with the place named."""
+    result = DemoResult(out=Path(), drive=run_at(machine))
+    html = report_html(result)
+    assert f"<p class='warning'>tmpfs: {RED}" in html
+    assert html.count(RED) >= 3  # the line, the figures, the run's own table
+    assert RED in summary_html(result)
+    assert machine.file_system is not None
+    assert f"<code>{machine.file_system.mount_point}</code>" in html
+
+
+def test_a_disk_has_no_red_line() -> None:
+    """A Run on a disk names the file system and its device, without a warning."""
+    disk = FileSystemFacts(type="xfs", mount_point="/data", device="sdb", tmpfs=False)
+    html = report_html(DemoResult(out=Path(), drive=run_at(MachineFacts(file_system=disk))))
+    assert RED not in html.replace("\n", " ")
+    assert "<code>xfs</code>, mounted at <code>/data</code> on <code>sdb</code>" in html
+
+
+def test_an_empty_result_is_a_failed_one(tmp_path: Path) -> None:
+    """Nothing done: the report can be written all the same, and says of every check that it was not made."""
+    path = write_report(DemoResult(out=tmp_path))
+    html = path.read_text(encoding="utf-8")
+    assert html.count("not made") == len(CHECKS)
+    assert f"0 of {len(CHECKS)} checks held" in html
+    assert "NOT every check held" in html
+    assert "The file system of the logs is not known" in html
+
+
+def test_a_failed_check_shows_its_keys_escaped() -> None:
+    """The oracle's samples stand below the table, and what is in them cannot become markup."""
+    oracle = compare_states({b"key": b"<script>expected</script>"}, {b"key": b"found & wrong"}, subject="<b>")
+    check = Check(name=CHECKS[0], ok=False, compared=1, text=str(oracle), oracle=oracle)
+    html = summary_html(DemoResult(out=Path(), checks=[check]))
+    assert "WRONG" in html
+    assert "&lt;script&gt;expected" in html
+    assert "found &amp; wrong" in html
+    assert "<script>" not in html
+    assert "<b>:" not in html
+
+
+def test_telling_goes_on_when_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the reader of standard output has gone, steps go on and keep their times; nothing is raised."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "w") as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        teller = Teller()
+        with teller.step("one"), teller.part("half"):
+            pass
+        with teller.step("two"):
+            teller.say("nobody hears this")
+    assert [(s.title, len(s.parts)) for s in teller.steps] == [("one", 1), ("two", 0)]
+
+
+def test_the_teller_says_what_it_does_while_it_does_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """A part is announced before it begins and timed when it is over, also where it raises."""
+    teller = Teller()
+
+    def fail() -> None:
+        with teller.step("a step"):
+            with teller.part("a part"):
+                assert capsys.readouterr().out == "1. a step\n   a part ..."
+            assert capsys.readouterr().out.endswith(" s\n")
+            with teller.part("with a bar", bar=True):
+                assert capsys.readouterr().out == "   with a bar ...\n"
+            capsys.readouterr()
+            with teller.part("one that fails"):
+                raise OSError
+
+    with pytest.raises(OSError):
+        fail()
+    assert capsys.readouterr().out == "   one that fails ...\n"
+    assert [title for title, _ in teller.steps[0].parts] == ["a part", "with a bar"]
+    assert teller.steps[0].seconds > 0
+    silent = Teller(show=False)
+    with silent.step("unheard"):
+        silent.say("unheard")
+    assert capsys.readouterr() == ("", "")

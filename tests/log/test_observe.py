@@ -1,0 +1,216 @@
+"""Observers and followers: every record once, in order, from any thread, or a GapError; never a skip."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.commit.places import GUARD_S, Task, until
+from tests.log.logs import SEGMENTS, faulty_log, lsns, memory_log, tiny, values
+from walkit import DurableFrames, GapError
+from walkit.errors import LogClosedError
+
+
+@pytest.fixture
+def log() -> Iterator[walkit.WriteAheadLog]:
+    """An empty log in memory."""
+    with memory_log() as made:
+        yield made
+
+
+def test_observers_see_the_frames_as_they_stand_in_the_files(log: walkit.WriteAheadLog) -> None:
+    """Observe a mixed load: ranges and positions join up, the bytes are those of the files, records those of reading."""
+    log.append(b"before")
+    seen: list[DurableFrames] = []
+    observation = log.observe(seen.append)
+    log.append(b"1", key=b"k", timestamp=5)
+    log.append_many([b"2", None, bytes(3000)] * 10)
+    with log.transaction() as tx:
+        tx.delete(b"k")
+    until(lambda: seen and seen[-1].last_lsn == 33)
+    observation.close()
+    log.append(b"after")
+    assert seen[0].first_lsn == 2
+    assert all(b.first_lsn == a.last_lsn + 1 for a, b in pairwise(seen))
+    assert all(b.position == a.next_position for a, b in pairwise(seen))
+    files = {header.position: bytes(frame) for header, frame, _ in log._now()[0].frames(1)}
+    assert all(frames.data == files[frames.position] for frames in seen)
+    assert all(len(frames.data) == frames.next_position - frames.position for frames in seen)
+    assert [r for frames in seen for r in frames.records()] == list(log.read(2, 33))
+    assert "first_lsn=2" in repr(seen[0])
+
+
+def test_frames_can_be_read_after_they_were_trimmed(log: walkit.WriteAheadLog) -> None:
+    """Keep what an observer was given, trim it away in the log: its records are still there."""
+    seen: list[DurableFrames] = []
+    log.observe(seen.append)
+    log.append_many([bytes(7000)] * 40)
+    until(lambda: seen and seen[-1].last_lsn == 40)
+    log.trim(40)
+    assert lsns(r for frames in seen for r in frames.records()) == list(range(1, 41))
+
+
+def test_an_observer_that_raises_is_reported_and_called_again() -> None:
+    """Raise in an observer: an event each time, the log and the other observer go on."""
+    events: list[str] = []
+    log = walkit.open(
+        storage=walkit.storage.MemoryStorage(), options=tiny(), events=lambda name, _: events.append(name)
+    )
+    seen: list[int] = []
+
+    def bad(_: DurableFrames) -> None:
+        raise RuntimeError("mine")
+
+    log.observe(bad)
+    log.observe(lambda frames: seen.append(frames.first_lsn))
+    log.append(b"1")
+    log.append(b"2")
+    log.close()
+    assert seen == [1, 2]
+    assert events.count("walkit.callback.fail") == 2
+
+
+def test_an_observer_may_use_the_log(log: walkit.WriteAheadLog) -> None:
+    """Append, read and stop observing from within an observer: no lock is held there."""
+    done = threading.Event()
+
+    def echo(frames: DurableFrames) -> None:
+        if frames.first_lsn == 1:
+            assert log.append(b"echo").first_lsn == 2
+            assert lsns(log.read()) == [1, 2]
+            log.sync()
+            observation.close()
+            done.set()
+
+    observation = log.observe(echo)
+    log.append(b"1")
+    assert done.wait(GUARD_S)
+
+
+def test_a_follower_gets_old_and_new_records_in_order(log: walkit.WriteAheadLog) -> None:
+    """Follow from the beginning while others append over many segments: every LSN once, in order."""
+    log.append_many([bytes(3000)] * 40)
+    following = Task(lambda: lsns(islice(log.follow(1), 400)))
+    tasks = [Task(lambda: [log.append(bytes(500)) for _ in range(90)]) for _ in range(4)]
+    for task in tasks:
+        task.result()
+    assert following.result() == list(range(1, 401))
+
+
+def test_followers_begin_where_they_are_told(log: walkit.WriteAheadLog) -> None:
+    """Follow from the middle, from the next record and from one that is not there yet."""
+    log.append_many([b"%d" % n for n in range(1, 11)])
+    assert values(islice(log.follow(9), 2)) == [b"9", b"10"]
+    assert values(islice(log.follow(-3), 1)) == [b"1"]
+    ahead = Task(lambda: values(islice(log.follow(13), 1)))
+    for n in range(11, 14):
+        log.append(b"%d" % n)
+    assert ahead.result() == [b"13"]
+
+
+def test_a_follower_with_a_timeout_ends_when_nothing_comes(log: walkit.WriteAheadLog) -> None:
+    """Follow with a timeout: it ends after the last record, and leaves no observer behind."""
+    log.append(b"1")
+    assert values(log.follow(1, timeout=0.01)) == [b"1"]
+    assert values(log.follow(5, timeout=0)) == []
+    assert log._driver.delivery.observers == () and not log._engine.followers
+
+
+def test_a_follower_that_is_dropped_leaves_nothing_behind(log: walkit.WriteAheadLog) -> None:
+    """Close a follower before its end: its observer is gone."""
+    log.append(b"1")
+    following = log.follow(1)
+    assert next(following).lsn == 1
+    assert len(log._driver.delivery.observers) == 1
+    following.close()  # type: ignore[attr-defined]
+    assert log._driver.delivery.observers == ()
+
+
+def test_a_follower_ends_with_the_log_after_its_last_record() -> None:
+    """Close with records still on their way: a follower that looks in between waits for them, then ends."""
+    storage, log = faulty_log()
+    following = log.follow(1)
+    assert next(following).value == b"first"
+    hang = storage.hang("synced_write", SEGMENTS)
+    log.submit(b"on its way")
+    assert hang.entered.wait(GUARD_S)
+    closing = Task(log.close)
+    until(lambda: log.closed)
+    rest = Task(lambda: values(following))
+    until(lambda: not rest.thread.is_alive() or len(log._engine.followers) == 1)
+    rest.thread.join(0.05)
+    hang.release()
+    closing.result()
+    assert rest.result() == [b"on its way"]
+
+
+def test_a_closed_log_has_no_new_followers_or_observers() -> None:
+    """Follow and observe after closing: LogClosedError at the call."""
+    log = memory_log()
+    log.close()
+    for attempt in (lambda: log.follow(1), lambda: log.observe(print)):
+        with pytest.raises(LogClosedError):
+            attempt()
+
+
+def test_what_was_trimmed_is_a_gap_and_never_a_skip(log: walkit.WriteAheadLog) -> None:
+    """Trim past a follower, before it begins and while it waits: GapError that names the oldest record."""
+    log.append_many([bytes(7000)] * 40)
+    waits = log.follow(1)
+    assert lsns(islice(waits, 40)) == list(range(1, 41))
+    log.append_many([bytes(7000)] * 40)
+    log.trim(75)
+    with pytest.raises(GapError) as gap:
+        next(waits)
+    assert (gap.value.wanted, gap.value.oldest) == (41, 76)
+    with pytest.raises(GapError) as gap:
+        next(log.follow(75))
+    assert (gap.value.wanted, gap.value.oldest) == (75, 76)
+    assert values(islice(log.follow(76), 1)) == [bytes(7000)]
+
+
+def test_a_trim_in_the_moment_of_looking_is_a_gap(
+    log: walkit.WriteAheadLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trim between the acknowledged mark and the view of a reader or follower: GapError, or all of it; never a part."""
+    log.append_many([bytes(7000)] * 40)
+    engine_view = log._engine.view
+
+    def trim_first() -> Any:
+        monkeypatch.setattr(log._engine, "view", engine_view)
+        log.trim(35)
+        return engine_view()
+
+    monkeypatch.setattr(log._engine, "view", trim_first)
+    with pytest.raises(GapError):
+        next(log.follow(1))
+    log.append_many([bytes(7000)] * 40)
+    monkeypatch.setattr(log._engine, "view", lambda: (monkeypatch.undo(), log.trim(60), engine_view())[2])
+    with pytest.raises(GapError):
+        log.read(36)
+
+
+def test_the_oldest_record_does_not_move_while_a_segment_is_being_sealed(log: walkit.WriteAheadLog) -> None:
+    """Seal the first segment between two looks at the log: the oldest LSN stays 1."""
+    while len(log._engine.segments.open_segments) + len(log._engine.store.current.sealed) < 1:
+        log.append(bytes(7000))
+    segments = log._engine.segments
+
+    class SealsWhenLookedAt(list[Any]):
+        """A list of open segments whose first one is sealed the moment somebody looks."""
+
+        def __iter__(self) -> Iterator[Any]:
+            plain = list.__iter__(self)
+            found = [s for s in plain if s.header is not None]
+            segments.open_segments = list(found)
+            segments._seal_one(found[0])
+            return iter(segments.open_segments)
+
+    segments.open_segments = SealsWhenLookedAt(segments.open_segments)
+    assert log.first_lsn == 1
+    assert [s.first_lsn for s in log._engine.store.current.sealed] == [1]

@@ -1,0 +1,326 @@
+"""Readers beside a living writer: exactly the durable prefix, never a torn thing, over rotation, trim, close and death."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.commit.places import GUARD_S, Task, until
+from tests.log.logs import SEGMENTS, Child, faulty_log, lsns, tiny, values
+from walkit import GapError
+from walkit.errors import CorruptionError, LogClosedError, LogNotFoundError
+from walkit.log import logreader
+from walkit.log.manifest_store import load_manifest
+from walkit.log.scan import read_mark
+from walkit.storage import MemoryStorage
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    """A place that writer and readers share, as processes share a folder."""
+    return MemoryStorage()
+
+
+def test_a_reader_sees_what_is_durable_and_nothing_more(storage: MemoryStorage) -> None:
+    """Append below level sync with a reader beside it: it sees each sync's prefix, while the writer sees all."""
+    with (
+        walkit.open(storage=storage, options=tiny(durability="none")) as log,
+        walkit.open(storage=storage, mode="r") as reader,
+    ):
+        assert (reader.first_lsn, reader.durable_lsn, list(reader.read())) == (1, 0, [])
+        log.append_many([b"1", b"2"])
+        assert list(reader.read()) == [] and reader.durable_lsn == 0
+        log.sync()
+        log.append(b"3")
+        assert values(reader.read()) == [b"1", b"2"] and reader.durable_lsn == 2
+        assert values(log.read()) == [b"1", b"2", b"3"]
+    with walkit.open(storage=storage, mode="r") as reader:
+        assert values(reader.read()) == [b"1", b"2", b"3"]
+
+
+def test_a_reader_follows_every_acknowledgement(storage: MemoryStorage) -> None:
+    """Append with durability sync over many segments: after each call a reader sees exactly that much."""
+    with walkit.open(storage=storage, options=tiny()) as log, walkit.open(storage=storage, mode="r") as reader:
+        for n in range(1, 60):
+            log.append(b"%d" % n + bytes(5000))
+            assert reader.durable_lsn == n
+        assert lsns(reader.read()) == lsns(log.read()) == list(range(1, 60))
+        assert reader.to_arrow().equals(log.to_arrow())
+        assert lsns(reader.read(10, 12)) == [10, 11, 12]
+
+
+def test_readers_in_step_with_a_busy_writer(storage: MemoryStorage) -> None:
+    """Read again and again while four threads append, rotate and trim: dense ranges that only grow, or a GapError."""
+    log = walkit.open(storage=storage, options=tiny())
+    log.append(b"0")
+    stop = threading.Event()
+
+    def read() -> int:
+        newest = rounds = 0
+        with walkit.open(storage=storage, mode="r") as reader:
+            while not stop.is_set() or rounds < 3:
+                try:
+                    got = lsns(reader.read())
+                except GapError:
+                    continue
+                assert got == list(range(got[0], got[0] + len(got)))
+                assert got[-1] >= newest
+                newest = got[-1]
+                rounds += 1
+        return rounds
+
+    def append() -> None:
+        for n in range(60):
+            result = log.append(bytes(5000))
+            if n % 20 == 19:
+                log.trim(result.last_lsn - 30)
+
+    readers = [Task(read) for _ in range(2)]
+    for task in [Task(append) for _ in range(4)]:
+        task.result()
+    stop.set()
+    assert all(task.result() >= 3 for task in readers)
+    log.close()
+
+
+def test_the_writer_moves_on_between_manifest_and_mark(
+    storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rotate several times between a reader's two looks, at the manifest and at the durable file: never damage."""
+    log = walkit.open(storage=storage, options=tiny())
+    log.append(b"1")
+
+    def moving(look: Any) -> Any:
+        def look_and_move(*arguments: Any) -> Any:
+            found = look(*arguments)
+            log.append_many([bytes(7000)] * 30)
+            return found
+
+        return look_and_move
+
+    with walkit.open(storage=storage, mode="r") as reader:
+        for name in ("read_mark", "load_manifest"):
+            with monkeypatch.context() as patch:
+                patch.setattr(logreader, name, moving(getattr(logreader, name)))
+                before = log.durable_lsn
+                got = lsns(reader.read())
+            assert got == list(range(1, len(got) + 1)) and before <= len(got) <= log.durable_lsn
+    log.close()
+
+
+def test_a_writer_that_begins_in_the_midst_of_reading_is_not_damage(
+    storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open, append and rotate after a reader found no writer: it looks again instead of calling the log corrupt."""
+    with walkit.open(storage=storage, options=tiny()) as log:
+        log.append_many([bytes(7000)] * 20)
+    reader = walkit.open(storage=storage, mode="r")
+    writers: list[walkit.WriteAheadLog] = []
+
+    def then_a_writer_begins(place: Any) -> Any:
+        manifest = load_manifest(place)
+        if not writers:
+            writers.append(walkit.open(storage=storage, options=tiny()))
+            writers[0].append_many([bytes(7000)] * 30)
+            writers[0].trim(25)
+        return manifest
+
+    monkeypatch.setattr(logreader, "load_manifest", then_a_writer_begins)
+    assert lsns(reader.read()) == list(range(26, 51))
+    assert (reader.first_lsn, writers[0].durable_lsn) == (26, 50)
+    writers[0].close()
+
+
+def test_a_reader_pausing_over_a_trim_has_a_gap_or_all(storage: MemoryStorage) -> None:
+    """Trim while a reader is in the midst of a long log: it gets all it was promised, or a GapError; never a part."""
+    with walkit.open(storage=storage, options=tiny()) as log, walkit.open(storage=storage, mode="r") as reader:
+        log.append_many([bytes(7000)] * 100)
+        reading = reader.read_batches()
+        log.trim(90)
+        with pytest.raises(GapError):
+            reading.read_all()
+        with pytest.raises(GapError) as gap:
+            reader.read(1)
+        assert gap.value.oldest == 91 == reader.first_lsn
+        assert lsns(reader.read(91)) == list(range(91, 101))
+
+
+def test_following_from_outside(storage: MemoryStorage) -> None:
+    """Follow as a reader while the writer appends below level sync and syncs now and then: each durable record once."""
+    with walkit.open(storage=storage, options=tiny(durability="none")) as log:
+        reader = walkit.open(storage=storage, mode="r")
+        following = Task(lambda: lsns(islice(reader.follow(1), 200)))
+        for n in range(200):
+            log.append(bytes(800))
+            if n % 40 == 39:
+                log.sync()
+        assert following.result() == list(range(1, 201))
+        assert list(reader.follow(201, timeout=0)) == []
+        log.sync()
+        log.trim(150)
+        with pytest.raises(GapError):
+            next(reader.follow(100))
+        ends = Task(lambda: list(reader.follow(201)))
+        reader.close()
+        assert ends.result() == []
+
+
+def test_a_closed_reader_refuses_and_a_missing_log_is_named(storage: MemoryStorage) -> None:
+    """Use a reader after close, and open one where nothing is: typed errors."""
+    with pytest.raises(LogNotFoundError):
+        walkit.open(storage=storage, mode="r")
+    with walkit.open(storage=storage, options=tiny()) as log:
+        log.append(b"1")
+    reader = walkit.open(storage=storage, mode="r")
+    assert "segments" in reader._repr_html_() and reader.location == storage.location
+    reader.close()
+    reader.close()
+    for attempt in (lambda: reader.read(), lambda: reader.first_lsn, lambda: reader.durable_lsn):
+        with pytest.raises(LogClosedError):
+            attempt()
+    assert list(reader.follow(1)) == []
+    assert reader.closed and "closed" in repr(reader) and "closed" in reader._repr_html_()
+    assert not hasattr(reader, "append")
+
+
+def test_a_reader_changes_nothing(storage: MemoryStorage) -> None:
+    """Read a log with a torn tail and a stray file: not a byte changes, and no lock is taken."""
+    log = walkit.open(storage=storage, options=tiny())
+    log.append_many([bytes(3000)] * 30)
+    image = storage.process_kill()
+    log.close()
+    stray = image.open("00000000000000000099.segment", "create")
+    stray.write(0, [b"stray"])
+    stray.close()
+    before = {n: image.open(n, "read").read(0, 1 << 20) for n in image.names()}
+    with walkit.open(storage=image, mode="r") as reader:
+        assert lsns(reader.read()) == list(range(1, 31))
+        assert not image.is_locked("lock")
+    assert {n: image.open(n, "read").read(0, 1 << 20) for n in image.names()} == before
+
+
+def test_an_unpromised_tail_is_seen_after_death_as_recovery_would_keep_it() -> None:
+    """Kill a writer of level none with a torn write: a reader sees the intact prefix, the next writer the same."""
+    storage, log = faulty_log(durability="none")
+    log.sync()
+    log.append_many([b"a" * 500] * 3)
+    storage.fail("write", SEGMENTS, short_bytes=150)
+    with pytest.raises(walkit.CommitFailedError):
+        log.append(b"torn" * 200)
+    image = storage.inner.process_kill()
+    log.close()
+    with walkit.open(storage=image, mode="r") as reader:
+        seen = list(reader.read())
+    with walkit.open(storage=image, options=tiny()) as again:
+        assert list(again.read()) == seen and lsns(seen) == [1, 2, 3, 4]
+
+
+def test_damage_below_the_durable_mark_is_corruption_for_a_reader_too(storage: MemoryStorage) -> None:
+    """Flip a byte of an acknowledged frame under a living writer: CorruptionError that names the record."""
+    with walkit.open(storage=storage, options=tiny()) as log, walkit.open(storage=storage, mode="r") as reader:
+        results = [log.append(bytes(1000)) for _ in range(5)]
+        file = storage.open("00000000000000000001.segment", "write")
+        file.write(4096 + results[2].position + 300, [b"\xff"])
+        file.close()
+        with pytest.raises(CorruptionError) as damage:
+            list(reader.read())
+        assert damage.value.first_lost_lsn == 3 and damage.value.position == results[2].position
+        assert lsns(reader.read(4)) == [4, 5]
+
+
+WRITER = """
+import json, sys, walkit
+options = walkit.LogOptions(segment_bytes=65536, frame_bytes_max=8192, durability=sys.argv[2])
+log = walkit.open(sys.argv[1], options=options)
+for line in sys.stdin:
+    command, count = json.loads(line)
+    if command == "append":
+        log.append_many([b"%d" % n + bytes(900) for n in range(count)])
+    elif command == "sync":
+        log.sync()
+    elif command == "trim":
+        log.trim(count)
+    elif command == "close":
+        log.close()
+    print(json.dumps([log.acked_lsn, log.durable_lsn]), flush=True)
+"""
+
+
+@pytest.fixture(params=["sync", "none"])
+def writer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Child, Path, str]]:
+    """A writer in a process of its own that does as it is told."""
+    with Child(WRITER, tmp_path / "log", request.param) as child:
+        yield child, tmp_path / "log", request.param
+
+
+def ask(child: Child, command: str, count: int = 0) -> tuple[int, int]:
+    """Let the writer do something, and return its acknowledged and durable marks."""
+    child.tell([command, count])
+    acked, durable = child.read()
+    return acked, durable
+
+
+@pytest.mark.parametrize("ending", ["close", "kill"])
+def test_beside_a_writer_in_another_process(writer: tuple[Child, Path, str], ending: str) -> None:
+    """Append, sync, rotate and trim there, read here: always exactly its durable prefix; after its end all it wrote."""
+    child, path, level = writer
+    assert ask(child, "append", 3)[0] == 3
+    with walkit.open(path, mode="r") as reader:
+        for count in (1, 40, 200, 1, 90):
+            acked, durable = ask(child, "append", count)
+            assert durable == (acked if level == "sync" else durable)
+            assert lsns(reader.read()) == list(range(1, durable + 1)) and reader.durable_lsn == durable
+        acked, durable = ask(child, "sync")
+        assert acked == durable == 335 and lsns(reader.read()) == list(range(1, 336))
+        assert ask(child, "trim", 200) == (335, 335)
+        assert reader.first_lsn == 201 and lsns(reader.read()) == list(range(201, 336))
+        acked, durable = ask(child, "append", 5)
+        assert reader.durable_lsn == durable
+        if ending == "close":
+            assert ask(child, "close")[0] == 340
+        else:
+            child.kill()
+        assert lsns(reader.read()) == list(range(201, 341)), "a killed process loses nothing of the page cache"
+    with walkit.open(path) as log:
+        assert lsns(log.read()) == list(range(201, 341))
+        assert log.recovery.verdict == ("clean" if ending == "close" else "recovered")
+
+
+def test_a_reader_in_another_process_follows_this_writer(tmp_path: Path) -> None:
+    """Write here, follow there: it prints each durable record once, in order, and ends in time."""
+    script = """
+        import json, sys, walkit
+        with walkit.open(sys.argv[1], mode="r") as reader:
+            print("true", flush=True)
+            for record in reader.follow(1):
+                print(json.dumps([record.lsn, len(record.value)]), flush=True)
+    """
+    with walkit.open(tmp_path / "log", options=tiny(durability="none")) as log:
+        log.append(b"")
+        with Child(script, tmp_path / "log") as child:
+            assert child.read() is True
+            for n in range(1, 40):
+                log.append(bytes(n * 100))
+            log.sync()
+            assert read_mark(log._engine.storage).lsn == 40
+            assert [child.read() for _ in range(40)] == [[n + 1, n * 100] for n in range(40)]
+
+
+def test_a_reader_never_sees_what_hangs_in_the_device() -> None:
+    """Hang a synced write whose bytes are in the file already: readers do not see it until it is acknowledged."""
+    storage, log = faulty_log()
+    hang = storage.hang("synced_write", SEGMENTS)
+    ticket = log.submit(b"hangs")
+    assert hang.entered.wait(GUARD_S)
+    with walkit.open(storage=storage, mode="r") as reader:
+        assert lsns(reader.read()) == [1]
+        hang.release()
+        ticket.result(GUARD_S)
+        assert lsns(reader.read()) == [1, 2]
+    log.close()

@@ -1,0 +1,177 @@
+"""`walkit bench write`: every way in is measured, beside the raw device of its own time, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import walkit
+from walkit.cli import main
+from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, OptionsError
+from walkit.measure import LatencyHistogram, ThreadRecorder
+from walkit.metrics import LogStatistics
+from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.workload import BenchReport, bench_write
+from walkit.workload.bench import RECORDS_PER_CALL, _many, _row, _submit, _tasks, _threads
+
+WAYS = [("append", 1), ("append", 3), ("append_async", 5), ("submit", 1), ("append_many", 1)]
+JSON_KEYS = {
+    *("way", "callers", "records", "seconds", "records_per_s", "raw_per_s", "times_raw", "p50_us", "p99_us"),
+    *("latency_of", "frames", "records_per_frame"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bench")
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> BenchReport:
+    return bench_write(
+        writers=[1, 3], tasks=[5], record_bytes=64, seconds=0.1, path=str(folder), progress=False
+    )
+
+
+def test_every_way_stands_between_two_raw_loops(report: BenchReport) -> None:
+    """Rows go raw, way, raw, way, ..., raw, and each way is compared with the two raw loops beside it."""
+    assert [(r.way, r.callers) for r in report.rows[1::2]] == WAYS
+    assert {r.way for r in report.rows[::2]} == {"raw"}
+    for before, row, after in zip(report.rows[::2], report.rows[1::2], report.rows[2::2], strict=False):
+        assert row.raw_per_s == pytest.approx((before.records_per_s + after.records_per_s) / 2)
+        assert row.times_raw == pytest.approx(row.records_per_s / row.raw_per_s)
+        assert before.times_raw == pytest.approx(1)
+
+
+def test_the_numbers_of_a_row_go_together(report: BenchReport, folder: Path) -> None:
+    """Records, time, percentiles and frames of each way are there and possible; nothing is left in the folder."""
+    for row in report.rows:
+        assert row.records > 0
+        assert 0 < row.p50_us <= row.p99_us
+    for row in report.rows[1::2]:
+        assert row.frames is not None and row.records_per_frame is not None
+        assert row.frames > 0
+        if row.way != "submit":  # one of a hundred is timed, in a queue
+            assert row.p50_us <= row.seconds * 1e6
+        assert row.seconds >= 0.1
+    one, three, tasks, _, many = report.rows[1::2]
+    # A closed loop: a caller has one record on its way, so a frame has at most one of each.
+    assert one.records_per_frame == 1
+    assert three.records_per_frame is not None and three.records_per_frame <= 3
+    assert tasks.records_per_frame is not None and tasks.records_per_frame <= 5
+    assert many.records % RECORDS_PER_CALL == 0
+    assert list(folder.iterdir()) == []
+    assert report.location == str(folder)
+
+
+def test_the_raw_loop_writes_frames_of_one_record(report: BenchReport, tmp_path: Path) -> None:
+    """The block of the raw loop is as large as a frame with one such record is on disk."""
+    with walkit.open(tmp_path / "log") as log:
+        log.append(bytes(64))
+        assert report.raw_block_bytes == log.statistics().frame_bytes
+
+
+def test_text_html_and_json_say_the_same(report: BenchReport) -> None:
+    """Every way stands in each form; JSON has the documented keys and survives a round trip; the place is named."""
+    text, html, plain = report.text(), report._repr_html_(), json.loads(json.dumps(report.to_dict()))
+    system = report.machine.file_system
+    assert system is not None and str(system.type) in text
+    assert plain["file_system"] == system.type
+    assert [row["way"] for row in plain["rows"]] == [r.way for r in report.rows]
+    assert all(set(row) == JSON_KEYS for row in plain["rows"])
+    for way, _ in WAYS:
+        assert f"\n{way} " in text
+        assert f">{way}</td>" in html
+    assert len(text.splitlines()) == len(report.notes) + 1 + len(report.rows) + 5
+
+
+def test_what_is_outside_of_the_time_does_not_count() -> None:
+    """A row has only what was acknowledged after its first mark and until its second, also where it began before."""
+    recorder = ThreadRecorder()
+    for began, ended, records in ((0, 90, 1), (50, 101, 2), (120, 200, 4), (150, 201, 8)):
+        recorder.record(began, ended, records)
+    before, after = LogStatistics(), LogStatistics(frames_written=4, marks_written=1, records_acked=12)
+    row = _row("append", 1, [recorder], ((100, before), (200, after)), "a record")
+    assert (row.records, row.seconds) == (6, 1e-7)
+    assert row.p99_us == LatencyHistogram.from_samples(np.array([51, 80])).percentile(99) / 1000
+    assert (row.frames, row.records_per_frame) == (3, 4)
+
+
+WAY_FUNCTIONS: dict[str, Any] = {
+    "append": lambda log: _threads(log, 4, b"value", 30),
+    "append_async": lambda log: _tasks(log, 4, b"value", 30),
+    "submit": lambda log: _submit(log, b"value", 30),
+    "append_many": lambda log: _many(log, b"value", 30),
+}
+
+
+@pytest.mark.parametrize("way", WAY_FUNCTIONS)
+def test_an_error_of_the_log_ends_a_way_at_once(way: str) -> None:
+    """A failing sync, and a closed log, are raised long before the time is over, and no thread is left."""
+    storage = FaultyStorage(MemoryStorage())
+    storage.fail("synced_write", nth=5)
+    with (
+        walkit.open(storage=storage, events=lambda *_: None) as log,
+        pytest.raises((CommitFailedError, LogPoisonedError)),
+    ):
+        WAY_FUNCTIONS[way](log)
+    with walkit.open(storage=MemoryStorage()) as log:
+        pass
+    with pytest.raises(LogClosedError):
+        WAY_FUNCTIONS[way](log)
+    assert not [t for t in threading.enumerate() if t.name.startswith("bench-")]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("writers", [1, 0]),
+        ("tasks", [-1]),
+        ("record_bytes", 0),
+        ("seconds", 0.0),
+        ("path", "/no/such/folder"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(option: str, value: Any) -> None:
+    """Bad arguments are an OptionsError that names the option, before anything is written."""
+    given: dict[str, Any] = {"writers": [1], "tasks": [1], option: value}
+    with pytest.raises(OptionsError) as found:
+        bench_write(**given, progress=False)
+    assert found.value.option == option
+
+
+def test_without_sync_the_report_says_so(tmp_path: Path) -> None:
+    """Rows of durability none are marked: nothing waited for a sync, and the ratio compares unlike things."""
+    report = bench_write(
+        writers=[1], tasks=[], seconds=0.02, path=str(tmp_path), durability="none", progress=False
+    )
+    assert "durability none: no sync is waited for" in report.text()
+    assert "no sync is waited for" in report._repr_html_()
+
+
+def test_the_command_prints_json_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """`walkit bench write --json` prints one JSON object with raw and walkit rows from one run, and nothing else."""
+    command = [
+        "bench",
+        "write",
+        "--writers",
+        "1,2",
+        "--tasks",
+        "2",
+        "--record-bytes",
+        "100",
+        "--seconds",
+        "0.02",
+    ]
+    assert main([*command, "--path", str(tmp_path), "--json"]) == 0
+    out, err = capfd.readouterr()
+    plain = json.loads(out)
+    assert err == ""
+    assert plain["record_bytes"] == 100
+    assert [r["way"] for r in plain["rows"]].count("raw") == 6
+    assert list(tmp_path.iterdir()) == []
