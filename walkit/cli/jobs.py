@@ -29,7 +29,7 @@ def bench_write(args: argparse.Namespace) -> int:
         seconds=args.seconds,
         path=args.path,
         durability=args.durability,
-        progress=sys.stderr.isatty(),
+        progress=sys.stderr.isatty() and not args.json,
     )
     publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=args.out)
     return 0

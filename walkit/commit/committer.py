@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from walkit.commit.ticket import new_gate
+from walkit.commit.ticket import new_gate, open_gate
 
 
 class Committer:
@@ -33,9 +33,9 @@ class Committer:
             self._lead()
 
     def close(self) -> None:
-        """End the thread; nobody may wake it any more."""
+        """End the thread; nobody may wake it any more. May be called again where it was interrupted."""
         self._closing = True
         if self._thread is not None:
-            self._gate.release()
+            open_gate(self._gate)
             if self._thread is not threading.current_thread():
                 self._thread.join()

@@ -219,6 +219,10 @@ class LogEngine:
             self.closed = True
             try:
                 self.driver.stop(LogClosedError(f"the log at {self.storage.location} is closed"))
+            except BaseException:
+                self.closed = False  # interrupted: frames may still be written, so the lock must not go
+                raise
+            try:
                 self.segments.close(poisoned=self.core.failure is not None)
                 if self.holds:
                     self.store.update(lambda m: m.next(holds=live_holds(self, m)))

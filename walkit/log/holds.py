@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from walkit.errors import GapError, LogClosedError, WalkitError
+from walkit.errors import GapError, LogClosedError
 from walkit.format.manifest import HoldRecord, Manifest
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> H
         engine.holds[name] = hold
         try:
             save_holds(engine)
-        except WalkitError:
+        except BaseException:
             del engine.holds[name]
             if previous is not None:
                 engine.holds[name] = previous

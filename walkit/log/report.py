@@ -124,7 +124,7 @@ def report_html(
     if phases:
         colours = ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377")
         bars = "".join(
-            f"<span title='{escape(p.name)}: {p.duration_s * 1000:.2f} ms' style='display:inline-block;height:1em;"
+            f"<span title='{escape(p.name)}: {p.duration_s * 1000:.2f} ms' style='display:inline-block;height:14px;"
             f"width:{max(p.duration_s / total * 100, 0.4):.2f}%;background:{colours[i % len(colours)]}'></span>"
             for i, p in enumerate(phases)
         )

@@ -44,7 +44,8 @@ class OpenSegment:
         "overtaken",
         "records",
         "size",
-        "unsynced",
+        "synced_writes",
+        "writes",
         "zero_lock",
         "zeroed",
     )
@@ -59,9 +60,19 @@ class OpenSegment:
         self.base_offset = 0
         """File offset of position 0, were it in this file: negative for all but the first segment."""
         self.overtaken = False
-        self.unsynced = False
+        self.writes = self.synced_writes = 0
         self.header: SegmentHeader | None = None
         self.frames = self.records = self.last_lsn = self.end_position = self.chain = 0
+
+    def sync(self) -> None:
+        """Put on stable storage what was written without sync; nothing where there is none.
+
+        What is written while it runs, and all of it where it is interrupted, counts as not synced.
+        """
+        writes = self.writes
+        if writes > self.synced_writes:
+            self.file.sync()
+            self.synced_writes = writes
 
     def zero_step(self) -> bool:
         """Zero one step ahead, and sync it; False where there is nothing left to zero."""
@@ -167,7 +178,7 @@ class SegmentSet:
             segment.pass_zeroed(offset + frame.footprint)
         segment.file.write(offset, frame.buffers, sync=sync)
         if not sync:
-            segment.unsynced = True
+            segment.writes += 1
         segment.frames += 1
         segment.records += frame.count
         segment.last_lsn = frame.last_lsn
@@ -201,9 +212,7 @@ class SegmentSet:
         with self._list_lock:
             segments = list(self.open_segments)
         for segment in segments:
-            if segment.unsynced:
-                segment.unsynced = False
-                segment.file.sync()
+            segment.sync()
 
     def publish(self, position: int, lsn: int) -> None:
         """See FramePlace. Stores the slot that the last store left alone."""
@@ -306,9 +315,7 @@ class SegmentSet:
         assert header is not None
         with segment.zero_lock:
             segment.overtaken = True
-        if segment.unsynced or self.options.durability != "sync":
-            segment.file.sync()
-            segment.unsynced = False
+        segment.sync()
         record = SegmentRecord(
             number=segment.number,
             state=SegmentState.SEALED,

@@ -51,6 +51,6 @@ def _bar(number: int, size: int, first: int, last: int, kind: str, total: int) -
     title = f"segment {number}: {size:,} bytes, LSN {first:,} to {last:,}, {kind}"
     colour = "#66ccee" if kind == "sealed" else "#ccbb44"
     return (
-        f"<span title='{title}' style='display:inline-block;height:1.1em;width:{max(size / total * 100, 0.3):.2f}%;"
+        f"<span title='{title}' style='display:inline-block;height:16px;width:{max(size / total * 100, 0.3):.2f}%;"
         f"box-sizing:border-box;border:1px solid #888;background:{colour}'></span>"
     )

@@ -20,6 +20,7 @@ from walkit.errors import (
     LogFullError,
     WalkitError,
 )
+from walkit.events import EventSink
 from walkit.log.dropped import close_dropped, watch_exit
 from walkit.log.engine import LogEngine
 from walkit.log.holds import LEASE_S_DEFAULT, Hold, make_hold
@@ -277,6 +278,11 @@ class WriteAheadLog(ReadSurface):
         """What this opening found and did."""
         assert self._engine.recovery is not None
         return self._engine.recovery
+
+    @property
+    def events(self) -> EventSink:
+        """Where the log's events go; listeners can be added to it."""
+        return self._engine.events
 
     @property
     def options(self) -> LogOptions:

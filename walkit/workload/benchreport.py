@@ -17,7 +17,7 @@ class BenchRow:
     way: str
     callers: int
     records: int
-    """Acknowledged within `seconds`."""
+    """Acknowledged within `seconds`. 0 where the device stalled for so long: then there are no percentiles."""
     seconds: float
     p50_us: float
     p99_us: float
@@ -41,21 +41,25 @@ class BenchRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        mean = self.records_per_frame
         return {
             "way": self.way,
             "callers": self.callers,
             "records": self.records,
             "seconds": round(self.seconds, 4),
-            "records_per_s": round(self.records_per_s, 1),
-            "raw_per_s": round(self.raw_per_s, 1),
-            "times_raw": round(self.times_raw, 3),
-            "p50_us": round(self.p50_us, 1),
-            "p99_us": round(self.p99_us, 1),
+            "records_per_s": _rounded(self.records_per_s, 1),
+            "raw_per_s": _rounded(self.raw_per_s, 1),
+            "times_raw": _rounded(self.times_raw, 3),
+            "p50_us": _rounded(self.p50_us, 1),
+            "p99_us": _rounded(self.p99_us, 1),
             "latency_of": self.latency_of,
             "frames": self.frames,
-            "records_per_frame": None if mean is None else round(mean, 2),
+            "records_per_frame": _rounded(self.records_per_frame, 2),
         }
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    """Round, with None for what is not known: JSON has no nan."""
+    return None if value is None or value != value else round(value, digits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +106,7 @@ class BenchReport:
             "durability": self.durability,
             "file_system": None if system is None else system.type,
             "tmpfs": bool(system is not None and system.tmpfs),
-            "raw_per_s": round(self.raw_per_s, 1),
+            "raw_per_s": _rounded(self.raw_per_s, 1),
             "raw_block_bytes": self.raw_block_bytes,
             "rows": [row.to_dict() for row in self.rows],
         }

@@ -122,7 +122,7 @@ def drive_and_tell(store: Store, stream: OperationStream, writer_count: int, out
     writers = Writers(store, parts, recorder, announcer.may_begin)
     window = min(WINDOW_GROUPS, stream.group_count // WINDOWS_PER_STREAM)
     speaker = Speaker(out, store, recorder, max(window // writer_count, 1))
-    store.log._engine.events.add_listener(speaker.event)
+    store.log.events.add_listener(speaker.event)
     speaker.say()
     writers.start()
     speaker.say(began=recorder.start_ns)

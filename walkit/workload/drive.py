@@ -197,7 +197,7 @@ def drive(
         labels={"writers": workload.writers, "target": type(target).__name__},
     )
     writers = Writers(target, parts, recorder)
-    events = log._engine.events
+    events = log.events
     interrupted = False
     before = log.statistics()
     events.add_listener(recorder.event)

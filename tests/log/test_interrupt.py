@@ -1,0 +1,254 @@
+"""Ctrl-C: wherever it hits the main thread, the log is whole and can go on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.commit.places import GUARD_S, Task, until
+from tests.log.logs import SEGMENTS, faulty_log, lsns, reopened, run_python, tiny, values
+from walkit.errors import LogClosedError, LogLockedError
+from walkit.storage import MemoryStorage
+
+STORM = """
+import faulthandler, json, random, signal, sys, threading
+import walkit
+
+path, way, wanted, companions = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+faulthandler.dump_traceback_later(25, exit=True)
+options = walkit.LogOptions(segment_bytes=65536, frame_bytes_max=8192, idle_mark_ms=0, queue_bytes_max=16384)
+log = walkit.open(path, options=options)
+told, stop, main = [], threading.Event(), threading.main_thread().ident
+numbers = iter(range(10**9))
+
+def shoot():
+    chance = random.Random(7)
+    while not stop.is_set():
+        for _ in range(chance.randrange(8000)):
+            pass
+        signal.pthread_kill(main, signal.SIGINT)
+
+def append_too():
+    while not stop.is_set():
+        log.append(b"other")
+
+def once(value):
+    if way == "append":
+        told.append((log.append(value).first_lsn, value))
+    elif way == "transaction":
+        with log.transaction() as tx:
+            tx.put(b"k", value)
+            tx.put(b"k", value)
+        told.append((tx.result.first_lsn, value))
+    elif way == "delete":
+        told.append((log.delete(value).first_lsn, None))
+    elif way == "timeout":
+        told.append((log.append(value, timeout=30).first_lsn, value))
+    elif way == "submit":
+        told.append((log.submit(value).result().first_lsn, value))
+    elif way == "many":
+        told.append((log.append_many([value] * 3).first_lsn, value))
+
+threads = [threading.Thread(target=append_too, daemon=True) for _ in range(companions)]
+threads.append(threading.Thread(target=shoot, daemon=True))
+interrupts = 0
+while not stop.is_set():
+    try:
+        for thread in threads:
+            if thread.ident is None:
+                thread.start()
+        while interrupts < wanted or len(told) < 20:
+            once(b"main %d" % next(numbers))
+        stop.set()
+    except KeyboardInterrupt:
+        interrupts += 1
+while True:
+    try:
+        for thread in threads:
+            thread.join()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        break
+    except KeyboardInterrupt:
+        interrupts += 1
+after = log.append(b"after").first_lsn
+assert not log.statistics().poisoned
+log.close()
+with walkit.open(path, options=options) as log:
+    assert log.recovery.verdict == "clean"
+    found = {record.lsn: record.value for record in log.read()}
+assert sorted(found) == list(range(1, len(found) + 1))
+assert found[after] == b"after"
+assert not [(lsn, value) for lsn, value in told if found[lsn] != value]
+print(json.dumps([interrupts, len(told)]))
+"""
+
+UNPROTECTED = pytest.mark.xfail(
+    run=False, reason="CommitDriver.enqueue on the main thread may lose the lead to an interrupt, and then hangs"
+)
+
+
+@pytest.mark.parametrize("companions", [0, 2])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "append",
+        "transaction",
+        "delete",
+        pytest.param("timeout", marks=UNPROTECTED),
+        pytest.param("submit", marks=UNPROTECTED),
+        pytest.param("many", marks=UNPROTECTED),
+    ],
+)
+def test_a_storm_of_interrupts(tmp_path: Path, way: str, companions: int) -> None:
+    """Send SIGINT without pause while the main thread appends: what returned is there, and the log goes on."""
+    if companions and way == "delete":
+        pytest.skip("the same path as append")
+    done = run_python(STORM, tmp_path / "log", way, "300", str(companions))
+    interrupts, told = json.loads(done.stdout)
+    assert interrupts >= 300 and told > 0
+
+
+def interrupt_when(predicate: Any) -> Task:
+    """Send one SIGINT to the main thread when the predicate holds."""
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def shoot() -> None:
+        until(predicate)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    return Task(shoot)
+
+
+@pytest.fixture(autouse=True)
+def plain_handler() -> Any:
+    """Interrupts are Python's own in these tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_while_waiting_leaves_the_record_on_its_way() -> None:
+    """Interrupt an append that waits behind another thread's hung write: KeyboardInterrupt at once, written later."""
+    storage, log = faulty_log()
+    hang = storage.hang("synced_write", SEGMENTS)
+    leader = Task(log.append, b"hangs")
+    assert hang.entered.wait(GUARD_S)
+    shooter = interrupt_when(lambda: log.statistics().queue_records == 1)
+    with pytest.raises(KeyboardInterrupt):
+        log.append(b"waits")
+    shooter.result()
+    hang.release()
+    leader.result()
+    assert log.append(b"after").first_lsn == 4
+    assert values(log.read()) == [b"first", b"hangs", b"waits", b"after"]
+    log.close()
+
+
+def test_an_interrupt_while_leading_waits_for_the_frame() -> None:
+    """Interrupt an append in its own write: the frame is acknowledged first, then comes the KeyboardInterrupt."""
+    storage, log = faulty_log()
+    hang = storage.hang("synced_write", SEGMENTS)
+
+    def shoot_and_release() -> None:
+        assert hang.entered.wait(GUARD_S)
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
+        hang.release()
+
+    shooter = Task(shoot_and_release)
+    with pytest.raises(KeyboardInterrupt):
+        log.append(b"leads")
+    shooter.result()
+    assert log.acked_lsn == 2
+    assert log.append(b"after").first_lsn == 3
+    log.close()
+
+
+def test_an_interrupt_while_waiting_for_room_queues_nothing() -> None:
+    """Interrupt an append that waits for room: nothing of it is written."""
+    storage, log = faulty_log(queue_bytes_max=4096)
+    hang = storage.hang("synced_write", SEGMENTS)
+    leader = Task(log.append, b"hangs")
+    assert hang.entered.wait(GUARD_S)
+    log.submit(bytes(4000))
+    shooter = interrupt_when(lambda: log._driver._news._waiting == 1)
+    with pytest.raises(KeyboardInterrupt):
+        log.append(bytes(500))
+    shooter.result()
+    hang.release()
+    leader.result()
+    assert log.append(b"after").first_lsn == 4
+    log.close()
+
+
+def test_an_interrupted_close_keeps_the_lock_and_can_be_called_again() -> None:
+    """Interrupt a close that waits for a hung write: nothing is let go of; the next close ends it."""
+    storage, log = faulty_log()
+    hang = storage.hang("synced_write", SEGMENTS)
+    leader = Task(log.append, b"hangs")
+    assert hang.entered.wait(GUARD_S)
+    shooter = interrupt_when(lambda: log._driver.refusal is not None)
+    with pytest.raises(KeyboardInterrupt):
+        log.close()
+    shooter.result()
+    assert storage.is_locked("lock")
+    with pytest.raises(LogLockedError):
+        walkit.open(storage=storage.inner, options=tiny())
+    with pytest.raises(LogClosedError):
+        log.append(b"refused")
+    hang.release()
+    assert leader.result().first_lsn == 2
+    log.close()
+    assert values(reopened(storage.inner)) == [b"first", b"hangs"]
+
+
+def test_an_interrupted_sync_is_not_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt sync() in the device, then call it again: only then is the record durable, and it really is."""
+    storage = MemoryStorage()
+    log = walkit.open(storage=storage, options=tiny(durability="none"))
+    log.append(b"1")
+    segment = log._engine.segments.current
+    assert segment is not None
+    sync = segment.file.sync
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted() -> None:
+        if interrupts:
+            raise interrupts.pop()
+        sync()
+
+    monkeypatch.setattr(segment.file, "sync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.sync()
+    assert (log.durable_lsn, log.statistics().poisoned) == (0, 0)
+    assert log.sync() == 1
+    assert lsns(reopened(storage.crash(keep="none"))) == [1]
+    log.close()
+
+
+def test_an_interrupted_read_leaves_the_log_fine() -> None:
+    """Interrupt a reading loop again and again: each new reading begins from where it is told."""
+    _, log = faulty_log()
+    log.append_many([bytes(1000)] * 200)
+    for n in range(5):
+        rounds: list[int] = []
+        shooter = interrupt_when(partial(len, rounds))
+
+        def read_on(rounds: list[int] = rounds) -> None:
+            while True:
+                rounds.append(len(list(log.read())))
+
+        with pytest.raises(KeyboardInterrupt):
+            read_on()
+        shooter.result()
+        assert lsns(log.read(n + 1, n + 2)) == [n + 1, n + 2]
+    log.close()
