@@ -111,9 +111,9 @@ def throughput_timeline(run: Run) -> go.Figure:
             showlegend=False,
         )
         drawing.add_trace(marks, row=3, col=1)
+        drawing.update_yaxes(tickmode="linear", dtick=1, row=3, col=1)
     drawing.update_yaxes(title_text="records/s", rangemode="tozero", row=1, col=1)
     drawing.update_yaxes(title_text="latency, µs", type="log", row=2, col=1)
-    drawing.update_yaxes(tickmode="linear", dtick=1, row=3, col=1)
     drawing.update_xaxes(title_text="seconds", row=len(heights), col=1)
     drawing.update_xaxes(range=[0, run.duration_s or 1])
     return drawing
