@@ -219,7 +219,7 @@ def test_waiting_for_what_was_queued_does_not_wait_for_what_comes_later(rigs: li
     leader = rig.leader_in_write()
     rig.queued()
     waiting = Task(rig.driver.wait_acked)
-    until(lambda: rig.driver._news._waiting == 1, "the waiter")
+    until(lambda: rig.driver._news.waiting == 1, "the waiter")
 
     def refill() -> None:
         if waiting.thread.is_alive():

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import walkit
 from walkit.format.frame import FrameHeader
@@ -25,8 +26,6 @@ TINY = walkit.LogOptions(segment_bytes=SMALL_SEGMENT, frame_bytes_max=SMALL_FRAM
 
 def tiny(**options: Any) -> walkit.LogOptions:
     """Return `TINY` with changes."""
-    from dataclasses import replace
-
     return replace(TINY, **options)
 
 
@@ -35,9 +34,18 @@ def memory_log(options: walkit.LogOptions | None = None, **named: Any) -> walkit
     return walkit.open(storage=MemoryStorage(), options=options or tiny(**named))
 
 
-def faulty_log(**options: Any) -> tuple[FaultyStorage, walkit.WriteAheadLog]:
-    """Return a new log in memory with one record, and the storage whose operations can be failed or held up."""
-    storage = FaultyStorage(MemoryStorage())
+class FaultyMemory(FaultyStorage):
+    """A storage in memory whose operations can be failed or held up."""
+
+    inner: MemoryStorage
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStorage())
+
+
+def faulty_log(**options: Any) -> tuple[FaultyMemory, walkit.WriteAheadLog]:
+    """Return a new log in memory with one record, and its storage."""
+    storage = FaultyMemory()
     log = walkit.open(storage=storage, options=tiny(**options))
     log.append(b"first")
     return storage, log
@@ -106,7 +114,7 @@ class Child:
         self.process.kill()
         self.process.wait()
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

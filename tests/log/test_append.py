@@ -286,7 +286,17 @@ def test_bounds_of_reading_are_inclusive(log: walkit.WriteAheadLog) -> None:
     """Read every range of a log of several segments: exactly the LSNs asked for, in every form of reading."""
     log.append_many([bytes(3000)] * 60)
     log.append_many([b"x"] * 40)
-    for first, last in [(1, 1), (1, 100), (7, 7), (20, 61), (61, 100), (100, 100), (99, 250), (0, 3), (-5, 2)]:
+    for first, last in [
+        (1, 1),
+        (1, 100),
+        (7, 7),
+        (20, 61),
+        (61, 100),
+        (100, 100),
+        (99, 250),
+        (0, 3),
+        (-5, 2),
+    ]:
         expected = list(range(max(first, 1), min(last, 100) + 1))
         assert lsns(log.read(first, last)) == expected
         assert log.to_arrow(first, last)["lsn"].to_pylist() == expected

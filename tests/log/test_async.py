@@ -17,7 +17,8 @@ from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPo
 
 async def awaited(ticket: walkit.commit.ticket.Ticket) -> AppendResult:
     """Await a ticket as a coroutine."""
-    return await ticket
+    result: AppendResult = await ticket
+    return result
 
 
 def test_many_tasks_append_at_once() -> None:
@@ -162,14 +163,14 @@ def test_a_loop_that_ends_while_it_waits_for_room_breaks_nothing() -> None:
 
 
 def test_waiters_on_a_loop_are_told_of_poison_and_close() -> None:
-    """Fail the write that tasks wait for: unknown for its frame, nothing written for those behind and those without room."""
+    """Fail the write that tasks wait for: unknown for its frame, not written for the others."""
     storage, log = faulty_log(queue_bytes_max=4096)
     hang = storage.hang("synced_write", SEGMENTS)
     storage.fail("synced_write", SEGMENTS)
     ticket = log.submit(b"hangs")
     assert hang.entered.wait(GUARD_S)
 
-    async def main() -> list[object]:
+    async def main() -> tuple[object, object, object]:
         behind = asyncio.ensure_future(log.append_async(bytes(4000)))
         await asyncio.sleep(0)
         without_room = asyncio.ensure_future(log.append_async(bytes(4000)))

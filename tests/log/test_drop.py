@@ -8,6 +8,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import pytest
 
 import walkit
 from tests.commit.places import GUARD_S, until
-from tests.log.logs import SEGMENTS, run_python, tiny, values
-from walkit.storage import FaultyStorage, MemoryStorage
+from tests.log.logs import SEGMENTS, FaultyMemory, run_python, tiny, values
+from walkit.storage import MemoryStorage
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +68,11 @@ def test_a_closed_log_is_dropped_silently(tmp_path: Path) -> None:
     assert "walkit.log.drop" not in events
 
 
+def has_marks(log: walkit.WriteAheadLog) -> bool:
+    """Whether the timer has written a mark."""
+    return log.statistics().marks_written > 0
+
+
 def test_threads_of_a_log_do_not_keep_it_alive(tmp_path: Path) -> None:
     """Start every thread of a log, then drop it: it is collected, and all its threads end."""
     log = walkit.open(tmp_path / "log", options=tiny(idle_mark_ms=1))
@@ -74,14 +80,16 @@ def test_threads_of_a_log_do_not_keep_it_alive(tmp_path: Path) -> None:
     log.submit(b"1").add_done_callback(lambda _: called.set())
     assert called.wait(GUARD_S)
     log.append_many([bytes(3000)] * 30)
-    until(lambda: log.statistics().marks_written > 0)
+    until(partial(has_marks, log))
     names = {t.name.split()[0] for t in threading.enumerate()}
     assert {"walkit-commit", "walkit-delivery", "walkit-timer", "walkit-upkeep"} <= names
     reference = weakref.ref(log)
     with pytest.warns(ResourceWarning):
         del log
     assert reference() is None
-    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("walkit-")], "the threads to end")
+    until(
+        lambda: not [t for t in threading.enumerate() if t.name.startswith("walkit-")], "the threads to end"
+    )
 
 
 def test_what_still_needs_the_log_keeps_it_open(tmp_path: Path) -> None:
@@ -118,7 +126,7 @@ def test_a_log_in_a_cycle_is_collected_wherever_the_collector_runs() -> None:
                 gc.collect()
                 caught.extend(seen)
 
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyMemory()
     hang = storage.hang("allocate", SEGMENTS)
     gc.disable()
     try:
@@ -216,6 +224,11 @@ def test_scratch_logs_are_gone_with_their_process() -> None:
     assert all(places) and not any(os.path.exists(p) or os.path.exists(os.path.dirname(p)) for p in places)
 
 
+def is_gone(place: str) -> bool:
+    """Whether nothing stands there."""
+    return not os.path.exists(place)
+
+
 def test_a_scratch_log_that_is_dropped_is_removed() -> None:
     """Drop a scratch log, closed or not: its folder goes with it, without a warning."""
     for closes in (True, False):
@@ -229,4 +242,4 @@ def test_a_scratch_log_that_is_dropped_is_removed() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             del log
-        until(lambda place=place: not os.path.exists(place), "the folder to go")
+        until(partial(is_gone, place), "the folder to go")

@@ -6,10 +6,10 @@ import pytest
 
 import walkit
 from tests.commit.places import GUARD_S, Task, until
-from tests.log.logs import SEGMENTS, faulty_log, lsns, memory_log, reopened, tiny, values
+from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, memory_log, reopened, tiny, values
 from walkit.config import DURABILITY_PROMISES
 from walkit.log.scan import read_mark
-from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.storage import MemoryStorage
 
 FOREVER_MS = 86_400_000
 
@@ -24,10 +24,12 @@ def test_sync_means_durable_when_acknowledged() -> None:
     log.close()
 
 
-@pytest.mark.parametrize("level", [{"durability": "interval", "interval_ms": FOREVER_MS}, {"durability": "none"}])
+@pytest.mark.parametrize(
+    "level", [{"durability": "interval", "interval_ms": FOREVER_MS}, {"durability": "none"}]
+)
 def test_the_other_levels_acknowledge_before_they_sync(level: dict[str, object]) -> None:
     """Append below level sync: acknowledged at once, durable after sync(), which loses nothing in a power cut."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyMemory()
     log = walkit.open(storage=storage, options=tiny(**level))
     for n in range(1, 6):
         assert log.append(b"x").last_lsn == log.acked_lsn == n
@@ -82,7 +84,7 @@ def test_a_busy_log_is_synced_by_the_timer_too() -> None:
 
 def test_at_level_none_nobody_syncs_but_rotation_and_the_caller() -> None:
     """Append within one segment and over several at level none: no sync within, and one at each rotation."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyMemory()
     with walkit.open(storage=storage, options=tiny(durability="none")) as log:
         for _ in range(5):
             log.append(bytes(1000))

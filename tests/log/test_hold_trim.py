@@ -11,7 +11,6 @@ import walkit
 from tests.commit.places import Task
 from tests.log.logs import faulty_log, lsns, memory_log, tiny, values
 from walkit.errors import GapError, LogClosedError, StorageError
-from walkit.log import holds as holds_module
 from walkit.storage import MemoryStorage
 
 
@@ -144,9 +143,9 @@ def test_a_hold_does_not_move_back_and_not_after_its_end(log: walkit.WriteAheadL
 def test_a_hold_needs_a_name_a_lease_and_a_record_that_is_there(log: walkit.WriteAheadLog) -> None:
     """Ask for impossible holds: refused, and no hold is left behind."""
     log.trim(10)
-    for attempt in (lambda: log.hold("", 20), lambda: log.hold("h", 20, lease_s=0)):
+    for name, lease_s in (("", 60), ("h", 0), ("h", -1)):
         with pytest.raises(ValueError, match="needs a name"):
-            attempt()
+            log.hold(name, 20, lease_s=lease_s)
     with pytest.raises(GapError) as gap:
         log.hold("h", 10)
     assert (gap.value.wanted, gap.value.oldest) == (10, 11)
@@ -185,9 +184,11 @@ def test_a_hold_outlives_its_process_until_the_lease_is_over(monkeypatch: pytest
     assert not [e for e in events if e[0] == "walkit.hold.expire"]
     later = time.time_ns() + 61 * 10**9
     with walkit.open(storage=storage, options=tiny(), events=lambda *e: events.append(e)) as again:
-        monkeypatch.setattr(holds_module.time, "time_ns", lambda: later)
+        monkeypatch.setattr(time, "time_ns", lambda: later)
         assert again.trim(20) == 20
-    assert [facts for name, facts in events if name == "walkit.hold.expire"] == [{"name": "reader", "first_lsn": 8}]
+    assert [facts for name, facts in events if name == "walkit.hold.expire"] == [
+        {"name": "reader", "first_lsn": 8}
+    ]
 
 
 def test_a_hold_that_lives_needs_no_renewal_by_hand(
@@ -196,7 +197,7 @@ def test_a_hold_that_lives_needs_no_renewal_by_hand(
     """Move the clock past the lease of a hold whose object lives: it still keeps back."""
     log.hold("alive", 5, lease_s=1)
     later = time.time_ns() + 3600 * 10**9
-    monkeypatch.setattr(holds_module.time, "time_ns", lambda: later)
+    monkeypatch.setattr(time, "time_ns", lambda: later)
     assert log.trim(70) == 4
 
 

@@ -33,7 +33,13 @@ def test_a_second_opening_in_this_process_says_so_and_how_to_close(tmp_path: Pat
     with walkit.open(path) as log:
         log.append(b"1")
         (tmp_path / "link").symlink_to(path)
-        spellings = [path, tmp_path / "link", f"file://{path}", str(path) + "/", tmp_path / "x" / ".." / "log"]
+        spellings: list[str | Path] = [
+            path,
+            tmp_path / "link",
+            f"file://{path}",
+            str(path) + "/",
+            tmp_path / "x" / ".." / "log",
+        ]
         for spelling in spellings:
             with pytest.raises(LogLockedError, match=r"walkit\.opened\(\)") as locked:
                 walkit.open(spelling)
@@ -69,7 +75,7 @@ def test_a_close_in_another_process_frees_the_lock_while_it_lives(tmp_path: Path
 
 
 def test_the_lock_file_is_one_file_for_ever(tmp_path: Path) -> None:
-    """Open, close, fail to open and trim: the lock file stays the same inode, and no process is named once it is free."""
+    """Open, close, fail to open and trim: the same lock file throughout, and it names nobody once it is free."""
     path = tmp_path / "log"
     inodes = set()
     for _ in range(3):
@@ -192,7 +198,7 @@ with walkit.open(sys.argv[1]) as again:
 
 @pytest.mark.parametrize("moment", ["idle locks", "holding"])
 def test_a_forked_copy_refuses_everything_at_once_and_harms_nothing(tmp_path: Path, moment: str) -> None:
-    """Fork while a write hangs and, then, while a thread holds every lock: the child refuses all, the parent goes on."""
+    """Fork while a write hangs, and while a thread holds every lock: the child refuses all, the parent goes on."""
     done = run_python(FORKED, tmp_path / "log", moment)
     answers, status, found, parent = json.loads(done.stdout)
     assert status == 0

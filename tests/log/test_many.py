@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ def log() -> Iterator[walkit.WriteAheadLog]:
 PLAIN = [b"a", b"", b"ccc"]
 HOLED = [b"a", None, b"", None]
 
-COLUMNS: dict[str, tuple[Any, list[bytes | None]]] = {
+COLUMNS: dict[str, tuple[Any, Sequence[bytes | None]]] = {
     "list": (PLAIN, PLAIN),
     "tuple": (tuple(PLAIN), PLAIN),
     "list with None": (HOLED, HOLED),
@@ -57,13 +57,13 @@ COLUMNS: dict[str, tuple[Any, list[bytes | None]]] = {
 
 @pytest.mark.parametrize(("given_values", "expected"), COLUMNS.values(), ids=COLUMNS)
 def test_columns_of_every_kind_are_taken(
-    log: walkit.WriteAheadLog, given_values: Any, expected: list[bytes | None]
+    log: walkit.WriteAheadLog, given_values: Any, expected: Sequence[bytes | None]
 ) -> None:
     """Append each kind of column as values: one LSN for each, in order, absent and empty kept apart."""
     log.append(b"before")
     result = log.append_many(given_values)
     assert (result.first_lsn, result.last_lsn) == (2, 1 + len(expected))
-    assert values(log.read(2)) == expected
+    assert values(log.read(2)) == list(expected)
     assert {r.key for r in log.read(2)} <= {None}
     assert result.next_position == log._engine.core.position
 
@@ -96,7 +96,9 @@ def test_keys_and_values_are_of_one_length(log: walkit.WriteAheadLog, keys: list
     assert log.appended_lsn == 0
 
 
-@pytest.mark.parametrize("wrong", [["text"], [1], b"bytes themselves", "text", pa.array(["text"]), pa.array([1])])
+@pytest.mark.parametrize(
+    "wrong", [["text"], [1], b"bytes themselves", "text", pa.array(["text"]), pa.array([1])]
+)
 def test_wrong_columns_are_refused_whole(log: walkit.WriteAheadLog, wrong: Any) -> None:
     """Offer columns of other things: RecordTypeError, and nothing of them is written."""
     for attempt in (lambda: log.append_many(wrong), lambda: log.submit_many(PLAIN[:1], keys=wrong)):
@@ -130,7 +132,9 @@ def test_every_cut_is_within_a_frame(sizes: list[int]) -> None:
 
 def test_others_may_stand_between_and_each_ticket_knows_its_own(log: walkit.WriteAheadLog) -> None:
     """Append large lists on two threads at once: dense LSNs overall, each call's records in their order."""
-    tasks = [Task(log.append_many, [b"%d:%d" % (who, n) + bytes(900) for n in range(100)]) for who in range(2)]
+    tasks = [
+        Task(log.append_many, [b"%d:%d" % (who, n) + bytes(900) for n in range(100)]) for who in range(2)
+    ]
     results = [task.result() for task in tasks]
     got = values(log.read())
     assert len(got) == 200
@@ -248,5 +252,5 @@ def test_a_transaction_is_never_cut_by_a_long_call(log: walkit.WriteAheadLog) ->
         spans.append((transaction.result.first_lsn, transaction.result.last_lsn))
     call.result()
     frames = [(h.first_lsn, h.last_lsn) for h in headers(log)]
-    assert all(any(f <= first and last <= l for f, l in frames) for first, last in spans)
+    assert all(any(begin <= first and last <= end for begin, end in frames) for first, last in spans)
     assert lsns(log.read()) == list(range(1, 401))

@@ -9,9 +9,9 @@ import pytest
 
 import walkit
 from tests.commit.places import GUARD_S, Task, until
-from tests.log.logs import SEGMENTS, faulty_log, lsns, reopened, tiny, values
+from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, reopened, tiny, values
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, StorageError
-from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.storage import MemoryStorage
 
 WAYS_TO_FAIL: dict[str, dict[str, Any]] = {
     "nothing arrives": {},
@@ -52,9 +52,9 @@ def test_a_failed_write_tells_everybody_and_reopening_is_right(way: dict[str, An
     assert values(log.read()) == [b"first"], "what is acknowledged can still be read"
     log.close()
     survived = values(reopened(storage.inner))
-    expected = [b"first", b"in flight" * 40]
+    expected: list[bytes | None] = [b"first", b"in flight" * 40]
     assert survived == (expected if way.get("landed") else expected[:1])
-    assert values(reopened(storage.inner.crash(keep="none"))) in (expected, expected[:1])
+    assert values(reopened(storage.inner.crash(keep="none"))) in [expected, expected[:1]]
 
 
 @pytest.mark.parametrize("durability", ["interval", "none"])
@@ -70,7 +70,12 @@ def test_a_failed_sync_poisons_and_what_looks_clean_is_not_believed(durability: 
     with pytest.raises(StorageError):
         log.sync()
     assert log.durable_lsn == 1
-    for attempt in (log.sync, lambda: log.append(b"x"), lambda: log.submit(b"x"), lambda: log.append_many([b"x"])):
+    for attempt in (
+        log.sync,
+        lambda: log.append(b"x"),
+        lambda: log.submit(b"x"),
+        lambda: log.append_many([b"x"]),
+    ):
         with pytest.raises(LogPoisonedError):
             attempt()
     log.close()
@@ -81,7 +86,7 @@ def test_a_failed_sync_poisons_and_what_looks_clean_is_not_believed(durability: 
 
 def test_the_timers_failed_sync_poisons_as_well() -> None:
     """Fail the sync of the interval's timer: the next append is refused, nothing hangs."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyMemory()
     storage.fail("sync", SEGMENTS, times=None)
     log = walkit.open(storage=storage, options=tiny(durability="interval", interval_ms=1))
     log.append(b"acknowledged, and never durable")
@@ -134,7 +139,7 @@ def test_followers_observers_and_close_end_on_a_poisoned_log() -> None:
     """Poison a log with a follower waiting: reads go on, close ends the follower after the acknowledged records."""
     storage, log = faulty_log()
     seen: list[int] = []
-    following = Task(lambda: [seen.append(r.lsn) for r in log.follow(1)])
+    following = Task(lambda: seen.extend(r.lsn for r in log.follow(1)))
     until(lambda: seen == [1])
     storage.fail("synced_write", SEGMENTS)
     with pytest.raises(CommitFailedError):
@@ -162,7 +167,7 @@ def test_a_poisoned_log_can_be_dropped_trimmed_and_closed() -> None:
 
 
 def test_a_failed_sync_at_close_is_raised_and_the_lock_is_free() -> None:
-    """Fail the sync of closing: StorageError from close, the log is closed, and reopening finds what is on the device."""
+    """Fail the sync of closing: StorageError, the log is closed, and reopening finds what is on the device."""
     storage, log = faulty_log(durability="none")
     log.sync()
     log.append(b"never synced")
@@ -233,7 +238,7 @@ def test_a_seal_takes_those_before_it_along() -> None:
 def test_the_poison_event_names_the_cause_once() -> None:
     """Count the events of a failed write: one poison with its cause and the acknowledged mark."""
     events: list[tuple[str, dict[str, Any]]] = []
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyMemory()
     log = walkit.open(storage=storage, options=tiny(), events=lambda *e: events.append(e))
     log.append(b"1")
     storage.fail("synced_write", SEGMENTS)

@@ -1,4 +1,4 @@
-"""Readers beside a living writer: exactly the durable prefix, never a torn thing, over rotation, trim, close and death."""
+"""Readers beside a living writer: exactly the durable prefix, over rotation, trim, close and death."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
+from tests.commit.places import GUARD_S, Task
 from tests.log.logs import SEGMENTS, Child, faulty_log, lsns, tiny, values
 from walkit import GapError
 from walkit.errors import CorruptionError, LogClosedError, LogNotFoundError
@@ -46,7 +46,10 @@ def test_a_reader_sees_what_is_durable_and_nothing_more(storage: MemoryStorage) 
 
 def test_a_reader_follows_every_acknowledgement(storage: MemoryStorage) -> None:
     """Append with durability sync over many segments: after each call a reader sees exactly that much."""
-    with walkit.open(storage=storage, options=tiny()) as log, walkit.open(storage=storage, mode="r") as reader:
+    with (
+        walkit.open(storage=storage, options=tiny()) as log,
+        walkit.open(storage=storage, mode="r") as reader,
+    ):
         for n in range(1, 60):
             log.append(b"%d" % n + bytes(5000))
             assert reader.durable_lsn == n
@@ -139,7 +142,10 @@ def test_a_writer_that_begins_in_the_midst_of_reading_is_not_damage(
 
 def test_a_reader_pausing_over_a_trim_has_a_gap_or_all(storage: MemoryStorage) -> None:
     """Trim while a reader is in the midst of a long log: it gets all it was promised, or a GapError; never a part."""
-    with walkit.open(storage=storage, options=tiny()) as log, walkit.open(storage=storage, mode="r") as reader:
+    with (
+        walkit.open(storage=storage, options=tiny()) as log,
+        walkit.open(storage=storage, mode="r") as reader,
+    ):
         log.append_many([bytes(7000)] * 100)
         reading = reader.read_batches()
         log.trim(90)
@@ -181,7 +187,7 @@ def test_a_closed_reader_refuses_and_a_missing_log_is_named(storage: MemoryStora
     assert "segments" in reader._repr_html_() and reader.location == storage.location
     reader.close()
     reader.close()
-    for attempt in (lambda: reader.read(), lambda: reader.first_lsn, lambda: reader.durable_lsn):
+    for attempt in (reader.read, lambda: reader.first_lsn, lambda: reader.durable_lsn):
         with pytest.raises(LogClosedError):
             attempt()
     assert list(reader.follow(1)) == []
@@ -223,7 +229,10 @@ def test_an_unpromised_tail_is_seen_after_death_as_recovery_would_keep_it() -> N
 
 def test_damage_below_the_durable_mark_is_corruption_for_a_reader_too(storage: MemoryStorage) -> None:
     """Flip a byte of an acknowledged frame under a living writer: CorruptionError that names the record."""
-    with walkit.open(storage=storage, options=tiny()) as log, walkit.open(storage=storage, mode="r") as reader:
+    with (
+        walkit.open(storage=storage, options=tiny()) as log,
+        walkit.open(storage=storage, mode="r") as reader,
+    ):
         results = [log.append(bytes(1000)) for _ in range(5)]
         file = storage.open("00000000000000000001.segment", "write")
         file.write(4096 + results[2].position + 300, [b"\xff"])
@@ -286,7 +295,9 @@ def test_beside_a_writer_in_another_process(writer: tuple[Child, Path, str], end
             assert ask(child, "close")[0] == 340
         else:
             child.kill()
-        assert lsns(reader.read()) == list(range(201, 341)), "a killed process loses nothing of the page cache"
+        assert lsns(reader.read()) == list(range(201, 341)), (
+            "a killed process loses nothing of the page cache"
+        )
     with walkit.open(path) as log:
         assert lsns(log.read()) == list(range(201, 341))
         assert log.recovery.verdict == ("clean" if ending == "close" else "recovered")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
-from tests.commit.places import GUARD_S
+from tests.commit.places import GUARD_S, Task, until
 from tests.log.logs import SEGMENTS, faulty_log, headers, memory_log, reopened, values
 from walkit import Kind, Record
 from walkit.errors import (
@@ -75,7 +76,6 @@ def test_several_share_a_frame_and_stay_apart(log: walkit.WriteAheadLog) -> None
     hang = storage.hang("synced_write", SEGMENTS)
     log2.submit(b"hangs")
     assert hang.entered.wait(GUARD_S)
-    from tests.commit.places import Task, until
 
     def run() -> None:
         with log2.transaction() as tx:
@@ -142,7 +142,7 @@ def test_operations_need_the_block_and_a_key(log: walkit.WriteAheadLog) -> None:
     with pytest.raises(LogClosedError, match="with"):
         tx.append(b"v")
     with tx:
-        for attempt in (lambda: tx.put(None, b"v"), lambda: tx.delete(None)):
+        for attempt in (partial(tx.put, None, b"v"), partial(tx.delete, None)):
             with pytest.raises(ValueError, match="needs a key"):
                 attempt()
         with pytest.raises(RecordTypeError):
@@ -202,8 +202,8 @@ def test_every_transaction_comes_back_whole(groups: list[list[bytes]]) -> None:
                     tx.put(b"k", value)
         flat = [flag for flags in joined(log) for flag in flags]
         found: list[list[bytes | None]] = [[]]
-        for value, more in zip(values(log.read()), flat, strict=True):
-            found[-1].append(value)
+        for record, more in zip(log.read(), flat, strict=True):
+            found[-1].append(record.value)
             if not more:
                 found.append([])
     assert found == [*groups, []]

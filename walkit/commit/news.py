@@ -4,25 +4,43 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from walkit.commit.ticket import new_gate, open_gate
 
 
 class News:
-    """Told by the leader, under the driver's lock, after each frame; costs one comparison where nobody waits."""
+    """Told by the leader, under the driver's lock, after each frame; costs one comparison where nobody waits.
+
+    Who waits does so at a gate of its own and without the lock. A condition variable would take the lock again before
+    it raises a KeyboardInterrupt, and a second one in that moment would let go of what another thread holds.
+    """
 
     def __init__(self, lock: threading.Lock) -> None:
-        self._condition = threading.Condition(lock)
         self._lock = lock
-        self._waiting = 0
+        self._gates: list[Any] = []
         self._callbacks: list[Callable[[], object]] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for the next frame."""
+        return len(self._gates)
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until `predicate()` holds; it is asked under the lock after each frame. False after `timeout` s."""
-        with self._lock:
-            self._waiting += 1
-            try:
-                return self._condition.wait_for(predicate, timeout)
-            finally:
-                self._waiting -= 1
+        deadline = None if timeout is None else monotonic() + timeout
+        over = False
+        while True:
+            with self._lock:
+                if predicate():
+                    return True
+                if over:
+                    return False
+                gate = new_gate()
+                self._gates.append(gate)
+            left = -1 if deadline is None else min(max(deadline - monotonic(), 0), threading.TIMEOUT_MAX)
+            over = not gate.acquire(timeout=left)
 
     def call_next_locked(self, callback: Callable[[], object]) -> None:
         """Call back once after the next frame, from the leader: it must only wake something. Needs the lock held."""
@@ -30,8 +48,10 @@ class News:
 
     def tell_locked(self) -> list[Callable[[], object]]:
         """Wake who waits, and return the callbacks to make once the lock is free. Needs the lock held."""
-        if self._waiting:
-            self._condition.notify_all()
+        if self._gates:
+            gates, self._gates = self._gates, []
+            for gate in gates:
+                open_gate(gate)
         callbacks = self._callbacks
         if callbacks:
             self._callbacks = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-from _thread import allocate_lock
+from _thread import TIMEOUT_MAX, allocate_lock
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -154,7 +154,7 @@ class Ticket:
         gate = self.host.attach_waiter(self)
         if gate is None:
             return
-        if not gate.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+        if not gate.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), TIMEOUT_MAX)):
             raise TimeoutError(f"not acknowledged within {timeout} s; the records are still on their way")
         gate.release()
 

@@ -1,0 +1,411 @@
+"""Opening: modes, places, what is refused and why; and that a refusal changes nothing."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.log.logs import lsns, run_python, tiny, values
+from walkit import LogOptions, Retention
+from walkit.errors import (
+    CorruptionError,
+    FormatVersionError,
+    LogExistsError,
+    LogNotFoundError,
+    NotALogError,
+    OptionsError,
+    StorageError,
+)
+from walkit.format.checksum import crc32c
+from walkit.format.layout import MANIFEST_HEADER
+from walkit.log import engine as engine_module
+from walkit.storage import FileStorage, MemoryStorage
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    """Return each file's bytes, and None for folders, below a folder."""
+    return {
+        str(p.relative_to(folder)): None if p.is_dir() else p.read_bytes() for p in sorted(folder.rglob("*"))
+    }
+
+
+def test_modes(tmp_path: Path) -> None:
+    """Open a missing and a present log in each mode: "a" makes or opens, "x" only makes, "r" only reads."""
+    path = tmp_path / "deep" / "down" / "log"
+    with pytest.raises(LogNotFoundError) as missing:
+        walkit.open(path, mode="r")
+    assert isinstance(missing.value, FileNotFoundError) and missing.value.path == str(path)
+    assert not path.exists()
+    with walkit.open(path, mode="x") as log:
+        assert log.recovery.verdict == "created" and log.append(b"1").first_lsn == 1
+    with pytest.raises(LogExistsError) as exists:
+        walkit.open(path, mode="x")
+    assert isinstance(exists.value, FileExistsError) and exists.value.path == str(path)
+    with walkit.open(path) as log:
+        assert log.recovery.verdict == "clean" and log.append(b"2").first_lsn == 2
+    with walkit.open(path, "r") as reader:
+        assert values(reader.read()) == [b"1", b"2"]
+
+
+def test_an_opening_that_writes_nothing_makes_no_segment(tmp_path: Path) -> None:
+    """Open and close an empty and a filled log ten times: no segment and no epoch is added."""
+    for _ in range(3):
+        with walkit.open(tmp_path / "log"):
+            pass
+    assert sorted(os.listdir(tmp_path / "log")) == ["durable", "lock", "manifest"]
+    with walkit.open(tmp_path / "log") as log:
+        log.append(b"1")
+    files = sorted(os.listdir(tmp_path / "log"))
+    for _ in range(3):
+        with walkit.open(tmp_path / "log") as log:
+            assert log.acked_lsn == 1
+    assert sorted(os.listdir(tmp_path / "log")) == files
+    assert len(log._engine.store.current.lineage) == 1
+
+
+def test_a_log_made_by_another_thread_meanwhile_is_not_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let another caller make the log between the look and the lock: mode "x" still only makes new ones."""
+    storage = MemoryStorage()
+    look = engine_module._require_a_log
+
+    def and_then_somebody_is_quicker(place: Any, mode: str) -> bool:
+        existed = look(place, mode)
+        if mode == "x":
+            with walkit.open(storage=storage) as quicker:
+                quicker.append(b"theirs")
+        return existed
+
+    monkeypatch.setattr(engine_module, "_require_a_log", and_then_somebody_is_quicker)
+    with pytest.raises(LogExistsError):
+        walkit.open(storage=storage, mode="x")
+    with walkit.open(storage=storage) as log:
+        assert values(log.read()) == [b"theirs"]
+
+
+def test_a_file_is_not_a_log(tmp_path: Path) -> None:
+    """Open a file in every mode: NotALogError, and the file stays as it is."""
+    path = tmp_path / "file"
+    path.write_bytes(b"mine")
+    for mode in ("a", "x", "r"):
+        with pytest.raises(NotALogError, match="a log is a folder") as refused:
+            walkit.open(path, mode=mode)
+        assert refused.value.path == str(path)
+    assert everything(tmp_path) == {"file": b"mine"}
+    with pytest.raises((NotALogError, StorageError)):
+        walkit.open(path / "below")
+    assert everything(tmp_path) == {"file": b"mine"}
+
+
+@pytest.mark.parametrize("name", ["notes.txt", ".hidden", "folder/inner.bin", "durable.bak", "manifest.old"])
+def test_a_folder_of_other_things_is_not_a_log(tmp_path: Path, name: str) -> None:
+    """Open a folder with a foreign file in every mode: NotALogError, and nothing is added or changed."""
+    folder = tmp_path / "folder"
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).write_bytes(b"mine")
+    before = everything(tmp_path)
+    for mode in ("a", "x", "r"):
+        with pytest.raises(NotALogError, match="Nothing was changed"):
+            walkit.open(folder, mode=mode)
+    assert everything(tmp_path) == before
+
+
+def test_a_folder_with_a_foreign_manifest_is_not_a_log(tmp_path: Path) -> None:
+    """Open a folder whose file "manifest" is something else: NotALogError, nothing changed."""
+    (tmp_path / "manifest").write_text("name: something else\n")
+    for mode in ("a", "r"):
+        with pytest.raises(NotALogError, match="magic"):
+            walkit.open(tmp_path, mode=mode)
+    assert everything(tmp_path) == {"manifest": b"name: something else\n"}
+
+
+def test_an_empty_folder_becomes_a_log(tmp_path: Path) -> None:
+    """Open an empty folder, with and without the leftovers of an opening that was cut short: a new log."""
+    for leftovers in ([], ["lock"], ["lock", "durable", "manifest.new"]):
+        folder = tmp_path / f"log{len(leftovers)}"
+        folder.mkdir()
+        for name in leftovers:
+            (folder / name).write_bytes(b"")
+        with pytest.raises(LogNotFoundError):
+            walkit.open(folder, mode="r")
+        with walkit.open(folder) as log:
+            assert log.append(b"1").first_lsn == 1
+
+
+def test_segments_without_a_manifest_are_corruption_not_a_new_log(tmp_path: Path) -> None:
+    """Remove the manifest of a log: refused in every mode, and the segments stay."""
+    with walkit.open(tmp_path / "log") as log:
+        log.append(b"1")
+    (tmp_path / "log" / "manifest").unlink()
+    before = everything(tmp_path)
+    for mode in ("a", "x", "r"):
+        with pytest.raises(CorruptionError, match="no manifest"):
+            walkit.open(tmp_path / "log", mode=mode)
+    assert everything(tmp_path) == before
+
+
+def test_a_newer_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    """Raise the version in the manifest, checksum and all: FormatVersionError, nothing changed."""
+    with walkit.open(tmp_path / "log") as log:
+        log.append(b"1")
+    path = tmp_path / "log" / "manifest"
+    data = bytearray(path.read_bytes())
+    fields = list(MANIFEST_HEADER.unpack_from(data))
+    fields[1] = 7
+    head = MANIFEST_HEADER.pack(*fields)[: MANIFEST_HEADER.size - 4]
+    crc = crc32c(bytes(data[MANIFEST_HEADER.size :]), crc32c(head))
+    path.write_bytes(head + crc.to_bytes(4, "little") + data[MANIFEST_HEADER.size :])
+    before = everything(tmp_path)
+    for mode in ("a", "r"):
+        with pytest.raises(FormatVersionError) as newer:
+            walkit.open(tmp_path / "log", mode=mode)
+        assert (newer.value.found, newer.value.supported) == (7, 0)
+    assert everything(tmp_path) == before
+
+
+def test_places(tmp_path: Path) -> None:
+    """Open by path, PathLike, file:// and storage: the same log; by memory://: one per name and process."""
+    with walkit.open(str(tmp_path / "log")) as log:
+        log.append(b"1")
+        assert log.location == str(tmp_path / "log")
+    for place in (tmp_path / "log", f"file://{tmp_path}/log"):
+        with walkit.open(place) as log:
+            assert values(log.read()) == [b"1"]
+    with walkit.open(storage=FileStorage(tmp_path / "log")) as log:
+        assert values(log.read()) == [b"1"]
+    with walkit.open("memory://tests-of-places") as log:
+        log.append(b"in memory")
+        with walkit.open("memory://tests-of-places", mode="r") as reader:
+            assert values(reader.read()) == [b"in memory"]
+    with walkit.open("memory://tests-of-places") as log:
+        assert values(log.read()) == [b"in memory"]
+    with walkit.open("memory://another-of-places") as log:
+        assert list(log.read()) == []
+
+
+def test_a_path_is_the_one_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open a relative path and one with a tilde, then change the folder: the log stays where it was opened."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with walkit.open("~/log") as log:
+        assert log.location == str(tmp_path / "log")
+    monkeypatch.chdir(tmp_path)
+    with walkit.open("log", options=tiny()) as log:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        log.append_many([bytes(7000)] * 20)
+    assert os.listdir(tmp_path / "elsewhere") == []
+    with walkit.open(tmp_path / "log") as log:
+        assert log.acked_lsn == 20
+
+
+@pytest.mark.parametrize(
+    ("named", "match"),
+    [
+        ({}, "either"),
+        ({"path": "a", "storage": MemoryStorage()}, "either"),
+        ({"path": ""}, "empty"),
+        ({"path": "http://host/log"}, "file://"),
+        ({"path": 7}, "not int"),
+        ({"path": b"/bytes"}, "not bytes"),
+        ({"path": "log", "mode": "w"}, "'a', 'x' or 'r'"),
+        ({"path": "log", "mode": None}, "'a', 'x' or 'r'"),
+        ({"path": "log", "options": {"durability": "none"}}, "not LogOptions"),
+    ],
+)
+def test_wrong_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: dict[str, Any], match: str
+) -> None:
+    """Open with wrong arguments: OptionsError that says what is right, and nothing is made."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionsError, match=match) as wrong:
+        walkit.open(**named)
+    assert isinstance(wrong.value, ValueError) and wrong.value.option
+    assert os.listdir(tmp_path) == []
+
+
+WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"durability": "often"}, "durability"),
+    ({"durability": None}, "durability"),
+    ({"durability": ["sync"]}, "durability"),
+    ({"interval_ms": 10}, "interval_ms"),
+    ({"interval_ms": 10, "durability": "none"}, "interval_ms"),
+    ({"interval_ms": 0, "durability": "interval"}, "interval_ms"),
+    ({"interval_ms": 1.5, "durability": "interval"}, "interval_ms"),
+    ({"in_flight": 0}, "in_flight"),
+    ({"in_flight": 2}, "in_flight"),
+    ({"in_flight": True}, "in_flight"),
+    ({"ack_order": "none"}, "ack_order"),
+    ({"ack_order": "completion"}, "ack_order"),
+    ({"policy": object()}, "policy"),
+    ({"direct_io": True}, "direct_io"),
+    ({"direct_io": "yes"}, "direct_io"),
+    ({"segment_bytes": 1000}, "segment_bytes"),
+    ({"segment_bytes": "64 MB"}, "segment_bytes"),
+    ({"segment_bytes": 1 << 41}, "segment_bytes"),
+    ({"frame_bytes_max": 100}, "frame_bytes_max"),
+    ({"frame_bytes_max": 1 << 31}, "frame_bytes_max"),
+    ({"segment_bytes": 1 << 16, "frame_bytes_max": 1 << 16}, "frame_bytes_max"),
+    ({"segment_bytes": 1 << 20}, "frame_bytes_max"),
+    ({"codec": "gzip"}, "codec"),
+    ({"queue_bytes_max": 10}, "queue_bytes_max"),
+    ({"on_full": "drop"}, "on_full"),
+    ({"recovery": "hope"}, "recovery"),
+    ({"recovery": "holes"}, "recovery"),
+    ({"recovery": "salvage"}, "recovery"),
+    ({"retention": Retention(bytes_max=10)}, "retention"),
+    ({"retention": None}, "retention"),
+    ({"idle_mark_ms": -1}, "idle_mark_ms"),
+]
+
+
+@pytest.mark.parametrize(("options", "named"), WRONG_OPTIONS, ids=str)
+def test_options_that_are_wrong_contradict_or_are_not_there_yet(options: dict[str, Any], named: str) -> None:
+    """Make each wrong set of options: OptionsError that names the option, before anything is opened."""
+    with pytest.raises(OptionsError, match=named) as wrong:
+        LogOptions(**options)
+    assert wrong.value.option == named
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"durability": "interval"},
+        {"durability": "interval", "interval_ms": 1},
+        {"segment_bytes": 1 << 16, "frame_bytes_max": (1 << 16) - 4096},
+        {"frame_bytes_max": 4096, "queue_bytes_max": 4096},
+        {"codec": "zstd", "ack_order": "append", "recovery": "absolute", "idle_mark_ms": 0},
+    ],
+    ids=str,
+)
+def test_options_at_their_limits_work(options: dict[str, Any]) -> None:
+    """Open, append and read with options at the edges of what is allowed."""
+    storage = MemoryStorage()
+    for _ in range(2):
+        with walkit.open(storage=storage, options=LogOptions(**options)) as log:
+            log.append_many([bytes(n) for n in range(1000)])
+            assert log.options.as_dict()["durability"] == log.options.durability
+    with walkit.open(storage=storage, mode="r") as reader:
+        assert lsns(reader.read()) == list(range(1, 2001))
+
+
+def test_options_are_frozen_and_keyword_only() -> None:
+    """Change an option, and give one without its name: refused by the class."""
+    with pytest.raises(AttributeError):
+        LogOptions().durability = "none"  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        LogOptions("sync")  # type: ignore[call-arg]
+
+
+def test_what_is_stored_in_the_log_wins_over_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reopen with another acknowledgement order: OptionsError with both values, the lock free; None takes the log's."""
+    storage = MemoryStorage()
+    with walkit.open(storage=storage, options=LogOptions(ack_order="append")) as log:
+        log.append(b"1")
+    other = LogOptions()
+    object.__setattr__(other, "ack_order", "completion")
+    with pytest.raises(OptionsError, match=r"'completion'.*'append'") as conflict:
+        walkit.open(storage=storage, options=other)
+    assert (conflict.value.option, conflict.value.wanted, conflict.value.stored) == (
+        "ack_order",
+        "completion",
+        "append",
+    )
+    for options in (LogOptions(ack_order="append"), LogOptions()):
+        with walkit.open(storage=storage, options=options) as log:
+            assert log.acked_lsn == 1
+
+
+def test_limits_bind_only_new_segments() -> None:
+    """Shrink and grow segments and frames from opening to opening: old records stay readable, new limits hold."""
+    storage = MemoryStorage()
+    sizes = [(1 << 20, 1 << 19), (1 << 16, 1 << 12), (1 << 18, 1 << 16)]
+    expected = []
+    for segment_bytes, frame_bytes_max in sizes:
+        options = LogOptions(segment_bytes=segment_bytes, frame_bytes_max=frame_bytes_max)
+        with walkit.open(storage=storage, options=options) as log:
+            largest = bytes(log._limit_bytes - 21)
+            log.append(largest)
+            expected.append(largest)
+            with pytest.raises(walkit.RecordTooLargeError):
+                log.append(largest + b"1")
+    with walkit.open(storage=storage) as log:
+        assert values(log.read()) == expected
+
+
+def test_opened_lists_what_is_open_oldest_first() -> None:
+    """Open three and close one: the others are listed in the order of their opening."""
+    before = walkit.opened()
+    logs = [walkit.open(storage=MemoryStorage()) for _ in range(3)]
+    assert walkit.opened() == [*before, *logs]
+    logs[1].close()
+    assert walkit.opened() == [*before, logs[0], logs[2]]
+    logs[0].close()
+    logs[2].close()
+    assert walkit.opened() == before
+
+
+def test_progress_and_report_of_an_opening() -> None:
+    """Reopen a killed log with a progress callback: bytes grow to the total, the report has timed phases."""
+    storage = MemoryStorage()
+    with walkit.open(storage=storage, options=tiny()) as log:
+        log.append_many([bytes(3000)] * 50)
+        image = storage.process_kill()
+    seen: list[tuple[int, int]] = []
+    with walkit.open(
+        storage=image, options=tiny(), progress=lambda done, total: seen.append((done, total))
+    ) as log:
+        report = log.recovery
+    assert seen and all(done <= total for done, total in seen)
+    assert (report.verdict, report.next_lsn, report.cuts) == ("recovered", 51, ())
+    assert [p.name for p in report.phases] == ["open", "scan", "apply", "ready"]
+    assert report.duration_s > 0 and "recovered" in report._repr_html_()
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    """Open below a folder without permission: StorageError with the errno, nothing made."""
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        with pytest.raises(StorageError) as refused:
+            walkit.open(tmp_path / "log")
+        assert refused.value.errno == 13
+    finally:
+        tmp_path.chmod(stat.S_IRWXU)
+
+
+def test_importing_starts_nothing_and_loads_nothing_heavy() -> None:
+    """Import walkit in a fresh process: no thread, no open file, no socket, no heavy package."""
+    script = """
+        import os, sys, threading
+        opened = []
+        def hook(event, arguments):
+            if event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+                opened.append(arguments[0])
+            elif event in ("socket.connect", "socket.bind", "subprocess.Popen", "os.fork", "os.mkdir"):
+                opened.append(event)
+        import numpy, pyarrow, zstandard, crc32c, asyncio, tempfile
+        before = set(os.listdir("/proc/self/fd"))
+        sys.dont_write_bytecode = True
+        sys.addaudithook(hook)
+        import walkit
+        assert threading.active_count() == 1, threading.enumerate()
+        assert set(os.listdir("/proc/self/fd")) == before
+        assert not opened, opened
+        heavy = {"pyspark", "panel", "plotly", "grpc", "pandas", "bokeh", "hdrh", "IPython"} & set(sys.modules)
+        assert not heavy, heavy
+        assert walkit.opened() == []
+    """
+    run_python(script)
+
+
+def test_opening_starts_no_thread_before_it_is_needed() -> None:
+    """Open, append, read and close on one thread with marks off: no other thread is ever started."""
+    with walkit.open(storage=MemoryStorage(), options=LogOptions(idle_mark_ms=0)) as log:
+        log.append(b"1")
+        assert values(log.read()) == [b"1"]
+        assert not [t for t in threading.enumerate() if t.name.startswith("walkit-")]
