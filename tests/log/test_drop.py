@@ -166,10 +166,7 @@ def test_a_log_dropped_in_its_own_callback_closes() -> None:
 
 EXITS = {
     "plainly": "",
-    "by sys.exit": "sys.exit(0)",
     "with a follower": "following = log.follow(1); next(following)",
-    "with a timer waiting": "import time",
-    "with an observer": "log.observe(lambda frames: None); log.append(b'x')",
     "with a thread that appends": (
         "import threading\n"
         "def go():\n"

@@ -48,8 +48,6 @@ def once(value):
             tx.put(b"k", value)
             tx.put(b"k", value)
         told.append((tx.result.first_lsn, value))
-    elif way == "delete":
-        told.append((log.delete(value).first_lsn, None))
     elif way == "timeout":
         told.append((log.append(value, timeout=30).first_lsn, value))
     elif way == "submit":
@@ -90,31 +88,23 @@ assert not [(lsn, value) for lsn, value in told if found[lsn] != value]
 print(json.dumps([interrupts, len(told)]))
 """
 
-UNPROTECTED = pytest.mark.xfail(
-    run=False,
-    reason="CommitDriver.enqueue on the main thread may lose the lead to an interrupt, and then hangs",
-)
 
-
-@pytest.mark.parametrize("companions", [0, 2])
 @pytest.mark.parametrize(
-    "way",
+    ("way", "companions"),
     [
-        "append",
-        "transaction",
-        "delete",
-        pytest.param("timeout", marks=UNPROTECTED),
-        pytest.param("submit", marks=UNPROTECTED),
-        pytest.param("many", marks=UNPROTECTED),
+        ("append", 0),
+        ("append", 2),
+        ("transaction", 0),
+        ("timeout", 0),
+        ("submit", 0),
+        ("many", 2),
     ],
 )
 def test_a_storm_of_interrupts(tmp_path: Path, way: str, companions: int) -> None:
     """Send SIGINT without pause while the main thread appends: what returned is there, and the log goes on."""
-    if companions and way == "delete":
-        pytest.skip("the same path as append")
-    done = run_python(STORM, tmp_path / "log", way, "2000", str(companions))
+    done = run_python(STORM, tmp_path / "log", way, "1000", str(companions))
     interrupts, told = json.loads(done.stdout)
-    assert interrupts >= 2000 and told > 0
+    assert interrupts >= 1000 and told >= 20
 
 
 def interrupt_when(predicate: Any) -> Task:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.log.logs import lsns, run_python, tiny, values
-from walkit import LogOptions, Retention
+from tests.log.logs import run_python, tiny, values
+from walkit import LogOptions
 from walkit.errors import (
     CorruptionError,
     FormatVersionError,
@@ -226,115 +226,6 @@ def test_wrong_arguments(
         walkit.open(**named)
     assert isinstance(wrong.value, ValueError) and wrong.value.option
     assert os.listdir(tmp_path) == []
-
-
-WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"durability": "often"}, "durability"),
-    ({"durability": None}, "durability"),
-    ({"durability": ["sync"]}, "durability"),
-    ({"interval_ms": 10}, "interval_ms"),
-    ({"interval_ms": 10, "durability": "none"}, "interval_ms"),
-    ({"interval_ms": 0, "durability": "interval"}, "interval_ms"),
-    ({"interval_ms": 1.5, "durability": "interval"}, "interval_ms"),
-    ({"in_flight": 0}, "in_flight"),
-    ({"in_flight": 2}, "in_flight"),
-    ({"in_flight": True}, "in_flight"),
-    ({"ack_order": "none"}, "ack_order"),
-    ({"ack_order": "completion"}, "ack_order"),
-    ({"policy": object()}, "policy"),
-    ({"direct_io": True}, "direct_io"),
-    ({"direct_io": "yes"}, "direct_io"),
-    ({"segment_bytes": 1000}, "segment_bytes"),
-    ({"segment_bytes": "64 MB"}, "segment_bytes"),
-    ({"segment_bytes": 1 << 41}, "segment_bytes"),
-    ({"frame_bytes_max": 100}, "frame_bytes_max"),
-    ({"frame_bytes_max": 1 << 31}, "frame_bytes_max"),
-    ({"segment_bytes": 1 << 16, "frame_bytes_max": 1 << 16}, "frame_bytes_max"),
-    ({"segment_bytes": 1 << 20}, "frame_bytes_max"),
-    ({"codec": "gzip"}, "codec"),
-    ({"queue_bytes_max": 10}, "queue_bytes_max"),
-    ({"on_full": "drop"}, "on_full"),
-    ({"recovery": "hope"}, "recovery"),
-    ({"recovery": "holes"}, "recovery"),
-    ({"recovery": "salvage"}, "recovery"),
-    ({"retention": Retention(bytes_max=10)}, "retention"),
-    ({"retention": None}, "retention"),
-    ({"idle_mark_ms": -1}, "idle_mark_ms"),
-]
-
-
-@pytest.mark.parametrize(("options", "named"), WRONG_OPTIONS, ids=str)
-def test_options_that_are_wrong_contradict_or_are_not_there_yet(options: dict[str, Any], named: str) -> None:
-    """Make each wrong set of options: OptionsError that names the option, before anything is opened."""
-    with pytest.raises(OptionsError, match=named) as wrong:
-        LogOptions(**options)
-    assert wrong.value.option == named
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"durability": "interval"},
-        {"durability": "interval", "interval_ms": 1},
-        {"segment_bytes": 1 << 16, "frame_bytes_max": (1 << 16) - 4096},
-        {"frame_bytes_max": 4096, "queue_bytes_max": 4096},
-        {"codec": "zstd", "ack_order": "append", "recovery": "absolute", "idle_mark_ms": 0},
-    ],
-    ids=str,
-)
-def test_options_at_their_limits_work(options: dict[str, Any]) -> None:
-    """Open, append and read with options at the edges of what is allowed."""
-    storage = MemoryStorage()
-    for _ in range(2):
-        with walkit.open(storage=storage, options=LogOptions(**options)) as log:
-            log.append_many([bytes(n) for n in range(1000)])
-            assert log.options.as_dict()["durability"] == log.options.durability
-    with walkit.open(storage=storage, mode="r") as reader:
-        assert lsns(reader.read()) == list(range(1, 2001))
-
-
-def test_options_are_frozen_and_keyword_only() -> None:
-    """Change an option, and give one without its name: refused by the class."""
-    with pytest.raises(AttributeError):
-        LogOptions().durability = "none"  # type: ignore[misc]
-    with pytest.raises(TypeError):
-        LogOptions("sync")  # type: ignore[call-arg]
-
-
-def test_what_is_stored_in_the_log_wins_over_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reopen with another acknowledgement order: OptionsError with both values, the lock free; None takes the log's."""
-    storage = MemoryStorage()
-    with walkit.open(storage=storage, options=LogOptions(ack_order="append")) as log:
-        log.append(b"1")
-    other = LogOptions()
-    object.__setattr__(other, "ack_order", "completion")
-    with pytest.raises(OptionsError, match=r"'completion'.*'append'") as conflict:
-        walkit.open(storage=storage, options=other)
-    assert (conflict.value.option, conflict.value.wanted, conflict.value.stored) == (
-        "ack_order",
-        "completion",
-        "append",
-    )
-    for options in (LogOptions(ack_order="append"), LogOptions()):
-        with walkit.open(storage=storage, options=options) as log:
-            assert log.acked_lsn == 1
-
-
-def test_limits_bind_only_new_segments() -> None:
-    """Shrink and grow segments and frames from opening to opening: old records stay readable, new limits hold."""
-    storage = MemoryStorage()
-    sizes = [(1 << 20, 1 << 19), (1 << 16, 1 << 12), (1 << 18, 1 << 16)]
-    expected = []
-    for segment_bytes, frame_bytes_max in sizes:
-        options = LogOptions(segment_bytes=segment_bytes, frame_bytes_max=frame_bytes_max)
-        with walkit.open(storage=storage, options=options) as log:
-            largest = bytes(log._limit_bytes - 21)
-            log.append(largest)
-            expected.append(largest)
-            with pytest.raises(walkit.RecordTooLargeError):
-                log.append(largest + b"1")
-    with walkit.open(storage=storage) as log:
-        assert values(log.read()) == expected
 
 
 def test_opened_lists_what_is_open_oldest_first() -> None:

@@ -182,10 +182,8 @@ def test_a_failed_sync_at_close_is_raised_and_the_lock_is_free() -> None:
 
 
 def test_a_seal_that_fails_is_made_up_for_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail two seals in the background: the next one makes up for them in order, and a kill at any time loses nothing.
-
-    A segment that stays unsealed before a sealed one would be taken for something that does not follow.
-    """
+    """Fail two seals in the background: the next makes up for them in order, and a kill at any time loses nothing."""
+    # A segment that stays unsealed before a sealed one would be taken for something that does not follow.
     events: list[str] = []
     storage = MemoryStorage()
     log = walkit.open(storage=storage, options=tiny(), events=lambda name, _: events.append(name))

@@ -335,3 +335,37 @@ def test_a_reader_never_sees_what_hangs_in_the_device() -> None:
         ticket.result(GUARD_S)
         assert lsns(reader.read()) == [1, 2]
     log.close()
+
+
+def test_a_segment_that_is_named_and_was_not_made_is_no_loss() -> None:
+    """Let the manifest land and report a full disk: the new segment's file goes again, and readers do not miss it."""
+    storage, log = faulty_log()
+    full = storage.fail("replace", "manifest", errno=28, landed=True, times=None)
+
+    def fill() -> None:
+        while True:
+            log.append(bytes(7000))
+
+    with pytest.raises(walkit.LogFullError):
+        fill()
+    named = {s.name for s in load_manifest(storage).segments}
+    assert named > set(storage.names()) & named, "the manifest names a segment that is not there"
+    with walkit.open(storage=storage, mode="r") as reader:
+        assert lsns(reader.read()) == list(range(1, log.acked_lsn + 1))
+        full.cancel()
+        log.append(b"goes on")
+        assert reader.durable_lsn == log.acked_lsn
+    log.close()
+
+
+def test_a_durable_segment_that_is_lost_under_a_living_writer_is_corruption(storage: MemoryStorage) -> None:
+    """Remove the segment that the writer writes to: a reader is told, instead of seeing a shorter log."""
+    log = walkit.open(storage=storage, options=tiny(idle_mark_ms=0))
+    log.append(b"1")
+    with walkit.open(storage=storage, mode="r") as reader:
+        assert lsns(reader.read()) == [1]
+        storage.remove("00000000000000000001.segment")
+        with pytest.raises(CorruptionError):
+            reader.read()
+    log._driver.core.fail(OSError("the test took its file"))
+    log.close()

@@ -119,6 +119,12 @@ class CommitDriver:
 
     def enqueue(self, ticket: Ticket) -> bool:
         """Queue the ticket and return at once; False where the queue has no room. Raises what refuses the log."""
+        if on_main_thread():
+            with Uninterrupted():
+                return self._enqueue(ticket)
+        return self._enqueue(ticket)
+
+    def _enqueue(self, ticket: Ticket) -> bool:
         core = self.core
         with self._lock:
             if self.refusal is not None:

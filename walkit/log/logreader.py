@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from walkit.errors import CorruptionError, GapError, LogClosedError
+from walkit.errors import CorruptionError, GapError, LogClosedError, SegmentMissingError
 from walkit.format.durable import DurableMark
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
@@ -60,6 +60,14 @@ def _live_view(storage: Storage, manifest: Manifest, mark: DurableMark) -> tuple
         stop = min(end, begun[index + 1][1].start_position) if index + 1 < len(begun) else end
         if stop > header.start_position:
             spans.append(Span(_record_of(record, header), stop, None))
+    covered = spans[-1].end_position if spans else manifest.end.position
+    if covered < end:
+        raise CorruptionError(
+            f"{storage.location} is on stable storage up to position {end:,}, and its segments end at {covered:,}",
+            position=covered,
+            expected=end,
+            found=covered,
+        )
     return LogView(storage, manifest, tuple(spans)), last_lsn
 
 
@@ -77,7 +85,11 @@ def _settled_view(storage: Storage, manifest: Manifest, mark: DurableMark) -> tu
 
 
 def _header_of(storage: Storage, record: SegmentRecord) -> SegmentHeader | None:
-    file = open_segment(storage, record)
+    """Return the header of a segment that is in use; None where it was only named, on a disk that then was full."""
+    try:
+        file = open_segment(storage, record)
+    except SegmentMissingError:
+        return None
     try:
         block = file.read(0, SEGMENT_HEADER_BYTES)
         return SegmentHeader.decode(block, record.name) if len(block) == SEGMENT_HEADER_BYTES else None
