@@ -184,6 +184,7 @@ class LogEngine:
 
     def trim(self, up_to_lsn: int) -> int:
         """Move the low watermark and drop the segments wholly below it. Returns the new watermark."""
+        self.segments.upkeep.drain()  # what the upkeep thread is about to seal can be dropped, too
         with self.trimming:
             limit = min(up_to_lsn, self.core.durable_lsn)
             dropped: list[SegmentRecord] = []
