@@ -43,6 +43,7 @@ from walkit.log.tools import scan, verify
 from walkit.log.wal import WriteAheadLog, opened
 from walkit.metrics import LogStatistics
 from walkit.record import RECORD_SCHEMA, AppendResult, Batch, Kind, Record
+from walkit.state.checkpoint import CheckpointReport
 from walkit.state.machine import StateMachine
 from walkit.state.replay import replay
 from walkit.store import Store
@@ -62,6 +63,7 @@ __all__ = [
     "RECORD_SCHEMA",
     "AppendResult",
     "Batch",
+    "CheckpointReport",
     "CommitFailedError",
     "CorruptionError",
     "DivergenceError",

@@ -104,7 +104,9 @@ class Manifest:
     next_segment: int = 1
     end: LogEnd = field(default_factory=LogEnd)
     low_watermark: int = 0
+    checkpoint_lsn: int = 0
     exact_from_lsn: int = 1
+    tombstones_from_lsn: int = 1
     holds: tuple[HoldRecord, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 

@@ -148,6 +148,16 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
             found=end.position,
             first_lost_lsn=end.last_lsn + 1,
         )
+    told = max(manifest.low_watermark, manifest.checkpoint_lsn)
+    if end.last_lsn < told:
+        raise CorruptionError(
+            f"the manifest says that the log was durable up to LSN {told:,}, and the log ends at {end.last_lsn:,}: "
+            "acknowledged data is missing. Nothing was changed",
+            position=end.position,
+            expected=f"a log that reaches LSN {told}",
+            found=end.last_lsn,
+            first_lost_lsn=end.last_lsn + 1,
+        )
     if manifest is not findings.manifest:
         manifest = replace(manifest, generation=findings.manifest.generation + 1)
     return RecoveryPlan(findings, tuple(steps), manifest)

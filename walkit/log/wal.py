@@ -31,6 +31,7 @@ from walkit.log.report import RecoveryReport
 from walkit.log.show import log_html
 from walkit.log.surface import ReadSurface
 from walkit.log.transaction import TicketGroup, Transaction
+from walkit.log.trim import trim
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
 
@@ -322,9 +323,10 @@ class WriteAheadLog(ReadSurface):
         """Drop records at or below `up_to_lsn`, never past a hold, never what is not durable.
 
         Moves the low watermark, and removes the segments that lie wholly below it. Returns the new low watermark.
+        Where a store keeps a state beside the log, never past its newest snapshot either.
         """
         self._refuse_closed()
-        return self._engine.trim(up_to_lsn)
+        return trim(self._engine, up_to_lsn).low_watermark
 
     def close(self) -> None:
         """Write what is queued, seal the log and free it. Closing twice does nothing."""
