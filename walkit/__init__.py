@@ -45,6 +45,7 @@ from walkit.metrics import LogStatistics
 from walkit.record import RECORD_SCHEMA, AppendResult, Batch, Kind, Record
 from walkit.state.checkpoint import CheckpointReport
 from walkit.state.machine import StateMachine
+from walkit.state.past import PastState
 from walkit.state.replay import replay
 from walkit.store import Store
 
@@ -84,6 +85,7 @@ __all__ = [
     "MissingExtraError",
     "NotALogError",
     "OptionsError",
+    "PastState",
     "Record",
     "RecordTooLargeError",
     "RecordTypeError",

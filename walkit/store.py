@@ -29,6 +29,7 @@ from walkit.metrics import StoreStatistics
 from walkit.record import AppendResult
 from walkit.state.checkpoint import Checkpointer, CheckpointReport, CheckpointThread
 from walkit.state.follow import Follower
+from walkit.state.past import PastState, exact_from, state_at
 from walkit.state.replay import replay
 from walkit.state.restore import restore_newest
 from walkit.state.snapshot import SnapshotInfo
@@ -269,6 +270,22 @@ class Store(KeyedSurface):
         next checkpoint; the store goes on as before.
         """
         return self._checkpointer.checkpoint(trim=trim)
+
+    def state_at(self, lsn: int) -> PastState:
+        """Return the state as it was with everything up to `lsn`: a read-only mapping, in memory, of keys to values.
+
+        Takes the nearest snapshot at or below it and replays the rest, or the whole log. OptionsError for an LSN that
+        is not acknowledged yet; HistoryTrimmedError, with `exact_from_lsn`, where trimming or compaction dropped
+        what would be needed; CorruptionError where damage is reached.
+        """
+        self._see_acknowledged()
+        return state_at(self.log, self._engine.storage, lsn, self.log.acked_lsn)
+
+    @property
+    def exact_from_lsn(self) -> int:
+        """From this LSN on `state_at` can tell every state."""
+        self._see_acknowledged()
+        return exact_from(self.log, self._engine.storage)
 
     def statistics(self) -> StoreStatistics:
         """Return a frozen snapshot of the named metrics of the log and the table."""

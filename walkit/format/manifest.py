@@ -125,6 +125,12 @@ class Manifest:
         """Oldest LSN that sealed segments hold or, when there is none, the next one after the end."""
         return self.sealed[0].first_lsn if self.sealed else self.end.last_lsn + 1
 
+    @property
+    def complete_from_lsn(self) -> int:
+        """From here on no record is missing: neither dropped nor superseded and compacted away."""
+        holed = [s.last_lsn for s in self.sealed if s.records <= s.last_lsn - s.first_lsn]
+        return max([self.low_watermark, *holed]) + 1
+
     def epoch_of(self, number: int) -> EpochRecord | None:
         """Return the epoch of this number."""
         return next((e for e in self.lineage if e.number == number), None)

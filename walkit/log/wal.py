@@ -225,7 +225,7 @@ class WriteAheadLog(ReadSurface):
         """Yield records from `first_lsn` on, and go on with new ones as they are acknowledged.
 
         Ends when the log is closed, after its last record, or, with `timeout`, after that many seconds without a new
-        record. GapError where a record has been trimmed before it was yielded: never a skip.
+        record. GapError where a record was trimmed or compacted away before it was yielded: never a skip.
         """
         self._refuse_closed()
         return self._follow(max(first_lsn, 1), timeout)
@@ -241,8 +241,8 @@ class WriteAheadLog(ReadSurface):
                 ended = engine.ended
                 newest = engine.core.acked_lsn
                 view = engine.view()
-                if wanted < view.first_lsn:
-                    raise GapError(wanted, view.first_lsn)
+                if wanted < view.complete_from_lsn:
+                    raise GapError(wanted, view.complete_from_lsn)
                 if wanted <= newest:
                     yield from view.records(wanted, newest)
                     wanted = newest + 1
