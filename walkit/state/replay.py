@@ -74,8 +74,9 @@ def replay(
     right state only from `log.complete_from_lsn` on.
 
     Raises HistoryTrimmedError where the machine would have to begin with records that are gone (restore a snapshot
-    first) or is to end below `log.exact_from_lsn`, where what was superseded later is missing already; GapError where an explicit `first_lsn` is gone, OptionsError where the machine has it already,
-    CorruptionError when damage is reached.
+    first) or is to end below `log.exact_from_lsn`, where what was superseded later is missing already; GapError where
+    an explicit `first_lsn` is gone, OptionsError where the machine has it already, CorruptionError when damage is
+    reached.
     """
     began = time.perf_counter()
     view, first, last = _range(log, machine.applied_lsn, first_lsn, last_lsn)
