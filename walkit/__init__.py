@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from walkit.compaction import CompactionReport
 from walkit.config import LogOptions, Retention, StoreOptions
 from walkit.errors import (
     CommitFailedError,
@@ -66,6 +67,7 @@ __all__ = [
     "Batch",
     "CheckpointReport",
     "CommitFailedError",
+    "CompactionReport",
     "CorruptionError",
     "DivergenceError",
     "DurableFrames",

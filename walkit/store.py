@@ -17,6 +17,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from walkit.commit.ticket import Ticket
+from walkit.compaction import CompactionReport, Compactor
 from walkit.config import LogOptions, StoreOptions
 from walkit.errors import LogClosedError, OptionsError, RecordTypeError
 from walkit.events import EventCallback
@@ -69,6 +70,7 @@ class Store(KeyedSurface):
         self._frames = self._follower.frames
         self._core.sinks = (*self._core.sinks, self._follower.feed)
         self._checkpointer = Checkpointer(self._engine, self._table, self._follower, restored)
+        self._compactor = Compactor(self._engine, self._checkpointer.upto, self._checkpointer.bases)
         if self.options.checkpoint_every is not None:
             by_itself = CheckpointThread(self._checkpointer, self.options.checkpoint_every, log.location)
             self._core.sinks = (*self._core.sinks, by_itself.feed)
@@ -270,6 +272,23 @@ class Store(KeyedSurface):
         next checkpoint; the store goes on as before.
         """
         return self._checkpointer.checkpoint(trim=trim)
+
+    def compact(self, *, exact_from_lsn: int | None = None) -> CompactionReport:
+        """Rewrite the sealed log with the newest record of each key; the state it tells stays the same.
+
+        Records without a key are events, and stay. Tombstones stay until every snapshot is newer. The newest sealed
+        segment, and every segment that a hold needs, stays as it is. Writers and readers go on; a reader that comes
+        upon a segment that is gone gets GapError, and begins anew.
+
+        History is exact from the newest record on that superseded a dropped one (`exact_from_lsn` of the report): up
+        to the end of the log at most, and never past a hold. With `exact_from_lsn` states from there on stay exact:
+        nothing newer supersedes then, and only segments that end at or below it are rewritten. `log.read` shows what is
+        left below `log.complete_from_lsn`; `log.follow` begins only above it.
+
+        LogClosedError, StorageError, CorruptionError: each segment is then the old one or the new, and compacting again
+        goes on. What is compacted in part tells the same state.
+        """
+        return self._compactor.compact(exact_from_lsn)
 
     def state_at(self, lsn: int) -> PastState:
         """Return the state as it was with everything up to `lsn`: a read-only mapping, in memory, of keys to values.

@@ -79,6 +79,7 @@ class Checkpointer:
         self._lock = threading.RLock()
         self._ended = False
         self._newest = restored
+        self._writing: int | None = None
         engine.state_lsn = self.snapshot_lsn
         engine.closers.append(self.end)
 
@@ -91,6 +92,22 @@ class Checkpointer:
         """Wait for what is under way, and refuse what comes later."""
         with self._lock:
             self._ended = True
+
+    def upto(self) -> int:
+        """Make all that is acknowledged durable and applied; return its LSN. Later snapshots do not stand below it."""
+        if self._ended or self.engine.closed:
+            raise LogClosedError(f"the log at {self.engine.storage.location} is closed")
+        self._follower.catch_up()
+        lsn = self._follower.applied_lsn
+        self._make_durable(lsn)
+        return lsn
+
+    def bases(self) -> list[int]:
+        """Return the LSNs of the snapshots that stand, and of the one that is being written."""
+        with self._follower.lock:
+            writing = self._writing
+        standing = snapshot_lsns(self.engine.storage)
+        return standing if writing is None else [*standing, writing]
 
     def snapshot(self) -> SnapshotInfo:
         """Write the state of this moment beside the log; see `Store.snapshot`."""
@@ -149,7 +166,9 @@ class Checkpointer:
             )
         with self._follower.lock:
             self._follower.apply_waiting()
-            return take_image(self._machine, self._follower.applied_lsn)
+            image = take_image(self._machine, self._follower.applied_lsn)
+            self._writing = image.lsn
+            return image
 
     def _make_durable(self, lsn: int) -> None:
         driver = self.engine.driver
