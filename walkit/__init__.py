@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from walkit.compaction import CompactionReport
 from walkit.config import LogOptions, Retention, StoreOptions
 from walkit.errors import (
     CommitFailedError,
@@ -43,7 +44,9 @@ from walkit.log.tools import scan, verify
 from walkit.log.wal import WriteAheadLog, opened
 from walkit.metrics import LogStatistics
 from walkit.record import RECORD_SCHEMA, AppendResult, Batch, Kind, Record
+from walkit.state.checkpoint import CheckpointReport
 from walkit.state.machine import StateMachine
+from walkit.state.past import PastState
 from walkit.state.replay import replay
 from walkit.store import Store
 
@@ -62,7 +65,9 @@ __all__ = [
     "RECORD_SCHEMA",
     "AppendResult",
     "Batch",
+    "CheckpointReport",
     "CommitFailedError",
+    "CompactionReport",
     "CorruptionError",
     "DivergenceError",
     "DurableFrames",
@@ -82,6 +87,7 @@ __all__ = [
     "MissingExtraError",
     "NotALogError",
     "OptionsError",
+    "PastState",
     "Record",
     "RecordTooLargeError",
     "RecordTypeError",

@@ -151,14 +151,14 @@ class LogReader(ReadSurface):
         """Yield records from `first_lsn` on, and go on as the writer makes more durable; polls its durable cell.
 
         Ends when this reader is closed or, with `timeout`, after that many seconds without a new record. GapError where
-        a record has been trimmed before it was yielded: never a skip.
+        a record was trimmed or compacted away before it was yielded: never a skip.
         """
         wanted = max(first_lsn, 1)
         news_at = time.monotonic()
         while not self.closed:
             view, newest = self._now()
-            if wanted < view.first_lsn:
-                raise GapError(wanted, view.first_lsn)
+            if wanted < view.complete_from_lsn:
+                raise GapError(wanted, view.complete_from_lsn)
             if wanted <= newest:
                 yield from view.records(wanted, newest)
                 wanted = newest + 1

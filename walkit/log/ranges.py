@@ -87,7 +87,7 @@ def read_range(
     manifest = load_manifest(storage)
     record = next((s for s in manifest.segments if s.number == frames.segment), None)
     if record is None:
-        raise GapError(frames.first_lsn, max(manifest.low_watermark + 1, manifest.first_lsn))
+        raise GapError(frames.first_lsn, max(manifest.complete_from_lsn, manifest.first_lsn))
     view = LogView(storage, manifest, (Span(record, frames.end_position, frames.last_lsn),))
     file = view.open(record)
     try:

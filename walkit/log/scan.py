@@ -25,6 +25,7 @@ from walkit.format.layout import (
 )
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
+from walkit.log.leftover import leftover_of
 from walkit.log.manifest_store import DURABLE_NAME
 from walkit.log.walk import FrameWalk
 from walkit.storage.base import Storage, StorageFile
@@ -163,7 +164,7 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings) -> None:
             file.close()
         if header is None or header.log_id != manifest.log_id:
             continue
-        if header.number >= manifest.next_segment:
+        if header.number >= manifest.next_segment and leftover_of(header, manifest) is None:
             raise _older_manifest(name, f"segment {header.number} from LSN {header.first_lsn:,} on")
 
 
@@ -269,7 +270,7 @@ def _verify_sealed(file: StorageFile, finding: SegmentFinding) -> None:
         pass
     finding.frames, finding.records = walk.frames, walk.records
     finding.bytes_scanned = walk.position - record.start_position
-    if walk.fault is None and walk.chain != record.end_chain:
+    if walk.fault is None and walk.end_chain != record.end_chain:
         walk.fault = FrameFault.CHAIN
     if walk.fault is not None:
         finding.fault, finding.at_fault = walk.fault, walk.at_fault

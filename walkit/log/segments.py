@@ -255,15 +255,14 @@ class SegmentSet:
 
     def _make(self) -> OpenSegment:
         """Create a segment file with its space reserved, its first step zeroed, and its name in the manifest."""
-        number = self.store.current.next_segment
         while True:
+            number = self.store.take_number()
             try:
                 file = self.storage.open(segment_name(number), "create")
                 break
             except StorageError as error:
                 if error.errno != errno.EEXIST:
                     raise
-                number += 1
         try:
             file.allocate(self.options.segment_bytes)
             segment = OpenSegment(number, file, self.options.segment_bytes)
@@ -292,7 +291,8 @@ class SegmentSet:
                     chain=began.chain,
                 ),
             )
-        return manifest.next(segments=(*manifest.segments, record), next_segment=number + 1, lineage=lineage)
+        following = max(manifest.next_segment, number + 1)
+        return manifest.next(segments=(*manifest.segments, record), next_segment=following, lineage=lineage)
 
     def _zero_ahead(self, segment: OpenSegment, goal: int) -> None:
         """Zero one more step, then queue the next, so that sealing and preparing are not kept waiting."""
@@ -371,13 +371,13 @@ def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
     others = tuple(s for s in manifest.segments if s.number != record.number)
     if record.size_bytes == 0:
         return manifest.next(segments=others)
-    segments = tuple(sorted((*others, record), key=_order))
+    segments = tuple(sorted((*others, record), key=segment_order))
     end = manifest.end
     if record.end_position >= end.position:
         end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
     return manifest.next(segments=segments, end=end)
 
 
-def _order(record: SegmentRecord) -> tuple[bool, int, int]:
+def segment_order(record: SegmentRecord) -> tuple[bool, int, int]:
     """Sealed segments by position, then unsealed ones by number."""
     return record.state is not SegmentState.SEALED, record.start_position, record.number
