@@ -45,6 +45,7 @@ from walkit.log.wal import WriteAheadLog, opened
 from walkit.metrics import LogStatistics
 from walkit.record import RECORD_SCHEMA, AppendResult, Batch, Kind, Record
 from walkit.state.checkpoint import CheckpointReport
+from walkit.state.diff import diff
 from walkit.state.machine import StateMachine
 from walkit.state.past import PastState
 from walkit.state.replay import replay
@@ -103,6 +104,7 @@ __all__ = [
     "StoreOptions",
     "WalkitError",
     "WriteAheadLog",
+    "diff",
     "open",
     "opened",
     "replay",
