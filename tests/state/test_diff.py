@@ -197,13 +197,14 @@ def test_a_log_that_is_not_there(tmp_path: Path) -> None:
 
 
 def trimmed(storage: MemoryStorage, snapshots: tuple[int, ...], trim: int, count: int = 100) -> None:
-    """A store of `count` puts over ten keys, with snapshots at some LSNs, trimmed up to one."""
+    """A store of `count` puts over ten keys, with snapshots at some LSNs, its log trimmed up to one without it."""
     with walkit.Store.open(storage=storage, options=SMALL) as store:
         for n in range(1, count + 1):
             store.put(b"%d" % (n % 10), b"%d" % n)
             if n in snapshots:
                 store.snapshot()
-        store.log.trim(trim)
+    with walkit.open(storage=storage, options=SMALL) as log:
+        log.trim(trim)
 
 
 # snapshots, trimmed up to, LSN asked for, expected: None for the exact state, else (wanted, exact from) of the error

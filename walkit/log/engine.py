@@ -26,7 +26,6 @@ from walkit.format.manifest import (
     MANIFEST_NAME,
     LogEnd,
     Manifest,
-    SegmentRecord,
     encode_manifest,
 )
 from walkit.log.holds import Hold, live_holds

@@ -94,6 +94,7 @@ def move_watermark(engine: LogEngine, up_to_lsn: int, checkpoint_lsn: int = 0) -
 
 def trim(engine: LogEngine, up_to_lsn: int) -> Trimmed:
     """Move the low watermark and remove the segments wholly below it; see `move_watermark`."""
+    engine.segments.upkeep.drain()  # what the upkeep thread is about to seal can be dropped, too
     with engine.trimming:
         trimmed = move_watermark(engine, up_to_lsn)
         engine.leftovers.remove()
