@@ -30,6 +30,7 @@ from tests.log.damaged import OPTIONS, key_of, value_of
 log = walkit.open(sys.argv[1], options=OPTIONS)
 for i in range(int(sys.argv[2])):
     log.append(value_of(i), key_of(i), timestamp=i * 1_000_000)
+log._engine.segments.upkeep.drain()  # one segment is open then, not one more that is just being sealed
 print("ready", flush=True)
 sys.stdin.readline()
 log.close()
