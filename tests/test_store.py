@@ -353,7 +353,7 @@ def test_opening_refuses_what_it_cannot_do(tmp_path: Path) -> None:
         lambda: Store.open(path, storage=MemoryStorage()),
         lambda: Store.open(path, store_options=walkit.LogOptions()),  # type: ignore[arg-type]
         lambda: StoreOptions(journal_slots=8),
-        lambda: StoreOptions(checkpoint_every=8),
+        lambda: StoreOptions(checkpoint_every=0),
     ):
         with pytest.raises(OptionsError):
             bad()

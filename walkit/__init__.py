@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from walkit.compaction import CompactionReport
 from walkit.config import LogOptions, Retention, StoreOptions
 from walkit.errors import (
     CommitFailedError,
@@ -43,26 +44,32 @@ from walkit.log.tools import scan, verify
 from walkit.log.wal import WriteAheadLog, opened
 from walkit.metrics import LogStatistics
 from walkit.record import RECORD_SCHEMA, AppendResult, Batch, Kind, Record
+from walkit.state.checkpoint import CheckpointReport
+from walkit.state.diff import diff
 from walkit.state.machine import StateMachine
+from walkit.state.past import PastState
 from walkit.state.replay import replay
 from walkit.store import Store
 
 if TYPE_CHECKING:
     from walkit import measure as measure
     from walkit import plots as plots
+    from walkit import replication as replication
     from walkit import spark as spark
     from walkit import storage as storage
     from walkit import workload as workload
 
 __version__ = "0.1.0.dev0"
 
-_ROOMS = ("measure", "plots", "spark", "storage", "testing", "workload")
+_ROOMS = ("measure", "plots", "replication", "spark", "storage", "testing", "workload")
 
 __all__ = [
     "RECORD_SCHEMA",
     "AppendResult",
     "Batch",
+    "CheckpointReport",
     "CommitFailedError",
+    "CompactionReport",
     "CorruptionError",
     "DivergenceError",
     "DurableFrames",
@@ -82,6 +89,7 @@ __all__ = [
     "MissingExtraError",
     "NotALogError",
     "OptionsError",
+    "PastState",
     "Record",
     "RecordTooLargeError",
     "RecordTypeError",
@@ -96,6 +104,7 @@ __all__ = [
     "StoreOptions",
     "WalkitError",
     "WriteAheadLog",
+    "diff",
     "open",
     "opened",
     "replay",

@@ -110,12 +110,19 @@ class StoreOptions:
     """Records after which a checkpoint is taken by itself."""
 
     def __post_init__(self) -> None:
-        for name in ("journal_slots", "checkpoint_every"):
-            value = getattr(self, name)
-            if value is not None:
-                raise OptionsError(
-                    f"{name}={value!r} is not in this version of walkit", option=name, wanted=value
-                )
+        if self.journal_slots is not None:
+            raise OptionsError(
+                f"journal_slots={self.journal_slots!r} is not in this version of walkit",
+                option="journal_slots",
+                wanted=self.journal_slots,
+            )
+        every = self.checkpoint_every
+        if every is not None and (type(every) is not int or every < 1):
+            raise OptionsError(
+                f"checkpoint_every={every!r}: a whole number of records from 1, or None",
+                option="checkpoint_every",
+                wanted=every,
+            )
 
 
 def _check_choices(options: LogOptions) -> None:

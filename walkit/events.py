@@ -34,6 +34,15 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "a snapshot could not be used; an older one, or a longer replay, is",
     ),
+    "walkit.checkpoint.finish": (
+        logging.DEBUG,
+        "a checkpoint was taken, and what it makes needless was dropped",
+    ),
+    "walkit.checkpoint.fail": (
+        logging.ERROR,
+        "a checkpoint failed; the log goes on, and the next one makes up for it",
+    ),
+    "walkit.compaction.publish": (logging.DEBUG, "a compacted segment took the place of others"),
     "walkit.hold.expire": (logging.WARNING, "the lease of a hold ran out"),
     "walkit.callback.fail": (logging.ERROR, "a callback or observer raised"),
     "walkit.upkeep.fail": (logging.ERROR, "background work failed and will be tried again"),

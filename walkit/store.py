@@ -7,7 +7,6 @@ callback, finds it in the table. Opening restores the newest good snapshot and r
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from walkit.commit.ticket import Ticket
+from walkit.compaction import CompactionReport, Compactor
 from walkit.config import LogOptions, StoreOptions
 from walkit.errors import LogClosedError, OptionsError, RecordTypeError
 from walkit.events import EventCallback
@@ -28,11 +28,12 @@ from walkit.log.transaction import Transaction
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import StoreStatistics
 from walkit.record import AppendResult
+from walkit.state.checkpoint import Checkpointer, CheckpointReport, CheckpointThread
 from walkit.state.follow import Follower
-from walkit.state.machine import take_image
+from walkit.state.past import PastState, exact_from, state_at
 from walkit.state.replay import replay
 from walkit.state.restore import restore_newest
-from walkit.state.snapshot import SnapshotInfo, identity_at, write_snapshot
+from walkit.state.snapshot import SnapshotInfo
 from walkit.state.surface import KeyedSurface
 from walkit.state.table import KeyedTable
 from walkit.storage.base import Storage
@@ -61,15 +62,18 @@ class Store(KeyedSurface):
         self._engine = log._engine
         self._core = self._engine.core
         self._table = KeyedTable()
-        self._snapshot_lock = threading.Lock()
-        self._snapshot_lsn = 0
         self._recovery = log.recovery
-        self._restore()
+        restored = self._restore()
         self._replay(progress)
         # The log's threads know the follower, and not the Store: one that is dropped can close itself.
         self._follower = Follower(self._table, log.acked_lsn)
         self._frames = self._follower.frames
         self._core.sinks = (*self._core.sinks, self._follower.feed)
+        self._checkpointer = Checkpointer(self._engine, self._table, self._follower, restored)
+        self._compactor = Compactor(self._engine, self._checkpointer.upto, self._checkpointer.bases)
+        if self.options.checkpoint_every is not None:
+            by_itself = CheckpointThread(self._checkpointer, self.options.checkpoint_every, log.location)
+            self._core.sinks = (*self._core.sinks, by_itself.feed)
 
     @classmethod
     def open(
@@ -115,7 +119,7 @@ class Store(KeyedSurface):
 
     # -- opening
 
-    def _restore(self) -> None:
+    def _restore(self) -> SnapshotInfo | None:
         began, started_s = time.perf_counter(), self._recovery.duration_s
         restored = restore_newest(
             self._engine.storage,
@@ -125,7 +129,6 @@ class Store(KeyedSurface):
             first_lsn=self.log.first_lsn,
             last_lsn=self.log.acked_lsn,
         )
-        self._snapshot_lsn = restored.lsn
         self._add_phase(
             "snapshot",
             started_s,
@@ -134,6 +137,7 @@ class Store(KeyedSurface):
             records=len(self._table),
             skipped=[str(error) for error in restored.refused],
         )
+        return restored.info
 
     def _replay(self, progress: StoreProgress | None) -> None:
         started_s = self._recovery.duration_s
@@ -254,26 +258,53 @@ class Store(KeyedSurface):
         The next opening replays only what came after it. Older snapshots stay, for the case that this one is damaged.
         SnapshotError names the stage that failed and what may be retried; the store goes on as before.
         """
-        with self._snapshot_lock:
-            self._see_acknowledged()
-            with self._follower.lock:
-                self._follower.apply_waiting()
-                image = take_image(self._table, self._follower.applied_lsn)
-            info = write_snapshot(
-                self._engine.storage,
-                image,
-                identity=identity_at(self._engine.store.current, image.lsn),
-                make_durable=self._make_durable,
-                codec=self._engine.options.codec,
-            )
-            self._snapshot_lsn = info.lsn
-            self._engine.events.emit("walkit.snapshot.write", lsn=info.lsn, records=info.records)
-            return info
+        return self._checkpointer.snapshot()
 
-    def _make_durable(self, lsn: int) -> None:
-        if self.log.durable_lsn < lsn:
-            self.log.sync()
-        assert self.log.durable_lsn >= lsn
+    def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
+        """Save the state, and drop the log that it makes needless: snapshot, low watermark, trim, in this order.
+
+        Durable on return; writers go on meanwhile. The log keeps what a hold needs, and what stands in its newest
+        segment, though below the low watermark it cannot be read any more. `state_at` reaches back to this LSN then, or
+        as far as holds keep the log; with `trim=False` nothing of the log is dropped. Older snapshots are removed, but
+        for the one before while the log still reaches back to it.
+
+        SnapshotError names the stage that failed; StorageError, LogClosedError. Whatever was left undone is done by the
+        next checkpoint; the store goes on as before.
+        """
+        return self._checkpointer.checkpoint(trim=trim)
+
+    def compact(self, *, exact_from_lsn: int | None = None) -> CompactionReport:
+        """Rewrite the sealed log with the newest record of each key; the state it tells stays the same.
+
+        Records without a key are events, and stay. Tombstones stay until every snapshot is newer. The newest sealed
+        segment, and every segment that a hold needs, stays as it is. Writers and readers go on; a reader that comes
+        upon a segment that is gone gets GapError, and begins anew.
+
+        History is exact from the newest record on that superseded a dropped one (`exact_from_lsn` of the report): up
+        to the end of the log at most, and never past a hold. With `exact_from_lsn` states from there on stay exact:
+        nothing newer supersedes then, and only segments that end at or below it are rewritten. `log.read` shows what is
+        left below `log.complete_from_lsn`; `log.follow` begins only above it.
+
+        LogClosedError, StorageError, CorruptionError: each segment is then the old one or the new, and compacting again
+        goes on. What is compacted in part tells the same state.
+        """
+        return self._compactor.compact(exact_from_lsn)
+
+    def state_at(self, lsn: int) -> PastState:
+        """Return the state as it was with everything up to `lsn`: a read-only mapping, in memory, of keys to values.
+
+        Takes the nearest snapshot at or below it and replays the rest, or the whole log. OptionsError for an LSN that
+        is not acknowledged yet; HistoryTrimmedError, with `exact_from_lsn`, where trimming or compaction dropped
+        what would be needed; CorruptionError where damage is reached.
+        """
+        self._see_acknowledged()
+        return state_at(self.log, self._engine.storage, lsn, self.log.acked_lsn)
+
+    @property
+    def exact_from_lsn(self) -> int:
+        """From this LSN on `state_at` can tell every state."""
+        self._see_acknowledged()
+        return exact_from(self.log, self._engine.storage)
 
     def statistics(self) -> StoreStatistics:
         """Return a frozen snapshot of the named metrics of the log and the table."""
@@ -282,7 +313,7 @@ class Store(KeyedSurface):
             keys=len(self._table),
             applied_lsn=self._follower.applied_lsn,
             frames_waiting=len(self._frames),
-            snapshot_lsn=self._snapshot_lsn,
+            snapshot_lsn=self._checkpointer.snapshot_lsn,
         )
 
     def close(self) -> None:
@@ -305,7 +336,10 @@ class Store(KeyedSurface):
         facts = [
             ("live keys", f"{len(self._table):,}"),
             ("applied LSN", f"{self.applied_lsn:,}"),
-            ("newest snapshot at LSN", f"{self._snapshot_lsn:,}" if self._snapshot_lsn else "none"),
+            (
+                "newest snapshot at LSN",
+                f"{self._checkpointer.snapshot_lsn:,}" if self._checkpointer.snapshot_lsn else "none",
+            ),
         ]
         return report_html(f"store {self.log.location}", facts) + self.log._repr_html_()
 

@@ -26,7 +26,8 @@ ELSEWHERE = {
     "F-4.3": "the scan compares epochs: tests/log",
     "F-4.4": "readers of other processes: tests/log",
     "F-4.5": "says that there is nothing to test",
-    "F-6.4": "there is no compaction yet (F-15)",
+    "F-6.4": "the rewriter: tests/compaction",
+    "F-6.5": "the compactor and recovery: tests/compaction",
     "F-12.5": "recovery and trim: tests/log",
     "F-12.6": "opening and repair: tests/log",
 }

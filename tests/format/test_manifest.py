@@ -53,7 +53,9 @@ MANIFESTS = st.builds(
     next_segment=U64,
     end=st.builds(LogEnd, last_lsn=U64, position=U64, chain=U32),
     low_watermark=U64,
+    checkpoint_lsn=U64,
     exact_from_lsn=U64,
+    tombstones_from_lsn=U64,
     holds=st.lists(st.builds(HoldRecord, name=st.text(), first_lsn=U64, lease_until_us=U64), max_size=2).map(
         tuple
     ),

@@ -187,19 +187,21 @@ def test_a_stale_frame_of_a_cut_history() -> None:
     assert (found.frames, found.fault) == (1, FrameFault.CHAIN)
 
 
-def test_the_chain_of_a_compacted_segment_is_not_judged() -> None:
-    """F-6.3, F-13.1: in a compacted segment frames need not chain; LSNs still follow, by the span of sparse frames."""
+def test_the_chain_within_a_compacted_segment_is_its_own() -> None:
+    """F-6.3: frames chain from the header's chain on; LSNs follow by the span of sparse frames."""
     rows = [ONE[0]._replace(lsn=FIRST_LSN), ONE[0]._replace(lsn=FIRST_LSN + 5)]
-    first = frame_of(rows, position=START, sparse=True, span=20, chain=1)
-    second = frame_of(ONE, position=START + len(first), first_lsn=FIRST_LSN + 20, chain=2)
-    compacted = replace(SEGMENT, flags=SegmentFlag.COMPACTED)
+    first = frame_of(rows, position=START, sparse=True, span=20, chain=CHAIN)
+    chain = FrameHeader.parse(first).header_crc
+    second = frame_of(ONE, position=START + len(first), first_lsn=FIRST_LSN + 20, chain=chain)
+    compacted = replace(SEGMENT, flags=SegmentFlag.COMPACTED, end_chain=77)
     found = walked(segment_file(first + second, compacted), compacted)
     assert (found.frames, [r[0] for r in found.rows], found.fault) == (
         2,
         [FIRST_LSN, FIRST_LSN + 5, FIRST_LSN + 20],
         None,
     )
-    assert walked(segment_file(first + second)).fault is FrameFault.CHAIN
+    other = forged(second, chain=chain ^ 1)
+    assert walked(segment_file(first + other, compacted), compacted).fault is FrameFault.CHAIN
 
 
 def test_a_gap_before_a_segment() -> None:

@@ -94,8 +94,8 @@ class FrameHeader(NamedTuple):
 
     @property
     def is_mark(self) -> bool:
-        """A frame without records, written only for its promise."""
-        return self.records == 0
+        """A frame that covers no LSN, written only for its promise."""
+        return self.span == 0
 
     @classmethod
     def parse(cls, buffer: Buffer, offset: int = 0) -> FrameHeader:

@@ -104,7 +104,9 @@ class Manifest:
     next_segment: int = 1
     end: LogEnd = field(default_factory=LogEnd)
     low_watermark: int = 0
+    checkpoint_lsn: int = 0
     exact_from_lsn: int = 1
+    tombstones_from_lsn: int = 1
     holds: tuple[HoldRecord, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -122,6 +124,12 @@ class Manifest:
     def first_lsn(self) -> int:
         """Oldest LSN that sealed segments hold or, when there is none, the next one after the end."""
         return self.sealed[0].first_lsn if self.sealed else self.end.last_lsn + 1
+
+    @property
+    def complete_from_lsn(self) -> int:
+        """From here on no record is missing: neither dropped nor superseded and compacted away."""
+        holed = [s.last_lsn for s in self.sealed if s.records <= s.last_lsn - s.first_lsn]
+        return max([self.low_watermark, *holed]) + 1
 
     def epoch_of(self, number: int) -> EpochRecord | None:
         """Return the epoch of this number."""

@@ -11,6 +11,7 @@ import secrets
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 
 from walkit.commit.core import OrderingCore
@@ -25,8 +26,6 @@ from walkit.format.manifest import (
     MANIFEST_NAME,
     LogEnd,
     Manifest,
-    SegmentRecord,
-    SegmentState,
     encode_manifest,
 )
 from walkit.log.holds import Hold, live_holds
@@ -38,11 +37,13 @@ from walkit.log.manifest_store import (
     load_manifest,
     write_whole,
 )
-from walkit.log.reader import LogView, Span
+from walkit.log.openview import view_of_open
+from walkit.log.reader import LogView
 from walkit.log.recovery import RecoveryPlan, apply_plan, make_plan, settle_unsealed
 from walkit.log.report import PhaseClock, RecoveryReport
 from walkit.log.scan import Progress, read_mark, scan_log
 from walkit.log.segments import SegmentSet
+from walkit.log.trim import Leftovers
 from walkit.metrics import LogStatistics
 from walkit.storage.base import LockHolder, Storage, StorageLock
 
@@ -69,6 +70,11 @@ class LogEngine:
         self._lock = lock
         self._close_lock = threading.RLock()
         self.trimming = threading.RLock()
+        self.leftovers = Leftovers(storage)
+        self.state_lsn: int | None = None
+        """LSN of the newest durable snapshot of a state that is made of this log; None where none is kept."""
+        self.closers: list[Callable[[], object]] = []
+        """Called at the beginning of close: ends what works on the files beside the log's own threads."""
 
     def start(self, plan: RecoveryPlan) -> None:
         """Apply the plan and make the commit path ready. Starts no thread and writes no segment."""
@@ -77,7 +83,7 @@ class LogEngine:
         end = manifest.end
         number = max((e.number for e in manifest.lineage), default=0) + 1
         self.identity = FrameIdentity(manifest.log_id, number, secrets.randbits(64) | 1)
-        began = replace(end, last_lsn=max(end.last_lsn, manifest.low_watermark))
+        began = replace(end, last_lsn=max(end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn))
         name = os.path.basename(self.storage.location.rstrip("/")) or "log"
         core: OrderingCore[Ticket] = OrderingCore(
             self.identity,
@@ -128,26 +134,7 @@ class LogEngine:
 
     def view(self) -> LogView:
         """Return what can be read now: all that is acknowledged."""
-        end_position = self.core.written_position
-        open_segments = list(self.segments.open_segments)
-        manifest = self.store.current
-        spans = [Span(s, s.end_position, s.last_lsn) for s in manifest.sealed]
-        sealed = {s.number for s in manifest.sealed}
-        for segment in open_segments:
-            header = segment.header
-            if header is None or segment.number in sealed:
-                continue
-            record = SegmentRecord(
-                number=segment.number,
-                state=SegmentState.PREPARED,
-                epoch=header.epoch,
-                start_position=header.start_position,
-                first_lsn=header.first_lsn,
-            )
-            spans.append(Span(record, min(segment.end_position, end_position), None))
-        return LogView(
-            self.storage, manifest, tuple(s for s in spans if s.end_position > s.record.start_position)
-        )
+        return view_of_open(self.storage, self.store, self.segments, self.core.written_position)
 
     def statistics(self) -> LogStatistics:
         """Return a frozen snapshot of the named metrics."""
@@ -182,34 +169,6 @@ class LogEngine:
             poisoned=int(core.failure is not None),
         )
 
-    def trim(self, up_to_lsn: int) -> int:
-        """Move the low watermark and drop the segments wholly below it. Returns the new watermark."""
-        self.segments.upkeep.drain()  # what the upkeep thread is about to seal can be dropped, too
-        with self.trimming:
-            limit = min(up_to_lsn, self.core.durable_lsn)
-            dropped: list[SegmentRecord] = []
-
-            def change(manifest: Manifest) -> Manifest:
-                holds = live_holds(self, manifest)
-                low = min([limit, *(h.first_lsn - 1 for h in holds)])
-                if low <= manifest.low_watermark and holds == manifest.holds:
-                    return manifest
-                low = max(low, manifest.low_watermark)
-                dropped[:] = [s for s in manifest.sealed if s.last_lsn <= low]
-                kept = tuple(s for s in manifest.segments if s not in dropped)
-                exact = max(manifest.exact_from_lsn, low + 1)
-                return manifest.next(segments=kept, low_watermark=low, holds=holds, exact_from_lsn=exact)
-
-            manifest = self.store.update(change)
-            for segment in dropped:
-                self.storage.remove(segment.name)
-            if dropped:
-                self.storage.sync_directory()
-                self.events.emit(
-                    "walkit.segment.trim", segments=len(dropped), low_watermark=manifest.low_watermark
-                )
-            return manifest.low_watermark
-
     def close(self) -> None:
         """Finish what is queued, seal, let go of everything. Closing twice does nothing; the lock is freed always."""
         if self.closed and self.driver.delivery.is_current:
@@ -217,6 +176,8 @@ class LogEngine:
         with self._close_lock:
             if self.closed:
                 return
+            for closer in self.closers:
+                closer()
             self.closed = True
             try:
                 self.driver.stop(LogClosedError(f"the log at {self.storage.location} is closed"))
@@ -247,6 +208,7 @@ class LogEngine:
         )
         self.ended = True
         self._close_lock, self.trimming = threading.RLock(), threading.RLock()
+        self.closers.clear()
         self.store.forget()
         self.segments.forget()
         self._lock.forget()
@@ -299,7 +261,7 @@ def open_engine(
     except BaseException:
         lock.release()
         raise
-    engine.recovery = _report(storage, options, clock, plan, created)
+    engine.recovery = recovery_report(storage, options, clock, plan, created)
     for cut in engine.recovery.cuts:
         events.emit("walkit.recovery.cut", segment=cut.segment, position=cut.position, bytes=cut.bytes)
     events.emit("walkit.log.open", location=storage.location, verdict=engine.recovery.verdict)
@@ -341,9 +303,10 @@ def _check_stored(manifest: Manifest, options: LogOptions) -> None:
         )
 
 
-def _report(
+def recovery_report(
     storage: Storage, options: LogOptions, clock: PhaseClock, plan: RecoveryPlan, created: bool
 ) -> RecoveryReport:
+    """Return what an opening found, and what its plan did."""
     findings = plan.findings
     scanned = [f for f in (*findings.sealed, *findings.unsealed) if f.bytes_scanned]
     clean = not findings.unsealed and not plan.cuts

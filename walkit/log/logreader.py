@@ -49,6 +49,19 @@ def view_of(storage: Storage) -> tuple[LogView, int]:
     return view, last_lsn
 
 
+def live_view(storage: Storage) -> LogView:
+    """Return what durable cell and manifest say is on stable storage, whether a writer lives or not."""
+    for attempt in range(VIEW_TRIES):
+        mark = read_mark(storage)
+        manifest = load_manifest(storage)
+        try:
+            return _live_view(storage, manifest, mark)[0]
+        except CorruptionError:
+            if attempt == VIEW_TRIES - 1 or load_manifest(storage).generation == manifest.generation:
+                raise
+    raise AssertionError("the last attempt returned or raised")
+
+
 def _live_view(storage: Storage, manifest: Manifest, mark: DurableMark) -> tuple[LogView, int]:
     known = {e.id for e in manifest.lineage}
     end, last_lsn = manifest.end.position, manifest.end.last_lsn
@@ -57,7 +70,7 @@ def _live_view(storage: Storage, manifest: Manifest, mark: DurableMark) -> tuple
     spans = [Span(s, s.end_position, s.last_lsn) for s in manifest.sealed]
     begun = [(r, h) for r in manifest.unsealed if (h := _header_of(storage, r)) is not None]
     for index, (record, header) in enumerate(begun):
-        stop = min(end, begun[index + 1][1].start_position) if index + 1 < len(begun) else end
+        stop = min(end, begun[index + 1][1].previous_end) if index + 1 < len(begun) else end
         if stop > header.start_position:
             spans.append(Span(_record_of(record, header), stop, None))
     covered = spans[-1].end_position if spans else manifest.end.position
@@ -151,14 +164,14 @@ class LogReader(ReadSurface):
         """Yield records from `first_lsn` on, and go on as the writer makes more durable; polls its durable cell.
 
         Ends when this reader is closed or, with `timeout`, after that many seconds without a new record. GapError where
-        a record has been trimmed before it was yielded: never a skip.
+        a record was trimmed or compacted away before it was yielded: never a skip.
         """
         wanted = max(first_lsn, 1)
         news_at = time.monotonic()
         while not self.closed:
             view, newest = self._now()
-            if wanted < view.first_lsn:
-                raise GapError(wanted, view.first_lsn)
+            if wanted < view.complete_from_lsn:
+                raise GapError(wanted, view.complete_from_lsn)
             if wanted <= newest:
                 yield from view.records(wanted, newest)
                 wanted = newest + 1

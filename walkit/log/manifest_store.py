@@ -64,7 +64,15 @@ class ManifestStore:
         self._storage = storage
         self._lock = threading.Lock()
         self._closed = False
+        self._next_number = 0
         self.current = manifest
+
+    def take_number(self) -> int:
+        """Return a segment number that nobody else gets; it enters the manifest with its segment."""
+        with self._lock:
+            number = max(self._next_number, self.current.next_segment)
+            self._next_number = number + 1
+            return number
 
     def close(self) -> None:
         """Wait for the update under way and let no other begin: the log may get another writer now."""

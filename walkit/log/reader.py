@@ -47,6 +47,11 @@ class LogView:
         oldest = self.spans[0].record.first_lsn if self.spans else self.manifest.end.last_lsn + 1
         return max(oldest, self.manifest.low_watermark + 1)
 
+    @property
+    def complete_from_lsn(self) -> int:
+        """From here on every record is there."""
+        return max(self.first_lsn, self.manifest.complete_from_lsn)
+
     def frames(
         self, first_lsn: int, last_lsn: int | None = None, *, body: bool = True
     ) -> Iterator[tuple[FrameHeader, memoryview, str]]:
@@ -108,14 +113,14 @@ class LogView:
             file.close()
 
     def open(self, record: SegmentRecord) -> StorageFile:
-        """Open a segment of the view. GapError where it has been trimmed since the view was taken."""
+        """Open a segment of the view. GapError where it was trimmed or compacted since the view was taken."""
         try:
             return open_segment(self.storage, record)
         except SegmentMissingError:
             manifest = load_manifest(self.storage)
             if any(s.number == record.number for s in manifest.segments):
                 raise
-            oldest = max(manifest.low_watermark + 1, manifest.first_lsn)
+            oldest = max(manifest.complete_from_lsn, manifest.first_lsn)
             raise GapError(record.first_lsn, oldest) from None
 
     def check(self, record: SegmentRecord, segment: SegmentHeader | None) -> None:

@@ -16,6 +16,7 @@ from walkit.format.frame import FrameFault
 from walkit.format.layout import SEGMENT_HEADER_BYTES, ZEROS
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
+from walkit.log.leftover import leftover_of
 from walkit.log.manifest_store import LOST_FOLDER, ManifestStore
 from walkit.log.report import Cut
 from walkit.log.scan import LogFindings, SegmentFinding, nonzero_until
@@ -148,6 +149,16 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
             found=end.position,
             first_lost_lsn=end.last_lsn + 1,
         )
+    told = max(manifest.low_watermark, manifest.checkpoint_lsn)
+    if end.last_lsn < told:
+        raise CorruptionError(
+            f"the manifest says that the log was durable up to LSN {told:,}, and the log ends at {end.last_lsn:,}: "
+            "acknowledged data is missing. Nothing was changed",
+            position=end.position,
+            expected=f"a log that reaches LSN {told}",
+            found=end.last_lsn,
+            first_lost_lsn=end.last_lsn + 1,
+        )
     if manifest is not findings.manifest:
         manifest = replace(manifest, generation=findings.manifest.generation + 1)
     return RecoveryPlan(findings, tuple(steps), manifest)
@@ -245,7 +256,7 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
         else:
             changed |= _set_aside(storage, finding.name, keep=step.row.decision is Decision.CUT_WHOLE)
     for name in plan.findings.strays:
-        changed |= _set_aside(storage, name, keep=not _was_trimmed(storage, name, plan.manifest))
+        changed |= _set_aside(storage, name, keep=not _is_leftover(storage, name, plan.manifest))
     if changed:
         storage.sync_directory()
 
@@ -322,8 +333,8 @@ def _holds(storage: Storage, name: str, data: bytes) -> bool:
         file.close()
 
 
-def _was_trimmed(storage: Storage, name: str, manifest: Manifest) -> bool:
-    """Say whether an unnamed segment is a leftover of trimming: it stands wholly below the log."""
+def _is_leftover(storage: Storage, name: str, manifest: Manifest) -> bool:
+    """Say whether an unnamed segment is what trimming or compaction left: nothing in it is needed."""
     file = storage.open(name, "read")
     try:
         header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), name)
@@ -331,10 +342,7 @@ def _was_trimmed(storage: Storage, name: str, manifest: Manifest) -> bool:
         return False
     finally:
         file.close()
-    if header is None or header.log_id != manifest.log_id:
-        return False
-    oldest = min((s.start_position for s in manifest.sealed), default=manifest.end.position)
-    return header.start_position < oldest and header.first_lsn <= manifest.low_watermark
+    return header is not None and leftover_of(header, manifest) is not None
 
 
 def settle_unsealed(storage: Storage, manifest: Manifest) -> None:

@@ -22,9 +22,11 @@ from walkit.format.layout import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
     SEGMENT_HEADER_BYTES,
+    SegmentFlag,
 )
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
+from walkit.log.leftover import leftover_of
 from walkit.log.manifest_store import DURABLE_NAME
 from walkit.log.walk import FrameWalk
 from walkit.storage.base import Storage, StorageFile
@@ -163,7 +165,7 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings) -> None:
             file.close()
         if header is None or header.log_id != manifest.log_id:
             continue
-        if header.number >= manifest.next_segment:
+        if header.number >= manifest.next_segment and leftover_of(header, manifest) is None:
             raise _older_manifest(name, f"segment {header.number} from LSN {header.first_lsn:,} on")
 
 
@@ -269,7 +271,7 @@ def _verify_sealed(file: StorageFile, finding: SegmentFinding) -> None:
         pass
     finding.frames, finding.records = walk.frames, walk.records
     finding.bytes_scanned = walk.position - record.start_position
-    if walk.fault is None and walk.chain != record.end_chain:
+    if walk.fault is None and walk.end_chain != record.end_chain:
         walk.fault = FrameFault.CHAIN
     if walk.fault is not None:
         finding.fault, finding.at_fault = walk.fault, walk.at_fault
@@ -330,7 +332,9 @@ def _walk_unsealed(file: StorageFile, finding: SegmentFinding, end: LogEnd) -> N
     finding.chain = walk.chain or 0
     finding.frames, finding.records = walk.frames, walk.records
     finding.bytes_scanned = walk.position - header.start_position
-    finding.promised_position = walk.promised_position
+    # What an imported frame promises is about the primary's disk (FORMAT.md F-3.6).
+    if not header.flags & SegmentFlag.IMPORTED:
+        finding.promised_position = walk.promised_position
     finding.fault, finding.at_fault = walk.fault, walk.at_fault
     if finding.nonzero_until > finding.end_offset:
         _probe(file, finding)
@@ -352,7 +356,8 @@ def _probe(file: StorageFile, finding: SegmentFinding) -> None:
             stands_here = found is not None and header.offset_of(found.position) == offset + at
             if found is not None and stands_here and _is_whole(file, offset + at, found):
                 finding.frames_behind += 1
-                finding.promised_position = max(finding.promised_position, found.durable_position)
+                if not header.flags & SegmentFlag.IMPORTED:
+                    finding.promised_position = max(finding.promised_position, found.durable_position)
         offset += PROBE_BYTES
 
 

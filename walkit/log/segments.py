@@ -134,19 +134,7 @@ class SegmentSet:
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
         """See FramePlace. The header is durable before any frame is written behind it."""
         segment = self._take_spare()
-        header = SegmentHeader(
-            log_id=self.identity.log_id,
-            epoch=self.identity.epoch,
-            epoch_id=self.identity.epoch_id,
-            number=segment.number,
-            start_position=position,
-            previous_end=position,
-            first_lsn=first_lsn,
-            chain=chain,
-            alignment=self._alignment,
-            frame_bytes_max=self.options.frame_bytes_max,
-            created_us=time.time_ns() // 1000,
-        )
+        header = self._header_of(segment.number, position, first_lsn, chain)
         try:
             segment.file.write(0, [header.encode()], sync=True)
         except StorageError:
@@ -168,6 +156,21 @@ class SegmentSet:
             self.upkeep.submit("seal", lambda: self.seal(previous))
         self._plan_chores(segment)
         return position + segment.size - SEGMENT_HEADER_BYTES
+
+    def _header_of(self, number: int, position: int, first_lsn: int, chain: int) -> SegmentHeader:
+        return SegmentHeader(
+            log_id=self.identity.log_id,
+            epoch=self.identity.epoch,
+            epoch_id=self.identity.epoch_id,
+            number=number,
+            start_position=position,
+            previous_end=position,
+            first_lsn=first_lsn,
+            chain=chain,
+            alignment=self._alignment,
+            frame_bytes_max=self.options.frame_bytes_max,
+            created_us=time.time_ns() // 1000,
+        )
 
     def write(self, frame: SealedFrame, *, sync: bool) -> None:
         """See FramePlace."""
@@ -255,15 +258,14 @@ class SegmentSet:
 
     def _make(self) -> OpenSegment:
         """Create a segment file with its space reserved, its first step zeroed, and its name in the manifest."""
-        number = self.store.current.next_segment
         while True:
+            number = self.store.take_number()
             try:
                 file = self.storage.open(segment_name(number), "create")
                 break
             except StorageError as error:
                 if error.errno != errno.EEXIST:
                     raise
-                number += 1
         try:
             file.allocate(self.options.segment_bytes)
             segment = OpenSegment(number, file, self.options.segment_bytes)
@@ -292,7 +294,8 @@ class SegmentSet:
                     chain=began.chain,
                 ),
             )
-        return manifest.next(segments=(*manifest.segments, record), next_segment=number + 1, lineage=lineage)
+        following = max(manifest.next_segment, number + 1)
+        return manifest.next(segments=(*manifest.segments, record), next_segment=following, lineage=lineage)
 
     def _zero_ahead(self, segment: OpenSegment, goal: int) -> None:
         """Zero one more step, then queue the next, so that sealing and preparing are not kept waiting."""
@@ -371,13 +374,13 @@ def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
     others = tuple(s for s in manifest.segments if s.number != record.number)
     if record.size_bytes == 0:
         return manifest.next(segments=others)
-    segments = tuple(sorted((*others, record), key=_order))
+    segments = tuple(sorted((*others, record), key=segment_order))
     end = manifest.end
     if record.end_position >= end.position:
         end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
     return manifest.next(segments=segments, end=end)
 
 
-def _order(record: SegmentRecord) -> tuple[bool, int, int]:
+def segment_order(record: SegmentRecord) -> tuple[bool, int, int]:
     """Sealed segments by position, then unsealed ones by number."""
     return record.state is not SegmentState.SEALED, record.start_position, record.number

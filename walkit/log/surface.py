@@ -27,6 +27,19 @@ class ReadSurface:
         """The oldest LSN that can still be read; one more than the last where the log is empty."""
         raise NotImplementedError
 
+    @property
+    def exact_from_lsn(self) -> int:
+        """From this LSN on the log alone tells the state exactly, its snapshot or its whole length below it given.
+
+        Trimming and compaction move it. `complete_from_lsn` is where every record is still there.
+        """
+        return self._now()[0].manifest.exact_from_lsn
+
+    @property
+    def complete_from_lsn(self) -> int:
+        """From this LSN on every record is still there; below, compaction may have left only the newest of each key."""
+        return self._now()[0].manifest.complete_from_lsn
+
     def _range(self, first_lsn: int | None, last_lsn: int | None) -> tuple[LogView, int, int]:
         """Return (view, first, last): all of one moment, so that a trim in between is a GapError and never a skip."""
         view, newest = self._now()
@@ -39,6 +52,8 @@ class ReadSurface:
     def read(self, first_lsn: int | None = None, last_lsn: int | None = None) -> Iterator[Record]:
         """Yield the records of [first_lsn, last_lsn] as they are at the call; every frame is verified.
 
+        Below `complete_from_lsn` LSNs may be missing: compaction dropped what newer records of a key supersede.
+        `follow` refuses to begin there. GapError while reading where a segment was trimmed or compacted meanwhile;
         GapError at the call where `first_lsn` has been trimmed; CorruptionError when the damage is reached.
         """
         view, first, last = self._range(first_lsn, last_lsn)

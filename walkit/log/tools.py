@@ -74,7 +74,7 @@ def _examine(
         if decode:
             if damage is None:
                 check_manifest(ledger)
-            check_durable_file(ledger, manifest.segments[0].start_position if manifest.segments else 0)
+            check_durable_file(ledger)
             tell_other_files(ledger)
         if not ledger.problems or attempt == ATTEMPTS - 1 or not _has_changed(storage, live, manifest):
             break

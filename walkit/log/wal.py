@@ -31,6 +31,7 @@ from walkit.log.report import RecoveryReport
 from walkit.log.show import log_html
 from walkit.log.surface import ReadSurface
 from walkit.log.transaction import TicketGroup, Transaction
+from walkit.log.trim import trim
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
 
@@ -224,7 +225,7 @@ class WriteAheadLog(ReadSurface):
         """Yield records from `first_lsn` on, and go on with new ones as they are acknowledged.
 
         Ends when the log is closed, after its last record, or, with `timeout`, after that many seconds without a new
-        record. GapError where a record has been trimmed before it was yielded: never a skip.
+        record. GapError where a record was trimmed or compacted away before it was yielded: never a skip.
         """
         self._refuse_closed()
         return self._follow(max(first_lsn, 1), timeout)
@@ -240,8 +241,8 @@ class WriteAheadLog(ReadSurface):
                 ended = engine.ended
                 newest = engine.core.acked_lsn
                 view = engine.view()
-                if wanted < view.first_lsn:
-                    raise GapError(wanted, view.first_lsn)
+                if wanted < view.complete_from_lsn:
+                    raise GapError(wanted, view.complete_from_lsn)
                 if wanted <= newest:
                     yield from view.records(wanted, newest)
                     wanted = newest + 1
@@ -322,9 +323,10 @@ class WriteAheadLog(ReadSurface):
         """Drop records at or below `up_to_lsn`, never past a hold, never what is not durable.
 
         Moves the low watermark, and removes the segments that lie wholly below it. Returns the new low watermark.
+        Where a store keeps a state beside the log, never past its newest snapshot either.
         """
         self._refuse_closed()
-        return self._engine.trim(up_to_lsn)
+        return trim(self._engine, up_to_lsn).low_watermark
 
     def close(self) -> None:
         """Write what is queued, seal the log and free it. Closing twice does nothing."""

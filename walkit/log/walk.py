@@ -57,7 +57,6 @@ class FrameWalk:
 
     def __iter__(self) -> Iterator[tuple[FrameHeader, memoryview]]:
         """Yield each frame that belongs, in order."""
-        compacted = bool(self.segment.flags & SegmentFlag.COMPACTED)
         while self.position < self.end_position:
             try:
                 header, frame, fault = self._next()
@@ -65,7 +64,7 @@ class FrameWalk:
                 self.error, self.fault = error, FrameFault.UNREADABLE
                 return
             if fault is None and header is not None:
-                fault = self._misplaced(header, compacted)
+                fault = self._misplaced(header)
             if fault is not None or header is None:
                 self.fault, self.at_fault = fault, header
                 return
@@ -76,6 +75,14 @@ class FrameWalk:
             self.next_lsn = header.last_lsn + 1
             self.chain = header.header_crc
             yield header, frame
+
+    @property
+    def end_chain(self) -> int:
+        """What the frame behind the segment follows, once the walk has reached the end.
+
+        The chain within a compacted segment is its own; its header keeps the one that the log had there before.
+        """
+        return self.segment.end_chain if self.segment.flags & SegmentFlag.COMPACTED else self.chain or 0
 
     def _next(self) -> tuple[FrameHeader | None, memoryview, FrameFault | None]:
         at = self._at(FRAME_HEADER_BYTES)
@@ -103,7 +110,7 @@ class FrameWalk:
         self._buffer_position = self.position
         return 0
 
-    def _misplaced(self, header: FrameHeader, compacted: bool) -> FrameFault | None:
+    def _misplaced(self, header: FrameHeader) -> FrameFault | None:
         segment = self.segment
         if header.log_id != segment.log_id:
             return FrameFault.FOREIGN
@@ -111,6 +118,6 @@ class FrameWalk:
             return FrameFault.EPOCH
         if self.next_lsn is not None and header.first_lsn != self.next_lsn:
             return FrameFault.LSN
-        if self.chain is not None and header.chain != self.chain and not compacted:
+        if self.chain is not None and header.chain != self.chain:
             return FrameFault.CHAIN
         return None

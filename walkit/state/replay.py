@@ -70,12 +70,18 @@ def replay(
     the call. In bounded memory: one batch at a time, as Arrow where the machine takes it. Ctrl-C, or an error from
     `progress`, ends it between two batches, and calling again goes on from there.
 
+    Of a compacted log the records are replayed that are left; a machine for which superseded records count gives the
+    right state only from `log.complete_from_lsn` on.
+
     Raises HistoryTrimmedError where the machine would have to begin with records that are gone (restore a snapshot
-    first), GapError where an explicit `first_lsn` is gone, OptionsError where the machine has it already,
-    CorruptionError when damage is reached.
+    first) or is to end below `log.exact_from_lsn`, where what was superseded later is missing already; GapError where
+    an explicit `first_lsn` is gone, OptionsError where the machine has it already, CorruptionError when damage is
+    reached.
     """
     began = time.perf_counter()
     view, first, last = _range(log, machine.applied_lsn, first_lsn, last_lsn)
+    if first <= last:
+        _require_exact(view, machine.applied_lsn, last)
     arrow = machine if isinstance(machine, ArrowStateMachine) else None
     guard = Uninterrupted if on_main_thread() else nullcontext
     records = batches = size = 0
@@ -100,6 +106,15 @@ def replay(
         size_bytes=size,
         duration_s=time.perf_counter() - began,
     )
+
+
+def _require_exact(view: LogView, applied_lsn: int, last_lsn: int) -> None:
+    """Refuse what a compacted log tells wrong: states below the exact ones, and bases older than dropped tombstones."""
+    manifest = view.manifest
+    if last_lsn < manifest.exact_from_lsn:
+        raise HistoryTrimmedError(last_lsn, manifest.exact_from_lsn)
+    if 0 < applied_lsn < manifest.tombstones_from_lsn - 1:
+        raise HistoryTrimmedError(applied_lsn + 1, manifest.tombstones_from_lsn)
 
 
 def _range(

@@ -46,6 +46,7 @@ def restore_newest(
     info: SnapshotInfo | None = None
     for lsn in reversed(snapshot_lsns(storage)):
         try:
+            _refuse_too_old(manifest, lsn)
             info = read_snapshot(storage, lsn, machine, identity=identity_at(manifest, lsn))
             break
         except (SnapshotError, FormatVersionError) as error:
@@ -59,6 +60,17 @@ def restore_newest(
     if refused and first_lsn > restored.lsn + 1:
         raise refused[0]
     return restored
+
+
+def _refuse_too_old(manifest: Manifest, lsn: int) -> None:
+    """Refuse a snapshot of keys whose tombstones compaction has dropped: they would live again."""
+    if 0 < lsn < manifest.tombstones_from_lsn - 1:
+        raise SnapshotError(
+            f"the snapshot at LSN {lsn:,} is older than tombstones that compaction has dropped, up to LSN "
+            f"{manifest.tombstones_from_lsn - 1:,}",
+            stage="history",
+            retry="use a newer snapshot, or replay the whole log",
+        )
 
 
 def _log_too_short(snapshot_lsn: int, last_lsn: int) -> CorruptionError:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from walkit.errors import CorruptionError, StorageError, WalkitError
-from walkit.format.layout import DURABLE_CELL_BYTES, SEGMENT_HEADER_BYTES
+from walkit.format.layout import DURABLE_CELL_BYTES, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
 from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
 from walkit.log.examine.verdicts import RangeVerdict, Verdict
+from walkit.log.leftover import leftover_of
 from walkit.log.manifest_store import DURABLE_NAME, LOST_FOLDER, OWN_NAMES, load_manifest
 from walkit.log.scan import nonzero_until
 
@@ -49,11 +50,12 @@ def _manifest_facts(manifest: Manifest) -> Iterator[tuple[str, object, object, S
         wanted = LogEnd(
             last_lsn=record.first_lsn - 1, position=record.start_position, chain=record.start_chain
         )
-        there = LogEnd(last_lsn=before.last_lsn, position=before.end_position, chain=before.end_chain)
+        there = LogEnd(last_lsn=before.last_lsn, position=_end_before(before, record), chain=before.end_chain)
         yield f"it follows segment {before.name}", there, wanted, record
         epoch = manifest.epoch_of(record.epoch)
         if epoch is not None and record.epoch != before.epoch:
-            began = LogEnd(last_lsn=epoch.first_lsn - 1, position=epoch.position, chain=epoch.chain)
+            position = record.start_position if _has_moved(record) else epoch.position
+            began = LogEnd(last_lsn=epoch.first_lsn - 1, position=position, chain=epoch.chain)
             yield f"epoch {epoch.number} begins with it", began, wanted, record
     if sealed:
         last = sealed[-1]
@@ -63,7 +65,18 @@ def _manifest_facts(manifest: Manifest) -> Iterator[tuple[str, object, object, S
     yield "the epochs' numbers grow", sorted(set(numbers)), numbers, None
 
 
-def check_durable_file(ledger: Ledger, lowest_position: int) -> None:
+def _has_moved(record: SegmentRecord) -> bool:
+    """Say whether a segment begins behind a gap: a compacted one ends where the log did, and is shorter (F-6.3)."""
+    return bool(record.flags & SegmentFlag.COMPACTED)
+
+
+def _end_before(before: SegmentRecord, record: SegmentRecord) -> int:
+    """Return the position at which `record` has to begin."""
+    behind = record.start_position >= before.end_position
+    return record.start_position if _has_moved(record) and behind else before.end_position
+
+
+def check_durable_file(ledger: Ledger) -> None:
     """Hold the durable file against the frames. It is never synced, so that an old or empty one is no fault."""
     manifest, mark = ledger.manifest, ledger.mark
     cell = ledger.storage.cell(DURABLE_NAME, DURABLE_CELL_BYTES, writable=False)
@@ -86,8 +99,11 @@ def check_durable_file(ledger: Ledger, lowest_position: int) -> None:
             f"the durable file is of epoch {mark.epoch}, which is not in the lineage; it was not used"
         )
         return
-    if not lowest_position < mark.position <= ledger.end.position:
-        return  # before the oldest segment, or beyond the intact log, which has been told
+    sealed = manifest.sealed
+    begins = sealed[0].start_position if sealed else manifest.end.position
+    as_written = max([begins, *(s.end_position for s in sealed if _has_moved(s))])
+    if not as_written < mark.position <= ledger.end.position:
+        return  # before what still stands as it was written, or beyond the intact log, which has been told
     if ledger.lsn_at_mark != mark.lsn and not ledger.problems:
         ledger.problem(
             CorruptionError(
@@ -145,22 +161,23 @@ def _look_at_stray(ledger: Ledger, name: str) -> None:
         file.close()
     ledger.ranges += ranges
     _add_stray(ledger, name, header, size, ranges)
-    if survey.promised_position > ledger.end.position:
+    promised = 0 if header.flags & SegmentFlag.IMPORTED else survey.promised_position
+    if promised > ledger.end.position:
         ledger.problem(
             CorruptionError(
                 f"segment {name} is not named in the manifest, and its frames promise the log up to "
-                f"position {survey.promised_position:,}, where it ends at {ledger.end.position:,}: "
+                f"position {promised:,}, where it ends at {ledger.end.position:,}: "
                 "the manifest is older than the log",
                 segment=name,
                 position=header.start_position,
-                expected=survey.promised_position,
+                expected=promised,
                 found=ledger.end.position,
                 first_lost_lsn=max(header.first_lsn, ledger.end.last_lsn + 1),
             )
         )
         return
-    below = header.first_lsn <= ledger.manifest.low_watermark
-    what = "a leftover of trimming" if below else "a leftover that nothing promised"
+    work = leftover_of(header, ledger.manifest)
+    what = f"a leftover of {work}" if work else "a leftover that nothing promised"
     ledger.notes.append(f"{name} is not named in the manifest: {what}; the next opening takes it away")
 
 

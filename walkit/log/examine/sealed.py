@@ -135,9 +135,11 @@ def _compare(
     ledger: Ledger, record: SegmentRecord, header: SegmentHeader, end: LogEnd, frames: int, records: int
 ) -> None:
     """Hold what the manifest says of a segment against its frames, which are all intact."""
+    compacted = bool(header.flags & SegmentFlag.COMPACTED)
     facts = {
+        "flags": (record.flags, int(header.flags)),
         "start chain": (record.start_chain, header.chain),
-        "end chain": (record.end_chain, end.chain),
+        "end chain": (record.end_chain, header.end_chain if compacted else end.chain),
         "last LSN": (record.last_lsn, end.last_lsn),
         "number of frames": (record.frames, frames),
         "number of records": (record.records, records),

@@ -1,0 +1,321 @@
+"""Checkpoints: what they drop, what they keep, and that a failure or a power cut at any operation is harmless."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.stores import SMALL, copy, memory_store, run_threads
+from walkit.config import StoreOptions
+from walkit.errors import CorruptionError, LogClosedError, SnapshotError, StorageError, WalkitError
+from walkit.format.manifest import LogEnd, Manifest, encode_manifest
+from walkit.log.manifest_store import load_manifest
+from walkit.state.snapshot import snapshot_lsns, snapshot_name
+from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.store import Store
+
+FILES = ("snapshot.new", "manifest*", "snapshot-*", "*.segment", "")
+OPERATIONS = ("write", "synced_write", "sync", "create", "replace", "sync_directory", "remove", "shorten")
+
+
+def filled(storage: MemoryStorage | FaultyStorage, count: int = 60, start: int = 0) -> dict[bytes, bytes]:
+    """Open, put keys over several segments, delete some, close; return what is live."""
+    with memory_store(storage) as store:
+        for i in range(start, start + count):
+            store.put(b"%03d" % (i % 50), b"v%d" % i * 1000)
+            if i % 7 == 3:
+                store.delete(b"%03d" % (i % 50))
+        return {key: value for key, value in store.items() if value is not None}
+
+
+def manifest_of(store: Store) -> Manifest:
+    """The manifest of an open store."""
+    return store._engine.store.current
+
+
+def test_a_checkpoint_saves_the_state_and_drops_the_log() -> None:
+    """Several epochs, then a checkpoint: the report tells what the files show; an opening replays nothing."""
+    storage = MemoryStorage()
+    expected = filled(storage)
+    with memory_store(storage) as store:
+        assert len(manifest_of(store).sealed) > 2
+        before = {s.name: s.size_bytes + 4096 for s in manifest_of(store).sealed}
+        report = store.checkpoint()
+        assert report.lsn == store.log.acked_lsn == report.low_watermark == manifest_of(store).checkpoint_lsn
+        assert report.records == len(expected)
+        assert report.segments_trimmed == len(before) and report.bytes_trimmed == sum(before.values())
+        assert not any(name in storage.names() for name in before)
+        assert report.snapshot_bytes == storage.open(snapshot_name(report.lsn), "read").size()
+        assert [p.name for p in report.phases] == ["image", "log", "snapshot", "watermark", "trim", "tidy"]
+        assert report.duration_s > 0 and f"LSN {report.lsn}" in report._repr_html_()
+        assert store.log.first_lsn == report.lsn + 1 and list(store.log.read()) == []
+        assert store.log.append(b"next").first_lsn == report.lsn + 1
+    with memory_store(storage) as store:
+        assert dict(store.items()) == expected
+        detail = {phase.name: phase.detail for phase in store.recovery.phases}
+        assert (detail["snapshot"]["lsn"], detail["replay"]["records"]) == (report.lsn, 1)
+
+
+def test_older_snapshots_go_when_nothing_needs_them() -> None:
+    """A hold keeps the log: the two newest snapshots stay; without it only the newest one."""
+    storage = MemoryStorage()
+    filled(storage)
+    with memory_store(storage) as store:
+        hold = store.log.hold("reader", 5)
+        lsns = []
+        for i in range(4):
+            store.put(b"n%d" % i, b"v")
+            report = store.checkpoint()
+            lsns.append(report.lsn)
+            assert (report.low_watermark, report.segments_trimmed) == (4, 0)
+        assert snapshot_lsns(storage) == lsns[-2:]
+        assert store.log.first_lsn == 5
+        hold.release()
+        report = store.checkpoint()
+        assert (report.lsn, report.low_watermark, report.snapshots_removed) == (lsns[-1], lsns[-1], 1)
+        assert snapshot_lsns(storage) == lsns[-1:]
+        kept = store.checkpoint(trim=False)
+        assert (kept.low_watermark, kept.segments_trimmed) == (lsns[-1], 0)
+
+
+def test_trimming_never_passes_the_newest_snapshot() -> None:
+    """A trim of a store's log stops at its newest snapshot, also when the log is opened without its store."""
+    storage = MemoryStorage()
+    filled(storage)
+    with memory_store(storage) as store:
+        assert store.log.trim(50) == 0
+        lsn = store.checkpoint().lsn
+        for i in range(30):
+            store.put(b"%d" % i, b"x" * 8000)
+        assert store.log.trim(store.log.acked_lsn) == lsn
+        items = store.items()
+    with walkit.open(storage=storage, options=SMALL) as log:
+        assert log.trim(log.acked_lsn) == lsn
+    with memory_store(storage) as store:
+        assert store.items() == items
+
+
+def check(image: MemoryStorage, allowed: list[dict[bytes, bytes]]) -> None:
+    """Open what a crash left: one of the allowed states; a checkpoint works, and so does the next opening."""
+    with memory_store(image) as store:
+        found = dict(store.items())
+        assert found in allowed
+        last = store.log.acked_lsn
+        report = store.checkpoint()
+        assert report.lsn == last and snapshot_lsns(image) == [last]
+        assert store.put(b"after", b"it").first_lsn == last + 1
+    with memory_store(image) as store:
+        assert dict(store.items()) == {**found, b"after": b"it"}
+    assert walkit.verify(image).ok
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_failure_and_a_power_cut_at_every_operation(operation: Any) -> None:
+    """Fail each operation of a kind in a second checkpoint, crash there, retry: the state is whole each time."""
+    base = MemoryStorage()
+    filled(base)
+    with memory_store(base) as store:
+        store.checkpoint()
+    expected = filled(base, 40, start=7)
+    hits = 0
+    for nth in range(1, 60):
+        storage = base.process_kill()
+        faulty = FaultyStorage(storage)
+        store = memory_store(faulty)
+        fault = faulty.fail(operation, nth=nth)
+        with contextlib.suppress(StorageError, SnapshotError):
+            store.checkpoint()
+        if not fault.hits:
+            store.close()
+            break
+        hits += 1
+        for seed in range(4):
+            check(storage.crash(keep="random", seed=nth * 31 + seed), [expected])
+        for image in (storage.crash(), storage.crash(keep="all"), storage.process_kill()):
+            check(image, [expected])
+        faulty.clear()
+        assert dict(store.items()) == expected
+        store.checkpoint()
+        store.close()
+        check(storage, [expected])
+    assert hits > 0 or operation in ("synced_write", "shorten")
+
+
+def test_a_power_cut_between_any_two_operations() -> None:
+    """Stop the world before every operation of a checkpoint, by a hang: each power cut opens to the same state."""
+    base = MemoryStorage()
+    expected = filled(base)
+    stopped = 0
+    for operation in OPERATIONS:
+        for nth in range(1, 60):
+            storage = base.process_kill()
+            faulty = FaultyStorage(storage)
+            store = memory_store(faulty)
+            hang = faulty.hang(operation, nth=nth)  # type: ignore[arg-type]
+            thread = threading.Thread(target=store.checkpoint)
+            thread.start()
+            while thread.is_alive() and not hang.entered.wait(0.001):
+                pass
+            if hang.entered.is_set():
+                stopped += 1
+                images = [storage.crash(keep="random", seed=nth * 7 + s) for s in range(3)]
+                for image in (*images, storage.crash()):
+                    check(image, [expected])
+            hang.release()
+            thread.join()
+            store.close()
+            if not hang.hits:
+                break
+    assert stopped > 12
+
+
+MUTANTS: dict[str, Callable[[FaultyStorage], object]] = {
+    "the snapshot is not synced": lambda s: s.skip("sync", "snapshot.new"),
+    "its name is not synced": lambda s: s.skip("sync_directory"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_taking_a_sync_out_of_a_checkpoint_is_noticed(mutant: str) -> None:
+    """Let one kind of sync do nothing: then some power cut after the checkpoint must lose the state, or be refused."""
+    base = MemoryStorage()
+    expected = filled(base)
+    faulty = FaultyStorage(base)
+    MUTANTS[mutant](faulty)
+    failures = 0
+    with memory_store(faulty) as store:
+        store.checkpoint()
+        for seed in range(30):
+            try:
+                with memory_store(base.crash(keep="random", seed=seed)) as again:
+                    assert dict(again.items()) == expected
+            except (AssertionError, WalkitError):
+                failures += 1
+    assert failures > 0
+
+
+def test_writers_go_on_while_checkpoints_are_taken() -> None:
+    """Four writers and a checkpointer at once, then power cuts: every acknowledged put is there."""
+    storage = MemoryStorage()
+    acked: list[dict[bytes, bytes]] = [{} for _ in range(4)]
+    done = threading.Event()
+    with memory_store(storage) as store:
+
+        def work(number: int) -> None:
+            if number == 4:
+                for _ in range(12):
+                    store.checkpoint()
+                done.set()
+                return
+            i = 0
+            while not done.is_set():
+                key, value = b"%d-%d" % (number, i % 30), b"%d" % i * 300
+                store.put(key, value)
+                acked[number][key] = value
+                i += 1
+
+        run_threads(5, work)
+        expected = {k: v for part in acked for k, v in part.items()}
+        assert dict(store.items()) == expected
+        assert store.log.first_lsn > 1
+        for image in (storage.crash(), *(storage.crash(keep="random", seed=s) for s in range(5))):
+            with memory_store(image) as again:
+                assert dict(again.items()) == expected
+
+
+def test_checkpoints_by_itself() -> None:
+    """checkpoint_every=40: checkpoints come on a thread of the store, and closing in their midst is in order."""
+    storage = MemoryStorage()
+    events: list[tuple[str, dict[str, Any]]] = []
+    taken = threading.Semaphore(0)
+
+    def note(name: str, facts: dict[str, Any]) -> None:
+        events.append((name, {**facts, "thread": threading.current_thread().name}))
+        if name == "walkit.checkpoint.finish":
+            taken.release()
+
+    options = StoreOptions(checkpoint_every=40)
+    with Store.open(storage=storage, options=SMALL, store_options=options, events=note) as store:
+        for i in range(200):
+            store.put(b"%d" % (i % 20), b"v" * 3000)
+            if i % 40 == 39:
+                assert taken.acquire(timeout=30)
+        items = store.items()
+    checkpoints = [facts for name, facts in events if name == "walkit.checkpoint.finish"]
+    assert len(checkpoints) >= 5
+    assert all(facts["thread"].startswith("walkit-checkpoint") for facts in checkpoints)
+    assert checkpoints[-1]["lsn"] == 200
+    with memory_store(storage) as store:
+        assert store.items() == items and store.log.first_lsn > 100
+    assert not [t for t in threading.enumerate() if t.name.startswith("walkit-checkpoint")]
+
+
+def test_a_checkpoint_that_fails_by_itself_is_an_event() -> None:
+    """Fail the snapshot's write in the background: an event, no error for writers, and the next one makes up for it."""
+    storage = FaultyStorage(MemoryStorage())
+    failed, finished = threading.Event(), threading.Event()
+
+    def note(name: str, _: dict[str, Any]) -> None:
+        if name == "walkit.checkpoint.fail":
+            failed.set()
+        if name == "walkit.checkpoint.finish":
+            finished.set()
+
+    options = StoreOptions(checkpoint_every=10)
+    with Store.open(storage=storage, options=SMALL, store_options=options, events=note) as store:
+        fault = storage.fail("create", "snapshot.new")
+        for i in range(10):
+            store.put(b"%d" % i, b"v")
+        assert failed.wait(30) and fault.hits == 1
+        for i in range(12):
+            store.put(b"%d" % i, b"v")
+        assert finished.wait(30)
+        assert store.statistics().snapshot_lsn > 0
+
+
+def test_closing_waits_for_a_checkpoint_under_way() -> None:
+    """Close while a checkpoint hangs in its write: close waits, the files are whole, later checkpoints are refused."""
+    storage = MemoryStorage()
+    expected = filled(storage)
+    faulty = FaultyStorage(storage)
+    store = memory_store(faulty)
+    hang = faulty.hang("sync", "snapshot.new")
+    checkpoint = threading.Thread(target=store.checkpoint)
+    checkpoint.start()
+    assert hang.entered.wait(30)
+    closing = threading.Thread(target=store.close)
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive() and storage.is_locked("lock")
+    hang.release()
+    checkpoint.join(30)
+    closing.join(30)
+    assert not closing.is_alive()
+    with pytest.raises(LogClosedError):
+        store.checkpoint()
+    check(storage, [expected])
+
+
+def test_a_log_that_ends_before_its_checkpoint_is_refused() -> None:
+    """The manifest says how far the log was durable: a log that ends before is corrupt, store or not."""
+    storage = MemoryStorage()
+    filled(storage)
+    with memory_store(storage) as store:
+        store.log.hold("all", 1)
+        lsn = store.checkpoint().lsn
+    manifest = load_manifest(storage)
+    last = manifest.sealed[-1]
+    end = LogEnd(last_lsn=last.first_lsn - 1, position=last.start_position, chain=last.start_chain)
+    shorter = manifest.next(segments=manifest.segments[:-1], end=end)
+    copy(storage, storage, "manifest", encode_manifest(shorter))
+    storage.remove(last.name)
+    storage.remove("durable")
+    for opened in (memory_store, lambda s: walkit.open(storage=s)):
+        with pytest.raises(CorruptionError, match=f"durable up to LSN {lsn}") as caught:
+            opened(storage)
+        assert caught.value.first_lost_lsn == last.first_lsn

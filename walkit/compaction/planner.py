@@ -1,0 +1,61 @@
+"""Which segments are rewritten together. Pure: facts in, groups out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from walkit.format.layout import SegmentFlag
+from walkit.format.manifest import SegmentRecord
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLoad:
+    """A sealed segment, and how many of its records need not be kept."""
+
+    record: SegmentRecord
+    droppable: int
+
+    @property
+    def bytes_left(self) -> float:
+        """About how many bytes of frames its other records take."""
+        kept = self.record.records - self.droppable
+        return self.record.size_bytes * kept / max(self.record.records, 1)
+
+
+def candidates(sealed: Sequence[SegmentRecord], exact_lsn: int) -> tuple[SegmentRecord, ...]:
+    """Return the oldest segments, up to those that end at or below `exact_lsn`; never the newest sealed one.
+
+    They are a prefix of the log, so that what a hold needs, which is the rest of it, is never among them. The newest
+    one stays as it was written: the durable cell may name a frame in it.
+    """
+    count = 0
+    for record in sealed[:-1]:
+        if record.last_lsn > exact_lsn:
+            break
+        count += 1
+    return tuple(sealed[:count])
+
+
+def plan_groups(loads: Iterable[SegmentLoad], goal_bytes: int) -> list[tuple[SegmentRecord, ...]]:
+    """Return the groups to rewrite, oldest first, each into one segment.
+
+    A segment is left alone unless it has something to drop, or has been compacted before and has such a neighbour: a
+    frame that is rewritten is no longer the one that replicas have. A group is of one epoch, and leaves about
+    `goal_bytes` of frames at most, so that segments stay of one size.
+    """
+    groups: list[list[SegmentLoad]] = []
+    for load in loads:
+        if not load.droppable and not load.record.flags & SegmentFlag.COMPACTED:
+            groups.append([])
+            continue
+        if not groups or not _joins(groups[-1], load, goal_bytes):
+            groups.append([])
+        groups[-1].append(load)
+    worth = [g for g in groups if len(g) > 1 or any(load.droppable for load in g)]
+    return [tuple(load.record for load in group) for group in worth]
+
+
+def _joins(group: list[SegmentLoad], load: SegmentLoad, goal_bytes: int) -> bool:
+    size = sum(g.bytes_left for g in group) + load.bytes_left
+    return bool(group) and group[-1].record.epoch == load.record.epoch and size <= goal_bytes

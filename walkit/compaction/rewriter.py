@@ -1,0 +1,256 @@
+"""Rewriting segments: the records that are kept, in sparse frames, as one new segment file (FORMAT.md F-6).
+
+The new segment ends at the position where the old ones ended, so that everything behind it stays as it is. Where it
+begins is known only when all its frames are; so the bodies are written first, at file offsets that do not depend on
+it, then the headers of the frames, then the header of the segment. Memory holds one frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from walkit.compaction.selection import Selection
+from walkit.errors import CorruptionError
+from walkit.format.body import Columns, DecodedColumns, to_arrow
+from walkit.format.frame import (
+    FrameHeader,
+    FrameIdentity,
+    PreparedBody,
+    decode_frame,
+    prepare_body,
+    seal_frame,
+)
+from walkit.format.layout import (
+    CODEC_ZSTD,
+    FRAME_HEADER_BYTES,
+    HAS_TIMESTAMP,
+    JOINED,
+    RECORDS_PER_FRAME_MAX,
+    SEGMENT_HEADER_BYTES,
+    ZEROS,
+    SegmentFlag,
+)
+from walkit.format.manifest import SegmentRecord, SegmentState
+from walkit.format.segment import SegmentHeader
+from walkit.log.reader import LogView
+from walkit.log.walk import FrameWalk
+from walkit.storage.base import StorageFile
+
+FRAME_GOAL_BYTES = 256 * 1024
+SPAN_MAX = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A frame whose body is written, and whose header is not."""
+
+    body: PreparedBody
+    offset: int
+    first_lsn: int
+    span: int
+    sealed_us: int
+
+
+class FrameGatherer:
+    """Gathers kept records into frames and writes their bodies. What is left of one old frame stays in one frame."""
+
+    def __init__(self, file: StorageFile, first_lsn: int, alignment: int, codec: str | None) -> None:
+        self.placed: list[_Placed] = []
+        self.records = 0
+        self.size_bytes = 0
+        """Bytes of the frames placed so far."""
+        self.bytes_max = FRAME_HEADER_BYTES
+        """The largest footprint and raw body."""
+        self._file, self._alignment, self._codec = file, alignment, codec
+        self._first_lsn = first_lsn
+        self._sealed_us = 0
+        self._packed = False
+        self._waiting_bytes = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._kinds: list[int] = []
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+        self._stamps: list[int] = []
+        self._lsns: list[int] = []
+        self._waiting_bytes = 0
+
+    def add(self, header: FrameHeader, columns: DecodedColumns, selection: Selection) -> None:
+        """Take what is kept of one frame."""
+        batch = to_arrow([(header.first_lsn, columns)])
+        keys, lsns, kinds = (batch.column(n).to_pylist() for n in ("key", "lsn", "kind"))
+        kept = [i for i in range(len(lsns)) if selection.keeps(keys[i], lsns[i], kinds[i])]
+        if (
+            header.last_lsn - self._first_lsn >= SPAN_MAX
+            or len(self._lsns) + len(kept) > RECORDS_PER_FRAME_MAX
+        ):
+            self.flush(header.first_lsn - 1)
+        self._sealed_us = header.sealed_us
+        self._packed = self._packed or header.codec == CODEC_ZSTD
+        if not kept:
+            return
+        rows = batch.take(np.array(kept))
+        new_keys = [key or b"" for key in rows.column("key").to_pylist()]
+        values = [value or b"" for value in rows.column("value").to_pylist()]
+        self._kinds += _kinds_left(columns, kept)
+        self._keys += new_keys
+        self._values += values
+        self._stamps += _stamps_of(columns, kept)
+        self._lsns += [lsns[i] for i in kept]
+        self._waiting_bytes += sum(map(len, new_keys)) + sum(map(len, values))
+        if self._waiting_bytes >= FRAME_GOAL_BYTES:
+            self.flush(header.last_lsn)
+
+    def flush(self, last_lsn: int) -> None:
+        """Write the body of a frame that covers everything since the last one, up to `last_lsn`."""
+        span = last_lsn - self._first_lsn + 1
+        if span <= 0:
+            return
+        first, count = self._first_lsn, len(self._lsns)
+        timed = any(kind & HAS_TIMESTAMP for kind in self._kinds)
+        offsets = None if count == span else [lsn - first for lsn in self._lsns]
+        columns = Columns(
+            count, self._kinds, self._keys, self._values, self._stamps if timed else None, offsets
+        )
+        body = prepare_body(columns, "zstd" if self._packed else self._codec)
+        footprint = body.footprint(self._alignment)
+        padding = footprint - FRAME_HEADER_BYTES - body.stored_bytes
+        offset = SEGMENT_HEADER_BYTES + self.size_bytes
+        self._file.write(offset + FRAME_HEADER_BYTES, [*body.buffers, ZEROS[:padding]])
+        self.placed.append(_Placed(replace(body, buffers=[]), offset, first, span, self._sealed_us))
+        self.records += count
+        self.size_bytes += footprint
+        self.bytes_max = max(self.bytes_max, footprint, body.raw_bytes)
+        self._first_lsn, self._packed = last_lsn + 1, False
+        self._begin()
+
+
+def _kinds_left(columns: DecodedColumns, kept: Sequence[int]) -> list[int]:
+    """Return the kind bytes of what is kept; JOINED only where the next one kept is of the same transaction."""
+    kinds = np.broadcast_to(np.asarray(columns.kinds, np.uint8), (columns.count,))
+    ends = (kinds & JOINED) == 0
+    transaction = np.cumsum(ends) - ends
+    index = np.asarray(kept)
+    left = kinds[index] & ~np.uint8(JOINED)
+    same = transaction[index][1:] == transaction[index][:-1]
+    left[:-1][same] |= JOINED
+    result: list[int] = left.tolist()
+    return result
+
+
+def _stamps_of(columns: DecodedColumns, kept: Sequence[int]) -> list[int]:
+    if columns.timestamps is None:
+        return [0] * len(kept)
+    stamps: list[int] = np.broadcast_to(np.asarray(columns.timestamps), (columns.count,))[
+        np.asarray(kept)
+    ].tolist()
+    return stamps
+
+
+def rewrite(
+    file: StorageFile,
+    view: LogView,
+    headers: Sequence[SegmentHeader],
+    selection: Selection,
+    *,
+    number: int,
+    codec: str | None,
+    created_us: int,
+    go_on: Callable[[], object],
+) -> SegmentRecord | None:
+    """Write the segments of `view`, whose headers these are, as one segment to an empty file; synced on return.
+
+    None where it would not be smaller than they are: then the file is of no use. `go_on` is called before each frame,
+    and what it raises ends the work. CorruptionError where a frame of the old segments is not intact, or one of the
+    new does not read back as it was written.
+    """
+    old = [span.record for span in view.spans]
+    first, last = old[0], old[-1]
+    gathered = FrameGatherer(file, first.first_lsn, headers[0].alignment, codec)
+    for frame, data, _ in view.frames(first.first_lsn, last.last_lsn):
+        go_on()
+        gathered.add(frame, decode_frame(frame, data), selection)
+    gathered.flush(last.last_lsn)
+    new_bytes = SEGMENT_HEADER_BYTES + gathered.size_bytes
+    start = last.end_position - gathered.size_bytes
+    if new_bytes >= sum(SEGMENT_HEADER_BYTES + s.size_bytes for s in old) or start < headers[0].previous_end:
+        return None
+    header = replace(
+        headers[0],
+        number=number,
+        start_position=start,
+        frame_bytes_max=max(gathered.bytes_max, *(h.frame_bytes_max for h in headers)),
+        flags=SegmentFlag.COMPACTED,
+        end_chain=last.end_chain,
+        created_us=created_us,
+    )
+    _write_headers(file, header, gathered)
+    file.sync()
+    record = SegmentRecord(
+        number=number,
+        state=SegmentState.SEALED,
+        epoch=first.epoch,
+        start_position=start,
+        end_position=last.end_position,
+        first_lsn=first.first_lsn,
+        last_lsn=last.last_lsn,
+        start_chain=first.start_chain,
+        end_chain=last.end_chain,
+        records=gathered.records,
+        frames=len(gathered.placed),
+        created_us=created_us,
+        flags=int(header.flags),
+    )
+    _read_back(file, header, record)
+    return record
+
+
+def _write_headers(file: StorageFile, header: SegmentHeader, gathered: FrameGatherer) -> None:
+    identity = FrameIdentity(header.log_id, header.epoch, header.epoch_id)
+    chain = header.chain
+    for frame in gathered.placed:
+        position = header.start_position + frame.offset - SEGMENT_HEADER_BYTES
+        buffers, _, chain = seal_frame(
+            frame.body,
+            identity,
+            position=position,
+            first_lsn=frame.first_lsn,
+            durable_position=header.previous_end,
+            chain=chain,
+            sealed_us=frame.sealed_us,
+            alignment=header.alignment,
+            span=None if frame.span == frame.body.count else frame.span,
+        )
+        file.write(frame.offset, buffers[:1])
+    file.write(0, [header.encode()])
+
+
+def _read_back(file: StorageFile, header: SegmentHeader, record: SegmentRecord) -> None:
+    """Walk the new segment as any reader would: what takes the place of acknowledged records is looked at first."""
+    walk = FrameWalk(
+        file,
+        header,
+        position=record.start_position,
+        end_position=record.end_position,
+        next_lsn=record.first_lsn,
+        chain=record.start_chain,
+    )
+    for _ in walk:
+        pass
+    if walk.error is not None:
+        raise walk.error
+    found = (walk.fault, walk.next_lsn, walk.records, walk.end_chain)
+    expected = (None, record.last_lsn + 1, record.records, record.end_chain)
+    if found != expected:
+        raise CorruptionError(
+            f"the compacted segment did not read back as it was written; nothing was changed "
+            f"(fault, next LSN, records, chain): expected {expected}, found {found}",
+            segment=file.name,
+            position=walk.position,
+            expected=expected,
+            found=found,
+        )

@@ -1,0 +1,28 @@
+"""Files that trimming and compaction leave when a crash comes between the manifest and the removal, or before both."""
+
+from __future__ import annotations
+
+from walkit.format.layout import SegmentFlag
+from walkit.format.manifest import Manifest
+from walkit.format.segment import SegmentHeader
+
+
+def leftover_of(header: SegmentHeader, manifest: Manifest) -> str | None:
+    """Say which work left a segment that the manifest does not name; None where it may hold what nothing else holds.
+
+    "trimming": it stands wholly below the log. "compaction": it was compacted and never published, so that what it was
+    made of is still the log, or a compacted segment has taken its place.
+    """
+    if header.log_id != manifest.log_id:
+        return None
+    oldest = min((s.start_position for s in manifest.sealed), default=manifest.end.position)
+    if header.start_position < oldest and header.first_lsn <= manifest.low_watermark:
+        return "trimming"
+    if header.flags & SegmentFlag.COMPACTED:
+        return "compaction"
+    for record in manifest.sealed:
+        same_place = record.epoch == header.epoch and header.start_position < record.end_position
+        covered = record.first_lsn <= header.first_lsn <= record.last_lsn
+        if record.flags & SegmentFlag.COMPACTED and same_place and covered:
+            return "compaction"
+    return None

@@ -1,0 +1,110 @@
+"""Trimming: the low watermark moves in the manifest first, then the files below it go."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from walkit.errors import StorageError
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.log.holds import live_holds
+from walkit.storage.base import Storage
+
+if TYPE_CHECKING:
+    from walkit.log.engine import LogEngine
+
+
+class Leftovers:
+    """Files that no manifest names any more, or never did: to be removed, again after a failure.
+
+    The next opening removes what is still there. The caller keeps others away.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._names: list[str] = []
+        self._unsynced = False
+
+    def add(self, names: Iterable[str]) -> None:
+        """Note files; only once the manifest on stable storage does not name them."""
+        self._names.extend(names)
+
+    def remove(self) -> None:
+        """Remove them, durably. What a StorageError leaves is removed by the next call."""
+        while self._names:
+            try:
+                self._storage.remove(self._names[0])
+            except StorageError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+            del self._names[0]
+            self._unsynced = True
+        if self._unsynced:
+            self._storage.sync_directory()
+            self._unsynced = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """What one trim dropped: whole segments."""
+
+    low_watermark: int
+    segments: tuple[SegmentRecord, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files that were dropped."""
+        return sum(SEGMENT_HEADER_BYTES + s.size_bytes for s in self.segments)
+
+
+def move_watermark(engine: LogEngine, up_to_lsn: int, checkpoint_lsn: int = 0) -> Trimmed:
+    """Drop records at or below `up_to_lsn` from the manifest; the files go with `engine.leftovers.remove()`.
+
+    Never past a hold, never what is not durable, and where there is a state, never past its newest snapshot: what would
+    then be needed to tell the state would be gone. `checkpoint_lsn` says that a durable snapshot stands there from now
+    on. The caller holds `engine.trimming`.
+    """
+    dropped: list[SegmentRecord] = []
+
+    def change(manifest: Manifest) -> Manifest:
+        holds = live_holds(engine, manifest)
+        checkpoint = max(checkpoint_lsn, manifest.checkpoint_lsn)
+        limits = [up_to_lsn, engine.core.durable_lsn, *(h.first_lsn - 1 for h in holds)]
+        if checkpoint or engine.state_lsn is not None:
+            limits.append(max(checkpoint, engine.state_lsn or 0))
+        low = max(min(limits), manifest.low_watermark)
+        if (low, checkpoint, holds) == (manifest.low_watermark, manifest.checkpoint_lsn, manifest.holds):
+            return manifest
+        dropped[:] = [s for s in manifest.sealed if s.last_lsn <= low]
+        return manifest.next(
+            segments=tuple(s for s in manifest.segments if s not in dropped),
+            low_watermark=low,
+            checkpoint_lsn=checkpoint,
+            exact_from_lsn=max(manifest.exact_from_lsn, low + 1) if low else manifest.exact_from_lsn,
+            holds=holds,
+        )
+
+    manifest = engine.store.update(change)
+    engine.leftovers.add(s.name for s in dropped)
+    return Trimmed(manifest.low_watermark, tuple(dropped))
+
+
+def trim(engine: LogEngine, up_to_lsn: int) -> Trimmed:
+    """Move the low watermark and remove the segments wholly below it; see `move_watermark`."""
+    engine.segments.upkeep.drain()  # what the upkeep thread is about to seal can be dropped, too
+    with engine.trimming:
+        trimmed = move_watermark(engine, up_to_lsn)
+        engine.leftovers.remove()
+    if trimmed.segments:
+        tell(engine, trimmed)
+    return trimmed
+
+
+def tell(engine: LogEngine, trimmed: Trimmed) -> None:
+    """Send the event of a trim."""
+    engine.events.emit(
+        "walkit.segment.trim", segments=len(trimmed.segments), low_watermark=trimmed.low_watermark
+    )
