@@ -26,7 +26,6 @@ from walkit.format.manifest import (
     LogEnd,
     Manifest,
     SegmentRecord,
-    SegmentState,
     encode_manifest,
 )
 from walkit.log.holds import Hold, live_holds
@@ -38,7 +37,8 @@ from walkit.log.manifest_store import (
     load_manifest,
     write_whole,
 )
-from walkit.log.reader import LogView, Span
+from walkit.log.openview import view_of_open
+from walkit.log.reader import LogView
 from walkit.log.recovery import RecoveryPlan, apply_plan, make_plan, settle_unsealed
 from walkit.log.report import PhaseClock, RecoveryReport
 from walkit.log.scan import Progress, read_mark, scan_log
@@ -128,26 +128,7 @@ class LogEngine:
 
     def view(self) -> LogView:
         """Return what can be read now: all that is acknowledged."""
-        end_position = self.core.written_position
-        open_segments = list(self.segments.open_segments)
-        manifest = self.store.current
-        spans = [Span(s, s.end_position, s.last_lsn) for s in manifest.sealed]
-        sealed = {s.number for s in manifest.sealed}
-        for segment in open_segments:
-            header = segment.header
-            if header is None or segment.number in sealed:
-                continue
-            record = SegmentRecord(
-                number=segment.number,
-                state=SegmentState.PREPARED,
-                epoch=header.epoch,
-                start_position=header.start_position,
-                first_lsn=header.first_lsn,
-            )
-            spans.append(Span(record, min(segment.end_position, end_position), None))
-        return LogView(
-            self.storage, manifest, tuple(s for s in spans if s.end_position > s.record.start_position)
-        )
+        return view_of_open(self.storage, self.store, self.segments, self.core.written_position)
 
     def statistics(self) -> LogStatistics:
         """Return a frozen snapshot of the named metrics."""
@@ -299,7 +280,7 @@ def open_engine(
     except BaseException:
         lock.release()
         raise
-    engine.recovery = _report(storage, options, clock, plan, created)
+    engine.recovery = recovery_report(storage, options, clock, plan, created)
     for cut in engine.recovery.cuts:
         events.emit("walkit.recovery.cut", segment=cut.segment, position=cut.position, bytes=cut.bytes)
     events.emit("walkit.log.open", location=storage.location, verdict=engine.recovery.verdict)
@@ -341,9 +322,10 @@ def _check_stored(manifest: Manifest, options: LogOptions) -> None:
         )
 
 
-def _report(
+def recovery_report(
     storage: Storage, options: LogOptions, clock: PhaseClock, plan: RecoveryPlan, created: bool
 ) -> RecoveryReport:
+    """Return what an opening found, and what its plan did."""
     findings = plan.findings
     scanned = [f for f in (*findings.sealed, *findings.unsealed) if f.bytes_scanned]
     clean = not findings.unsealed and not plan.cuts

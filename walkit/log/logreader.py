@@ -57,7 +57,7 @@ def _live_view(storage: Storage, manifest: Manifest, mark: DurableMark) -> tuple
     spans = [Span(s, s.end_position, s.last_lsn) for s in manifest.sealed]
     begun = [(r, h) for r in manifest.unsealed if (h := _header_of(storage, r)) is not None]
     for index, (record, header) in enumerate(begun):
-        stop = min(end, begun[index + 1][1].start_position) if index + 1 < len(begun) else end
+        stop = min(end, begun[index + 1][1].previous_end) if index + 1 < len(begun) else end
         if stop > header.start_position:
             spans.append(Span(_record_of(record, header), stop, None))
     covered = spans[-1].end_position if spans else manifest.end.position

@@ -22,6 +22,7 @@ from walkit.format.layout import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
     SEGMENT_HEADER_BYTES,
+    SegmentFlag,
 )
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
@@ -330,7 +331,9 @@ def _walk_unsealed(file: StorageFile, finding: SegmentFinding, end: LogEnd) -> N
     finding.chain = walk.chain or 0
     finding.frames, finding.records = walk.frames, walk.records
     finding.bytes_scanned = walk.position - header.start_position
-    finding.promised_position = walk.promised_position
+    # What an imported frame promises is about the primary's disk (FORMAT.md F-3.6).
+    if not header.flags & SegmentFlag.IMPORTED:
+        finding.promised_position = walk.promised_position
     finding.fault, finding.at_fault = walk.fault, walk.at_fault
     if finding.nonzero_until > finding.end_offset:
         _probe(file, finding)
@@ -352,7 +355,8 @@ def _probe(file: StorageFile, finding: SegmentFinding) -> None:
             stands_here = found is not None and header.offset_of(found.position) == offset + at
             if found is not None and stands_here and _is_whole(file, offset + at, found):
                 finding.frames_behind += 1
-                finding.promised_position = max(finding.promised_position, found.durable_position)
+                if not header.flags & SegmentFlag.IMPORTED:
+                    finding.promised_position = max(finding.promised_position, found.durable_position)
         offset += PROBE_BYTES
 
 

@@ -134,19 +134,7 @@ class SegmentSet:
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
         """See FramePlace. The header is durable before any frame is written behind it."""
         segment = self._take_spare()
-        header = SegmentHeader(
-            log_id=self.identity.log_id,
-            epoch=self.identity.epoch,
-            epoch_id=self.identity.epoch_id,
-            number=segment.number,
-            start_position=position,
-            previous_end=position,
-            first_lsn=first_lsn,
-            chain=chain,
-            alignment=self._alignment,
-            frame_bytes_max=self.options.frame_bytes_max,
-            created_us=time.time_ns() // 1000,
-        )
+        header = self._header_of(segment.number, position, first_lsn, chain)
         try:
             segment.file.write(0, [header.encode()], sync=True)
         except StorageError:
@@ -168,6 +156,21 @@ class SegmentSet:
             self.upkeep.submit("seal", lambda: self.seal(previous))
         self._plan_chores(segment)
         return position + segment.size - SEGMENT_HEADER_BYTES
+
+    def _header_of(self, number: int, position: int, first_lsn: int, chain: int) -> SegmentHeader:
+        return SegmentHeader(
+            log_id=self.identity.log_id,
+            epoch=self.identity.epoch,
+            epoch_id=self.identity.epoch_id,
+            number=number,
+            start_position=position,
+            previous_end=position,
+            first_lsn=first_lsn,
+            chain=chain,
+            alignment=self._alignment,
+            frame_bytes_max=self.options.frame_bytes_max,
+            created_us=time.time_ns() // 1000,
+        )
 
     def write(self, frame: SealedFrame, *, sync: bool) -> None:
         """See FramePlace."""

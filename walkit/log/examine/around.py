@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from walkit.errors import CorruptionError, StorageError, WalkitError
-from walkit.format.layout import DURABLE_CELL_BYTES, SEGMENT_HEADER_BYTES
+from walkit.format.layout import DURABLE_CELL_BYTES, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
 from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
@@ -145,15 +145,16 @@ def _look_at_stray(ledger: Ledger, name: str) -> None:
         file.close()
     ledger.ranges += ranges
     _add_stray(ledger, name, header, size, ranges)
-    if survey.promised_position > ledger.end.position:
+    promised = 0 if header.flags & SegmentFlag.IMPORTED else survey.promised_position
+    if promised > ledger.end.position:
         ledger.problem(
             CorruptionError(
                 f"segment {name} is not named in the manifest, and its frames promise the log up to "
-                f"position {survey.promised_position:,}, where it ends at {ledger.end.position:,}: "
+                f"position {promised:,}, where it ends at {ledger.end.position:,}: "
                 "the manifest is older than the log",
                 segment=name,
                 position=header.start_position,
-                expected=survey.promised_position,
+                expected=promised,
                 found=ledger.end.position,
                 first_lost_lsn=max(header.first_lsn, ledger.end.last_lsn + 1),
             )

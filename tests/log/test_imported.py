@@ -1,0 +1,272 @@
+"""A replica's log: frames of another log, imported verbatim, crashed at every moment, recovered and gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.log.crashes import SMALL, Script, rows_of
+from walkit.errors import CorruptionError, LogLockedError, LogPoisonedError, StorageError
+from walkit.format.body import Columns
+from walkit.format.frame import FrameFault, FrameHeader, FrameIdentity, prepare_body, seal_frame
+from walkit.format.layout import HAS_VALUE, SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.manifest import LogEnd, Manifest
+from walkit.format.segment import SegmentHeader
+from walkit.log.imported import ImportedLog
+from walkit.log.logreader import view_of
+from walkit.log.manifest_store import DURABLE_NAME, load_manifest
+from walkit.log.run import FrameLimits, FrameRun, check_run
+from walkit.log.walk import FrameWalk
+from walkit.storage import FaultyStorage, MemoryStorage, Operation
+from walkit.storage.base import Storage
+
+
+def frames_of(storage: Storage) -> list[tuple[SegmentHeader, FrameHeader, bytes]]:
+    """Every frame of a log, marks included, with the header of its segment."""
+    found = []
+    view, _ = view_of(storage)
+    for span in view.spans:
+        file = storage.open(span.record.name, "read")
+        header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), span.record.name)
+        assert header is not None
+        walk = FrameWalk(
+            file, header, position=header.start_position, end_position=span.end_position,
+            next_lsn=header.first_lsn, chain=header.chain,
+        )  # fmt: skip
+        found += [(header, frame, bytes(data)) for frame, data in walk]
+        assert walk.fault is None
+    return found
+
+
+def runs_after(storage: Storage, end: LogEnd, frames_max: int) -> Iterator[FrameRun]:
+    """The frames of a log behind `end`, as runs of up to so many frames that were checked like any that arrive."""
+    rest = [f for f in frames_of(storage) if f[1].position >= end.position]
+    while rest:
+        segment = rest[0][0]
+        group = [f for f in rest[:frames_max] if f[0].epoch == segment.epoch]
+        rest = rest[len(group) :]
+        identity = FrameIdentity(segment.log_id, segment.epoch, segment.epoch_id)
+        limits = FrameLimits(segment.alignment, segment.frame_bytes_max)
+        data = b"".join(f[2] for f in group)
+        run, fault, _ = check_run(data, identity, limits, end, group[0][1].position)
+        assert run is not None, fault
+        yield run
+        end = run.end
+
+
+def replica_on(storage: Storage, primary: Manifest) -> ImportedLog:
+    """Open a replica's log, adopted by this primary."""
+    log = ImportedLog(storage, SMALL)
+    if not log.adopted:
+        log.adopt(primary.log_id, created_us=primary.created_us, ack_order=primary.ack_order, extra={})
+    return log
+
+
+def import_all(log: ImportedLog, primary: Storage, frames_max: int = 3) -> int:
+    """Import what is missing; returns how many runs."""
+    lineage = load_manifest(primary).lineage
+    runs = 0
+    for run in runs_after(primary, log.end, frames_max):
+        log.import_run(run, tuple(e for e in lineage if e.number <= run.identity.epoch))
+        runs += 1
+    return runs
+
+
+@pytest.fixture(scope="module")
+def primary() -> MemoryStorage:
+    """A log of three epochs and several segments, with marks; closed."""
+    storage = MemoryStorage()
+    for steps in (23, 17, 31):
+        with walkit.open(storage=storage, options=SMALL) as log:
+            Script().run(log, lambda: None, steps)
+    return storage
+
+
+def bytes_of(storage: Storage) -> list[tuple[FrameHeader, bytes]]:
+    return [(header, data) for _, header, data in frames_of(storage)]
+
+
+@pytest.mark.parametrize("frames_max", [1, 3, 1000])
+def test_imported_frames_are_the_primarys_frame_by_frame(primary: MemoryStorage, frames_max: int) -> None:
+    """Import in runs of 1, 3 and all frames: equal frames and lineage, IMPORTED segments, every reader agrees."""
+    storage = MemoryStorage()
+    log = replica_on(storage, load_manifest(primary))
+    import_all(log, primary, frames_max)
+    with walkit.open(storage=primary, mode="r") as original:
+        records = list(original.read())
+    assert list(log.read()) == records
+    assert walkit.open(storage=storage, mode="r").to_arrow().num_rows == len(records)
+    live = walkit.scan(storage)
+    assert live.ok, live.problems
+    log.close()
+    assert bytes_of(storage) == bytes_of(primary)
+    manifest = load_manifest(storage)
+    assert manifest.lineage == load_manifest(primary).lineage
+    assert len(manifest.sealed) > 3
+    assert all(s.flags == SegmentFlag.IMPORTED for s in manifest.segments)
+    assert walkit.verify(storage).ok
+
+
+class Moments(FaultyStorage):
+    """Takes what a power cut and a kill would leave before every operation that changes anything."""
+
+    def __init__(self, inner: MemoryStorage) -> None:
+        super().__init__(inner)
+        self.durable = 0
+        self.images: list[tuple[int, MemoryStorage]] = []
+
+    def perform(self, operation: Operation, act: Callable[[], Any], **rest: Any) -> Any:
+        """See FaultyStorage; the image says how far the replica had been told that it is durable."""
+        if operation.name not in ("read", "open"):
+            assert isinstance(self.inner, MemoryStorage)
+            number = len(self.images)
+            keep: Any = ("none", "random", "all", "random")[number % 4]
+            image = self.inner.process_kill() if number % 5 == 4 else self.inner.crash(keep=keep, seed=number)
+            self.images.append((self.durable, image))
+        return super().perform(operation, act, **rest)
+
+
+def test_a_crash_at_any_moment_of_import_leaves_a_prefix_and_import_goes_on(primary: MemoryStorage) -> None:
+    """Take an image before every change that an import makes: each recovers a prefix, goes on, and ends equal."""
+    whole = bytes_of(primary)
+    manifest = load_manifest(primary)
+    moments = Moments(MemoryStorage())
+    log = replica_on(moments, manifest)
+    for run in runs_after(primary, log.end, 3):
+        moments.durable = log.import_run(run, manifest.lineage[: run.identity.epoch]).position
+    log.close()
+    assert bytes_of(moments) == whole
+    assert len(moments.images) > 60
+    ends = set()
+    for durable, image in moments.images:
+        recovered = replica_on(image, manifest)
+        assert recovered.end.position >= durable
+        ends.add(recovered.end.position)
+        import_all(recovered, primary, 7)
+        recovered.close()
+        assert bytes_of(image) == whole
+        assert walkit.verify(image).ok
+    assert len(ends) > 10
+
+
+def test_the_primarys_promises_are_not_the_replicas(primary: MemoryStorage) -> None:
+    """Damage a frame that later frames promise: without a cell the replica cuts there and imports it again."""
+    storage = MemoryStorage()
+    log = replica_on(storage, load_manifest(primary))
+    import_all(log, primary)
+    image = storage.crash(keep="all")
+    log.close()
+    manifest = load_manifest(image)
+    record = manifest.unsealed[0]
+    begun = next(f for f in frames_of(image) if f[0].number == record.number)
+    offset = begun[0].offset_of(begun[1].end_position)
+    file = image.open(record.name, "write")
+    file.write(offset + 8, [b"damage"], sync=True)
+    with pytest.raises(CorruptionError):
+        replica_on(image.process_kill(), manifest)
+    without_cell = image.crash(keep="all")
+    without_cell.remove(DURABLE_NAME)
+    recovered = replica_on(without_cell, manifest)
+    assert recovered.end.position == begun[1].end_position
+    assert recovered.recovery is not None and recovered.recovery.cuts
+    import_all(recovered, primary)
+    recovered.close()
+    assert bytes_of(without_cell) == bytes_of(primary)
+
+
+def test_a_failed_write_poisons_and_opening_again_goes_on(primary: MemoryStorage) -> None:
+    """Fail one synced write of frames: that import raises, the next is refused, a new opening imports the rest."""
+    inner = MemoryStorage()
+    faulty = FaultyStorage(inner)
+    manifest = load_manifest(primary)
+    log = replica_on(faulty, manifest)
+    runs = list(runs_after(primary, log.end, 5))
+    log.import_run(runs[0], manifest.lineage[:1])
+    faulty.fail("synced_write", "*.segment")
+    with pytest.raises(StorageError):
+        log.import_run(runs[1], manifest.lineage[:1])
+    with pytest.raises(LogPoisonedError):
+        log.import_run(runs[1], manifest.lineage[:1])
+    log.close()
+    again = replica_on(inner.crash(keep="none"), manifest)
+    assert again.end == runs[0].end
+    import_all(again, primary)
+    assert again.end == runs[-1].end
+    again.close()
+
+
+def test_one_writer_and_a_frame_larger_than_a_segment() -> None:
+    """A second opening is refused; a frame that no segment has room for gets one of its own."""
+    source = MemoryStorage()
+    large = walkit.LogOptions(segment_bytes=1 << 20, frame_bytes_max=512 * 1024, idle_mark_ms=0)
+    with walkit.open(storage=source, options=large) as log:
+        log.append(b"small")
+        log.append(b"x" * 300_000)
+        log.append(b"small again")
+    storage = MemoryStorage()
+    replica = replica_on(storage, load_manifest(source))
+    with pytest.raises(LogLockedError):
+        ImportedLog(storage)
+    import_all(replica, source)
+    replica.close()
+    assert bytes_of(storage) == bytes_of(source)
+    assert len(load_manifest(storage).sealed) == 3
+    with walkit.open(storage=storage) as opened:
+        assert len(rows_of(opened)) == 3
+
+
+def moved(run: FrameRun, after: LogEnd, position: int) -> FrameRun:
+    """The same frames sealed anew at another position."""
+    data = b""
+    chain, at = after.chain, position
+    for header, frame in run.frames():
+        body = prepare_body(Columns(1, 1 | HAS_VALUE, None, [b"moved %d" % header.first_lsn]))
+        buffers, footprint, chain = seal_frame(
+            body, run.identity, position=at, first_lsn=header.first_lsn, durable_position=at, chain=chain,
+            sealed_us=1, alignment=run.limits.alignment,
+        )  # fmt: skip
+        assert len(frame) == footprint
+        data += b"".join(buffers)
+        at += footprint
+    checked, fault, _ = check_run(data, run.identity, run.limits, after, position)
+    assert checked is not None, fault
+    return checked
+
+
+def test_positions_may_jump_before_a_segment() -> None:
+    """Import frames that begin above where the log ends: a segment begins there, and a crash recovers over the gap."""
+    source = MemoryStorage()
+    with walkit.open(storage=source, options=SMALL) as log:
+        for number in range(4):
+            log.append(b"small %d" % number)
+    manifest = load_manifest(source)
+    first, second, *_ = runs_after(source, LogEnd(), 2)
+    assert check_run(second.data, second.identity, second.limits, first.end, second.start_position + 64)[
+        1
+    ] is (FrameFault.POSITION)
+    storage = MemoryStorage()
+    replica = replica_on(storage, manifest)
+    replica.import_run(first, manifest.lineage)
+    jumped = moved(second, first.end, first.end.position + 4096)
+    replica.import_run(jumped, manifest.lineage)
+    image = storage.crash(keep="none")
+    with walkit.open(storage=storage, mode="r") as live:
+        assert [r.lsn for r in live.read()] == [1, 2, 3, 4]
+    replica.close()
+    again = replica_on(image, manifest)
+    assert again.end == jumped.end
+    assert [r.value for r in again.read()] == [b"small 0", b"small 1", b"moved 3", b"moved 4"]
+    again.close()
+
+
+def test_an_empty_replica_is_no_log_until_it_is_adopted() -> None:
+    """Open a folder without a log: nothing to read, and no manifest until the first contact."""
+    storage = MemoryStorage()
+    log = ImportedLog(storage)
+    assert (list(log.read()), log.durable_lsn, log.first_lsn, log.adopted) == ([], 0, 1, False)
+    log.close()
+    with pytest.raises(walkit.LogNotFoundError):
+        walkit.open(storage=storage, mode="r")
