@@ -1,0 +1,36 @@
+"""How long to wait before trying again: doubling, capped, jittered. Randomness comes from outside."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+BACKOFF_FIRST_MS = 50.0
+BACKOFF_MOST_MS = 5_000.0
+
+
+class Backoff:
+    """Delays of a subscriber that reconnects. Each is drawn between half of its bound and the bound.
+
+    (Kevo's factor of 1.5 in whole seconds stayed at one second for ever; the bound here is a float and doubles.)
+    """
+
+    def __init__(
+        self,
+        first_ms: float = BACKOFF_FIRST_MS,
+        most_ms: float = BACKOFF_MOST_MS,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.first_ms, self.most_ms = first_ms, most_ms
+        self._chance = chance
+        self._failures = 0
+
+    def next_ms(self) -> float:
+        """Return the delay after one more failure."""
+        bound = min(self.first_ms * 2.0 ** min(self._failures, 64), self.most_ms)
+        self._failures += 1
+        return bound * (0.5 + 0.5 * self._chance())
+
+    def reset(self) -> None:
+        """Something went well: begin with the first delay again."""
+        self._failures = 0

@@ -1,0 +1,103 @@
+"""Whether a subscriber may be served: two histories are compared, and their first difference is named. Pure.
+
+Histories are compared by lineage, chain and position, never by which number is higher: a longer log may be another
+log. Where the epochs differ, the first difference is exact. Within one epoch only damage or forgery can make two logs
+differ, and then it lies at the epoch's first LSN or behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from walkit.format.manifest import EpochRecord, LogEnd
+from walkit.replication.messages import PROTOCOL_MAX, PROTOCOL_MIN, Hello, Refusal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """What the source has, as far as it matters to one hello."""
+
+    log_id: int
+    created_us: int
+    ack_order: str
+    lineage: tuple[EpochRecord, ...]
+    durable_lsn: int
+    durable_position: int
+    oldest_lsn: int
+    """The oldest record that can be sent."""
+    oldest_position: int
+    """Where its frame's segment begins."""
+    there: LogEnd | None
+    """What ends at the position where the subscriber's log ends; None where no frame ends there."""
+    visible_lsn: int
+    """The last LSN that the source can see, durable or not."""
+
+
+def judge(hello: Hello, standing: Standing, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)) -> Refusal | None:
+    """Return why the subscriber cannot be served; None where it can."""
+    low, high = versions
+    if hello.version_max < low or hello.version_min > high:
+        return Refusal(
+            reason="version",
+            message=f"the publisher speaks versions {low} to {high} of the protocol, "
+            f"the subscriber {hello.version_min} to {hello.version_max}",
+            version_min=low,
+            version_max=high,
+        )
+    if hello.log_id == 0 and hello.end != LogEnd():
+        return Refusal(reason="protocol", message="a subscriber without a log has no end either")
+    if hello.log_id not in (0, standing.log_id):
+        return _divergence(1, f"the replica is of log {hello.log_id:016x}, the source is log {standing.log_id:016x}")
+    return _judge_lineage(hello, standing) or _judge_end(hello, standing)
+
+
+def _judge_lineage(hello: Hello, standing: Standing) -> Refusal | None:
+    ours, theirs = standing.lineage, hello.lineage
+    common = 0
+    while common < min(len(ours), len(theirs)) and ours[common] == theirs[common]:
+        common += 1
+    if len(theirs) > common:
+        begun = theirs[common]
+        ended = ours[common].first_lsn if len(ours) > common else standing.visible_lsn + 1
+        first = min(begun.first_lsn, ended)
+        return _divergence(
+            first, f"the replica has an epoch {begun.number} ({begun.id:016x}) that the source does not have"
+        )
+    if len(ours) > common:
+        following = ours[common]
+        end = hello.end
+        if end.position > following.position or end.last_lsn >= following.first_lsn:
+            return _divergence(
+                following.first_lsn,
+                f"the source began epoch {following.number} at LSN {following.first_lsn:,}, and the replica has other "
+                f"frames from there up to LSN {end.last_lsn:,}",
+            )
+    return None
+
+
+def _judge_end(hello: Hello, standing: Standing) -> Refusal | None:
+    end = hello.end
+    if end.position < standing.oldest_position:
+        return Refusal(
+            reason="gap",
+            message=f"record {end.last_lsn + 1:,} is gone from the source; its oldest is {standing.oldest_lsn:,}",
+            lsn=end.last_lsn + 1,
+            other_lsn=standing.oldest_lsn,
+        )
+    if standing.there == end:
+        return None
+    if end.last_lsn > standing.visible_lsn:
+        return _divergence(
+            standing.visible_lsn + 1,
+            f"the replica has records up to LSN {end.last_lsn:,}, and the source ends at {standing.visible_lsn:,}",
+        )
+    epoch = next((e for e in reversed(hello.lineage) if e.position <= end.position), None)
+    return _divergence(
+        1 if epoch is None else epoch.first_lsn,
+        f"the frame that ends at position {end.position:,} is another one: the replica has {end}, "
+        f"the source {standing.there}",
+    )
+
+
+def _divergence(first_lsn: int, message: str) -> Refusal:
+    return Refusal(reason="divergence", message=message, lsn=first_lsn)

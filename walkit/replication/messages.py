@@ -1,0 +1,119 @@
+"""What publisher and subscriber say to each other, as plain values: the protocol without its encoding.
+
+`wire.py` turns them into the protobuf messages of `walkit.proto` and back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from walkit.format.manifest import EpochRecord, LogEnd
+
+PROTOCOL_MIN = 1
+PROTOCOL_MAX = 1
+"""The versions of the protocol that this walkit speaks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hello:
+    """The subscriber's first message: who it is, what it has, what it understands."""
+
+    name: str
+    """Stays the same over restarts of the replica; the publisher's hold has this name."""
+    version_min: int = PROTOCOL_MIN
+    version_max: int = PROTOCOL_MAX
+    log_id: int = 0
+    """0: it has no log yet."""
+    lineage: tuple[EpochRecord, ...] = ()
+    end: LogEnd = field(default_factory=LogEnd)
+    codecs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Welcome:
+    """The publisher's answer: the frames behind the subscriber's end follow."""
+
+    version: int
+    log_id: int
+    created_us: int
+    ack_order: str
+    source_lsn: int
+    """How far the source is on stable storage."""
+    source_position: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """The publisher's last message: why it will not, or cannot, go on.
+
+    `reason` is one of REASONS; `lsn` and `other_lsn` are the facts of the error that it becomes.
+    """
+
+    reason: str
+    message: str
+    lsn: int = 0
+    other_lsn: int = 0
+    version_min: int = 0
+    version_max: int = 0
+
+
+REASONS = {
+    "version": "no version of the protocol is known to both",
+    "divergence": "the logs differ from `lsn` on",
+    "gap": "record `lsn` is gone; the oldest that can be had is `other_lsn`",
+    "damage": "the source has found damage in its own log; try again after it is mended",
+    "closed": "the source is closing; try again",
+    "protocol": "a message that makes no sense where it came; try again",
+}
+LASTING = ("version", "divergence", "gap")
+"""Reasons that trying again does not mend."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """Whole frames, verbatim, of one epoch and of contiguous positions: they follow `after_position`.
+
+    `data` is as `codec` says ("" or "zstd"); unpacked it holds the bytes of [start_position, end_position). `lineage` is
+    the primary's up to the epoch of the frames, given where the subscriber cannot be known to have it.
+    """
+
+    after_position: int
+    start_position: int
+    end_position: int
+    epoch: int
+    epoch_id: int
+    alignment: int
+    frame_bytes_max: int
+    source_lsn: int
+    source_position: int
+    lineage: tuple[EpochRecord, ...] = ()
+    codec: str = ""
+    data: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heartbeat:
+    """Said when there was nothing to say for a while. `sent_position` is where what was sent ends."""
+
+    sent_position: int
+    source_lsn: int
+    source_position: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ack:
+    """All before this end is on the subscriber's stable storage. Also the answer to a heartbeat."""
+
+    end: LogEnd
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nack:
+    """What came does not follow this end, or was not intact: send again from here."""
+
+    end: LogEnd
+
+
+FromSubscriber: TypeAlias = Hello | Ack | Nack
+FromPublisher: TypeAlias = Welcome | Refusal | Batch | Heartbeat

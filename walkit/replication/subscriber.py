@@ -1,0 +1,297 @@
+"""The subscriber's core: it connects, says what it has, verifies what comes, and asks again for what does not follow.
+
+Without I/O: events go in by method calls, steps come out. Times are milliseconds of the shell's clock, randomness is
+given. What the shell does with a step (import, connect) it tells by the next event.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+import zstandard
+
+from walkit.errors import DivergenceError, FormatVersionError, GapError, WalkitError
+from walkit.format.frame import FrameFault, FrameIdentity
+from walkit.format.layout import FRAME_BYTES_LIMIT
+from walkit.format.manifest import EpochRecord, LogEnd
+from walkit.log.run import FrameLimits, FrameRun, check_run
+from walkit.replication.backoff import Backoff
+from walkit.replication.messages import (
+    LASTING,
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Ack,
+    Batch,
+    FromPublisher,
+    Heartbeat,
+    Hello,
+    Nack,
+    Refusal,
+    Welcome,
+)
+from walkit.replication.publisher import HISTORY_EVENTS, SILENCE_MS
+from walkit.replication.steps import Adopt, Connect, Disconnect, Fail, Import, Send, SubscriberStep
+
+RENACK_MS = 1_000.0
+"""After this time without progress the same range is asked for once more."""
+DAMAGED_MAX = 3
+"""So many times one range may arrive damaged before the connection is given up."""
+NEWS_MAX = 1024
+
+State = Literal["detached", "connecting", "greeting", "streaming", "failed"]
+
+
+class Subscriber:
+    """Follows one publisher. Not thread-safe.
+
+    `start`, then `connected`, `lost`, `receive`, `imported` and `tick` as things happen. `fail` and `state == "failed"`
+    are final: a divergence, a gap or an unknown version is told once, as a typed error, and nothing is merged.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        log_id: int = 0,
+        lineage: tuple[EpochRecord, ...] = (),
+        end: LogEnd | None = None,
+        codecs: tuple[str, ...] = ("zstd",),
+        versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
+        backoff: Backoff | None = None,
+        silence_ms: float = SILENCE_MS,
+    ) -> None:
+        self.name, self.codecs, self.versions = name, codecs, versions
+        self.log_id, self.lineage = log_id, lineage
+        self.end = end or LogEnd()
+        """Where the replica's log ends; all before it is on its stable storage."""
+        self.state: State = "detached"
+        self.error: WalkitError | None = None
+        self.trouble = ""
+        """Why the last connection ended."""
+        self.source_lsn = self.source_position = 0
+        self.connections = self.duplicates = self.gaps = self.damaged = 0
+        self.history: deque[str] = deque(maxlen=HISTORY_EVENTS)
+        self.wake_at_ms: float | None = None
+        self._backoff = backoff or Backoff()
+        self._silence_ms = silence_ms
+        self._nacked: tuple[int, float] | None = None
+        self._damaged_here = 0
+        self._news: deque[tuple[int, float]] = deque()
+
+    # -- what the shell tells
+
+    def start(self, now_ms: float) -> list[SubscriberStep]:
+        """Begin."""
+        return self._connect("start", now_ms)
+
+    def connected(self, now_ms: float) -> list[SubscriberStep]:
+        """There is a connection."""
+        if self.state != "connecting":
+            return []
+        self.state = "greeting"
+        self.connections += 1
+        self._heard(now_ms)
+        low, high = self.versions
+        hello = Hello(
+            name=self.name,
+            version_min=low,
+            version_max=high,
+            log_id=self.log_id,
+            lineage=self.lineage,
+            end=self.end,
+            codecs=self.codecs,
+        )
+        return self._note("connected", [Send(hello)], now_ms)
+
+    def lost(self, why: str, now_ms: float) -> list[SubscriberStep]:
+        """The connection is gone, or there was none to be had."""
+        if self.state in ("detached", "failed"):
+            return []
+        self.state, self.trouble = "detached", why
+        self._nacked, self._damaged_here = None, 0
+        self.wake_at_ms = now_ms + self._backoff.next_ms()
+        return self._note(f"lost: {why}", [Disconnect(why)], now_ms)
+
+    def receive(self, message: FromPublisher, now_ms: float) -> list[SubscriberStep]:
+        """The publisher has said something on this connection."""
+        if self.state not in ("greeting", "streaming"):
+            return []
+        self._heard(now_ms)
+        if isinstance(message, Refusal):
+            return self._refused(message, now_ms)
+        if isinstance(message, Welcome):
+            return self._note(message, self._welcome(message, now_ms), now_ms)
+        if self.state != "streaming":
+            return []
+        self._source_at(message.source_lsn, message.source_position, now_ms)
+        if isinstance(message, Heartbeat):
+            steps: list[SubscriberStep] = [Send(Ack(end=self.end))]
+            if message.sent_position > self.end.position:
+                steps += self._ask_again(now_ms)
+            return self._note(message, steps, now_ms)
+        return self._note(message, self._batch(message, now_ms), now_ms)
+
+    def imported(self, end: LogEnd, now_ms: float) -> list[SubscriberStep]:
+        """The frames of the last `Import` are on stable storage; `end` is where the log ends now."""
+        self.end = end
+        self._damaged_here = 0
+        self._backoff.reset()
+        while self._news and self._news[0][0] <= end.last_lsn:
+            self._news.popleft()
+        return self._note(f"imported to {end.position}", [Send(Ack(end=end))], now_ms)
+
+    def fail(self, error: WalkitError, now_ms: float) -> list[SubscriberStep]:
+        """Something that trying again does not mend; also for the shell, when its own disk fails."""
+        self.state, self.error, self.trouble = "failed", error, str(error)
+        self.wake_at_ms = None
+        return self._note(error, [Disconnect(str(error)), Fail(error)], now_ms)
+
+    def tick(self, now_ms: float) -> list[SubscriberStep]:
+        """Time has passed; to be called at `wake_at_ms` at the latest."""
+        if self.wake_at_ms is None or now_ms < self.wake_at_ms:
+            return []
+        if self.state == "detached":
+            return self._connect("tick", now_ms)
+        return self.lost("the publisher has been silent for too long", now_ms)
+
+    def lag_ms(self, now_ms: float) -> float:
+        """For how long the source has been known to be ahead of the replica; 0 where it is not."""
+        return max(now_ms - self._news[0][1], 0.0) if self._news else 0.0
+
+    # -- what comes of it
+
+    def _connect(self, event: str, now_ms: float) -> list[SubscriberStep]:
+        self.state = "connecting"
+        self._heard(now_ms)
+        return self._note(event, [Connect()], now_ms)
+
+    def _heard(self, now_ms: float) -> None:
+        self.wake_at_ms = now_ms + self._silence_ms
+
+    def _source_at(self, lsn: int, position: int, now_ms: float) -> None:
+        if lsn > max(self.source_lsn, self.end.last_lsn):
+            if len(self._news) == NEWS_MAX:
+                self._news.pop()  # the oldest tells the lag; the newest is told again
+            self._news.append((lsn, now_ms))
+        self.source_lsn = max(self.source_lsn, lsn)
+        self.source_position = max(self.source_position, position)
+
+    def _welcome(self, welcome: Welcome, now_ms: float) -> list[SubscriberStep]:
+        if self.log_id not in (0, welcome.log_id):
+            text = f"the replica is of log {self.log_id:016x}, the publisher welcomed it to {welcome.log_id:016x}"
+            return self.fail(DivergenceError(text, first_lsn=1), now_ms)
+        low, high = self.versions
+        if not low <= welcome.version <= high:
+            return self.fail(self._unknown_version(welcome.version, welcome.version), now_ms)
+        self.state = "streaming"
+        self._source_at(welcome.source_lsn, welcome.source_position, now_ms)
+        if self.log_id:
+            return []
+        self.log_id = welcome.log_id
+        return [Adopt(welcome)]
+
+    def _refused(self, refusal: Refusal, now_ms: float) -> list[SubscriberStep]:
+        if refusal.reason not in LASTING:
+            return self.lost(refusal.message, now_ms)
+        error: WalkitError
+        if refusal.reason == "divergence":
+            text = f"{refusal.message}. The first difference is LSN {refusal.lsn:,}; nothing was merged"
+            error = DivergenceError(text, first_lsn=refusal.lsn)
+        elif refusal.reason == "gap":
+            error = GapError(refusal.lsn, refusal.other_lsn)
+        else:
+            error = self._unknown_version(refusal.version_min, refusal.version_max)
+        return self.fail(error, now_ms)
+
+    def _unknown_version(self, low: int, high: int) -> FormatVersionError:
+        ours = f"{self.versions[0]} to {self.versions[1]}"
+        return FormatVersionError("the publisher's replication protocol", found=f"{low} to {high}", supported=ours)
+
+    def _batch(self, batch: Batch, now_ms: float) -> list[SubscriberStep]:
+        end = self.end
+        if batch.end_position <= end.position:
+            self.duplicates += 1
+            return [Send(Ack(end=end))]
+        if batch.after_position > end.position:
+            self.gaps += 1
+            return self._ask_again(now_ms)
+        lineage = batch.lineage or self.lineage
+        if self.lineage != lineage[: len(self.lineage)] and lineage != self.lineage[: len(lineage)]:
+            text = "the publisher's epochs are not those that this replica has followed"
+            return self.fail(DivergenceError(text, first_lsn=_first_difference(self.lineage, lineage)), now_ms)
+        begun = next((e for e in lineage if (e.number, e.id) == (batch.epoch, batch.epoch_id)), None)
+        if begun is None:
+            return self._ask_again(now_ms)
+        run, fault = self._checked(batch)
+        if run is None:
+            return self._spoiled(fault, now_ms)
+        self._nacked = None
+        if len(lineage) > len(self.lineage):
+            self.lineage = lineage
+        return [Import(run, tuple(e for e in self.lineage if e.number <= batch.epoch))]
+
+    def _checked(self, batch: Batch) -> tuple[FrameRun | None, FrameFault | None]:
+        """Unpack and verify what follows the end of the log; what it has already is cut off in front."""
+        size = batch.end_position - batch.start_position
+        data = unpack(batch.data, batch.codec, size)
+        if data is None or not batch.after_position <= batch.start_position:
+            return None, FrameFault.SHORT
+        start = batch.start_position
+        if self.end.position > start:
+            data, start = data[self.end.position - start :], self.end.position
+        elif self.end.position != batch.after_position:
+            return None, FrameFault.POSITION
+        identity = FrameIdentity(self.log_id, batch.epoch, batch.epoch_id)
+        limits = FrameLimits(batch.alignment, batch.frame_bytes_max)
+        try:
+            run, fault, _ = check_run(data, identity, limits, self.end, start)
+        except FormatVersionError:
+            return None, FrameFault.HEADER
+        return run, fault
+
+    def _spoiled(self, fault: FrameFault | None, now_ms: float) -> list[SubscriberStep]:
+        """Frames that follow by their positions are damaged, or are of another history."""
+        if fault in (FrameFault.CHAIN, FrameFault.LSN, FrameFault.EPOCH, FrameFault.FOREIGN):
+            lsn = self.end.last_lsn + 1
+            text = f"intact frames came from the publisher that do not follow LSN {lsn - 1:,}: {fault.value}"
+            return self.fail(DivergenceError(f"{text}. Nothing was merged", first_lsn=lsn), now_ms)
+        self.damaged += 1
+        self._damaged_here += 1
+        if self._damaged_here >= DAMAGED_MAX:
+            return self.lost(f"frames came damaged {DAMAGED_MAX} times: {fault}", now_ms)
+        self._nacked = None
+        return self._ask_again(now_ms)
+
+    def _ask_again(self, now_ms: float) -> list[SubscriberStep]:
+        """Ask for all behind the end of the log; once for each gap, and again after a while without progress."""
+        at = self.end.position
+        if self._nacked is not None and self._nacked[0] == at and now_ms - self._nacked[1] < RENACK_MS:
+            return []
+        self._nacked = (at, now_ms)
+        return [Send(Nack(end=self.end))]
+
+    def _note(self, event: object, steps: list[SubscriberStep], now_ms: float) -> list[SubscriberStep]:
+        self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}")
+        return steps
+
+
+def unpack(data: bytes, codec: str, size: int) -> bytes | None:
+    """Return the bytes of a batch; None where they are not what it says. Allocates no more than it announced."""
+    if not 0 < size <= 2 * FRAME_BYTES_LIMIT:
+        return None
+    if codec == "zstd":
+        try:
+            if zstandard.frame_content_size(data) != size:
+                return None
+            data = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+        except zstandard.ZstdError:
+            return None
+    return data if len(data) == size else None
+
+
+def _first_difference(ours: tuple[EpochRecord, ...], theirs: tuple[EpochRecord, ...]) -> int:
+    for mine, other in zip(ours, theirs, strict=False):
+        if mine != other:
+            return min(mine.first_lsn, other.first_lsn)
+    return 1
