@@ -50,6 +50,15 @@ class Hold:
             self._engine.released.add(self.name)
             save_holds(self._engine)
 
+    def leave(self) -> None:
+        """Let the claim stand without its holder: durable as it is now, it counts until its lease is over.
+
+        For a consumer that went away and may come back; it takes the claim over by its name.
+        """
+        if not self._engine.closed and self._engine.holds.get(self.name) is self:
+            save_holds(self._engine)
+            del self._engine.holds[self.name]
+
     def __repr__(self) -> str:
         return f"Hold({self.name!r}, first_lsn={self.first_lsn})"
 

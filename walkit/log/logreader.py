@@ -49,6 +49,19 @@ def view_of(storage: Storage) -> tuple[LogView, int]:
     return view, last_lsn
 
 
+def live_view(storage: Storage) -> LogView:
+    """Return what durable cell and manifest say is on stable storage, whether a writer lives or not."""
+    for attempt in range(VIEW_TRIES):
+        mark = read_mark(storage)
+        manifest = load_manifest(storage)
+        try:
+            return _live_view(storage, manifest, mark)[0]
+        except CorruptionError:
+            if attempt == VIEW_TRIES - 1 or load_manifest(storage).generation == manifest.generation:
+                raise
+    raise AssertionError("the last attempt returned or raised")
+
+
 def _live_view(storage: Storage, manifest: Manifest, mark: DurableMark) -> tuple[LogView, int]:
     known = {e.id for e in manifest.lineage}
     end, last_lsn = manifest.end.position, manifest.end.last_lsn

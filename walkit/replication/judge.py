@@ -33,7 +33,9 @@ class Standing:
     """The last LSN that the source can see, durable or not."""
 
 
-def judge(hello: Hello, standing: Standing, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)) -> Refusal | None:
+def judge(
+    hello: Hello, standing: Standing, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
+) -> Refusal | None:
     """Return why the subscriber cannot be served; None where it can."""
     low, high = versions
     if hello.version_max < low or hello.version_min > high:
@@ -47,7 +49,9 @@ def judge(hello: Hello, standing: Standing, versions: tuple[int, int] = (PROTOCO
     if hello.log_id == 0 and hello.end != LogEnd():
         return Refusal(reason="protocol", message="a subscriber without a log has no end either")
     if hello.log_id not in (0, standing.log_id):
-        return _divergence(1, f"the replica is of log {hello.log_id:016x}, the source is log {standing.log_id:016x}")
+        return _divergence(
+            1, f"the replica is of log {hello.log_id:016x}, the source is log {standing.log_id:016x}"
+        )
     return _judge_lineage(hello, standing) or _judge_end(hello, standing)
 
 

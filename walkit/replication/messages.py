@@ -74,8 +74,8 @@ LASTING = ("version", "divergence", "gap")
 class Batch:
     """Whole frames, verbatim, of one epoch and of contiguous positions: they follow `after_position`.
 
-    `data` is as `codec` says ("" or "zstd"); unpacked it holds the bytes of [start_position, end_position). `lineage` is
-    the primary's up to the epoch of the frames, given where the subscriber cannot be known to have it.
+    `data` is as `codec` says ("" or "zstd"); unpacked it holds the bytes of [start_position, end_position).
+    `lineage` is the primary's up to the epoch of the frames, given where the subscriber cannot be known to have it.
     """
 
     after_position: int

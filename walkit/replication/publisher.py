@@ -77,7 +77,7 @@ class Publisher:
     @property
     def wake_at_ms(self) -> float | None:
         """When to call `tick` at the latest."""
-        if self.state == "ended":
+        if self.state != "streaming":
             return None
         return min(self._sent_ms + self.heartbeat_ms, self._heard_ms + self.silence_ms)
 
@@ -176,12 +176,12 @@ class Publisher:
 
     def tick(self, now_ms: float) -> list[PublisherStep]:
         """Time has passed."""
-        if self.state == "ended":
+        if self.state != "streaming":
             return []
         if now_ms - self._heard_ms >= self.silence_ms:
             self.state = "ended"
             return self._note("tick", [End("the subscriber has been silent for too long")], now_ms)
-        if self.state != "streaming" or now_ms - self._sent_ms < self.heartbeat_ms:
+        if now_ms - self._sent_ms < self.heartbeat_ms:
             return []
         self._sent_ms = now_ms
         beat = Heartbeat(

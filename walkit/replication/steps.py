@@ -13,9 +13,16 @@ from walkit.replication.messages import FromPublisher, FromSubscriber, Welcome
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send this message to the other side."""
+    """Send this message to the subscriber."""
 
-    message: FromPublisher | FromSubscriber
+    message: FromPublisher
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Send this message to the publisher."""
+
+    message: FromSubscriber
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,4 +82,4 @@ class Fail:
 
 
 PublisherStep: TypeAlias = Send | Read | MoveHold | End
-SubscriberStep: TypeAlias = Send | Connect | Disconnect | Adopt | Import | Fail
+SubscriberStep: TypeAlias = Say | Connect | Disconnect | Adopt | Import | Fail

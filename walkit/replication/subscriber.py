@@ -31,7 +31,7 @@ from walkit.replication.messages import (
     Welcome,
 )
 from walkit.replication.publisher import HISTORY_EVENTS, SILENCE_MS
-from walkit.replication.steps import Adopt, Connect, Disconnect, Fail, Import, Send, SubscriberStep
+from walkit.replication.steps import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
 
 RENACK_MS = 1_000.0
 """After this time without progress the same range is asked for once more."""
@@ -102,7 +102,7 @@ class Subscriber:
             end=self.end,
             codecs=self.codecs,
         )
-        return self._note("connected", [Send(hello)], now_ms)
+        return self._note("connected", [Say(hello)], now_ms)
 
     def lost(self, why: str, now_ms: float) -> list[SubscriberStep]:
         """The connection is gone, or there was none to be had."""
@@ -126,7 +126,7 @@ class Subscriber:
             return []
         self._source_at(message.source_lsn, message.source_position, now_ms)
         if isinstance(message, Heartbeat):
-            steps: list[SubscriberStep] = [Send(Ack(end=self.end))]
+            steps: list[SubscriberStep] = [Say(Ack(end=self.end))]
             if message.sent_position > self.end.position:
                 steps += self._ask_again(now_ms)
             return self._note(message, steps, now_ms)
@@ -139,7 +139,7 @@ class Subscriber:
         self._backoff.reset()
         while self._news and self._news[0][0] <= end.last_lsn:
             self._news.popleft()
-        return self._note(f"imported to {end.position}", [Send(Ack(end=end))], now_ms)
+        return self._note(f"imported to {end.position}", [Say(Ack(end=end))], now_ms)
 
     def fail(self, error: WalkitError, now_ms: float) -> list[SubscriberStep]:
         """Something that trying again does not mend; also for the shell, when its own disk fails."""
@@ -206,20 +206,24 @@ class Subscriber:
 
     def _unknown_version(self, low: int, high: int) -> FormatVersionError:
         ours = f"{self.versions[0]} to {self.versions[1]}"
-        return FormatVersionError("the publisher's replication protocol", found=f"{low} to {high}", supported=ours)
+        return FormatVersionError(
+            "the publisher's replication protocol", found=f"{low} to {high}", supported=ours
+        )
 
     def _batch(self, batch: Batch, now_ms: float) -> list[SubscriberStep]:
         end = self.end
         if batch.end_position <= end.position:
             self.duplicates += 1
-            return [Send(Ack(end=end))]
+            return [Say(Ack(end=end))]
         if batch.after_position > end.position:
             self.gaps += 1
             return self._ask_again(now_ms)
         lineage = batch.lineage or self.lineage
         if self.lineage != lineage[: len(self.lineage)] and lineage != self.lineage[: len(lineage)]:
             text = "the publisher's epochs are not those that this replica has followed"
-            return self.fail(DivergenceError(text, first_lsn=_first_difference(self.lineage, lineage)), now_ms)
+            return self.fail(
+                DivergenceError(text, first_lsn=_first_difference(self.lineage, lineage)), now_ms
+            )
         begun = next((e for e in lineage if (e.number, e.id) == (batch.epoch, batch.epoch_id)), None)
         if begun is None:
             return self._ask_again(now_ms)
@@ -269,7 +273,7 @@ class Subscriber:
         if self._nacked is not None and self._nacked[0] == at and now_ms - self._nacked[1] < RENACK_MS:
             return []
         self._nacked = (at, now_ms)
-        return [Send(Nack(end=self.end))]
+        return [Say(Nack(end=self.end))]
 
     def _note(self, event: object, steps: list[SubscriberStep], now_ms: float) -> list[SubscriberStep]:
         self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}")

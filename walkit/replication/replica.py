@@ -1,0 +1,296 @@
+"""Following a primary over gRPC: the shell around one subscriber core, with the replica's own log and store."""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from walkit.config import LogOptions
+from walkit.errors import LogClosedError, OptionsError, WalkitError
+from walkit.events import EventCallback, EventSink
+from walkit.log.imported import ImportedLog
+from walkit.log.opening import Place, storage_at
+from walkit.replication.backoff import Backoff
+from walkit.replication.messages import PROTOCOL_MAX, PROTOCOL_MIN, FromPublisher, FromSubscriber
+from walkit.replication.replicastore import ReplicaStore
+from walkit.replication.status import ReplicaStatus
+from walkit.replication.steps import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
+from walkit.replication.subscriber import Subscriber
+from walkit.replication.transport import CHANNEL_OPTIONS, TOKEN_KEY, check_token, grpc, refuse_tls
+from walkit.replication.wire import METHOD, WireError, decode_from_publisher, encode_from_subscriber
+
+EXTRA_KEY = "replica"
+
+
+class Connection:
+    """One call to a publisher: a thread of its own takes in what comes, and hands it to `inbox` with itself."""
+
+    def __init__(
+        self, address: str, token: str | None, inbox: deque[tuple[Connection, Any]], wake: threading.Event
+    ) -> None:
+        self._inbox, self._wake = inbox, wake
+        self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        metadata = () if token is None else ((TOKEN_KEY, token),)
+        self._call = self._channel.stream_stream(METHOD)(self._outgoing(), metadata=metadata)
+        threading.Thread(target=self._listen, name="walkit-replica-ear", daemon=True).start()
+
+    def send(self, message: FromSubscriber) -> None:
+        """Queue a message to the publisher."""
+        self._out.put(encode_from_subscriber(message))
+
+    def _outgoing(self) -> Iterator[bytes]:
+        while (data := self._out.get()) is not None:
+            yield data
+
+    def _listen(self) -> None:
+        end: FromPublisher | WalkitError | str = "the publisher ended the call"
+        try:
+            for data in self._call:
+                self._tell(decode_from_publisher(data))
+        except WireError as error:
+            end = str(error)
+        except grpc.RpcError as error:
+            end = _told(error)
+        self._tell(end)
+
+    def _tell(self, what: FromPublisher | WalkitError | str) -> None:
+        self._inbox.append((self, what))
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the call."""
+        self._out.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+
+def _told(error: Any) -> WalkitError | str:
+    """Return an error that lasts, or the words of one that may pass."""
+    code, details = error.code(), error.details()
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        return OptionsError(f"the primary refused this replica: {details}", option="token")
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        return OptionsError(f"what listens there is no walkit primary: {details}", option="source")
+    return f"{code.name.lower()}: {details}"
+
+
+class Replica:
+    """Follows a primary into a log and a store of its own. A context manager. Safe from any thread.
+
+    Opening takes the writer's lock of `dir` and recovers what is there; `start` begins to follow, and goes on through
+    every restart of either side from where the replica stands. `codec` compresses frames on their way ("zstd", or
+    None); what is stored is the same. `name` is under which the primary holds records back for this replica; it is kept.
+
+    Raises what opening a log raises; OptionsError for `tls` (not there yet).
+    """
+
+    def __init__(
+        self,
+        dir: Place,  # noqa: A002 - the public name
+        source: str,
+        codec: str | None = "zstd",
+        *,
+        tls: Any = None,
+        token: str | None = None,
+        name: str | None = None,
+        options: LogOptions | None = None,
+        events: EventCallback | None = None,
+        versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
+        backoff: Backoff | None = None,
+    ) -> None:
+        refuse_tls(tls)
+        if codec not in (None, "zstd"):
+            raise OptionsError(f"codec={codec!r}: it is None or 'zstd'", option="codec", wanted=codec)
+        host, _, port = source.rpartition(":") if isinstance(source, str) else ("", "", "")
+        if not host or not port.isdecimal():
+            raise OptionsError(f"source={source!r}: an address is HOST:PORT", option="source", wanted=source)
+        self._address, self._token = source, check_token(token)
+        self._log = ImportedLog(storage_at(dir), options, EventSink(events))
+        try:
+            self._store = ReplicaStore(self._log)
+        except BaseException:
+            self._log.close()
+            raise
+        manifest = self._log.manifest
+        stored = manifest.extra.get(EXTRA_KEY, {}).get("name")
+        self.name = name or stored or f"{_base(self._log.location)}-{secrets.token_hex(4)}"
+        self._core = Subscriber(
+            self.name,
+            log_id=manifest.log_id,
+            lineage=manifest.lineage,
+            end=self._log.end,
+            codecs=() if codec is None else (codec,),
+            versions=versions,
+            backoff=backoff,
+        )
+        self._inbox: deque[tuple[Connection, Any]] = deque()
+        self._wake = threading.Event()
+        self._connection: Connection | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    # -- what people call
+
+    def start(self) -> Self:
+        """Begin to follow; returns this replica. Starting again does nothing; LogClosedError once it was stopped."""
+        if self._stopping:
+            raise LogClosedError(f"the replica at {self._log.location} was stopped; make a new one")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"walkit-replica {self.name}", daemon=True)
+            self._thread.start()
+        return self
+
+    def wait_for(self, lsn: int, timeout: float | None = None) -> int:
+        """Wait until this LSN is on the replica's stable storage and in its store; return the replica's LSN.
+
+        TimeoutError after `timeout` seconds; the error that ended replication, where it has failed; LogClosedError once
+        the replica is stopped.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._store.applied_lsn < lsn:
+            if self._core.error is not None:
+                raise self._core.error
+            if self._log.closed:
+                raise LogClosedError(f"the replica at {self._log.location} is stopped")
+            left = 1.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                status = self.status()
+                raise TimeoutError(
+                    f"LSN {lsn:,} did not come in time: the replica is at {status.lsn:,}, {status.state}"
+                    + (f" ({status.trouble})" if status.trouble else "")
+                )
+            self._store.wait_for(lsn, min(left, 1.0))
+        return self._log.durable_lsn
+
+    def status(self) -> ReplicaStatus:
+        """Return how the replica stands now."""
+        core, end = self._core, self._log.end
+        lag = max(core.source_lsn - end.last_lsn, 0)
+        state = {"failed": "failed", "streaming": "catching up" if lag else "streaming"}.get(
+            core.state, "connecting"
+        )
+        if self._thread is None:
+            state = "new"
+        return ReplicaStatus(
+            state="stopped" if self._log.closed else state,
+            source=self._address,
+            name=self.name,
+            lsn=end.last_lsn,
+            applied_lsn=self._store.applied_lsn,
+            source_lsn=max(core.source_lsn, end.last_lsn),
+            lag_records=lag,
+            lag_bytes=max(core.source_position - end.position, 0),
+            lag_ms=core.lag_ms(_now_ms()),
+            reconnects=max(core.connections - 1, 0),
+            duplicates=core.duplicates,
+            gaps=core.gaps,
+            error=None if core.error is None else str(core.error),
+            trouble=core.trouble,
+        )
+
+    @property
+    def log(self) -> ImportedLog:
+        """The replica's log: read it like any other. Empty until the first contact."""
+        return self._log
+
+    @property
+    def store(self) -> ReplicaStore:
+        """The keyed table that the imported records come to."""
+        return self._store
+
+    def stop(self) -> None:
+        """Stop following, seal the log and free it. Stopping twice does nothing."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._log.close()
+        self._store.wake()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        status = self.status()
+        return f"<Replica {self.name} of {self._address}: {status.state} at LSN {status.lsn}>"
+
+    def _repr_html_(self) -> str:
+        return self.status()._repr_html_()
+
+    # -- the replica's own thread
+
+    def _run(self) -> None:
+        try:
+            self._take(self._core.start(_now_ms()))
+            while not self._stopping and self._core.state != "failed":
+                self._wake.clear()
+                while self._inbox and not self._stopping:
+                    self._take(self._heard(*self._inbox.popleft()))
+                self._take(self._core.tick(_now_ms()))
+                wake_at = self._core.wake_at_ms
+                if not self._inbox and not self._stopping and wake_at is not None:
+                    self._wake.wait(max(wake_at - _now_ms(), 0) / 1000)
+        except WalkitError as error:
+            self._take(self._core.fail(error, _now_ms()))
+        finally:
+            self._hang_up()
+
+    def _heard(self, connection: Connection, what: FromPublisher | WalkitError | str) -> list[SubscriberStep]:
+        if connection is not self._connection:
+            return []  # of a connection that was given up
+        if isinstance(what, str):
+            return self._core.lost(what, _now_ms())
+        if isinstance(what, WalkitError):
+            return self._core.fail(what, _now_ms())
+        return self._core.receive(what, _now_ms())
+
+    def _take(self, steps: list[SubscriberStep]) -> None:
+        for step in steps:
+            if isinstance(step, Say):
+                if self._connection is not None:
+                    self._connection.send(step.message)
+            elif isinstance(step, Import):
+                end = self._log.import_run(step.run, step.lineage)
+                self._take(self._core.imported(end, _now_ms()))
+                self._store.feed(step.run)
+            elif isinstance(step, Connect):
+                self._connection = Connection(self._address, self._token, self._inbox, self._wake)
+                self._take(self._core.connected(_now_ms()))
+            elif isinstance(step, Disconnect):
+                self._hang_up()
+            elif isinstance(step, Adopt):
+                welcome = step.welcome
+                self._log.adopt(
+                    welcome.log_id,
+                    created_us=welcome.created_us,
+                    ack_order=welcome.ack_order,
+                    extra={EXTRA_KEY: {"name": self.name}},
+                )
+            elif isinstance(step, Fail):
+                self._store.wake()
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000
+
+
+def _base(location: str) -> str:
+    return os.path.basename(location.rstrip("/")) or "replica"

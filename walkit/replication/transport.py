@@ -1,0 +1,55 @@
+"""What primary and replica share of gRPC: how it is imported, its options, the token."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any
+
+from walkit.errors import MissingExtraError, OptionsError
+
+try:
+    import grpc as _grpc
+except ImportError as error:
+    raise MissingExtraError("replication", "grpcio") from error
+
+grpc: Any = _grpc
+
+TOKEN_KEY = "walkit-token"
+CHANNEL_OPTIONS = (
+    # A frame may be as large as its segment allows; what is over the frame limit is refused by the cores.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A failed connection is not shared with the next attempt: the backoff is the subscriber's own.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+SERVER_OPTIONS = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", -1),
+    # Two servers on one port would each get half of the replicas.
+    ("grpc.so_reuseport", 0),
+)
+
+
+def refuse_tls(tls: object) -> None:
+    """Say that TLS is not there yet, before anything is opened or sent."""
+    if tls is not None:
+        raise OptionsError(
+            "tls is not in this version of walkit: serve on the loopback address, or through a tunnel",
+            option="tls",
+            wanted=tls,
+        )
+
+
+def check_token(token: object) -> str | None:
+    """Return the token; OptionsError for one that cannot be sent."""
+    if token is None:
+        return None
+    if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
+        raise OptionsError("a token is a string of printable ASCII characters", option="token")
+    return token
+
+
+def same_token(wanted: str, metadata: Any) -> bool:
+    """Compare in constant time what a subscriber sent with what is required."""
+    found = next((value for key, value in metadata if key == TOKEN_KEY), "")
+    return hmac.compare_digest(wanted.encode(), found.encode() if isinstance(found, str) else found)
