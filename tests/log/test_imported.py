@@ -2,91 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import walkit
-from tests.log.crashes import SMALL, Script, rows_of
+from tests.log.crashes import SMALL, rows_of
+from tests.log.imports import bytes_of, frames_of, import_all, log_of_epochs, replica_on, runs_after
 from walkit.errors import CorruptionError, LogLockedError, LogPoisonedError, StorageError
 from walkit.format.body import Columns
-from walkit.format.frame import FrameFault, FrameHeader, FrameIdentity, prepare_body, seal_frame
-from walkit.format.layout import HAS_VALUE, SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import LogEnd, Manifest
-from walkit.format.segment import SegmentHeader
+from walkit.format.frame import FrameFault, prepare_body, seal_frame
+from walkit.format.layout import HAS_VALUE, SegmentFlag
+from walkit.format.manifest import LogEnd
 from walkit.log.imported import ImportedLog
-from walkit.log.logreader import view_of
 from walkit.log.manifest_store import DURABLE_NAME, load_manifest
-from walkit.log.run import FrameLimits, FrameRun, check_run
-from walkit.log.walk import FrameWalk
+from walkit.log.run import FrameRun, check_run
 from walkit.storage import FaultyStorage, MemoryStorage, Operation
-from walkit.storage.base import Storage
-
-
-def frames_of(storage: Storage) -> list[tuple[SegmentHeader, FrameHeader, bytes]]:
-    """Every frame of a log, marks included, with the header of its segment."""
-    found = []
-    view, _ = view_of(storage)
-    for span in view.spans:
-        file = storage.open(span.record.name, "read")
-        header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), span.record.name)
-        assert header is not None
-        walk = FrameWalk(
-            file, header, position=header.start_position, end_position=span.end_position,
-            next_lsn=header.first_lsn, chain=header.chain,
-        )  # fmt: skip
-        found += [(header, frame, bytes(data)) for frame, data in walk]
-        assert walk.fault is None
-    return found
-
-
-def runs_after(storage: Storage, end: LogEnd, frames_max: int) -> Iterator[FrameRun]:
-    """The frames of a log behind `end`, as runs of up to so many frames that were checked like any that arrive."""
-    rest = [f for f in frames_of(storage) if f[1].position >= end.position]
-    while rest:
-        segment = rest[0][0]
-        group = [f for f in rest[:frames_max] if f[0].epoch == segment.epoch]
-        rest = rest[len(group) :]
-        identity = FrameIdentity(segment.log_id, segment.epoch, segment.epoch_id)
-        limits = FrameLimits(segment.alignment, segment.frame_bytes_max)
-        data = b"".join(f[2] for f in group)
-        run, fault, _ = check_run(data, identity, limits, end, group[0][1].position)
-        assert run is not None, fault
-        yield run
-        end = run.end
-
-
-def replica_on(storage: Storage, primary: Manifest) -> ImportedLog:
-    """Open a replica's log, adopted by this primary."""
-    log = ImportedLog(storage, SMALL)
-    if not log.adopted:
-        log.adopt(primary.log_id, created_us=primary.created_us, ack_order=primary.ack_order, extra={})
-    return log
-
-
-def import_all(log: ImportedLog, primary: Storage, frames_max: int = 3) -> int:
-    """Import what is missing; returns how many runs."""
-    lineage = load_manifest(primary).lineage
-    runs = 0
-    for run in runs_after(primary, log.end, frames_max):
-        log.import_run(run, tuple(e for e in lineage if e.number <= run.identity.epoch))
-        runs += 1
-    return runs
 
 
 @pytest.fixture(scope="module")
 def primary() -> MemoryStorage:
     """A log of three epochs and several segments, with marks; closed."""
-    storage = MemoryStorage()
-    for steps in (23, 17, 31):
-        with walkit.open(storage=storage, options=SMALL) as log:
-            Script().run(log, lambda: None, steps)
-    return storage
-
-
-def bytes_of(storage: Storage) -> list[tuple[FrameHeader, bytes]]:
-    return [(header, data) for _, header, data in frames_of(storage)]
+    return log_of_epochs(23, 17, 31)
 
 
 @pytest.mark.parametrize("frames_max", [1, 3, 1000])
@@ -244,9 +182,9 @@ def test_positions_may_jump_before_a_segment() -> None:
             log.append(b"small %d" % number)
     manifest = load_manifest(source)
     first, second, *_ = runs_after(source, LogEnd(), 2)
-    assert check_run(second.data, second.identity, second.limits, first.end, second.start_position + 64)[
-        1
-    ] is (FrameFault.POSITION)
+    start = second.start_position + 64
+    _, fault, _ = check_run(second.data, second.identity, second.limits, first.end, start)
+    assert fault is FrameFault.POSITION
     storage = MemoryStorage()
     replica = replica_on(storage, manifest)
     replica.import_run(first, manifest.lineage)

@@ -240,7 +240,9 @@ class ImportedLog(ReadSurface):
         assert not self.adopted and not self.closed
         manifest = Manifest(log_id=log_id, created_us=created_us, ack_order=ack_order, extra=dict(extra))
         if DURABLE_NAME in self.storage.names():
-            self.storage.remove(DURABLE_NAME)  # of a log that was removed by hand: its promises are not this log's
+            self.storage.remove(
+                DURABLE_NAME
+            )  # of a log that was removed by hand: its promises are not this log's
         write_whole(self.storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
         self._store = ManifestStore(self.storage, manifest)
         self._begin()

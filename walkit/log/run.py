@@ -5,6 +5,7 @@ Pure: bytes in, facts or a fault out. The judgement is the walk's, the same that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from walkit.format.frame import FrameFault, FrameHeader, FrameIdentity
@@ -52,6 +53,16 @@ class FrameRun:
         """How many records the frames hold."""
         return sum(header.records for header in self.headers)
 
+    def is_followed_by(self, other: FrameRun) -> bool:
+        """Say whether another run goes on in the same epoch, where this one ends, without a gap in positions."""
+        end = self.end
+        return (self.identity, self.limits, end, end.position) == (
+            other.identity,
+            other.limits,
+            other.after,
+            other.start_position,
+        )
+
     def frames(self) -> list[tuple[FrameHeader, memoryview]]:
         """Return (header, bytes) of each frame."""
         view, start = memoryview(self.data), self.start_position
@@ -62,6 +73,16 @@ class FrameRun:
         return (
             f"FrameRun({len(self.headers)} frames, LSN {self.first_lsn} to {end.last_lsn}, to {end.position})"
         )
+
+
+def join_runs(runs: Sequence[FrameRun]) -> FrameRun:
+    """Return one run of all frames; each of `runs` is followed by the next."""
+    first = runs[0]
+    if len(runs) == 1:
+        return first
+    headers = tuple(header for run in runs for header in run.headers)
+    data = b"".join(run.data for run in runs)
+    return FrameRun(first.identity, first.limits, first.after, first.start_position, headers, data)
 
 
 class _Bytes:

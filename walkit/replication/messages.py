@@ -110,7 +110,7 @@ class Ack:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nack:
-    """What came does not follow this end, or was not intact: send again from here."""
+    """What came does not follow this end, or was not intact: send again from here. Acknowledges nothing."""
 
     end: LogEnd
 

@@ -68,9 +68,10 @@ class Primary:
 
     `source` is an open log or Store, or a LogReader, path or storage: then the durable prefix of a log that another
     process may be writing. An open log gets a hold for each replica, so that trimming does not outrun it; when a
-    replica goes away, its hold stands until its lease is over. With `token` only replicas that send the same one are served
-    (in the clear: over a network it needs a tunnel). OptionsError for `tls` (not there yet), for a log of durability
-    "none", and for an address that cannot be had.
+    replica goes away, its hold stands until its lease is over. With `token` only replicas that send the same
+    one are served (in the clear: over a network it needs a tunnel).
+
+    OptionsError for `tls` (not there yet), for a log of durability "none", and for an address that cannot be had.
     """
 
     def __init__(

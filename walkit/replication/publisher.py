@@ -124,15 +124,14 @@ class Publisher:
             text = f"position {end.position:,} was never sent: {self._furthest:,} is the furthest"
             return self.refuse(Refusal(reason="protocol", message=text), now_ms)
         steps: list[PublisherStep] = []
-        if end.position > self.acked.position:
+        if isinstance(message, Ack) and end.position > self.acked.position:
             self.acked = end
             steps.append(MoveHold(end.last_lsn + 1))
         if end.position > self.sent.position:
             self.sent = end  # it had come so far before it asked again for something older
-        elif isinstance(message, Nack) and end.position == self.acked.position < self.sent.position:
+        elif isinstance(message, Nack) and self.acked.position <= end.position < self.sent.position:
             self.sent = end
             self._lineage_sent = False
-        assert isinstance(message, Ack | Nack)
         return self._note(message, [*steps, *self._pump()], now_ms)
 
     def frames(

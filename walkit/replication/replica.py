@@ -17,8 +17,9 @@ from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.imported import ImportedLog
 from walkit.log.opening import Place, storage_at
+from walkit.log.run import join_runs
 from walkit.replication.backoff import Backoff
-from walkit.replication.messages import PROTOCOL_MAX, PROTOCOL_MIN, FromPublisher, FromSubscriber
+from walkit.replication.messages import PROTOCOL_MAX, PROTOCOL_MIN, Batch, FromPublisher, FromSubscriber
 from walkit.replication.replicastore import ReplicaStore
 from walkit.replication.status import ReplicaStatus
 from walkit.replication.steps import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
@@ -27,6 +28,8 @@ from walkit.replication.transport import CHANNEL_OPTIONS, TOKEN_KEY, check_token
 from walkit.replication.wire import METHOD, WireError, decode_from_publisher, encode_from_subscriber
 
 EXTRA_KEY = "replica"
+GATHER_BYTES = 1 << 20
+"""Frames that have come already share a synced write of about this size."""
 
 
 class Connection:
@@ -87,7 +90,7 @@ class Replica:
 
     Opening takes the writer's lock of `dir` and recovers what is there; `start` begins to follow, and goes on through
     every restart of either side from where the replica stands. `codec` compresses frames on their way ("zstd", or
-    None); what is stored is the same. `name` is under which the primary holds records back for this replica; it is kept.
+    None); what is stored is the same. Under `name` the primary holds records back for this replica; it is kept.
 
     Raises what opening a log raises; OptionsError for `tls` (not there yet).
     """
@@ -136,6 +139,8 @@ class Replica:
         self._connection: Connection | None = None
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._waiting: list[Import] = []
+        self._waiting_bytes = 0
 
     # -- what people call
 
@@ -158,7 +163,7 @@ class Replica:
         while self._store.applied_lsn < lsn:
             if self._core.error is not None:
                 raise self._core.error
-            if self._log.closed:
+            if self._log.closed or (self._thread is not None and not self._thread.is_alive()):
                 raise LogClosedError(f"the replica at {self._log.location} is stopped")
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
@@ -239,6 +244,7 @@ class Replica:
                 self._wake.clear()
                 while self._inbox and not self._stopping:
                     self._take(self._heard(*self._inbox.popleft()))
+                self._import_waiting()
                 self._take(self._core.tick(_now_ms()))
                 wake_at = self._core.wake_at_ms
                 if not self._inbox and not self._stopping and wake_at is not None:
@@ -251,6 +257,8 @@ class Replica:
     def _heard(self, connection: Connection, what: FromPublisher | WalkitError | str) -> list[SubscriberStep]:
         if connection is not self._connection:
             return []  # of a connection that was given up
+        if not isinstance(what, Batch):
+            self._import_waiting()
         if isinstance(what, str):
             return self._core.lost(what, _now_ms())
         if isinstance(what, WalkitError):
@@ -263,9 +271,7 @@ class Replica:
                 if self._connection is not None:
                     self._connection.send(step.message)
             elif isinstance(step, Import):
-                end = self._log.import_run(step.run, step.lineage)
-                self._take(self._core.imported(end, _now_ms()))
-                self._store.feed(step.run)
+                self._gather(step)
             elif isinstance(step, Connect):
                 self._connection = Connection(self._address, self._token, self._inbox, self._wake)
                 self._take(self._core.connected(_now_ms()))
@@ -281,6 +287,24 @@ class Replica:
                 )
             elif isinstance(step, Fail):
                 self._store.wake()
+
+    def _gather(self, step: Import) -> None:
+        """Let frames that come quickly share one synced write."""
+        if self._waiting and not self._waiting[-1].run.is_followed_by(step.run):
+            self._import_waiting()
+        self._waiting.append(step)
+        self._waiting_bytes += len(step.run.data)
+        if self._waiting_bytes >= GATHER_BYTES:
+            self._import_waiting()
+
+    def _import_waiting(self) -> None:
+        """Put what was gathered into the log, acknowledge it, then feed the store."""
+        steps, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if steps:
+            run = join_runs([step.run for step in steps])
+            end = self._log.import_run(run, steps[-1].lineage)
+            self._take(self._core.imported(end, _now_ms()))
+            self._store.feed(run)
 
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None

@@ -65,6 +65,8 @@ class Subscriber:
         self.log_id, self.lineage = log_id, lineage
         self.end = end or LogEnd()
         """Where the replica's log ends; all before it is on its stable storage."""
+        self.next = self.end
+        """Behind the frames that were verified and given out to be imported: what the next batch must follow."""
         self.state: State = "detached"
         self.error: WalkitError | None = None
         self.trouble = ""
@@ -110,6 +112,7 @@ class Subscriber:
             return []
         self.state, self.trouble = "detached", why
         self._nacked, self._damaged_here = None, 0
+        self.next = self.end
         self.wake_at_ms = now_ms + self._backoff.next_ms()
         return self._note(f"lost: {why}", [Disconnect(why)], now_ms)
 
@@ -127,14 +130,16 @@ class Subscriber:
         self._source_at(message.source_lsn, message.source_position, now_ms)
         if isinstance(message, Heartbeat):
             steps: list[SubscriberStep] = [Say(Ack(end=self.end))]
-            if message.sent_position > self.end.position:
+            if message.sent_position > self.next.position:
                 steps += self._ask_again(now_ms)
             return self._note(message, steps, now_ms)
         return self._note(message, self._batch(message, now_ms), now_ms)
 
     def imported(self, end: LogEnd, now_ms: float) -> list[SubscriberStep]:
-        """The frames of the last `Import` are on stable storage; `end` is where the log ends now."""
+        """Frames that were given out are on stable storage; `end` is where the log ends now."""
         self.end = end
+        if self.next.position < end.position:
+            self.next = end
         self._damaged_here = 0
         self._backoff.reset()
         while self._news and self._news[0][0] <= end.last_lsn:
@@ -211,11 +216,10 @@ class Subscriber:
         )
 
     def _batch(self, batch: Batch, now_ms: float) -> list[SubscriberStep]:
-        end = self.end
-        if batch.end_position <= end.position:
+        if batch.end_position <= self.next.position:
             self.duplicates += 1
-            return [Say(Ack(end=end))]
-        if batch.after_position > end.position:
+            return [Say(Ack(end=self.end))]
+        if batch.after_position > self.next.position:
             self.gaps += 1
             return self._ask_again(now_ms)
         lineage = batch.lineage or self.lineage
@@ -231,6 +235,7 @@ class Subscriber:
         if run is None:
             return self._spoiled(fault, now_ms)
         self._nacked = None
+        self.next = run.end
         if len(lineage) > len(self.lineage):
             self.lineage = lineage
         return [Import(run, tuple(e for e in self.lineage if e.number <= batch.epoch))]
@@ -241,15 +246,15 @@ class Subscriber:
         data = unpack(batch.data, batch.codec, size)
         if data is None or not batch.after_position <= batch.start_position:
             return None, FrameFault.SHORT
-        start = batch.start_position
-        if self.end.position > start:
-            data, start = data[self.end.position - start :], self.end.position
-        elif self.end.position != batch.after_position:
+        start, at = batch.start_position, self.next.position
+        if at > start:
+            data, start = data[at - start :], at
+        elif at != batch.after_position:
             return None, FrameFault.POSITION
         identity = FrameIdentity(self.log_id, batch.epoch, batch.epoch_id)
         limits = FrameLimits(batch.alignment, batch.frame_bytes_max)
         try:
-            run, fault, _ = check_run(data, identity, limits, self.end, start)
+            run, fault, _ = check_run(data, identity, limits, self.next, start)
         except FormatVersionError:
             return None, FrameFault.HEADER
         return run, fault
@@ -257,7 +262,7 @@ class Subscriber:
     def _spoiled(self, fault: FrameFault | None, now_ms: float) -> list[SubscriberStep]:
         """Frames that follow by their positions are damaged, or are of another history."""
         if fault in (FrameFault.CHAIN, FrameFault.LSN, FrameFault.EPOCH, FrameFault.FOREIGN):
-            lsn = self.end.last_lsn + 1
+            lsn = self.next.last_lsn + 1
             text = f"intact frames came from the publisher that do not follow LSN {lsn - 1:,}: {fault.value}"
             return self.fail(DivergenceError(f"{text}. Nothing was merged", first_lsn=lsn), now_ms)
         self.damaged += 1
@@ -269,11 +274,11 @@ class Subscriber:
 
     def _ask_again(self, now_ms: float) -> list[SubscriberStep]:
         """Ask for all behind the end of the log; once for each gap, and again after a while without progress."""
-        at = self.end.position
+        at = self.next.position
         if self._nacked is not None and self._nacked[0] == at and now_ms - self._nacked[1] < RENACK_MS:
             return []
         self._nacked = (at, now_ms)
-        return [Say(Nack(end=self.end))]
+        return [Say(Nack(end=self.next))]
 
     def _note(self, event: object, steps: list[SubscriberStep], now_ms: float) -> list[SubscriberStep]:
         self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}")
