@@ -1,0 +1,369 @@
+"""The protocol cores by themselves: hello and its refusals, gaps, duplicates, flow control, heartbeats, backoff."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.replication.worlds import History, World, corrupted, history_of
+from walkit.errors import DivergenceError, FormatVersionError, GapError
+from walkit.format.manifest import LogEnd
+from walkit.replication.backoff import Backoff
+from walkit.replication.judge import judge
+from walkit.replication.messages import Ack, Batch, Heartbeat, Hello, Nack, Refusal, Welcome
+from walkit.replication.publisher import Publisher
+from walkit.replication.steps import Connect, Disconnect, End, Fail, Import, Read, Say, Send
+from walkit.replication.subscriber import RENACK_MS, Subscriber
+from walkit.replication.wire import (
+    WireError,
+    decode_from_publisher,
+    decode_from_subscriber,
+    encode_from_publisher,
+    encode_from_subscriber,
+)
+
+
+@pytest.fixture
+def history() -> History:
+    """A log of three epochs, all of it durable."""
+    history = history_of(9, 7, 8)
+    history.durable = len(history.frames)
+    return history
+
+
+def hello_at(history: History, frames: int) -> Hello:
+    """The hello of an honest replica that has so many frames of this history."""
+    epochs = {f[0].epoch for f in history.frames[:frames]}
+    lineage = tuple(e for e in history.manifest.lineage if e.number in epochs)
+    log_id = history.manifest.log_id if frames else 0
+    return Hello(name="r", log_id=log_id, lineage=lineage, end=history.end(frames), codecs=("zstd",))
+
+
+def test_every_honest_prefix_is_welcome(history: History) -> None:
+    """Say hello with every prefix of the primary's frames, the whole and the empty one included: none is refused."""
+    for frames in range(len(history.frames) + 1):
+        hello = hello_at(history, frames)
+        assert judge(hello, history.standing(hello)) is None
+
+
+def test_the_first_difference_of_two_histories_is_named(history: History) -> None:
+    """A replica of another log, epoch, end or chain is refused with the LSN where the histories part."""
+    whole = hello_at(history, len(history.frames))
+    elsewhere = replace(whole.end, position=whole.end.position - 64)
+    second = history.manifest.lineage[1]
+    first_of_third = history.manifest.lineage[2].first_lsn
+    frames_1 = next(i for i, f in enumerate(history.frames) if f[0].epoch == 2)
+    other_id = replace(second, id=second.id ^ 2)
+    table = [
+        ("another log", replace(whole, log_id=whole.log_id ^ 2), 1),
+        ("another second epoch", replace(whole, lineage=(whole.lineage[0], other_id)), second.first_lsn),
+        (
+            "an epoch more, begun inside",
+            replace(
+                hello_at(history, frames_1),
+                lineage=(whole.lineage[0], replace(other_id, first_lsn=5)),
+            ),
+            5,
+        ),
+        (
+            "more of the second epoch than the primary kept",
+            replace(
+                whole,
+                lineage=whole.lineage[:2],
+                end=LogEnd(last_lsn=first_of_third + 3, position=history.end().position, chain=7),
+            ),
+            first_of_third,
+        ),
+        ("another chain at the end", replace(whole, end=replace(whole.end, chain=1)), first_of_third),
+        ("no frame ends there", replace(whole, end=elsewhere), first_of_third),
+        (
+            "ahead of the primary",
+            replace(whole, end=LogEnd(last_lsn=whole.end.last_lsn + 9, position=whole.end.position + 640, chain=3)),
+            whole.end.last_lsn + 1,
+        ),
+    ]  # fmt: skip
+    for what, hello, lsn in table:
+        refusal = judge(hello, history.standing(hello))
+        assert refusal is not None, what
+        assert (refusal.reason, refusal.lsn) == ("divergence", lsn), what
+
+
+def test_a_higher_number_alone_never_wins(history: History) -> None:
+    """A replica with a later epoch and more records than the primary is a divergence, not a successor."""
+    whole = hello_at(history, len(history.frames))
+    end = whole.end
+    later = replace(
+        whole.lineage[-1],
+        number=9,
+        id=77,
+        first_lsn=end.last_lsn + 1,
+        position=end.position,
+        chain=end.chain,
+    )
+    ahead = LogEnd(last_lsn=end.last_lsn + 50, position=end.position + 6400, chain=5)
+    hello = replace(whole, lineage=(*whole.lineage, later), end=ahead)
+    refusal = judge(hello, history.standing(hello))
+    assert refusal is not None
+    assert (refusal.reason, refusal.lsn) == ("divergence", end.last_lsn + 1)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "agreed"),
+    [
+        ((1, 1), (1, 1), 1),
+        ((1, 3), (1, 1), 1),
+        ((1, 2), (2, 5), 2),
+        ((2, 4), (1, 3), 3),
+        ((2, 2), (1, 1), None),
+        ((1, 1), (2, 3), None),
+    ],
+)
+def test_the_highest_common_version_is_taken(
+    history: History, theirs: tuple[int, int], ours: tuple[int, int], agreed: int | None
+) -> None:
+    """Older and newer ranges on both sides: the highest that both know, or a typed refusal with both ranges."""
+    publisher = Publisher(versions=ours)
+    subscriber = Subscriber("r", versions=theirs)
+    subscriber.start(0)
+    (said,) = subscriber.connected(0)
+    assert isinstance(said, Say)
+    assert isinstance(said.message, Hello)
+    steps = publisher.hello(said.message, history.standing(said.message), 0)
+    sent = [s.message for s in steps if isinstance(s, Send)]
+    answer = subscriber.receive(sent[0], 0)
+    if agreed is None:
+        assert isinstance(sent[0], Refusal)
+        (failed,) = [s for s in answer if isinstance(s, Fail)]
+        assert isinstance(failed.error, FormatVersionError)
+        assert f"{ours[0]} to {ours[1]}" in str(failed.error)
+        assert (publisher.state, subscriber.state) == ("ended", "failed")
+    else:
+        assert isinstance(sent[0], Welcome)
+        assert sent[0].version == agreed
+        assert subscriber.state == "streaming"
+
+
+def test_a_trimmed_range_is_a_typed_gap(history: History) -> None:
+    """Say hello from below the oldest segment: the subscriber fails with the record it wanted and the oldest one."""
+    hello = hello_at(history, 3)
+    oldest = history.frames[10][1]
+    standing = replace(history.standing(hello), oldest_lsn=oldest.first_lsn, oldest_position=oldest.position)
+    refusal = judge(hello, standing)
+    assert refusal is not None
+    subscriber = Subscriber("r", log_id=hello.log_id, lineage=hello.lineage, end=hello.end)
+    subscriber.start(0)
+    subscriber.connected(0)
+    steps = subscriber.receive(refusal, 1)
+    (failed,) = [s for s in steps if isinstance(s, Fail)]
+    assert isinstance(failed.error, GapError)
+    assert (failed.error.wanted, failed.error.oldest) == (hello.end.last_lsn + 1, oldest.first_lsn)
+    assert subscriber.wake_at_ms is None
+
+
+def test_a_gap_is_asked_for_once_and_again_only_after_a_while(history: History) -> None:
+    """Lose one batch of many: one nack, the rest are gaps without a nack, a repeat is a duplicate and no gap."""
+    world = World(history)
+    world.deliver_to_publisher(world.to_publisher.popleft())
+    world.deliver_to_subscriber(world.to_subscriber.popleft())
+    first, *rest = list(world.to_subscriber)
+    assert len(rest) > 2
+    world.to_subscriber.clear()
+    for data in rest:
+        world.deliver_to_subscriber(data)
+    nacks = [decode_from_subscriber(data) for data in world.to_publisher]
+    assert nacks == [Nack(end=LogEnd())]
+    assert world.subscriber.gaps == len(rest)
+    world.now += RENACK_MS
+    world.deliver_to_subscriber(rest[0])
+    assert len(world.to_publisher) == 2
+    world.deliver_to_subscriber(first)
+    world.deliver_to_subscriber(first)
+    assert (world.subscriber.duplicates, world.bytes != b"") == (1, True)
+    world.settle()
+    world.check()
+    assert world.end == history.end()
+
+
+def test_a_batch_that_overlaps_is_taken_from_where_the_log_ends(history: History) -> None:
+    """A batch that begins below the end and reaches beyond it: only the frames behind the end are imported."""
+    small, large = (
+        World(history, batch_bytes=1),
+        World(history_of(9, 7, 8), batch_bytes=1 << 20, window_bytes=1 << 20),
+    )
+    large.history.durable = history.durable
+    for world in (small, large):
+        world.deliver_to_publisher(world.to_publisher.popleft())
+    small.deliver_to_subscriber(small.to_subscriber.popleft())
+    small.deliver_to_subscriber(small.to_subscriber.popleft())
+    assert small.end == history.end(1)
+    batch = next(d for d in large.to_subscriber if isinstance(decode_from_publisher(d), Batch))
+    small.deliver_to_subscriber(batch)
+    small.check()
+    assert small.end.position == decode_from_publisher(batch).end_position  # type: ignore[union-attr]
+
+
+def test_damaged_frames_are_asked_for_again_and_then_given_up(history: History) -> None:
+    """Flip a bit in each batch: never imported, asked for again, and after three times the connection is dropped."""
+    world = World(history)
+    world.deliver_to_publisher(world.to_publisher.popleft())
+    world.deliver_to_subscriber(world.to_subscriber.popleft())
+    batch = world.to_subscriber[0]
+    for turn in range(3):
+        world.deliver_to_subscriber(corrupted(batch, 1000 + turn))
+    assert world.bytes == b""
+    assert world.subscriber.damaged == 3
+    assert world.subscriber.state == "detached"
+    world.settle()
+    world.check()
+
+
+def test_intact_frames_of_another_history_fail_for_good(history: History) -> None:
+    """Welcome a replica, then send it frames whose chain is another: a divergence at the next LSN, nothing imported."""
+    other = history_of(9, 7, 8, 6)
+    other.durable = len(other.frames)
+    hello = hello_at(history, 4)
+    subscriber = Subscriber("r", log_id=hello.log_id, lineage=hello.lineage, end=hello.end)
+    subscriber.start(0)
+    subscriber.connected(0)
+    subscriber.receive(
+        Welcome(
+            version=1, log_id=hello.log_id, created_us=0, ack_order="append", source_lsn=9, source_position=9
+        ),
+        0,
+    )
+    run = other.read(other.end(4), 500)
+    assert run is not None
+    identity = history.frames[4][0]
+    batch = Batch(
+        after_position=hello.end.position,
+        start_position=hello.end.position,
+        end_position=hello.end.position + len(run.data),
+        epoch=identity.epoch,
+        epoch_id=identity.epoch_id,
+        alignment=64,
+        frame_bytes_max=16 * 1024,
+        source_lsn=9,
+        source_position=9,
+        lineage=history.manifest.lineage[:1],
+        data=run.data,
+    )
+    steps = subscriber.receive(batch, 0)
+    assert not any(isinstance(s, Import) for s in steps)
+    (failed,) = [s for s in steps if isinstance(s, Fail)]
+    assert isinstance(failed.error, DivergenceError)
+    assert failed.error.first_lsn == hello.end.last_lsn + 1
+
+
+def test_bytes_in_flight_stay_below_the_window_until_they_are_acknowledged(history: History) -> None:
+    """A subscriber that says nothing gets one window full and no more; an acknowledgement lets it go on."""
+    publisher = Publisher(window_bytes=4096, batch_bytes=1024)
+    hello = hello_at(history, 0)
+    steps = publisher.hello(hello, history.standing(hello), 0)
+    ends = []
+    while any(isinstance(s, Read) for s in steps):
+        (read,) = [s for s in steps if isinstance(s, Read)]
+        run = history.read(read.after, read.limit_bytes)
+        assert run is not None
+        ends.append(run.end)
+        steps = publisher.frames(run, history.lineage(), 0)
+    assert 4096 <= publisher.in_flight_bytes < 4096 + 20_000
+    assert publisher.source_moved(1 << 30, 1 << 40, 1) == []
+    steps = publisher.receive(Ack(end=ends[-1]), 2)
+    assert any(isinstance(s, Read) for s in steps)
+    never_sent = LogEnd(last_lsn=1 << 20, position=1 << 40, chain=0)
+    steps = publisher.receive(Ack(end=never_sent), 3)
+    assert isinstance(steps[-1], End)
+    assert publisher.state == "ended"
+
+
+def test_silence_is_filled_by_heartbeats_and_ends_both_sides(history: History) -> None:
+    """Nothing to send: a heartbeat after its time, answered by an ack; silence ends the session and reconnects."""
+    world = World(history)
+    world.settle()
+    world.wait(600)
+    assert isinstance(decode_from_publisher(world.to_subscriber[-1]), Heartbeat)
+    world.deliver_to_subscriber(world.to_subscriber.pop())
+    assert decode_from_subscriber(world.to_publisher[-1]).end == history.end()
+    world.to_publisher.clear()
+    world.now += 16_000
+    assert world.publisher is not None
+    assert isinstance(world.publisher.tick(world.now)[0], End)
+    steps = world.subscriber.tick(world.now)
+    assert isinstance(steps[0], Disconnect)
+    assert world.subscriber.state == "detached"
+    wake = world.subscriber.wake_at_ms
+    assert wake is not None
+    assert world.subscriber.tick(wake - 1) == []
+    assert isinstance(world.subscriber.tick(wake)[0], Connect)
+
+
+def test_a_refusal_that_may_pass_is_tried_again(history: History) -> None:
+    """A closing source is no reason to give up: the subscriber waits its backoff and connects."""
+    world = World(history)
+    world.deliver_to_publisher(world.to_publisher.popleft())
+    world.subscribed(world.subscriber.receive(Refusal(reason="closed", message="the primary stops"), 0))
+    assert world.subscriber.state == "detached"
+    assert world.subscriber.trouble == "the primary stops"
+    world.settle()
+    assert world.end == history.end()
+
+
+def test_backoff_doubles_is_capped_and_jittered() -> None:
+    """Draw delays with the lowest and the highest chance: half of the bound to the bound, doubling up to the cap."""
+    low, high = Backoff(100, 1000, lambda: 0.0), Backoff(100, 1000, lambda: 1.0)
+    assert [low.next_ms() for _ in range(5)] == [50, 100, 200, 400, 500]
+    assert [high.next_ms() for _ in range(5)] == [100, 200, 400, 800, 1000]
+    high.reset()
+    assert high.next_ms() == 100
+    for _ in range(5000):
+        assert high.next_ms() <= 1000
+
+
+def test_lag_is_counted_from_when_it_was_first_known(history: History) -> None:
+    """The source gets ahead at 100 ms and again at 200 ms: the lag counts from the first, and ends with the import."""
+    subscriber = Subscriber("r")
+    subscriber.start(0)
+    subscriber.connected(0)
+    welcome = Welcome(version=1, log_id=5, created_us=0, ack_order="append", source_lsn=0, source_position=0)
+    subscriber.receive(welcome, 0)
+    assert subscriber.lag_ms(50) == 0
+    subscriber.receive(Heartbeat(sent_position=0, source_lsn=10, source_position=640), 100)
+    subscriber.receive(Heartbeat(sent_position=0, source_lsn=20, source_position=1280), 200)
+    assert subscriber.lag_ms(300) == 200
+    subscriber.imported(LogEnd(last_lsn=10, position=640, chain=1), 300)
+    assert subscriber.lag_ms(300) == 100
+    subscriber.imported(LogEnd(last_lsn=20, position=1280, chain=1), 310)
+    assert subscriber.lag_ms(400) == 0
+
+
+def test_the_cores_write_down_what_happened(history: History) -> None:
+    """Both cores keep their last events with the steps that came of them, without the frames' bytes."""
+    world = World(history)
+    world.settle()
+    assert world.publisher is not None
+    for core in (world.publisher, world.subscriber):
+        text = "\n".join(core.history)
+        assert "Hello" in text or "connected" in text
+        assert "FrameRun(" in text
+        assert max(map(len, core.history)) < 4000
+
+
+def test_messages_survive_the_wire(history: History) -> None:
+    """Every kind of message, encoded and decoded, is itself again; noise is a typed error."""
+    whole = hello_at(history, len(history.frames))
+    for said in (whole, Ack(end=whole.end), Nack(end=whole.end)):
+        assert decode_from_subscriber(encode_from_subscriber(said)) == said
+    batch = Batch(
+        after_position=1, start_position=64, end_position=128, epoch=(1 << 64) - 1, epoch_id=3, alignment=64,
+        frame_bytes_max=1 << 30, source_lsn=5, source_position=6, lineage=whole.lineage, codec="zstd", data=b"abc",
+    )  # fmt: skip
+    welcome = Welcome(version=1, log_id=7, created_us=8, ack_order="append", source_lsn=9, source_position=10)
+    refusal = Refusal(reason="gap", message="m", lsn=1, other_lsn=2, version_min=3, version_max=4)
+    for sent in (batch, welcome, refusal, Heartbeat(sent_position=1, source_lsn=2, source_position=3)):
+        assert decode_from_publisher(encode_from_publisher(sent)) == sent
+    for noise in (b"", b"\xff" * 9, b"\x12"):
+        with pytest.raises(WireError):
+            decode_from_publisher(noise)
+        with pytest.raises(WireError):
+            decode_from_subscriber(noise)
