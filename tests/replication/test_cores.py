@@ -179,6 +179,7 @@ def test_a_gap_is_asked_for_once_and_again_only_after_a_while(history: History) 
     assert len(world.to_publisher) == 2
     world.deliver_to_subscriber(first)
     world.deliver_to_subscriber(first)
+    world.import_waiting()
     assert (world.subscriber.duplicates, world.bytes != b"") == (1, True)
     world.settle()
     world.check()
@@ -196,9 +197,11 @@ def test_a_batch_that_overlaps_is_taken_from_where_the_log_ends(history: History
         world.deliver_to_publisher(world.to_publisher.popleft())
     small.deliver_to_subscriber(small.to_subscriber.popleft())
     small.deliver_to_subscriber(small.to_subscriber.popleft())
+    small.import_waiting()
     assert small.end == history.end(1)
     batch = next(d for d in large.to_subscriber if isinstance(decode_from_publisher(d), Batch))
     small.deliver_to_subscriber(batch)
+    small.import_waiting()
     small.check()
     assert small.end.position == decode_from_publisher(batch).end_position  # type: ignore[union-attr]
 

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+import random
+from collections import deque
+from collections.abc import Callable
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.replication.worlds import World, corrupted, history_of
 
-INDEX = st.integers(0, 7)
+# Most messages arrive, or a test gets nowhere; each way to go wrong is met often enough.
+FATES = {"deliver": 10, "lose": 1, "repeat": 1, "overtake": 2, "damage": 1}
+
+TROUBLE = st.sampled_from(
+    (
+        "",
+        "",
+        "60",
+        "600",
+        "1100",
+        "20000",
+        "the link breaks",
+        "the replica restarts",
+        "the session ends unnoticed",
+    )
+)
 
 
 class BadLink(RuleBasedStateMachine):
@@ -18,67 +35,39 @@ class BadLink(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(history_of(9, 7, 8, 6))
+        self.world = World(history_of(9, 7, 8, 6), window_bytes=6000, batch_bytes=500)
+        self.world.grow(5)
 
-    @rule(frames=st.integers(1, 12))
-    def grow(self, frames: int) -> None:
-        """More frames become durable."""
-        self.world.grow(frames)
-
-    @precondition(lambda self: self.world.to_publisher)
-    @rule(fate=st.sampled_from(["deliver", "deliver", "deliver", "lose", "repeat"]), index=INDEX)
-    def to_publisher(self, fate: str, index: int) -> None:
-        """One message to the publisher, not always the first, meets its fate."""
-        self._meet(self.world.to_publisher, self.world.deliver_to_publisher, fate, index, 0)
-
-    @precondition(lambda self: self.world.to_subscriber)
     @rule(
-        fate=st.sampled_from(["deliver", "deliver", "deliver", "lose", "repeat", "damage"]),
-        index=INDEX,
-        where=st.integers(0, 1 << 20),
+        frames=st.integers(0, 6), messages=st.integers(1, 40), seed=st.integers(0, 1 << 16), trouble=TROUBLE
     )
-    def to_subscriber(self, fate: str, index: int, where: int) -> None:
-        """One message to the subscriber, not always the first, meets its fate."""
-        self._meet(self.world.to_subscriber, self.world.deliver_to_subscriber, fate, index, where)
-
-    def _meet(self, line: Any, deliver: Any, fate: str, index: int, where: int) -> None:
-        at = index % len(line) if index > 4 else 0
-        data = line[at]
-        if fate != "repeat":
-            del line[at]
-        if fate == "damage":
-            data = corrupted(data, where)
-        if fate != "lose":
-            deliver(data)
-
-    @rule(ms=st.sampled_from([1.0, 60.0, 600.0, 1100.0, 20_000.0]))
-    def wait(self, ms: float) -> None:
-        """Time passes."""
-        self.world.wait(ms)
-
-    @rule()
-    def flow(self) -> None:
-        """The link works for a while, so that a test gets somewhere."""
-        for _ in range(6):
-            if self.world.to_publisher:
-                self.world.deliver_to_publisher(self.world.to_publisher.popleft())
-            if self.world.to_subscriber:
-                self.world.deliver_to_subscriber(self.world.to_subscriber.popleft())
-
-    @rule()
-    def break_link(self) -> None:
-        """The connection breaks."""
-        self.world.break_link()
-
-    @rule()
-    def restart_replica(self) -> None:
-        """The replica is killed and begins again."""
-        self.world.restart_replica()
-
-    @rule()
-    def restart_publisher(self) -> None:
-        """The publisher's session is gone; the subscriber has not noticed."""
-        self.world.publisher = None
+    def go_on(self, frames: int, messages: int, seed: int, trouble: str) -> None:
+        """More frames become durable, messages in both directions meet their fates, and perhaps there is trouble."""
+        world = self.world
+        world.grow(frames)
+        chance = random.Random(seed)
+        for turn, fate in enumerate(chance.choices(list(FATES), list(FATES.values()), k=messages)):
+            where = chance.randrange(1 << 20)
+            if (turn % 2 and world.to_publisher) or not world.to_subscriber:
+                _meet(
+                    world.to_publisher,
+                    world.deliver_to_publisher,
+                    "repeat" if fate == "damage" else fate,
+                    where,
+                )
+            else:
+                _meet(world.to_subscriber, world.deliver_to_subscriber, fate, where)
+            if not chance.randrange(4):
+                world.import_waiting()
+            world.check()
+        if trouble == "the link breaks":
+            world.break_link()
+        elif trouble == "the replica restarts":
+            world.restart_replica()
+        elif trouble == "the session ends unnoticed":
+            world.publisher = None
+        elif trouble:
+            world.wait(float(trouble))
 
     @invariant()
     def prefix(self) -> None:
@@ -93,5 +82,19 @@ class BadLink(RuleBasedStateMachine):
         assert self.world.end == self.world.history.end()
 
 
+def _meet(line: deque[bytes], deliver: Callable[[bytes], None], fate: str, where: int) -> None:
+    """Let one message meet its fate: mostly the first, one further behind where it overtakes."""
+    if not line:
+        return
+    at = where % len(line) if fate == "overtake" else 0
+    data = line[at]
+    if fate != "repeat":
+        del line[at]
+    if fate == "damage":
+        data = corrupted(data, where)
+    if fate != "lose":
+        deliver(data)
+
+
 TestBadLink = BadLink.TestCase
-TestBadLink.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestBadLink.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

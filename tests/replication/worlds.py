@@ -128,6 +128,7 @@ class World:
         self.lineage: tuple[EpochRecord, ...] = ()
         self.log_id = 0
         self.holds: list[int] = []
+        self.waiting: deque[Import] = deque()
         self.failed: list[Exception] = []
         self.subscriber = self._subscriber()
         self.subscribed(self.subscriber.start(self.now))
@@ -156,15 +157,12 @@ class World:
             assert self.publisher.in_flight_bytes <= self.window_bytes + 64 * 1024
 
     def subscribed(self, steps: list[SubscriberStep]) -> None:
-        """Take the subscriber's steps; imported frames are on stable storage at once."""
+        """Take the subscriber's steps; frames wait to be imported."""
         for step in steps:
             if isinstance(step, Say):
                 self.to_publisher.append(encode_from_subscriber(step.message))
             elif isinstance(step, Import):
-                assert step.run.after == self.end
-                self.bytes += step.run.data
-                self.end, self.lineage = step.run.end, step.lineage
-                self.subscribed(self.subscriber.imported(self.end, self.now))
+                self.waiting.append(step)
             elif isinstance(step, Connect):
                 self.hang_up()
                 self.publisher = Publisher(window_bytes=self.window_bytes, batch_bytes=self.batch_bytes)
@@ -175,6 +173,15 @@ class World:
                 self.log_id = step.welcome.log_id
             elif isinstance(step, Fail):
                 self.failed.append(step.error)
+
+    def import_waiting(self) -> None:
+        """What was given out to be imported is on stable storage now."""
+        while self.waiting:
+            step = self.waiting.popleft()
+            assert step.run.after == self.end
+            self.bytes += step.run.data
+            self.end, self.lineage = step.run.end, step.lineage
+            self.subscribed(self.subscriber.imported(self.end, self.now))
 
     def hang_up(self) -> None:
         """The connection is gone, with all that was on its way."""
@@ -197,6 +204,8 @@ class World:
     def deliver_to_subscriber(self, data: bytes) -> None:
         """The subscriber gets a message."""
         message: FromPublisher = decode_from_publisher(data)
+        if not isinstance(message, Batch):
+            self.import_waiting()
         self.subscribed(self.subscriber.receive(message, self.now))
 
     def grow(self, frames: int) -> None:
@@ -208,6 +217,7 @@ class World:
 
     def wait(self, ms: float) -> None:
         """Time passes."""
+        self.import_waiting()
         self.now += ms
         if self.publisher is not None:
             self.published(self.publisher.tick(self.now))
@@ -215,12 +225,14 @@ class World:
 
     def break_link(self) -> None:
         """The connection is lost; both sides may notice."""
+        self.import_waiting()
         self.hang_up()
         self.subscribed(self.subscriber.lost("the link broke", self.now))
 
     def restart_replica(self) -> None:
         """The replica's process ends and another one begins with what is on its stable storage."""
         self.hang_up()
+        self.waiting.clear()
         self.subscriber = self._subscriber()
         self.subscribed(self.subscriber.start(self.now))
 
@@ -232,6 +244,7 @@ class World:
                     self.deliver_to_publisher(self.to_publisher.popleft())
                 if self.to_subscriber:
                     self.deliver_to_subscriber(self.to_subscriber.popleft())
+                self.import_waiting()
             if self.failed or self.end == self.history.end():
                 return
             self.wait(100)
