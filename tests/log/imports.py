@@ -41,6 +41,7 @@ def frames_of(storage: Storage) -> list[tuple[SegmentHeader, FrameHeader, bytes]
             next_lsn=header.first_lsn, chain=header.chain,
         )  # fmt: skip
         found += [(header, frame, bytes(data)) for frame, data in walk]
+        file.close()
         assert walk.fault is None
     return found
 

@@ -172,7 +172,7 @@ class Replica:
                     f"LSN {lsn:,} did not come in time: the replica is at {status.lsn:,}, {status.state}"
                     + (f" ({status.trouble})" if status.trouble else "")
                 )
-            self._store.wait_for(lsn, min(left, 1.0))
+            self._store.wait_for(lsn, min(left, 1.0), lambda: self._core.error is not None)
         return self._log.durable_lsn
 
     def status(self) -> ReplicaStatus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from walkit.errors import LogClosedError
 from walkit.log.imported import ImportedLog
@@ -42,10 +43,10 @@ class ReplicaStore(KeyedSurface):
         with self._news:
             self._news.notify_all()
 
-    def wait_for(self, lsn: int, timeout: float | None) -> bool:
-        """Wait until this LSN is applied; False where the time is over or the log is closed before."""
+    def wait_for(self, lsn: int, timeout: float | None, over: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until this LSN is applied; False where the time is over, the log closed, or `over` holds before."""
         with self._news:
-            self._news.wait_for(lambda: self.log.closed or self.applied_lsn >= lsn, timeout)
+            self._news.wait_for(lambda: self.log.closed or self.applied_lsn >= lsn or over(), timeout)
         return self.applied_lsn >= lsn
 
     def wake(self) -> None:

@@ -169,7 +169,7 @@ def standing_of(source: Source, hello: Hello) -> Standing:
         lineage=manifest.lineage,
         durable_lsn=lsn,
         durable_position=position,
-        oldest_lsn=lsn + 1 if low is None else low.record.first_lsn,
+        oldest_lsn=max(lsn + 1 if low is None else low.record.first_lsn, manifest.low_watermark + 1),
         oldest_position=position if low is None else low.record.start_position,
         there=end_at(wide, hello.end),
         visible_lsn=max(visible_lsn, lsn),

@@ -1,0 +1,343 @@
+"""Primary and replica over real gRPC on the loopback address, in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import walkit
+from tests.log.crashes import SMALL, Script
+from tests.log.imports import bytes_of
+from walkit.errors import (
+    DivergenceError,
+    FormatVersionError,
+    GapError,
+    LogClosedError,
+    LogLockedError,
+    OptionsError,
+)
+from walkit.log.manifest_store import load_manifest
+from walkit.replication import Primary, Replica
+from walkit.replication.backoff import Backoff
+from walkit.replication.publisher import Publisher
+from walkit.storage import FileStorage, MemoryStorage
+
+WAIT_S = 30.0
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until something holds that another thread brings about."""
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline, f"waited {WAIT_S} s for: {what}"
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Closes what a test opens, the last thing first."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def quick() -> Backoff:
+    """A backoff for tests: soon, and often."""
+    return Backoff(5, 100)
+
+
+def equal_frames(a: Path, b: Path) -> bool:
+    """Whether two closed logs have the same frames."""
+    return bytes_of(FileStorage(str(a))) == bytes_of(FileStorage(str(b)))
+
+
+def test_a_replica_follows_and_ends_equal(stack: ExitStack, tmp_path: Path) -> None:
+    """Write before and while a replica follows: same records, store and frames; verified by the tools of any log."""
+    store = stack.enter_context(walkit.Store.open(tmp_path / "primary", options=SMALL))
+    Script().run(store.log, lambda: None, 30)
+    primary = stack.enter_context(Primary(store))
+    replica = stack.enter_context(Replica(tmp_path / "replica", primary.address))
+    Script().run(store.log, lambda: None, 60)
+    lsn = store.log.acked_lsn
+    assert replica.wait_for(lsn, WAIT_S) >= lsn
+    assert replica.store.items() == store.items()
+    assert replica.store.checksum() == store.checksum()
+    assert list(replica.log.read()) == list(store.log.read())
+    status = replica.status()
+    assert (status.state, status.lag_records, status.reconnects, status.error) == ("streaming", 0, 0, None)
+    assert "streaming" in status._repr_html_()
+    assert primary.address in repr(replica)
+    until(lambda: [f.acked_lsn for f in primary.status().followers] == [lsn], "the last acknowledgement")
+    assert replica.name in primary._repr_html_()
+    with walkit.open(tmp_path / "replica", mode="r") as reader:
+        assert reader.durable_lsn == lsn
+    store.close()
+    until(
+        lambda: (
+            replica.log.end.position == load_manifest(FileStorage(str(tmp_path / "primary"))).end.position
+        ),
+        "marks",
+    )
+    replica.stop()
+    assert replica.status().state == "stopped"
+    assert equal_frames(tmp_path / "primary", tmp_path / "replica")
+    assert walkit.verify(tmp_path / "replica").ok
+
+
+@pytest.mark.parametrize("codec", [None, "zstd"])
+def test_the_codec_of_the_way_changes_nothing_that_is_stored(
+    stack: ExitStack, tmp_path: Path, codec: str | None
+) -> None:
+    """Send compressible records with and without a codec: the replica's frames are the primary's."""
+    with walkit.open(tmp_path / "primary") as log:
+        log.append_many([b"again and again " * 40] * 3000)
+    with (
+        Primary(tmp_path / "primary") as primary,
+        Replica(tmp_path / "replica", primary.address, codec) as replica,
+    ):
+        replica.wait_for(3000, WAIT_S)
+        until(lambda: replica.status().lag_bytes == 0, "the last frame")
+    assert equal_frames(tmp_path / "primary", tmp_path / "replica")
+
+
+def test_both_sides_restart_and_go_on_where_the_replica_stands(stack: ExitStack, tmp_path: Path) -> None:
+    """Stop and start replica, primary and log in turn: nothing is sent twice, epochs come over, the name stays."""
+    primary_dir, replica_dir = tmp_path / "primary", tmp_path / "replica"
+    names = set()
+    lsn = 0
+    port = "127.0.0.1:0"
+    replica = None
+    for epoch in range(4):
+        log = walkit.open(primary_dir, options=SMALL)
+        primary = Primary(log, port).start()
+        port = primary.address
+        if replica is None or epoch == 2:
+            if replica is not None:
+                replica.stop()
+            replica = Replica(replica_dir, port, backoff=quick()).start()
+        names.add(replica.name)
+        Script().run(log, lambda: None, 12)
+        lsn = log.acked_lsn
+        replica.wait_for(lsn, WAIT_S)
+        assert replica.status().duplicates == 0
+        primary.stop()
+        log.close()
+    assert replica is not None
+    assert replica.status().reconnects >= 1
+    assert len(names) == 1
+    with Primary(primary_dir, port):
+        end = load_manifest(FileStorage(str(primary_dir))).end
+        until(lambda: replica.log.end == end, "the frames of the last close")
+    replica.stop()
+    assert equal_frames(primary_dir, replica_dir)
+    assert len(load_manifest(FileStorage(str(replica_dir))).lineage) == 4
+
+
+def test_a_log_that_went_another_way_is_refused_and_named(tmp_path: Path) -> None:
+    """Put the primary back to an earlier copy and write on: the replica fails with the first LSN that differs."""
+    early = MemoryStorage()
+    with walkit.open(storage=early, options=SMALL) as log:
+        log.append_many([b"common"] * 10)
+    copy = early.process_kill()
+    with walkit.open(storage=early, options=SMALL) as log:
+        log.append_many([b"one way"] * 5)
+    with Primary(early) as primary, Replica(tmp_path / "r", primary.address) as replica:
+        replica.wait_for(15, WAIT_S)
+    before = bytes_of(FileStorage(str(tmp_path / "r")))
+    with Primary(copy) as primary, Replica(tmp_path / "r", primary.address) as replica:
+        with pytest.raises(DivergenceError) as ahead:
+            replica.wait_for(16, WAIT_S)
+        assert ahead.value.first_lsn == 11
+    with walkit.open(storage=copy, options=SMALL) as log:
+        log.append_many([b"another way"] * 9)
+        with Primary(log) as primary, Replica(tmp_path / "r", primary.address) as replica:
+            with pytest.raises(DivergenceError) as other:
+                replica.wait_for(19, WAIT_S)
+            assert other.value.first_lsn == 11
+            assert replica.status().state == "failed"
+            assert "first difference is LSN 11" in str(replica.status().error)
+            assert [r.value for r in replica.log.read(11)] == [b"one way"] * 5
+    stranger = MemoryStorage()
+    with walkit.open(storage=stranger) as log:
+        log.append(b"of another log")
+        with Primary(log) as primary, Replica(tmp_path / "r", primary.address) as replica:
+            with pytest.raises(DivergenceError) as foreign:
+                replica.wait_for(16, WAIT_S)
+            assert foreign.value.first_lsn == 1
+    assert bytes_of(FileStorage(str(tmp_path / "r"))) == before
+
+
+def test_a_trimmed_range_is_a_gap_and_a_hold_prevents_it(tmp_path: Path) -> None:
+    """Trim under a connected replica, then under none: its hold keeps what it needs; a new replica gets a GapError."""
+    storage = MemoryStorage()
+    with walkit.open(storage=storage, options=SMALL) as log:
+        stuck = Replica(tmp_path / "held", "127.0.0.1:1", name="held")
+        stuck.stop()
+        log.append_many([bytes(2000)] * 50)
+        with Primary(log) as primary:
+            with Replica(tmp_path / "held", primary.address, name="held") as replica:
+                replica.wait_for(50, WAIT_S)
+                until(lambda: "replica held" in log._engine.holds, "the hold")
+                until(lambda: log._engine.holds["replica held"].first_lsn == 51, "the hold to move")
+            until(lambda: "replica held" not in log._engine.holds, "the session to end")
+            for _ in range(3):
+                log.append_many([bytes(2000)] * 50)
+            assert log.trim(log.acked_lsn) == 50
+            with Replica(tmp_path / "held", primary.address, name="held", backoff=quick()) as replica:
+                replica.wait_for(200, WAIT_S)
+                until(lambda: log._engine.holds["replica held"].first_lsn == 201, "the hold to move on")
+                assert log.trim(200) == 200
+            with Replica(tmp_path / "late", primary.address) as late:
+                with pytest.raises(GapError) as gone:
+                    late.wait_for(200, WAIT_S)
+                assert gone.value.wanted == 1
+                assert gone.value.oldest == log.first_lsn
+
+
+@pytest.mark.parametrize(("replica_speaks", "primary_speaks"), [((1, 1), (2, 2)), ((2, 3), (1, 1))])
+def test_versions_without_a_common_one_are_refused_by_name(
+    tmp_path: Path, replica_speaks: tuple[int, int], primary_speaks: tuple[int, int]
+) -> None:
+    """An older replica and a newer primary, and the other way round: a typed error that names both ranges."""
+    with walkit.open(tmp_path / "p") as log:
+        log.append(b"x")
+        with (
+            Primary(log, publisher=lambda: Publisher(versions=primary_speaks)) as primary,
+            Replica(tmp_path / "r", primary.address, versions=replica_speaks) as replica,
+            pytest.raises(FormatVersionError) as refused,
+        ):
+            replica.wait_for(1, WAIT_S)
+        assert refused.value.found == f"{primary_speaks[0]} to {primary_speaks[1]}"
+        assert refused.value.supported == f"{replica_speaks[0]} to {replica_speaks[1]}"
+
+
+def test_a_reader_serves_what_another_opening_writes(tmp_path: Path) -> None:
+    """Serve by path and by LogReader while a writer appends: the replica sees it grow, and its close."""
+    with walkit.open(tmp_path / "p", options=SMALL) as log:
+        log.append(b"first")
+        with (
+            Primary(walkit.open(tmp_path / "p", mode="r")) as primary,
+            Replica(tmp_path / "r", primary.address) as replica,
+        ):
+            replica.wait_for(1, WAIT_S)
+            Script().run(log, lambda: None, 40)
+            replica.wait_for(log.acked_lsn, WAIT_S)
+            assert list(replica.log.read()) == list(log.read())
+            log.close()
+            end = load_manifest(FileStorage(str(tmp_path / "p"))).end
+            until(lambda: replica.log.end == end, "the end of the closed log")
+    assert equal_frames(tmp_path / "p", tmp_path / "r")
+
+
+def test_a_replica_serves_a_replica(tmp_path: Path) -> None:
+    """Chain two replicas: the second follows the folder of the first, and ends equal to the primary."""
+    with (
+        walkit.open(tmp_path / "p", options=SMALL) as log,
+        Primary(log) as first,
+        Replica(tmp_path / "r1", first.address) as replica,
+    ):
+        Script().run(log, lambda: None, 20)
+        replica.wait_for(log.acked_lsn, WAIT_S)
+        with Primary(tmp_path / "r1") as second, Replica(tmp_path / "r2", second.address) as far:
+            Script().run(log, lambda: None, 20)
+            far.wait_for(log.acked_lsn, WAIT_S)
+            assert far.store.checksum() == replica.store.checksum()
+            assert list(far.log.read()) == list(log.read())
+
+
+def test_only_durable_frames_leave(tmp_path: Path) -> None:
+    """Interval durability with a long interval: what is acknowledged and not synced stays, until sync() makes it go."""
+    slow = walkit.LogOptions(durability="interval", interval_ms=60_000)
+    with (
+        walkit.open(tmp_path / "p", options=slow) as log,
+        Primary(log) as primary,
+        Replica(tmp_path / "r", primary.address) as replica,
+    ):
+        log.append(b"not durable yet")
+        until(lambda: bool(primary.status().followers), "the replica")
+        with pytest.raises(TimeoutError, match="did not come in time"):
+            replica.wait_for(1, 0.2)
+        log.sync()
+        assert replica.wait_for(1, WAIT_S) == 1
+    loose = walkit.LogOptions(durability="none")
+    with (
+        walkit.open(tmp_path / "none", options=loose) as log,
+        pytest.raises(OptionsError, match="durability"),
+    ):
+        Primary(log)
+
+
+def test_a_token_is_required_where_it_is_set(tmp_path: Path) -> None:
+    """Follow with no token, a wrong one and the right one: the first two fail for good, by name."""
+    with walkit.open(tmp_path / "p") as log, Primary(log, token="right") as primary:
+        log.append(b"x")
+        for token in (None, "wrong"):
+            with (
+                Replica(tmp_path / "r", primary.address, token=token) as replica,
+                pytest.raises(OptionsError) as refused,
+            ):
+                replica.wait_for(1, WAIT_S)
+            assert refused.value.option == "token"
+        with Replica(tmp_path / "r", primary.address, token="right") as replica:
+            replica.wait_for(1, WAIT_S)
+
+
+def test_bad_arguments_are_named_before_anything_is_made(tmp_path: Path) -> None:
+    """TLS, a codec, an address and a listen address that cannot be: OptionsError, and no folder."""
+    with walkit.open(tmp_path / "p") as log:
+        for option, make in (
+            ("tls", lambda: Primary(log, tls=object())),
+            ("tls", lambda: Replica(tmp_path / "r", "127.0.0.1:1", tls=object())),
+            ("codec", lambda: Replica(tmp_path / "r", "127.0.0.1:1", "snappy")),
+            ("source", lambda: Replica(tmp_path / "r", "nowhere")),
+            ("token", lambda: Replica(tmp_path / "r", "127.0.0.1:1", token="")),
+            ("listen", lambda: Primary(log, "999.1.1.1:x").start()),
+        ):
+            with pytest.raises(OptionsError) as refused:
+                make()
+            assert refused.value.option == option
+        assert not (tmp_path / "r").exists()
+        with Primary(log) as primary, pytest.raises(OptionsError, match="cannot listen"):
+            Primary(log, primary.address).start()
+
+
+def test_a_replica_without_its_primary_waits_and_can_be_read(tmp_path: Path) -> None:
+    """Start a replica before its primary: connecting, then caught up; the folder has one writer; stopped is told."""
+    with walkit.open(tmp_path / "p") as log:
+        log.append(b"v", key=b"k")
+        with Primary(log) as primary:
+            address = primary.address
+        replica = Replica(tmp_path / "r", address, backoff=quick()).start()
+        until(lambda: replica.status().trouble != "", "the first refusal")
+        assert replica.status().state == "connecting"
+        assert list(replica.log.read()) == []
+        with pytest.raises(LogLockedError):
+            Replica(tmp_path / "r", address)
+        with Primary(log, address):
+            replica.wait_for(1, WAIT_S)
+        assert replica.store[b"k"] == b"v"
+        replica.stop()
+        with pytest.raises(LogClosedError):
+            replica.wait_for(2)
+        with pytest.raises(LogClosedError):
+            replica.start()
+        with pytest.raises(LogClosedError):
+            len(replica.store)
+    with Replica(tmp_path / "r", address) as again:
+        assert again.store[b"k"] == b"v"
+
+
+def test_follow_yields_what_is_imported(tmp_path: Path) -> None:
+    """Tail the replica's log while records come: every one once, in order; the iterator ends with the replica."""
+    with walkit.open(tmp_path / "p") as log, Primary(log) as primary:
+        with Replica(tmp_path / "r", primary.address) as replica:
+            seen = []
+            tail = replica.log.follow(1)
+            for number in range(20):
+                log.append(b"%d" % number)
+                seen.append(next(tail).value)
+            assert seen == [b"%d" % number for number in range(20)]
+        assert list(tail) == []
