@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -303,4 +304,7 @@ class _Session:
         self._unwatch()
         self._reader.close()
         if self._hold is not None:
-            self._hold.leave()
+            with suppress(
+                WalkitError
+            ):  # the log is closing, or its disk is gone: the claim stands as it was saved
+                self._hold.leave()
