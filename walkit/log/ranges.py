@@ -16,6 +16,7 @@ from walkit.log.manifest_store import load_manifest
 from walkit.log.opening import Place, storage_at
 from walkit.log.reader import LogView, Span, frames_to_batches
 from walkit.log.walk import FrameWalk
+from walkit.storage.base import StorageFile
 
 RANGE_BYTES = 8 << 20
 """Frames are gathered into ranges of about this size where the caller does not say how many parts are wanted."""
@@ -79,10 +80,15 @@ def _range(segment: int, begun: FrameHeader, ended: FrameHeader, records: int) -
 def read_range(
     path: Place, frames: FrameRange, *, first_lsn: int | None = None, last_lsn: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range as batches of `walkit.RECORD_SCHEMA`; every frame is verified.
+    """Yield the records of a range as batches of `walkit.RECORD_SCHEMA`, cut to the LSN bounds (inclusive).
 
-    The first frame is checked against what the range says of it, and each one after against the one before.
+    Every frame with a record within the bounds is verified; of those before them only the headers are read, those
+    behind them are not. The first frame is checked against what the range says of it, each one after against the one
+    before.
     """
+    first = max(first_lsn or 0, frames.first_lsn)
+    if first > frames.last_lsn or (last_lsn is not None and last_lsn < first):
+        return
     storage = storage_at(path)
     manifest = load_manifest(storage)
     record = next((s for s in manifest.segments if s.number == frames.segment), None)
@@ -94,16 +100,40 @@ def read_range(
         segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
         view.check(record, segment)
         assert segment is not None
-        walk = FrameWalk(
-            file,
-            segment,
-            position=frames.start_position,
-            end_position=frames.end_position,
-            next_lsn=frames.first_lsn,
-        )
-        yield from frames_to_batches(
-            (item for item in walk if item[0].records), first_lsn or frames.first_lsn, last_lsn
-        )
+        walk = _walk_from(file, segment, frames, first)
+        yield from frames_to_batches(_up_to(walk, last_lsn), first, last_lsn)
         view.refuse(walk, view.spans[0])
     finally:
         file.close()
+
+
+def _walk_from(file: StorageFile, segment: SegmentHeader, frames: FrameRange, first_lsn: int) -> FrameWalk:
+    """Return the walk that begins with the frame of `first_lsn`; over the whole range where that is not reached."""
+
+    def walk(position: int, next_lsn: int, chain: int | None, body: bool) -> FrameWalk:
+        return FrameWalk(
+            file,
+            segment,
+            position=position,
+            end_position=frames.end_position,
+            next_lsn=next_lsn,
+            chain=chain,
+            body=body,
+        )
+
+    if first_lsn > frames.first_lsn:
+        for header, _ in walk(frames.start_position, frames.first_lsn, None, False):
+            if header.records and header.last_lsn >= first_lsn:
+                return walk(header.position, header.first_lsn, header.chain, True)
+    return walk(frames.start_position, frames.first_lsn, None, True)
+
+
+def _up_to(walk: FrameWalk, last_lsn: int | None) -> Iterator[tuple[FrameHeader, memoryview]]:
+    """Yield the frames of a walk that hold records, up to the one of `last_lsn`; what is behind it is not looked at."""
+    for header, frame in walk:
+        if last_lsn is not None and header.first_lsn > last_lsn:
+            return
+        if header.records:
+            yield header, frame
+        if last_lsn is not None and header.last_lsn >= last_lsn:
+            return

@@ -114,6 +114,8 @@ def session_settings(master: str, app_name: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
+        # Off by default, and then every read of a log reads all of it.
+        "spark.sql.python.filterPushdown.enabled": "true",
     }
     if master.startswith("local"):
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"

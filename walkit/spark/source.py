@@ -8,26 +8,30 @@ Options: `firstLsn` and `lastLsn` (inclusive) bound the records, `partitions` as
 which is reached as far as the log has frames. A user's schema picks columns: `.schema("lsn bigint, key
 binary")`.
 
+Conditions on the LSN (`=`, `<=>`, `<`, `<=`, `>`, `>=`, `IN`, AND-ed) skip whole segments and ranges of frames
+where Spark's switch `spark.sql.python.filterPushdown.enabled` is on, as in `walkit.spark.session()`; it is off by
+default. Spark applies every other condition, and all of them where the switch is off: the rows are the same.
+
 Spark's Python Data Source API gives this its shape: it pickles source, reader and ranges to the workers,
-takes Arrow batches (four times as fast as tuples), and has no column pruning. A reader that overrides
-`pushFilters` fails where `spark.sql.python.filterPushdown.enabled` is false, which is Spark's default, so
-this one does not.
+takes Arrow batches (four times as fast as tuples), and has no column pruning.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, ByteType, LongType, StructField, StructType, TimestampType
 
 from walkit.errors import OptionsError
 from walkit.log.ranges import FrameRange, plan_ranges, read_range
+from walkit.spark.filters import LsnFilter, take_filters
 
 if TYPE_CHECKING:
     from typing import Any
@@ -51,12 +55,13 @@ PARTITION_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What one `load()` will read: ranges of frames of the log at `path`, shared out, and the LSNs wanted."""
+    """What one `load()` will read: ranges of frames of the log at `path`, and which LSNs of them."""
 
     path: str
-    partitions: tuple[tuple[FrameRange, ...], ...]
-    first_lsn: int | None
-    last_lsn: int | None
+    ranges: tuple[FrameRange, ...]
+    parts: int | None
+    """The number of partitions asked for."""
+    lsns: LsnFilter
 
 
 class WalkitDataSource(DataSource):
@@ -83,7 +88,7 @@ class WalkitDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of these columns; `OptionsError` for one that the log does not have."""
         require_subset(schema)
-        return WalkitReader(self.scan, schema)
+        return (FilteringReader if pushdown_is_on() else WalkitReader)(self.scan, schema)
 
 
 class WalkitReader(DataSourceReader):
@@ -91,20 +96,51 @@ class WalkitReader(DataSourceReader):
 
     def __init__(self, scan: Scan, schema: StructType) -> None:
         self.scan = scan
+        self.lsns = scan.lsns
         self.schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the partitions that `load()` planned; none for an empty log."""
-        return [InputPartition(ranges) for ranges in self.scan.partitions]
+        """Return the ranges that hold a wanted LSN, shared out; none for an empty log."""
+        ranges = [frames for frames in self.scan.ranges if self.lsns.meets(frames)]
+        return [InputPartition(part) for part in share(ranges, self.scan.parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a partition, every frame verified, as batches of the wanted columns."""
-        scan, wanted = self.scan, to_arrow_schema(self.schema, timezone="UTC")
+        wanted = to_arrow_schema(self.schema, timezone="UTC")
+        first_lsn, last_lsn = self.lsns.bounds()
         # Where there is no partition, Spark makes one whose value is None.
         for frames in partition.value or ():
-            for batch in read_range(scan.path, frames, first_lsn=scan.first_lsn, last_lsn=scan.last_lsn):
-                columns = [batch.column(name) for name in wanted.names]
+            for batch in read_range(self.scan.path, frames, first_lsn=first_lsn, last_lsn=last_lsn):
+                picked = self.lsns.pick(batch)
+                columns = [picked.column(name) for name in wanted.names]
                 yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+class FilteringReader(WalkitReader):
+    """One that takes conditions on the LSN. Spark fails the read of such a reader where its switch is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take the conditions that the log applies exactly; hand back the others."""
+        self.lsns, handed_back = take_filters(filters, self.scan.lsns)
+        return handed_back
+
+
+PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def pushdown_is_on() -> bool:
+    """Tell whether this call comes from Spark's push-down worker, which it runs only where the switch is on.
+
+    The reader is made in a process of its own, to which the session's settings are not sent. Should Spark rename its
+    worker, nothing is pushed down and everything else works.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        spec = frame.f_globals.get("__spec__")
+        if spec is not None and spec.name == PUSHDOWN_WORKER:
+            return True
+    return False
 
 
 def plan_scan(options: Mapping[str, Any]) -> Scan:
@@ -121,7 +157,8 @@ def plan_scan(options: Mapping[str, Any]) -> Scan:
         _number(given, known[name]) for name in ("firstlsn", "lastlsn", "partitions")
     )
     ranges = plan_ranges(path, parts=parts, first_lsn=first_lsn, last_lsn=last_lsn)
-    return Scan(path=path, partitions=share(ranges, parts), first_lsn=first_lsn, last_lsn=last_lsn)
+    lsns = LsnFilter(first_lsn=first_lsn, last_lsn=last_lsn)
+    return Scan(path=path, ranges=tuple(ranges), parts=parts, lsns=lsns)
 
 
 def share(ranges: Sequence[FrameRange], parts: int | None) -> tuple[tuple[FrameRange, ...], ...]:
