@@ -43,6 +43,7 @@ from walkit.log.tools import scan, verify
 from walkit.log.wal import WriteAheadLog, opened
 from walkit.metrics import LogStatistics
 from walkit.record import RECORD_SCHEMA, AppendResult, Batch, Kind, Record
+from walkit.state.diff import diff
 from walkit.state.machine import StateMachine
 from walkit.state.replay import replay
 from walkit.store import Store
@@ -96,6 +97,7 @@ __all__ = [
     "StoreOptions",
     "WalkitError",
     "WriteAheadLog",
+    "diff",
     "open",
     "opened",
     "replay",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,7 +107,8 @@ def test_fewer_ranges_and_the_same_rows(
     """Filter the log with the switch on and off: equal rows, whole; with it on only what can match is read."""
 
     def load() -> DataFrame:
-        return spark.read.format("walkit").option("partitions", PARTS).load(str(segments)).where(condition)
+        reader = spark.read.format("walkit").option("partitions", PARTS).option("pushFilters", True)
+        return reader.load(str(segments)).where(condition)
 
     found: dict[str, list[dict[str, object]]] = {}
     parts: dict[str, int] = {}
@@ -128,8 +129,14 @@ def test_fewer_ranges_and_the_same_rows(
 @pytest.mark.spark
 def test_options_and_filters_are_one_condition(spark: SparkSession, segments: Path) -> None:
     """Options firstLsn and lastLsn stay in force under a filter, a user's schema too; an empty log has no rows."""
-    df = spark.read.format("walkit").schema("key binary, lsn bigint").option("firstLsn", 100)
-    rows = df.option("lastLsn", 300).load(str(segments)).where("lsn >= 50 and lsn <= 102").collect()
+    df = spark.read.format("walkit").schema("key binary, lsn bigint").option("pushFilters", True)
+    rows = (
+        df.option("firstLsn", 100)
+        .option("lastLsn", 300)
+        .load(str(segments))
+        .where("lsn >= 50 and lsn <= 102")
+        .collect()
+    )
     assert sorted((row.lsn, bytes(row.key)) for row in rows) == [
         (100, b"key-1"),
         (101, b"key-2"),
@@ -143,7 +150,8 @@ def test_an_empty_log_under_a_filter(spark: SparkSession, tmp_path: Path) -> Non
     walkit.open(str(tmp_path / "log")).close()
     for setting in ("true", "false"):
         with switched(spark, setting):
-            assert spark.read.format("walkit").load(str(tmp_path / "log")).where("lsn > 0").collect() == []
+            reader = spark.read.format("walkit").option("pushFilters", True)
+            assert reader.load(str(tmp_path / "log")).where("lsn > 0").collect() == []
 
 
 @pytest.mark.spark
@@ -167,13 +175,48 @@ def test_what_is_skipped_is_not_read(spark: SparkSession, segments: Path, tmp_pa
     data = bytearray(first.read_bytes())
     data[data.index(b"value-30value-30")] ^= 1
     first.write_bytes(data)
-    df = spark.read.format("walkit").load(str(log))
-    assert [row.lsn for row in df.where("lsn > 60 and lsn < 63").orderBy("lsn").collect()] == [61, 62]
-    assert [row.lsn for row in df.where("lsn < 3").orderBy("lsn").collect()] == [1, 2]
+    reader = spark.read.format("walkit").option("pushFilters", True)
+
+    def lsns(condition: str) -> list[int]:
+        return [row.lsn for row in reader.load(str(log)).where(condition).orderBy("lsn").collect()]
+
+    assert lsns("lsn > 60 and lsn < 63") == [61, 62]
+    assert lsns("lsn < 3") == [1, 2]
     with pytest.raises(Exception, match="CorruptionError"):
-        df.where("lsn > 20 and lsn < 30").collect()
+        lsns("lsn > 20 and lsn < 30")
     with pytest.raises(Exception, match="CorruptionError"), switched(spark, "false"):
-        df.where("lsn > 60 and lsn < 63").collect()
+        lsns("lsn > 60 and lsn < 63")
+
+
+# A DataFrame of LSN 1 to 4000, used more than once: the name of the use, and how many rows it has.
+USES: list[tuple[str, Callable[[DataFrame], DataFrame], int]] = [
+    ("under a condition", lambda df: df.where("lsn < 3"), 2),
+    ("then whole", lambda df: df, 4000),
+    ("under another one", lambda df: df.where("lsn > 3990"), 10),
+    ("twice, a condition first", lambda df: df.where("lsn <= 10").union(df), 4010),
+    ("twice, a condition last", lambda df: df.union(df.where("lsn <= 10")), 4010),
+    ("under two conditions", lambda df: df.where("lsn <= 10").union(df.where("lsn > 3900")), 110),
+]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("setting", ["true", "false"])
+def test_a_frame_may_be_used_in_any_way(spark: SparkSession, segments: Path, setting: str) -> None:
+    """One DataFrame in six queries, some of which use it twice, in both settings: each has all of its rows."""
+    df = spark.read.format("walkit").option("partitions", PARTS).load(str(segments))
+    with switched(spark, setting):
+        assert {name: use(df).count() for name, use, _ in USES} == {name: rows for name, _, rows in USES}
+
+
+@pytest.mark.spark
+def test_why_filters_are_not_pushed_by_default(spark: SparkSession, segments: Path) -> None:
+    """With pushFilters this Spark gives a whole DataFrame the rows of an earlier condition.
+
+    When this fails, Spark keeps what was planned with the query: then push by default.
+    """
+    df = spark.read.format("walkit").option("pushFilters", True).load(str(segments))
+    found = {name: use(df).count() for name, use, _ in USES[:2]}
+    assert found == {"under a condition": 2, "then whole": 2}
 
 
 # -- the filters themselves, without Spark

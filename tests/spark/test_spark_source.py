@@ -187,6 +187,7 @@ def test_damage_is_an_error_and_not_less_data(spark: SparkSession, many: Path, t
         ({"firstLsn": "x"}, "option firstLsn is 'x'"),
         ({"lastLsn": -3}, "option lastLsn is '-3'"),
         ({"partitions": 0}, "option partitions is '0'"),
+        ({"pushFilters": "yes"}, "option pushFilters is 'yes'; give true or false"),
     ],
 )
 def test_bad_options_say_so_at_load(

@@ -38,7 +38,7 @@ def replay(df: DataFrame, at_lsn: int | None = None) -> DataFrame:
     log. Raises `OptionsError` for a column that is missing or of another type, and for an `at_lsn` that is
     not an LSN.
     """
-    require_columns(df)
+    require_columns(df, "replay")
     keyed = df.where(F.col("key").isNotNull())
     if at_lsn is not None:
         if isinstance(at_lsn, bool) or not isinstance(at_lsn, int) or at_lsn < 0:
@@ -51,20 +51,20 @@ def replay(df: DataFrame, at_lsn: int | None = None) -> DataFrame:
     return put.join(newest, "lsn", "left_semi").select("key", "value", "lsn")
 
 
-def require_columns(df: DataFrame) -> None:
-    """Raise `OptionsError` unless `df` has the columns of a log's records."""
+def require_columns(df: DataFrame, what: str) -> None:
+    """Raise `OptionsError` unless `df` has the columns of a log's records; `what` names who needs them."""
     found = {field.name: field.dataType for field in df.schema.fields}
     for name, allowed in COLUMN_TYPES.items():
         if name not in found:
             raise OptionsError(
                 f"the DataFrame has no column {name!r} (it has {', '.join(found) or 'none'}); "
-                'replay takes records as spark.read.format("walkit") gives them',
+                f'{what} takes records as spark.read.format("walkit") gives them',
                 option=name,
             )
         if not isinstance(found[name], allowed):
             wanted = allowed[0]().simpleString()
             raise OptionsError(
-                f"column {name!r} is {found[name].simpleString()}; replay needs {wanted}",
+                f"column {name!r} is {found[name].simpleString()}; {what} needs {wanted}",
                 option=name,
                 wanted=wanted,
                 stored=found[name].simpleString(),

@@ -4,13 +4,16 @@ The ranges of frames are planned once, by `load()`, and kept in the DataFrame: i
 that the log had then, however often it is used and however the log grows. Replay depends on this, as it reads
 its input twice. `load()` again sees more.
 
-Options: `firstLsn` and `lastLsn` (inclusive) bound the records, `partitions` asks for a number of partitions,
-which is reached as far as the log has frames. A user's schema picks columns: `.schema("lsn bigint, key
-binary")`.
+Options: `firstLsn` and `lastLsn` (inclusive) bound the records: segments and ranges outside are not read.
+`partitions` asks for a number of partitions, which is reached as far as the log has frames. A user's schema picks
+columns: `.schema("lsn bigint, key binary")`.
 
-Conditions on the LSN (`=`, `<=>`, `<`, `<=`, `>`, `>=`, `IN`, AND-ed) skip whole segments and ranges of frames
-where Spark's switch `spark.sql.python.filterPushdown.enabled` is on, as in `walkit.spark.session()`; it is off by
-default. Spark applies every other condition, and all of them where the switch is off: the rows are the same.
+`pushFilters` ("true" or "false", the default) lets conditions on the LSN (`=`, `<=>`, `<`, `<=`, `>`, `>=`, `IN`,
+AND-ed) skip ranges of frames as well, where Spark's switch `spark.sql.python.filterPushdown.enabled` is on, as in
+`walkit.spark.session()`. It is for a DataFrame that is used under one condition only, once. Spark 4.3 keeps what the
+reader planned under a condition with the loaded DataFrame, not with the query: another query of the same DataFrame
+that has no condition, or two uses of it in one query (a self-join, a union, a diff), then read those ranges alone,
+and rows are missing without an error. So it is not the default; `firstLsn` and `lastLsn` have no such catch.
 
 Spark's Python Data Source API gives this its shape: it pickles source, reader and ranges to the workers,
 takes Arrow batches (four times as fast as tuples), and has no column pruning.
@@ -47,7 +50,7 @@ RECORD_STRUCT = StructType(
 )
 """`walkit.RECORD_SCHEMA` as Spark has it."""
 
-OPTIONS = ("path", "firstLsn", "lastLsn", "partitions")
+OPTIONS = ("path", "firstLsn", "lastLsn", "partitions", "pushFilters")
 
 PARTITION_BYTES = 128 << 20
 """How many bytes of frames a partition has at most, about, where the user does not say how many he wants."""
@@ -62,6 +65,7 @@ class Scan:
     parts: int | None
     """The number of partitions asked for."""
     lsns: LsnFilter
+    push_filters: bool
 
 
 class WalkitDataSource(DataSource):
@@ -88,7 +92,8 @@ class WalkitDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of these columns; `OptionsError` for one that the log does not have."""
         require_subset(schema)
-        return (FilteringReader if pushdown_is_on() else WalkitReader)(self.scan, schema)
+        pushes = self.scan.push_filters and pushdown_is_on()
+        return (FilteringReader if pushes else WalkitReader)(self.scan, schema)
 
 
 class WalkitReader(DataSourceReader):
@@ -158,7 +163,9 @@ def plan_scan(options: Mapping[str, Any]) -> Scan:
     )
     ranges = plan_ranges(path, parts=parts, first_lsn=first_lsn, last_lsn=last_lsn)
     lsns = LsnFilter(first_lsn=first_lsn, last_lsn=last_lsn)
-    return Scan(path=path, ranges=tuple(ranges), parts=parts, lsns=lsns)
+    return Scan(
+        path=path, ranges=tuple(ranges), parts=parts, lsns=lsns, push_filters=_switch(given, "pushFilters")
+    )
 
 
 def share(ranges: Sequence[FrameRange], parts: int | None) -> tuple[tuple[FrameRange, ...], ...]:
@@ -184,6 +191,13 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
     if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise OptionsError(f"option {name} is {text!r}; give a whole number of 1 or more", option=name)
     return int(text)
+
+
+def _switch(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name.lower(), "false").lower()
+    if text not in ("true", "false"):
+        raise OptionsError(f"option {name} is {text!r}; give true or false", option=name)
+    return text == "true"
 
 
 def require_subset(schema: StructType) -> None:

@@ -5,6 +5,7 @@ Nothing here knows of threads or of appending; `walkit.Store` puts a log and a k
 
 from __future__ import annotations
 
+from walkit.state.diff import DIFF_SCHEMA, DiffCounts, diff
 from walkit.state.follow import Follower
 from walkit.state.machine import ArrowStateMachine, StateImage, StateMachine, take_image
 from walkit.state.reconcile import Winner, reconcile, reconcile_arrow
@@ -22,7 +23,9 @@ from walkit.state.snapshot import (
 from walkit.state.table import KeyedTable
 
 __all__ = [
+    "DIFF_SCHEMA",
     "ArrowStateMachine",
+    "DiffCounts",
     "Follower",
     "KeyedTable",
     "ReplayReport",
@@ -31,6 +34,7 @@ __all__ = [
     "StateImage",
     "StateMachine",
     "Winner",
+    "diff",
     "identity_at",
     "read_snapshot",
     "reconcile",

@@ -1,0 +1,184 @@
+"""Diff and replay in Spark against those in process, and diff against rows written by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import walkit
+from tests.state.histories import DiffRow, Row, diff_of, random_rows, state_of, write
+from walkit.errors import OptionsError
+from walkit.record import RECORD_SCHEMA
+from walkit.spark import diff, replay
+from walkit.spark.diff import DIFF_STRUCT
+from walkit.state import DIFF_SCHEMA, DiffCounts, KeyedTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+PUT, DELETE = 1, 2
+
+
+def frame_of(spark: SparkSession, rows: list[Row]) -> DataFrame:
+    """The records of a history, shuffled: a DataFrame has no order."""
+    records = [
+        {"lsn": lsn, "kind": kind, "key": key, "value": value, "timestamp": None}
+        for lsn, (kind, key, value) in enumerate(rows, 1)
+    ]
+    random.Random(7).shuffle(records)
+    return spark.createDataFrame(pa.Table.from_pylist(records, RECORD_SCHEMA))
+
+
+def rows_of(df: DataFrame) -> list[DiffRow]:
+    """The rows of a diff, by key."""
+    assert df.schema == DIFF_STRUCT
+    table = df.toArrow()
+    assert table.column_names == DIFF_SCHEMA.names
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def load(spark: SparkSession, path: Path) -> DataFrame:
+    """A log as a DataFrame."""
+    return spark.read.format("walkit").load(str(path))
+
+
+LEFT: list[Row] = [
+    (PUT, b"same", b"1"),
+    (PUT, b"changed", b"1"),
+    (PUT, b"deleted", b"1"),
+    (PUT, None, b"event"),
+    (PUT, b"to nothing", b"1"),
+    (PUT, b"no value", None),
+    (PUT, b"no value to empty", None),
+    (PUT, b"gone", b"1"),
+    (DELETE, b"gone", None),
+    (PUT, b"", b""),
+    (PUT, b"back", b"1"),
+]
+RIGHT: list[Row] = [
+    (PUT, b"changed", b"1"),
+    (PUT, b"changed", b"2"),
+    (PUT, b"same", b"0"),
+    (PUT, b"same", b"1"),
+    (PUT, b"deleted", b"1"),
+    (DELETE, b"deleted", None),
+    (PUT, b"to nothing", None),
+    (PUT, b"no value", None),
+    (PUT, b"no value to empty", b""),
+    (DELETE, b"never there", None),
+    (PUT, None, b"other event"),
+    (PUT, b"\xff", b"new"),
+    (PUT, b"back", b"1"),
+    (DELETE, b"back", None),
+    (PUT, b"back", b"1"),
+]
+EXPECTED: list[DiffRow] = [
+    (b"", "D", b"", None, 10, None),
+    (b"back", "N", b"1", b"1", 11, 15),
+    (b"changed", "C", b"1", b"2", 2, 2),
+    (b"deleted", "D", b"1", None, 3, None),
+    (b"no value", "N", None, None, 6, 8),
+    (b"no value to empty", "C", None, b"", 7, 9),
+    (b"same", "N", b"1", b"1", 1, 4),
+    (b"to nothing", "C", b"1", None, 5, 7),
+    (b"\xff", "I", None, b"new", None, 12),
+]
+REVERSED = {"I": "D", "D": "I", "C": "C", "N": "N"}
+
+
+def test_expected_rows(spark: SparkSession) -> None:
+    """Two histories by hand: the rows are exactly these, with equal keys and without, and turned round."""
+    left, right = frame_of(spark, LEFT), frame_of(spark, RIGHT)
+    assert rows_of(diff(left, right, unchanged=True)) == EXPECTED
+    assert rows_of(diff(left, right)) == [row for row in EXPECTED if row[1] != "N"]
+    turned = [(key, REVERSED[change], rv, lv, rl, ll) for key, change, lv, rv, ll, rl in EXPECTED]
+    assert rows_of(diff(right, left, unchanged=True)) == turned
+
+
+def test_nothing_differs(spark: SparkSession, tmp_path: Path) -> None:
+    """A log against itself, two empty logs, an empty one against one: no rows, or all of them."""
+    write(str(tmp_path / "log"), LEFT)
+    write(str(tmp_path / "empty"), [])
+    log, empty = load(spark, tmp_path / "log"), load(spark, tmp_path / "empty")
+    assert rows_of(diff(log, log)) == []
+    assert rows_of(diff(empty, empty)) == []
+    assert rows_of(diff(log, empty)) == diff_of(state_of(LEFT), {})
+    assert rows_of(diff(empty, log)) == diff_of({}, state_of(LEFT))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "sizes", "epochs"),
+    [((1, 2), (120, 90), 3), ((3, 3), (100, 60), 2), ((4, 5), (7, 0), 1), ((6, 7), (1, 200), 4)],
+)
+def test_spark_and_process_agree(
+    spark: SparkSession, tmp_path: Path, seeds: tuple[int, int], sizes: tuple[int, int], epochs: int
+) -> None:
+    """Seeded histories (deletes, transactions, epochs) as logs: Spark's diff and replay are those in process."""
+    histories = [random_rows(seed, size) for seed, size in zip(seeds, sizes, strict=True)]
+    paths = (tmp_path / "a", tmp_path / "b")
+    for path, rows in zip(paths, histories, strict=True):
+        write(str(path), rows, epochs)
+    left, right = (load(spark, path) for path in paths)
+    expected = diff_of(state_of(histories[0]), state_of(histories[1]))
+    assert rows_of(diff(left, right)) == expected
+    assert [tuple(row.values()) for row in walkit.diff(paths[0], paths[1]).to_pylist()] == expected
+    at_lsn = sizes[0] // 2
+    table = KeyedTable()
+    with walkit.open(str(paths[0]), mode="r") as reader:
+        if at_lsn:
+            walkit.replay(reader, table, last_lsn=at_lsn)
+    found = sorted(tuple(row.values()) for row in replay(left, at_lsn).toArrow().to_pylist())
+    assert found == [tuple(row.values()) for row in table.to_arrow().to_pylist()]
+    in_process = [tuple(row.values()) for row in walkit.diff((paths[0], at_lsn), paths[0]).to_pylist()]
+    assert rows_of(diff(left.where(f"lsn <= {at_lsn}"), left)) == in_process
+
+
+def test_a_longer_history(spark: SparkSession, tmp_path: Path) -> None:
+    """20,000 records over 3,000 keys against their first half: thousands of rows of each change, equal in both."""
+    rows = random_rows(5, 20_000, keys=3000)
+    write(str(tmp_path / "log"), rows)
+    log = load(spark, tmp_path / "log")
+    found = rows_of(diff(log.where("lsn <= 10000"), log, unchanged=True))
+    assert found == diff_of(state_of(rows, 10_000), state_of(rows), unchanged=True)
+    in_process = walkit.diff((tmp_path / "log", 10_000), tmp_path / "log")
+    assert [row for row in found if row[1] != "N"] == [tuple(row.values()) for row in in_process.to_pylist()]
+    counts = DiffCounts.of(in_process)
+    assert min(counts.inserted, counts.deleted, counts.changed) > 100
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda df: df.drop("value"), r"no column 'value'.*diff \(right side\) takes records"),
+        (
+            lambda df: df.selectExpr("lsn", "kind", "string(key) key", "value"),
+            r"'key' is string; diff \(right side\) needs",
+        ),
+        (lambda df: df.selectExpr("double(lsn) lsn", "kind", "key", "value"), "'lsn' is double"),
+    ],
+)
+def test_columns_are_checked_first(
+    spark: SparkSession, change: Callable[[DataFrame], DataFrame], text: str
+) -> None:
+    """A column that is missing or of another type is named, with the side it is on, before Spark does anything."""
+    df = frame_of(spark, LEFT)
+    with pytest.raises(OptionsError, match=text):
+        diff(df, change(df))
+    with pytest.raises(OptionsError, match=text.replace("right", "left")):
+        diff(change(df), df)
+
+
+def test_wider_kinds_and_more_columns(spark: SparkSession) -> None:
+    """Records whose kind came back from elsewhere as an int, with a column more: the same rows."""
+    left, right = (
+        frame_of(spark, rows).selectExpr("'x' more", "int(kind) kind", "value", "key", "lsn")
+        for rows in (LEFT, RIGHT)
+    )
+    assert rows_of(diff(left, right, unchanged=True)) == EXPECTED

@@ -1,0 +1,81 @@
+"""Histories of records for tests, made into logs and read aloud: what a state and a diff have to be."""
+
+from __future__ import annotations
+
+import random
+
+import walkit
+from walkit.storage import MemoryStorage
+
+Row = tuple[int, bytes | None, bytes | None]
+"""kind, key, value."""
+State = dict[bytes, tuple[bytes | None, int]]
+"""Value and LSN of each live key."""
+DiffRow = tuple[bytes, str, bytes | None, bytes | None, int | None, int | None]
+
+
+def random_rows(seed: int, count: int, keys: int = 12) -> list[Row]:
+    """Puts, deletes, events, puts without a value and with an empty one, over few keys, the empty key among them."""
+    rng = random.Random(seed)
+    rows: list[Row] = []
+    for n in range(count):
+        key = b"" if (number := rng.randrange(keys)) == 0 else b"key-%d" % number
+        what = rng.random()
+        if what < 0.25:
+            rows.append((2, key, None))
+        elif what < 0.35:
+            rows.append((1, None, b"event"))
+        else:
+            # Few values, so that two histories agree on some keys.
+            rows.append((1, key, rng.choice([None, b"", b"v", b"w" * 50, b"%d" % (n % 3)])))
+    return rows
+
+
+def write(place: str | MemoryStorage, rows: list[Row], epochs: int = 1) -> None:
+    """Make a log of these records: one by one, many at a time and in transactions, over several openings."""
+    storage = place if isinstance(place, MemoryStorage) else None
+    path = None if isinstance(place, MemoryStorage) else place
+    options = walkit.LogOptions(durability="none", segment_bytes=64 * 1024, frame_bytes_max=16 * 1024)
+    share = -(-len(rows) // epochs) if rows else 0
+    for epoch in range(epochs):
+        with walkit.open(path, options=options, storage=storage) as log:
+            part = rows[epoch * share : (epoch + 1) * share]
+            while part:
+                size = (len(part) * 7 + epoch) % 5 + 1
+                now, part = part[:size], part[size:]
+                if size == 1 and now[0][0] == 1:
+                    log.append(now[0][2], now[0][1])
+                    continue
+                with log.transaction() as tx:
+                    for kind, key, value in now:
+                        if kind == 2:
+                            tx.delete(key)
+                        else:
+                            tx.append(value, key)
+
+
+def state_of(rows: list[Row], at_lsn: int | None = None) -> State:
+    """The rule read aloud: in LSN order, a record with a key sets it, a delete removes it."""
+    state: State = {}
+    for lsn, (kind, key, value) in enumerate(rows[:at_lsn], 1):
+        if key is None:
+            continue
+        if kind == 2:
+            state.pop(key, None)
+        else:
+            state[key] = (value, lsn)
+    return state
+
+
+def diff_of(left: State, right: State, *, unchanged: bool = False) -> list[DiffRow]:
+    """The diff of two states by a loop over their keys."""
+    rows: list[DiffRow] = []
+    for key in sorted({*left, *right}):
+        (left_value, left_lsn), (right_value, right_lsn) = (
+            left.get(key, (None, None)),
+            right.get(key, (None, None)),
+        )
+        change = "I" if left_lsn is None else "D" if right_lsn is None else "CN"[left_value == right_value]
+        if change != "N" or unchanged:
+            rows.append((key, change, left_value, right_value, left_lsn, right_lsn))
+    return rows

@@ -1,0 +1,84 @@
+"""Diff in Spark: which keys differ between the final states of two logs, or of one log at two LSNs.
+
+Both sides are put together, shuffled by key once, and reduced and compared in the Python workers, partition by
+partition, by the code of `walkit.diff`. For 1,000,000 records a side (300,000 keys, 64-byte values, two logs, local[2],
+a shared machine, 4 shuffle partitions; best and median of three warm runs, all with the same answer):
+
+| formulation | best | median |
+| --- | --- | --- |
+| this one | 2.2 s | 3.6 s |
+| newest LSN of both sides in one aggregation of numbers, then two left joins on the LSN | 2.9 s | 4.1 s |
+| two left-semi joins (`replay`), then a full outer join on the key | 3.5 s | 4.4 s |
+
+It also reads each log once, where the joins read it twice. What it costs: a worker holds the states of one shuffle
+partition in memory (not their histories), so `spark.sql.shuffle.partitions` has to grow with the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from walkit.spark.replay import require_columns
+from walkit.spark.workers import make_importable
+from walkit.state.diff import DIFF_SCHEMA, diff_states, narrowed
+from walkit.state.final import FinalState
+
+DIFF_STRUCT = StructType(
+    [
+        StructField("key", BinaryType(), nullable=False),
+        StructField("change", StringType(), nullable=False),
+        StructField("left_value", BinaryType()),
+        StructField("right_value", BinaryType()),
+        StructField("left_lsn", LongType()),
+        StructField("right_lsn", LongType()),
+    ]
+)
+"""`walkit.state.diff.DIFF_SCHEMA` as Spark has it."""
+
+SIDE = "walkit_side"
+OUTPUT_ROWS = 10_000
+"""Most rows in a batch that a worker gives back."""
+
+
+def diff(left: DataFrame, right: DataFrame, unchanged: bool = False) -> DataFrame:
+    """Return the keys whose values differ between the states that the records of `left` and of `right` leave behind.
+
+    Each side has the columns of `walkit.RECORD_SCHEMA` (more do no harm) and holds records of one log, in any order;
+    for the state at an LSN, filter it: `df.where("lsn <= 100")`. Columns of the result: `key`; `change`, seen from the
+    left: I only right, D only left, C another value, and with `unchanged` also N; `left_value`, `right_value`;
+    `left_lsn`, `right_lsn`, the record that set the key on that side, null where it is not live. Null-safe: an absent
+    value equals an absent one only. Records without a key are no part of it; a key that was only ever deleted is
+    nowhere.
+
+    Lazy, like any DataFrame, in no order. Raises `OptionsError` for a column that is missing or of another type.
+    """
+    sides = _side(left, "left").union(_side(right, "right"))
+    make_importable(left.sparkSession)
+    together = sides.repartition(F.col("key"))
+    found: DataFrame = together.mapInArrow(partial(compare_sides, unchanged=unchanged), DIFF_STRUCT)
+    return found
+
+
+def _side(df: DataFrame, name: str) -> DataFrame:
+    require_columns(df, f"diff ({name} side)")
+    return df.where(F.col("key").isNotNull()).select(
+        F.lit(name == "right").alias(SIDE), "lsn", F.col("kind").cast("byte").alias("kind"), "key", "value"
+    )
+
+
+def compare_sides(batches: Iterable[pa.RecordBatch], *, unchanged: bool) -> Iterator[pa.RecordBatch]:
+    """Yield the diff of the keys whose records are in `batches`, all of them."""
+    left, right = FinalState(), FinalState()
+    for batch in batches:
+        is_right = batch.column(SIDE)
+        right.add(batch.filter(is_right))
+        left.add(batch.filter(pc.invert(is_right)))
+    found = diff_states(left.live(), right.live(), unchanged=unchanged)
+    yield from narrowed(found, DIFF_SCHEMA).to_batches(max_chunksize=OUTPUT_ROWS)
