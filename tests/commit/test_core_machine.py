@@ -66,6 +66,13 @@ class CoreMachine(RuleBasedStateMachine):
         self.core.submit(piece)
         self.waiting.append(piece)
 
+    @rule(count=st.integers(1, 5))
+    @precondition(lambda self: not self.failed)
+    def submit_and_seal(self, count: int) -> None:
+        """Do both at once, so that several frames in flight are common."""
+        self.submit(count, 8)
+        self.take_and_seal()
+
     @rule(data=st.data())
     @precondition(lambda self: self.waiting)
     def withdraw(self, data: Any) -> None:
