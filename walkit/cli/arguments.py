@@ -37,6 +37,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_dump(commands)
     _add_verify(commands)
     _add_diff(commands)
+    _add_serve(commands)
+    _add_follow(commands)
     _add_demo(commands)
     _add_bench(commands)
     args = parser.parse_args(argv)
@@ -158,6 +160,46 @@ def _add_dump(commands: Any) -> None:
         "--to", dest="last_lsn", type=_lsn, metavar="LSN", help="last record (default: the newest)"
     )
     parser.add_argument("--out", metavar="FILE", help="save the records there instead of printing them")
+
+
+def _add_serve(commands: Any) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from walkit.replication.commands import serve
+
+        return serve(args.log, args.listen, token=args.token)
+
+    parser = _command(
+        commands,
+        "serve",
+        "let replicas follow a log that another process may be writing",
+        "; only what is on stable storage leaves; runs until it is interrupted",
+        "walkit serve orders.log --listen 127.0.0.1:7070",
+        run,
+    )
+    parser.add_argument("log", metavar="LOG", help=LOG_HELP)
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="port 0 takes a free one"
+    )
+    parser.add_argument("--token", help="what a replica has to show")
+
+
+def _add_follow(commands: Any) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from walkit.replication.commands import follow
+
+        return follow(args.address, args.folder, token=args.token)
+
+    parser = _command(
+        commands,
+        "follow",
+        "keep a replica of a served log in a folder",
+        ": its frames, verbatim, at the same LSNs and positions; runs until it is interrupted",
+        "walkit follow 127.0.0.1:7070 replica.log",
+        run,
+    )
+    parser.add_argument("address", metavar="HOST:PORT", help="where the log is served")
+    parser.add_argument("folder", metavar="DIR", help="the replica's folder; made where it is missing")
+    parser.add_argument("--token", help="what the primary asks for")
 
 
 def _add_diff(commands: Any) -> None:
