@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Run
 
 ROOT = Path(walkit.__file__).parent.parent
-COMMANDS = (["inspect"], ["dump"], ["verify"], ["diff"], ["demo"], ["bench", "write"], ["bench", "spark"])
+COMMANDS = (
+    ["inspect"],
+    ["dump"],
+    ["verify"],
+    ["diff"],
+    ["serve"],
+    ["follow"],
+    ["demo"],
+    ["bench", "write"],
+    ["bench", "spark"],
+)
 
 
 def child(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
