@@ -20,7 +20,7 @@ from walkit.errors import (
     LogLockedError,
     OptionsError,
 )
-from walkit.log.manifest_store import load_manifest
+from walkit.log.manifest_store import DURABLE_NAME, load_manifest
 from walkit.replication import Primary, Replica
 from walkit.replication.backoff import Backoff
 from walkit.replication.publisher import Publisher
@@ -268,6 +268,29 @@ def test_only_durable_frames_leave(tmp_path: Path) -> None:
         pytest.raises(OptionsError, match="durability"),
     ):
         Primary(log)
+
+
+def test_a_replica_ahead_of_what_a_dead_primary_can_prove_waits_for_its_opening(tmp_path: Path) -> None:
+    """Cut the primary's power and lose its cell: its tail is not served and no divergence; opened, it goes on."""
+    storage = MemoryStorage()
+    log = walkit.open(storage=storage, options=SMALL)
+    log.append_many([b"before"] * 20)
+    with Primary(log) as primary, Replica(tmp_path / "r", primary.address) as replica:
+        replica.wait_for(20, WAIT_S)
+    image = storage.crash(keep="all")
+    log.close()
+    image.remove(DURABLE_NAME)
+    with Primary(image) as primary:
+        assert primary.source.durable() == (0, 0)
+        with Replica(tmp_path / "empty", primary.address) as nothing:
+            until(lambda: nothing.status().state == "streaming", "the new replica")
+            assert nothing.status().lsn == 0
+        with Replica(tmp_path / "r", primary.address) as replica:
+            until(lambda: replica.status().state == "streaming", "the replica that has it")
+            with walkit.open(storage=image, options=SMALL) as again:
+                again.append(b"after")
+                replica.wait_for(21, WAIT_S)
+    assert bytes_of(FileStorage(str(tmp_path / "r")))[:2] == bytes_of(image)[:2]
 
 
 def test_a_token_is_required_where_it_is_set(tmp_path: Path) -> None:

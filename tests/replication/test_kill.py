@@ -55,9 +55,9 @@ class Process:
         self.process.kill()
         self._reap()
 
-    def end(self) -> int:
-        """SIGTERM: it ends in order."""
-        self.process.send_signal(signal.SIGTERM)
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """SIGTERM, or another signal that ends it in order."""
+        self.process.send_signal(number)
         return self._reap()
 
     def _reap(self) -> int:

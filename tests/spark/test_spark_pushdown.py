@@ -210,7 +210,8 @@ def test_a_frame_may_be_used_in_any_way(spark: SparkSession, segments: Path, set
 
 @pytest.mark.spark
 def test_why_filters_are_not_pushed_by_default(spark: SparkSession, segments: Path) -> None:
-    """With pushFilters this Spark gives a whole DataFrame the rows of an earlier condition; when this fails, push."""
+    """With pushFilters this Spark gives a whole DataFrame the rows of an earlier condition, and no error."""
+    # When this fails, Spark keeps what was planned with the query: then push by default.
     df = spark.read.format("walkit").option("pushFilters", True).load(str(segments))
     found = {name: use(df).count() for name, use, _ in USES[:2]}
     assert found == {"under a condition": 2, "then whole": 2}

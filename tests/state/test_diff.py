@@ -211,7 +211,7 @@ def trimmed(storage: MemoryStorage, snapshots: tuple[int, ...], trim: int, count
 EXACT: list[tuple[tuple[int, ...], int, int, tuple[int, int] | None]] = [
     ((), 0, 50, None),
     ((), 50, 100, (1, 51)),
-    ((), 50, 50, (1, 51)),
+    ((), 50, 50, (50, 51)),
     ((), 50, 49, (49, 51)),
     ((), 50, 0, None),
     ((40,), 50, 100, (1, 51)),

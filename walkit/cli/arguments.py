@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 EXIT_CODES = "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run"
 LOG_HELP = "folder of the log"
@@ -13,6 +13,13 @@ LOG_HELP = "folder of the log"
 
 class UsageError(Exception):
     """Arguments that are right one by one and not together, or not for this log. Exit code 2."""
+
+
+class PlaceAt(NamedTuple):
+    """The place of a log, and the LSN of a point in its history; None is its end."""
+
+    path: str
+    lsn: int | None
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -29,13 +36,22 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_inspect(commands)
     _add_dump(commands)
     _add_verify(commands)
+    _add_diff(commands)
+    _add_serve(commands)
+    _add_follow(commands)
     _add_demo(commands)
     _add_bench(commands)
     args = parser.parse_args(argv)
-    log, out = getattr(args, "log", None), getattr(args, "out", None)
-    if log is not None and out is not None and _is_inside(out, log):
+    out = getattr(args, "out", None)
+    if out is not None and any(_is_inside(out, log) for log in _logs_of(args)):
         parser.error(f"--out {out} lies in the log's own folder; give a place outside it")
     return args
+
+
+def _logs_of(args: argparse.Namespace) -> list[str]:
+    """Return the folders of the logs that the arguments name."""
+    named = [getattr(args, name, None) for name in ("log", "left", "right")]
+    return [log.path if isinstance(log, PlaceAt) else log for log in named if log is not None]
 
 
 def _version() -> str:
@@ -72,9 +88,11 @@ def _command(
     return parser
 
 
-def _add_report_options(parser: argparse.ArgumentParser) -> None:
+def _add_report_options(
+    parser: argparse.ArgumentParser, out: str = "save it there; with --json, as JSON"
+) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON to standard output")
-    parser.add_argument("--out", metavar="FILE", help="save it there; with --json, as JSON")
+    parser.add_argument("--out", metavar="FILE", help=out)
 
 
 def _add_inspect(commands: Any) -> None:
@@ -142,6 +160,79 @@ def _add_dump(commands: Any) -> None:
         "--to", dest="last_lsn", type=_lsn, metavar="LSN", help="last record (default: the newest)"
     )
     parser.add_argument("--out", metavar="FILE", help="save the records there instead of printing them")
+
+
+def _add_serve(commands: Any) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from walkit.replication.commands import serve
+
+        return serve(args.log, args.listen, token=args.token)
+
+    parser = _command(
+        commands,
+        "serve",
+        "let replicas follow a log that another process may be writing",
+        "; only what is on stable storage leaves; runs until it is interrupted",
+        "walkit serve orders.log --listen 127.0.0.1:7070",
+        run,
+    )
+    parser.add_argument("log", metavar="LOG", help=LOG_HELP)
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="port 0 takes a free one"
+    )
+    parser.add_argument("--token", help="what a replica has to show")
+
+
+def _add_follow(commands: Any) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from walkit.replication.commands import follow
+
+        return follow(args.address, args.folder, token=args.token)
+
+    parser = _command(
+        commands,
+        "follow",
+        "keep a replica of a served log in a folder",
+        ": its frames, verbatim, at the same LSNs and positions; runs until it is interrupted",
+        "walkit follow 127.0.0.1:7070 replica.log",
+        run,
+    )
+    parser.add_argument("address", metavar="HOST:PORT", help="where the log is served")
+    parser.add_argument("folder", metavar="DIR", help="the replica's folder; made where it is missing")
+    parser.add_argument("--token", help="what the primary asks for")
+
+
+def _add_diff(commands: Any) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from walkit.cli.compare import compare
+
+        return compare(args)
+
+    parser = _command(
+        commands,
+        "diff",
+        "compare two states, key by key",
+        ": those that two logs leave behind, or one log at two LSNs; exit code 1 where they differ, and 3 where a log "
+        "is damaged. I is only right, D only left, C has another value; the LSNs are of the records that set it",
+        "walkit diff orders.log@1000 orders.log --out changes.csv",
+        run,
+    )
+    for name in ("left", "right"):
+        parser.add_argument(
+            name,
+            type=_place_at,
+            metavar="LOG[@LSN]",
+            help=f"{LOG_HELP}; with @LSN as it was after that record",
+        )
+    _add_report_options(parser, "save it there: FILE.csv or FILE.parquet gets all rows, any other the report")
+
+
+def _place_at(text: str) -> PlaceAt:
+    path, at, number = text.rpartition("@")
+    # A folder may be named like that.
+    if not at or not path or not (number.isascii() and number.isdigit()) or os.path.isdir(text):
+        return PlaceAt(text, None)
+    return PlaceAt(path, int(number))
 
 
 def _add_demo(commands: Any) -> None:
@@ -212,6 +303,32 @@ def _add_bench(commands: Any) -> None:
         help="what an acknowledgement promises (default: sync)",
     )
     _add_report_options(write)
+    _add_bench_spark(kinds)
+
+
+def _add_bench_spark(kinds: Any) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from walkit.cli.jobs import bench_spark
+
+        return bench_spark(args)
+
+    parser = _command(
+        kinds,
+        "spark",
+        "measure a log read by Spark: all columns, a filter, a replay",
+        ", beside Parquet of the same rows in the same run",
+        "walkit bench spark --records 1000000 --json",
+        run,
+    )
+    parser.add_argument(
+        "--records", type=_count, default=1_000_000, metavar="N", help="records (default: 1000000)"
+    )
+    parser.add_argument(
+        "--record-bytes", type=_count, default=64, metavar="N", help="bytes of a value (default: 64)"
+    )
+    parser.add_argument("--runs", type=_count, default=3, metavar="N", help="runs that count (default: 3)")
+    parser.add_argument("--path", metavar="DIR", help="where to work (default: the temporary folder)")
+    _add_report_options(parser)
 
 
 def _whole(text: str, what: str) -> int:

@@ -107,7 +107,7 @@ def _time(microseconds: int) -> str | int:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _text(data: bytes) -> tuple[str, str]:
+def as_text(data: bytes) -> tuple[str, str]:
     """Return (text, "text") where the bytes are UTF-8, else (base64, "base64")."""
     try:
         return data.decode(), "text"
@@ -125,7 +125,7 @@ def _write_json(sink: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
                 if data is None:
                     plain[name] = None
                 else:
-                    text, encoding = _text(data)
+                    text, encoding = as_text(data)
                     plain[name if encoding == "text" else f"{name}_base64"] = text
             plain["timestamp"] = stamp
             lines.append(_to_json(plain))
@@ -141,7 +141,7 @@ def _write_csv(sink: BinaryIO, batches: Iterator[pa.RecordBatch]) -> int:
     writer.writerow(CSV_COLUMNS)
     for batch in batches:
         for lsn, kind, key, value, stamp in _rows(batch):
-            cells = [("", "") if data is None else _text(data) for data in (key, value)]
+            cells = [("", "") if data is None else as_text(data) for data in (key, value)]
             writer.writerow((lsn, kind, *cells[0], *cells[1], "" if stamp is None else stamp))
         sink.write(buffer.getvalue().encode())
         buffer.seek(0)

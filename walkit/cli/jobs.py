@@ -1,4 +1,4 @@
-"""`walkit demo` and `walkit bench`: the handlers; the work is in `walkit.demo` and `walkit.workload.bench`."""
+"""`walkit demo` and `walkit bench`: the handlers; the work is in the rooms they name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from walkit.cli.output import publish
+from walkit.cli.output import bar, publish
 
 
 def demo(args: argparse.Namespace) -> int:
@@ -31,5 +31,21 @@ def bench_write(args: argparse.Namespace) -> int:
         durability=args.durability,
         progress=sys.stderr.isatty() and not args.json,
     )
+    publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=args.out)
+    return 0
+
+
+def bench_spark(args: argparse.Namespace) -> int:
+    """Measure a log read by Spark, beside Parquet."""
+    from walkit.spark.bench import bench_spark as measure
+
+    with bar("bench spark", " queries") as progress:
+        report = measure(
+            records=args.records,
+            record_bytes=args.record_bytes,
+            runs=args.runs,
+            path=args.path,
+            progress=progress,
+        )
     publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=args.out)
     return 0

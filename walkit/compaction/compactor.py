@@ -88,6 +88,7 @@ class Compactor:
                 upto = self._upto()
             with clock.phase("survey") as detail:
                 self._remove_left_over()
+                self._engine.segments.upkeep.drain()  # what it is about to seal can be compacted, too
                 before = self._engine.store.current.sealed
                 work = self._survey(upto if exact_from_lsn is None else min(upto, exact_from_lsn))
                 groups = self._plan(work)

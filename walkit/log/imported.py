@@ -22,7 +22,7 @@ from walkit.errors import (
     LogLockedError,
     LogNotFoundError,
     LogPoisonedError,
-    StorageError,
+    WalkitError,
 )
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
@@ -178,7 +178,7 @@ class ImportedLog(ReadSurface):
         self.closed = False
         self.adopted = False
         self.recovery: RecoveryReport | None = None
-        self.failure: StorageError | None = None
+        self.failure: WalkitError | None = None
         self._news = threading.Condition()
         storage.create()
         lock = storage.lock(LOCK_NAME)
@@ -250,7 +250,7 @@ class ImportedLog(ReadSurface):
     def import_run(self, run: FrameRun, lineage: tuple[EpochRecord, ...]) -> LogEnd:
         """Take frames that follow the end of this log; on stable storage on return. Returns the new end.
 
-        `lineage` is the primary's up to the run's epoch. StorageError poisons the log: open it again.
+        `lineage` is the primary's up to the run's epoch. StorageError and LogFullError poison the log: open it again.
         """
         if self.closed:
             raise LogClosedError(f"the replica's log at {self.location} is closed")
@@ -262,7 +262,8 @@ class ImportedLog(ReadSurface):
             if segments.identity != run.identity:
                 segments.take_epoch(run.identity, lineage)
             segments.place(run)
-        except StorageError as error:
+        except WalkitError as error:
+            # Some of the frames may be there already, a full disk included: only an opening can tell.
             self.failure = error
             self.events.emit("walkit.log.poison", cause=repr(error), acked_lsn=self._end.last_lsn)
             raise

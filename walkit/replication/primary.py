@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +21,14 @@ from walkit.replication.messages import FromSubscriber, Hello, Refusal
 from walkit.replication.publisher import SILENCE_MS, Publisher
 from walkit.replication.source import FrameReader, source_of, standing_of
 from walkit.replication.steps import End, MoveHold, PublisherStep, Read, Send
-from walkit.replication.transport import SERVER_OPTIONS, check_token, grpc, refuse_tls, same_token
+from walkit.replication.transport import (
+    SERVER_OPTIONS,
+    DaemonExecutor,
+    check_token,
+    grpc,
+    refuse_tls,
+    same_token,
+)
 from walkit.replication.wire import METHOD, WireError, decode_from_subscriber, encode_from_publisher
 from walkit.store import Store
 
@@ -97,8 +104,7 @@ class Primary:
         """Begin to serve; returns this primary. Starting twice is an OptionsError."""
         if self._server is not None:
             raise OptionsError(f"this primary serves at {self._address} already", option="listen")
-        pool = ThreadPoolExecutor(REPLICAS_MAX, thread_name_prefix="walkit-publisher")
-        server = grpc.server(pool, options=SERVER_OPTIONS, maximum_concurrent_rpcs=REPLICAS_MAX)
+        server = grpc.server(DaemonExecutor(), options=SERVER_OPTIONS, maximum_concurrent_rpcs=REPLICAS_MAX)
         _, service, method = METHOD.split("/")
         follow = grpc.stream_stream_rpc_method_handler(self._follow)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: follow}),))
@@ -298,4 +304,7 @@ class _Session:
         self._unwatch()
         self._reader.close()
         if self._hold is not None:
-            self._hold.leave()
+            with suppress(
+                WalkitError
+            ):  # the log is closing, or its disk is gone: the claim stands as it was saved
+                self._hold.leave()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hmac
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import Any
 
 from walkit.errors import MissingExtraError, OptionsError
@@ -28,6 +31,27 @@ SERVER_OPTIONS = (
     # Two servers on one port would each get half of the replicas.
     ("grpc.so_reuseport", 0),
 )
+
+
+class DaemonExecutor(Executor):
+    """Runs each call of a server on a daemon thread of its own.
+
+    The threads of a ThreadPoolExecutor are joined when the interpreter ends, so a primary that nobody stopped would
+    keep its process alive for ever.
+    """
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Start `fn` and return its future."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - it is handed to whoever asks the future
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="walkit-publisher", daemon=True).start()
+        return future
 
 
 def refuse_tls(tls: object) -> None:

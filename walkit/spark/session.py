@@ -32,6 +32,9 @@ from walkit.spark.java import JavaHome, find_java
 from walkit.spark.source import WalkitDataSource
 from walkit.spark.workers import make_importable, package_parent
 
+PUSHDOWN_SWITCH = "spark.sql.python.filterPushdown.enabled"
+"""Spark's switch for filters of Python data sources, off by default; see option `pushFilters` of the source."""
+
 _starting = threading.Lock()
 
 
@@ -114,8 +117,7 @@ def session_settings(master: str, app_name: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        # Off by default, and then every read of a log reads all of it.
-        "spark.sql.python.filterPushdown.enabled": "true",
+        PUSHDOWN_SWITCH: "true",
     }
     if master.startswith("local"):
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"

@@ -6,7 +6,7 @@ A million records of 300,000 keys take 0.3 s here, and 1.5 s through `KeyedTable
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -114,19 +114,19 @@ def _wanted(view: LogView, newest: int, at_lsn: int | None) -> int:
 def _base(view: LogView, wanted: int) -> int:
     """Return the LSN of the snapshot to begin with; 0 for the log's beginning.
 
-    The manifest's `exact_from_lsn` says from where on no record has been dropped, by trimming or compaction. So the
-    state after any record from the one before it on can be told, given what came before: by a log that was never
-    trimmed (compaction keeps the newest record of each key), or by a snapshot that reaches the low watermark. A
-    snapshot at the very LSN needs no history.
+    A snapshot at the very LSN needs no history. From any other base on the log has to be there, and the state has to be
+    one that the log still tells: from the manifest's `exact_from_lsn` on, which trimming and compaction move.
     """
-    exact_from, low = view.manifest.exact_from_lsn, view.first_lsn - 1
-    exact = wanted >= exact_from - 1
-    if exact and low == 0:
+    manifest, oldest = view.manifest, view.first_lsn
+    exact = wanted >= manifest.exact_from_lsn
+    if exact and oldest == 1:
         return 0
     refused: list[SnapshotError | FormatVersionError] = []
-    for lsn in _candidates(view, wanted, low if exact else wanted):
+    for lsn in reversed(snapshot_lsns(view.storage)):
+        if lsn != wanted and not (exact and oldest - 1 <= lsn < wanted):
+            continue
         try:
-            info = verify_snapshot(view.storage, lsn, identity=identity_at(view.manifest, lsn))
+            info = verify_snapshot(view.storage, lsn, identity=identity_at(manifest, lsn))
         except (SnapshotError, FormatVersionError) as error:
             refused.append(error)
             continue
@@ -134,9 +134,4 @@ def _base(view: LogView, wanted: int) -> int:
             return lsn
     if refused:
         raise refused[0]
-    raise HistoryTrimmedError(1, low + 1) if exact else HistoryTrimmedError(wanted, exact_from)
-
-
-def _candidates(view: LogView, wanted: int, oldest: int) -> Iterator[int]:
-    """Yield the LSNs of the snapshots from `oldest` to `wanted`, newest first."""
-    return (lsn for lsn in reversed(snapshot_lsns(view.storage)) if oldest <= lsn <= wanted)
+    raise HistoryTrimmedError(1, oldest) if exact else HistoryTrimmedError(wanted, manifest.exact_from_lsn)

@@ -1,0 +1,82 @@
+"""`walkit serve` and `walkit follow` as processes of their own, beside a writer in a third one."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import walkit
+from tests.replication.test_kill import ROOT, Process, until
+from walkit.replication import Replica
+from walkit.replication.__main__ import main
+
+
+def test_serve_and_follow_say_what_they_do_and_end_on_a_signal(tmp_path: Path) -> None:
+    """Serve a log that this process writes, follow it elsewhere, interrupt both: exit 0, and the folder is a log."""
+    with walkit.open(tmp_path / "p") as log:
+        log.append(b"v", key=b"k")
+        server = Process("-m", "walkit.replication", "serve", str(tmp_path / "p"), "127.0.0.1:0")
+        address = server.first.split()[-1]
+        assert server.first == f"serving {tmp_path / 'p'} at {address}\n"
+        follower = Process("-m", "walkit.replication", "follow", address, str(tmp_path / "r"))
+        until((tmp_path / "r" / "manifest").exists, "the first contact")
+        log.append(b"w", key=b"k")
+        until(lambda: walkit.open(tmp_path / "r", mode="r").durable_lsn == 2, "the second record")
+        assert (follower.end(signal.SIGINT), server.end()) == (0, 0)
+    with Replica(tmp_path / "r", address) as replica:
+        assert replica.store[b"k"] == b"w"
+
+
+def test_follow_ends_with_3_where_the_logs_differ(tmp_path: Path) -> None:
+    """Follow another log into a replica's folder: exit 3, and the error names the first LSN that differs."""
+    for name in ("one", "other"):
+        with walkit.open(tmp_path / name) as log:
+            log.append(name.encode())
+    with (
+        walkit.replication.Primary(tmp_path / "one") as primary,
+        Replica(tmp_path / "r", primary.address) as replica,
+    ):
+        replica.wait_for(1, 30)
+    with walkit.replication.Primary(tmp_path / "other") as primary:
+        command = [sys.executable, "-m", "walkit.replication", "follow", primary.address, str(tmp_path / "r")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3
+    assert "The first difference is LSN 1; nothing was merged" in done.stderr
+
+
+def test_arguments_are_refused_in_words(tmp_path: Path) -> None:
+    """A folder without a log, and an address that is none: typed errors, nothing is made."""
+    with pytest.raises(walkit.LogNotFoundError):
+        main(["serve", str(tmp_path / "none"), "127.0.0.1:0"])
+    with pytest.raises(walkit.OptionsError):
+        main(["follow", "nowhere", str(tmp_path / "r")])
+    assert list(tmp_path.iterdir()) == []
+
+
+FORGETFUL = """
+import sys
+import walkit
+from walkit.replication import Primary, Replica
+
+log = walkit.open(sys.argv[1] + "/p")
+log.append(b"x")
+primary = Primary(log).start()
+replica = Replica(sys.argv[1] + "/r", primary.address).start()
+replica.wait_for(1, 30)
+"""
+
+
+def test_a_process_that_forgets_to_stop_ends_all_the_same(tmp_path: Path) -> None:
+    """End a script with a primary and a replica at work: the process ends, and both folders open again."""
+    subprocess.run([sys.executable, "-c", FORGETFUL, str(tmp_path)], check=True, timeout=60, cwd=ROOT)
+    with (
+        walkit.open(tmp_path / "p") as log,
+        walkit.replication.Primary(log) as primary,
+        Replica(tmp_path / "r", primary.address) as replica,
+    ):
+        replica.wait_for(log.append(b"y").last_lsn, 30)
+        assert [r.value for r in replica.log.read()] == [b"x", b"y"]

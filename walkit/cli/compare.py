@@ -1,0 +1,160 @@
+"""`walkit diff`: two states compared, and an exit code that says whether they are equal."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import Any, BinaryIO, NamedTuple
+
+import pyarrow as pa
+
+from walkit.cli.arguments import PlaceAt
+from walkit.cli.dump import as_text
+from walkit.cli.output import bar, publish, saved, say, table
+from walkit.errors import CorruptionError, OptionsError
+from walkit.log.logreader import LogReader
+from walkit.log.opening import storage_at
+from walkit.state.diff import DiffCounts, diff
+
+ROWS_SHOWN_MAX = 20
+CELL_MAX = 40
+CSV_COLUMNS = (
+    *("key", "key_encoding", "change", "left_value", "left_encoding", "right_value", "right_encoding"),
+    *("left_lsn", "right_lsn"),
+)
+DIFFERENT, FAILED = 1, 3
+
+
+class _Side(NamedTuple):
+    reader: LogReader
+    lsn: int
+
+    def __str__(self) -> str:
+        return f"{self.reader.location} at LSN {self.lsn:,}"
+
+    def plain(self) -> dict[str, Any]:
+        return {"log": self.reader.location, "lsn": self.lsn}
+
+
+def compare(args: argparse.Namespace) -> int:
+    """Print how two states differ, and save the rows where asked. Returns 0 for equal states, 1 for different ones.
+
+    A log that is damaged cannot be compared: 3, so that 1 has one meaning.
+    """
+    try:
+        with ExitStack() as stack:
+            left, right = (_side(stack, place) for place in (args.left, args.right))
+            with bar(f"diff {args.left.path} {args.right.path}", " records") as progress:
+                found = diff((left.reader, left.lsn), (right.reader, right.lsn), progress)
+    except CorruptionError as error:
+        say(f"walkit {args.command}: {error}")
+        return FAILED
+    counts = DiffCounts.of(found)
+    form = _form_of(args.out)
+    if form is not None:
+        with saved(args.out) as sink:
+            form(sink, found)
+        say(f"{counts.total:,} rows saved as {args.out}")
+
+    def lines() -> Iterator[str]:
+        yield from (f"left   {left}", f"right  {right}", counts.text())
+        if not counts.equal:
+            yield from _rows(found, counts.total)
+
+    def plain() -> dict[str, Any]:
+        sides = {"left": left.plain(), "right": right.plain()}
+        return sides | counts.to_dict() | {"rows": [_plain_row(row) for row in found.to_pylist()]}
+
+    publish(lines, plain, as_json=args.json, out=args.out if form is None else None)
+    return 0 if counts.equal else DIFFERENT
+
+
+def _side(stack: ExitStack, place: PlaceAt) -> _Side:
+    reader = stack.enter_context(LogReader(storage_at(place.path)))
+    newest = reader.durable_lsn
+    if place.lsn is not None and place.lsn > newest:
+        raise OptionsError(
+            f"{place.path}@{place.lsn}: the log ends at LSN {newest:,}",
+            option="lsn",
+            wanted=place.lsn,
+            stored=newest,
+        )
+    return _Side(reader, newest if place.lsn is None else place.lsn)
+
+
+def _form_of(out: str | None) -> Callable[[BinaryIO, pa.Table], None] | None:
+    """Return how the rows are saved by the name of the file; None where the report is what is saved."""
+    if out is None:
+        return None
+    return next((form for suffix, form in FORMS.items() if out.endswith(suffix)), None)
+
+
+def _write_csv(sink: BinaryIO, found: pa.Table) -> None:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for batch in found.to_batches(max_chunksize=4096):
+        for row in batch.to_pylist():
+            key, left, right = (_two_cells(row[name]) for name in ("key", "left_value", "right_value"))
+            lsns = ("" if lsn is None else lsn for lsn in (row["left_lsn"], row["right_lsn"]))
+            writer.writerow((*key, row["change"], *left, *right, *lsns))
+        sink.write(buffer.getvalue().encode())
+        buffer.seek(0)
+        buffer.truncate()
+    sink.write(buffer.getvalue().encode())
+
+
+def _two_cells(data: bytes | None) -> tuple[str, str]:
+    return ("", "") if data is None else as_text(data)
+
+
+def _write_parquet(sink: BinaryIO, found: pa.Table) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(found, sink, compression="zstd")
+
+
+FORMS: dict[str, Callable[[BinaryIO, pa.Table], None]] = {".csv": _write_csv, ".parquet": _write_parquet}
+
+
+def _plain_row(row: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, bytes):
+            text, encoding = as_text(value)
+            plain[name if encoding == "text" else f"{name}_base64"] = text
+        else:
+            plain[name] = value
+    return plain
+
+
+def _rows(found: pa.Table, total: int) -> Iterable[str]:
+    shown = found.slice(0, ROWS_SHOWN_MAX).to_pylist()
+    cells = [
+        (
+            row["change"],
+            _cell(row["key"], None),
+            _cell(row["left_value"], row["left_lsn"]),
+            _cell(row["right_value"], row["right_lsn"]),
+            "" if row["left_lsn"] is None else f"{row['left_lsn']:,}",
+            "" if row["right_lsn"] is None else f"{row['right_lsn']:,}",
+        )
+        for row in shown
+    ]
+    headers = ("change", "key", "left value", "right value", "left LSN", "right LSN")
+    yield from ("", *table(headers, cells, right=(4, 5)))
+    if total > len(shown):
+        yield f"... and {total - len(shown):,} more (--json lists all, --out FILE.csv or FILE.parquet saves all)"
+
+
+def _cell(data: bytes | None, lsn: int | None) -> str:
+    """Return bytes as a person may read them: text where it can be printed, else hexadecimal; cut where long."""
+    if data is None:
+        return "" if lsn is None else "(no value)"
+    text, encoding = as_text(data)
+    if encoding != "text" or not text.isprintable():
+        text = f"0x{data[: CELL_MAX // 2].hex()}"
+    return text if len(text) <= CELL_MAX and len(data) <= CELL_MAX else f"{text[: CELL_MAX - 1]}…"
