@@ -15,6 +15,7 @@ from walkit.format import layout
 from walkit.format.checksum import crc32c, crc32c_of
 from walkit.format.durable import DurableMark
 from walkit.format.frame import FrameFault, FrameHeader
+from walkit.state import snapshot_file
 
 CODEC_SECTIONS = (1, 2, 3, 4, 5, 6, 7, 11, 12, 13)
 """Sections whose rules are the codec's to keep; those of the others are tested where they are kept."""
@@ -55,6 +56,7 @@ def sizes_of(code: struct.Struct) -> list[int]:
         ("frame header", layout.FRAME_HEADER, []),
         ("durable slot", layout.DURABLE_SLOT, []),
         ("manifest header", layout.MANIFEST_HEADER, []),
+        ("snapshot header", snapshot_file.HEADER, [4068, 4]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
