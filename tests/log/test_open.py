@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,19 @@ def everything(folder: Path) -> dict[str, bytes | None]:
     return {
         str(p.relative_to(folder)): None if p.is_dir() else p.read_bytes() for p in sorted(folder.rglob("*"))
     }
+
+
+def listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that takes the path of every folder that is listed from now on."""
+    listed: list[str] = []
+    scandir = os.scandir
+
+    def noted(path: str) -> Any:
+        listed.append(str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", noted)
+    return listed
 
 
 def test_modes(tmp_path: Path) -> None:
@@ -113,6 +128,40 @@ def test_a_folder_of_other_things_is_not_a_log(tmp_path: Path, name: str) -> Non
         with pytest.raises(NotALogError, match="Nothing was changed"):
             walkit.open(folder, mode=mode)
     assert everything(tmp_path) == before
+
+
+def test_a_tree_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open the root of a tree in every mode, and with every tool: refused; no folder below the first is listed."""
+    (tmp_path / "tree" / "sub" / "deep").mkdir(parents=True)
+    (tmp_path / "tree" / "sub" / "deep" / "file").write_bytes(b"mine")
+    before = everything(tmp_path)
+    listed = listings(monkeypatch)
+    attempts: list[Callable[[Path], object]] = [walkit.scan, walkit.verify]
+    attempts += [partial(walkit.open, mode=mode) for mode in ("a", "x", "r")]
+    for attempt in attempts:
+        with pytest.raises(NotALogError, match="sub/"):
+            attempt(tmp_path / "tree")
+    monkeypatch.undo()
+    assert set(listed) == {str(tmp_path / "tree")} and everything(tmp_path) == before
+    (tmp_path / "tree" / "sub").rename(tmp_path / "tree" / "lost+found")
+    with pytest.raises(NotALogError, match=r"lost\+found"):
+        walkit.open(tmp_path / "tree")
+
+
+def test_a_log_above_a_tree_is_opened_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a tree beside the segments of a log: no opening, reading, scan or verification lists what is in it."""
+    with walkit.open(tmp_path) as log:
+        log.append(b"1")
+    (tmp_path / "tree" / "deep").mkdir(parents=True)
+    (tmp_path / "tree" / f"{9:020d}.segment").write_bytes(b"not of the log")
+    listed = listings(monkeypatch)
+    with walkit.open(tmp_path) as log:
+        assert values(log.read()) == values(walkit.open(tmp_path, mode="r").read()) == [b"1"]
+    assert walkit.scan(tmp_path).ok
+    notes = walkit.verify(tmp_path).notes
+    monkeypatch.undo()
+    assert any("tree/" in note for note in notes)
+    assert set(listed) == {str(tmp_path), str(tmp_path / "lost+found")}
 
 
 def test_a_folder_with_a_foreign_manifest_is_not_a_log(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+import walkit
 from walkit.errors import CorruptionError, FormatVersionError, SnapshotError
 from walkit.format.checksum import crc32c
 from walkit.format.frame import FrameFault, FrameHeader, FrameIdentity
@@ -300,6 +301,23 @@ def test_a_machine_that_breaks_its_contract_is_refused(batches: list[Batch], tex
     with pytest.raises(ValueError, match=text):
         write_snapshot(storage, image, identity=IDENTITY, make_durable=lambda lsn: None)
     assert storage.names() == []
+
+
+def test_verify_knows_the_files_of_the_state_by_their_names() -> None:
+    """Verify a log with snapshots, and what a power cut left of two works: each is told as what it is, nothing else."""
+    storage = MemoryStorage()
+    with walkit.Store.open(storage=storage) as store:
+        for key in (b"a", b"b"):
+            store.put(key, b"v")
+            store.snapshot()
+    for left in ("snapshot.new", "compaction.new"):
+        storage.open(left, "create").write(0, [b"half"])
+    notes = walkit.verify(storage).notes
+    assert "snapshots of the state stand beside the log, at LSN 1, 2; they were not read" in notes
+    assert [n.partition(" ")[0] for n in notes if "cut short" in n] == ["compaction.new", "snapshot.new"]
+    assert not [n for n in notes if "not the log's" in n]
+    storage.open("snapshot-2", "create")
+    assert "1 files are not the log's: snapshot-2" in walkit.verify(storage).notes
 
 
 def test_names() -> None:

@@ -21,15 +21,13 @@ from walkit.compaction.selection import KeyMap, Selection
 from walkit.errors import GapError, LogClosedError, OptionsError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.names import COMPACTION_NEW_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.log.engine import LogEngine
 from walkit.log.holds import live_holds
 from walkit.log.reader import LogView, Span
 from walkit.log.report import PhaseClock
 from walkit.log.segments import segment_order
-
-NEW_NAME = "compaction.new"
-"""The file that becomes a segment by being renamed. One that a crash left is removed by the next compaction."""
 
 Group = tuple[SegmentRecord, ...]
 
@@ -108,7 +106,7 @@ class Compactor:
         """Remove what a compaction that failed has left, once no manifest on stable storage can name it."""
         storage = self._engine.storage
         try:
-            storage.remove(NEW_NAME)
+            storage.remove(COMPACTION_NEW_NAME)
         except StorageError as error:
             if error.errno != errno.ENOENT:
                 raise
@@ -203,7 +201,7 @@ class Compactor:
         storage, view = engine.storage, _part(work.view, group)
         number = engine.store.take_number()
         headers = [_header_of(view, record) for record in group]
-        file = storage.open(NEW_NAME, "create")
+        file = storage.open(COMPACTION_NEW_NAME, "create")
         done = False
         try:
             record = rewrite(
@@ -221,10 +219,10 @@ class Compactor:
             file.close()
             if not done:
                 with suppress(StorageError):
-                    storage.remove(NEW_NAME)
+                    storage.remove(COMPACTION_NEW_NAME)
         if record is not None:
             try:
-                storage.replace(NEW_NAME, record.name)
+                storage.replace(COMPACTION_NEW_NAME, record.name)
                 storage.sync_directory()
             except StorageError:
                 self._needless.append(record.name)

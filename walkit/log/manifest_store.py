@@ -35,8 +35,11 @@ def load_manifest(storage: Storage) -> Manifest:
                 expected="a manifest",
                 found=f"{len(segments)} segments",
             )
-        if any(n not in OWN_NAMES for n in names):
-            raise NotALogError(storage.location, f"it holds other files ({names[0]}) and no manifest")
+        others = [n for n in names if n not in OWN_NAMES]
+        if others == [f"{LOST_FOLDER}/"]:
+            others = storage.names(LOST_FOLDER)  # an empty one is made with some file systems
+        if others:
+            raise NotALogError(storage.location, f"it holds other files ({others[0]}) and no manifest")
         raise LogNotFoundError(storage.location)
     file = storage.open(MANIFEST_NAME, "read")
     try:

@@ -122,9 +122,7 @@ def scan_log(
     """Return the facts. Raises SegmentMissingError and CorruptionError only for what the manifest vouches for."""
     findings = LogFindings(manifest=manifest, mark=mark)
     named = {s.name for s in manifest.segments}
-    findings.strays = [
-        n for n in storage.names() if n.endswith(".segment") and "/" not in n and n not in named
-    ]
+    findings.strays = [n for n in storage.names() if n.endswith(".segment") and n not in named]
     _refuse_an_older_manifest(storage, findings)
     total = sum(s.size_bytes for s in manifest.sealed) if deep else 0
     done = 0

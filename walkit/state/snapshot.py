@@ -15,14 +15,13 @@ import pyarrow as pa
 from walkit.errors import CorruptionError, FormatVersionError, SnapshotError, StorageError, WalkitError
 from walkit.format.frame import FrameIdentity
 from walkit.format.manifest import Manifest
+from walkit.format.names import SNAPSHOT_NEW_NAME, lsn_of_name, snapshot_name
 from walkit.record import Batch
 from walkit.state.machine import StateImage, StateMachine
 from walkit.state.snapshot_file import (
     SnapshotInfo,
-    lsn_of_name,
     read_frames,
     read_header,
-    snapshot_name,
     write_frames,
 )
 from walkit.storage.base import Storage, StorageFile
@@ -40,7 +39,7 @@ __all__ = [
     "write_snapshot",
 ]
 
-NEW_NAME = "snapshot.new"
+NEW_NAME = SNAPSHOT_NEW_NAME
 """The file that becomes a snapshot by being renamed. One that a crash left is removed by the next snapshot."""
 
 STAGES: dict[str, str] = {

@@ -41,6 +41,7 @@ from walkit.format.body import Columns, to_arrow
 from walkit.format.checksum import crc32c
 from walkit.format.frame import FrameIdentity, decode_frame, prepare_body, seal_frame
 from walkit.format.layout import ALIGNMENT_BUFFERED, FORMAT_VERSION, FRAME_HEADER_BYTES, HAS_VALUE
+from walkit.format.names import snapshot_name
 from walkit.format.segment import SegmentHeader, refuse_newer
 from walkit.log.report import report_html
 from walkit.log.walk import FrameWalk
@@ -55,21 +56,6 @@ FRAME_GOAL_BYTES: Final = 1 << 20
 """Keys and values that a frame takes before the next one is begun; one larger record has a frame of its own."""
 
 _CRC_OFFSET = HEADER_BYTES - 4
-_PREFIX = "snapshot-"
-_DIGITS = 20
-
-
-def snapshot_name(lsn: int) -> str:
-    """Return the file name of the snapshot at this LSN: twenty digits, so that names sort as numbers."""
-    return f"{_PREFIX}{lsn:0{_DIGITS}d}"
-
-
-def lsn_of_name(name: str) -> int | None:
-    """Return the LSN in a snapshot's file name; None for any other name."""
-    digits = name.removeprefix(_PREFIX)
-    if digits == name or len(digits) != _DIGITS or not (digits.isascii() and digits.isdigit()):
-        return None
-    return int(digits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -116,8 +116,12 @@ class Storage(Protocol):
     def create(self) -> None:
         """Make the folder, durably, where it is missing (its parent folders too)."""
 
-    def names(self) -> list[str]:
-        """Return the names of all files, sorted, those in sub-folders included. [] where the folder is missing."""
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names of what stands in one folder ("" is the storage itself), sorted; [] where it is missing.
+
+        Files by the name that `open` takes, sub-folders by theirs and a "/" behind it. What is in sub-folders is not
+        looked at: a path that is no log may have a whole disk below it.
+        """
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
         """Open a file: "read", "write" (it must be there), or "create" (it must not: errno EEXIST)."""

@@ -215,9 +215,9 @@ class FaultyStorage:
         """Make the folder."""
         self.perform(Operation(name="create_folder"), self.inner.create)
 
-    def names(self) -> list[str]:
-        """Return the names of all files."""
-        return self.inner.names()
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names of what stands in one folder."""
+        return self.inner.names(folder)
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
         """Open a file; its operations pass through the faults of this storage."""

@@ -256,10 +256,16 @@ class FileStorage:
                 _make_folder(folder)
                 _sync_folder(os.path.dirname(folder))
 
-    def names(self) -> list[str]:
-        """Return the names of all files in the folder and below, sorted; locks and cells are files too."""
-        with Translated("list", "", self._root):
-            return sorted(_file_names(self._root, ""))
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names of what stands in one folder, sorted; locks and cells are files too."""
+        path = self._path(folder) if folder else self._root
+        prefix = f"{folder}/" if folder else ""
+        with Translated("list", folder, self._root):
+            try:
+                with os.scandir(path) as entries:
+                    return sorted(prefix + e.name + "/" * e.is_dir(follow_symlinks=False) for e in entries)
+            except FileNotFoundError:
+                return []
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
         """Open a file; "create" makes missing sub-folders, but never the storage's own folder."""
@@ -356,18 +362,3 @@ def _sync_folder(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _file_names(folder: str, prefix: str) -> list[str]:
-    names: list[str] = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                name = prefix + entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    names += _file_names(entry.path, name + "/")
-                else:
-                    names.append(name)
-    except FileNotFoundError:
-        pass  # the folder is missing, or was removed while it was read
-    return names

@@ -51,6 +51,13 @@ class Names:
         self._folders: set[str] = set()
         self.created = False
 
+    def of(self, folder: str) -> list[str]:
+        """Return what stands in one folder, sorted: files, and its sub-folders with a "/" behind their names."""
+        if folder in self.current:
+            raise storage_error("list", folder, self.location, errno.ENOTDIR)
+        files = [name for name in self.current if parent_folder(name) == folder]
+        return sorted(files + [f"{sub}/" for sub in self._folders if parent_folder(sub) == folder])
+
     def get(self, name: str) -> Inode:
         """Return the file of this name, or raise with the errno that a file system has for it."""
         inode = self.current.get(name)

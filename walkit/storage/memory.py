@@ -56,10 +56,11 @@ class MemoryStorage:
         """Make the folder, durably."""
         self._names.created = True
 
-    def names(self) -> list[str]:
-        """Return the names of all files, sorted; locks and cells are files too."""
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names of what stands in one folder, sorted; locks and cells are files too."""
+        checked_folder(folder, self._location)
         with self._guard:
-            return sorted(self._names.current)
+            return self._names.of(folder)
 
     def open(self, name: str, mode: OpenMode) -> MemoryFile:
         """Open a file."""

@@ -15,6 +15,14 @@ from walkit.storage import Storage, StorageFile
 from walkit.storage.base import OpenMode
 
 
+def all_files(storage: Storage, folder: str = "") -> list[str]:
+    """Return the names of all files in a folder and below, sorted."""
+    files: list[str] = []
+    for name in storage.names(folder):
+        files += all_files(storage, name[:-1]) if name.endswith("/") else [name]
+    return sorted(files)
+
+
 class StorageHooks:
     """Override `make_storage`, `reopen`, `raw_read` and `raw_write`; the rest as the backend is.
 

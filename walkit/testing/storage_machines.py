@@ -23,6 +23,7 @@ from walkit.errors import StorageError
 from walkit.storage import LockHolder, MemoryStorage, Storage, StorageFile
 from walkit.storage.border import parent_folder
 from walkit.storage.pages import Keep
+from walkit.testing.storage_hooks import all_files
 
 NAMES = ("a", "b", "c", "sub/a", "sub/b", "x/y/a")
 FOLDERS = ("", "sub", "x/y")
@@ -163,13 +164,14 @@ class StorageComparison(RuleBasedStateMachine):
     def same_names_and_sizes(self) -> None:
         """Both list the same names, and open files are of the same size."""
         if hasattr(self, "both"):
-            self.compare(lambda side: self.both[side].names())
+            for folder in FOLDERS:
+                self.compare(partial(_names_of, self.both, folder))
             for files in self.files.values():
                 self.compare(partial(_size, files))
 
     def teardown(self) -> None:
         """Compare every file whole, and close all."""
-        for name in self.both[0].names() if hasattr(self, "both") else []:
+        for name in all_files(self.both[0]) if hasattr(self, "both") else []:
             self.compare(partial(_whole_of, self.both, name))
         for files in getattr(self, "files", {}).values():
             for file in files:
@@ -320,7 +322,7 @@ class CrashPromises(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.current))
     def sync_directory(self, folder: str) -> None:
         """Promise the names of one folder as they are; that a file has moved away, the other folder's sync promises."""
-        if folder and not any(name.startswith(f"{folder}/") for name in self.storage.names()):
+        if folder and not any(name.startswith(f"{folder}/") for name in all_files(self.storage)):
             return
         self.storage.sync_directory(folder)
         for name in NAMES:
@@ -334,7 +336,7 @@ class CrashPromises(RuleBasedStateMachine):
         image = self.storage.crash(keep=keep, seed=seed, torn=torn)
         self._check(image)
         if keep == "all":
-            assert image.names() == sorted(self.current)
+            assert all_files(image) == sorted(self.current)
             for name, file in self.current.items():
                 assert whole(image, name) == file.content, name
 
@@ -346,7 +348,7 @@ class CrashPromises(RuleBasedStateMachine):
         self.storage = image
         self.current = {}
         self.possible, self.moved_to = {name: [None] for name in NAMES}, {}
-        for name in image.names():
+        for name in all_files(image):
             self.current[name] = ModelFile(bytearray(whole(image, name)))
             self.current[name].sync()
             self.possible[name] = [self.current[name]]
@@ -360,12 +362,12 @@ class CrashPromises(RuleBasedStateMachine):
     def reads_see_everything(self) -> None:
         """Without a crash, what was written is what is read, synced or not."""
         if hasattr(self, "current"):
-            assert self.storage.names() == sorted(self.current)
+            assert all_files(self.storage) == sorted(self.current)
             for name, file in self.current.items():
                 assert whole(self.storage, name) == file.content, name
 
     def _check(self, image: MemoryStorage) -> None:
-        present = set(image.names())
+        present = set(all_files(image))
         assert present <= set(NAMES)
         for name in NAMES:
             data = whole(image, name) if name in present else None
@@ -376,6 +378,10 @@ class CrashPromises(RuleBasedStateMachine):
 
 def _size(files: tuple[StorageFile, StorageFile], side: int) -> int:
     return files[side].size()
+
+
+def _names_of(both: tuple[Storage, Storage], folder: str, side: int) -> list[str]:
+    return both[side].names(folder)
 
 
 def _whole_of(both: tuple[Storage, Storage], name: str, side: int) -> bytes:

@@ -43,16 +43,23 @@ class NameTests(StorageHooks):
         assert other.exists()
         assert self.raw_read(storage, "file") == b"kept"
 
-    def test_names_are_sorted_and_complete(self, tmp_path: Path) -> None:
-        """Files of sub-folders, locks and cells are all listed, in order, by every opening."""
+    def test_names_are_sorted_and_of_one_folder(self, tmp_path: Path) -> None:
+        """Files, locks, cells and sub-folders are listed in order by every opening; what is below them is not."""
         storage = self.created(tmp_path)
         for name in ("b", "a", "lost+found/2.tail", "lost+found/1.tail", "x/y/z", "a0"):
             storage.open(name, "create").close()
         lock = storage.lock("lock")
         cell = storage.cell("cell", 8, writable=True)
-        expected = ["a", "a0", "b", "cell", "lock", "lost+found/1.tail", "lost+found/2.tail", "x/y/z"]
-        assert storage.names() == expected
-        assert self.reopen(storage).names() == expected
+        expected = {
+            "": ["a", "a0", "b", "cell", "lock", "lost+found/", "x/"],
+            "lost+found": ["lost+found/1.tail", "lost+found/2.tail"],
+            "x": ["x/y/"],
+            "x/y": ["x/y/z"],
+            "nowhere": [],
+            "nowhere/below": [],
+        }
+        for folder, names in expected.items():
+            assert storage.names(folder) == self.reopen(storage).names(folder) == names, folder
         assert cell is not None
         cell.close()
         assert not hasattr(lock, "same_process")
@@ -75,7 +82,7 @@ class NameTests(StorageHooks):
             with Refused(code) as caught:
                 storage.open(name, mode)
             assert caught.error.name == name, (mode, name)
-        assert storage.names() == ["folder/file"]
+        assert storage.names("folder") == ["folder/file"]
 
     def test_names_cannot_leave_the_storage(self, tmp_path: Path) -> None:
         """Absolute names, dots, empty parts and zero bytes are EINVAL in every method that takes a name."""
@@ -92,7 +99,7 @@ class NameTests(StorageHooks):
                 (partial(storage.cell, writable=True), (bad, 8)),
             ]
             if bad:
-                calls.append((storage.sync_directory, (bad,)))
+                calls += [(storage.sync_directory, (bad,)), (storage.names, (bad,))]
             for call, arguments in calls:
                 with Refused(errno.EINVAL):
                     call(*arguments)
@@ -114,7 +121,7 @@ class NameTests(StorageHooks):
         """A file moves into a folder that is made for it, and back; a missing source is ENOENT and moves nothing."""
         storage, _ = self.with_file(tmp_path, b"data")
         storage.replace("file", "lost+found/file")
-        assert storage.names() == ["lost+found/file"]
+        assert (storage.names(), storage.names("lost+found")) == (["lost+found/"], ["lost+found/file"])
         storage.replace("lost+found/file", "file")
         storage.replace("file", "file")
         assert self.raw_read(storage, "file") == b"data"

@@ -53,7 +53,7 @@ class LockTests(StorageHooks):
         assert not storage.is_locked("one")
         assert storage.is_locked("folder/two")
         second.release()
-        assert storage.names() == ["folder/two", "one"]
+        assert (storage.names(), storage.names("folder")) == (["folder/", "one"], ["folder/two"])
 
     def test_asking_makes_no_file(self, tmp_path: Path) -> None:
         """A lock that nobody ever took is not held, and the question leaves nothing behind."""

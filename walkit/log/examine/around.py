@@ -8,6 +8,7 @@ from itertools import pairwise
 from walkit.errors import CorruptionError, StorageError, WalkitError
 from walkit.format.layout import DURABLE_CELL_BYTES, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.names import UNFINISHED_NAMES, lsn_of_name
 from walkit.format.segment import SegmentHeader
 from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
 from walkit.log.examine.verdicts import RangeVerdict, Verdict
@@ -121,7 +122,7 @@ def look_at_strays(ledger: Ledger) -> None:
     """Tell of segment files that the manifest does not name. One that promises more than the log holds is a problem."""
     storage = ledger.storage
     named = {s.name for s in ledger.manifest.segments}
-    strays = [n for n in storage.names() if n.endswith(".segment") and "/" not in n and n not in named]
+    strays = [n for n in storage.names() if n.endswith(".segment") and n not in named]
     if strays and ledger.live:
         named = {s.name for s in load_manifest(storage).segments}  # a writer makes a file before it names it
         strays = [n for n in strays if n not in named]
@@ -204,12 +205,22 @@ def _add_stray(
 
 
 def tell_other_files(ledger: Ledger) -> None:
-    """Note what else is in the folder: what earlier openings set aside, and files that are not the log's."""
-    names = [n for n in ledger.storage.names() if n not in OWN_NAMES and not n.endswith(".segment")]
-    kept = [n for n in names if n.startswith(LOST_FOLDER + "/")]
-    names = [n for n in names if n not in kept and not n.endswith(".segment.index")]
+    """Note what else is in the folder: what earlier openings set aside, snapshots, and files that are nobody's here."""
+    own = (*OWN_NAMES, f"{LOST_FOLDER}/")
+    names = [
+        n for n in ledger.storage.names() if n not in own and not n.endswith((".segment", ".segment.index"))
+    ]
+    kept = ledger.storage.names(LOST_FOLDER)
     if kept:
         ledger.notes.append(f"{len(kept):,} files in {LOST_FOLDER} hold what earlier openings set aside")
+    states = [lsn for n in names if (lsn := lsn_of_name(n)) is not None]
+    if states:
+        at = ", ".join(f"{lsn:,}" for lsn in states)
+        ledger.notes.append(f"snapshots of the state stand beside the log, at LSN {at}; they were not read")
+    unfinished = [n for n in names if n in UNFINISHED_NAMES]
+    if not ledger.live:
+        ledger.notes += [f"{n} is left of work that was cut short; it is never read" for n in unfinished]
+    names = [n for n in names if lsn_of_name(n) is None and n not in unfinished]
     if names:
         shown = ", ".join(names[:NAMES_SHOWN_MAX]) + (", ..." if len(names) > NAMES_SHOWN_MAX else "")
         ledger.notes.append(f"{len(names):,} files are not the log's: {shown}")
