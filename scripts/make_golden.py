@@ -11,7 +11,7 @@ import argparse
 import json
 import struct
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -109,6 +109,11 @@ class SegmentMaker:
         self.chain = chain
         self.frames, self.records = self.frames + 1, self.records + len(rows)
         return frame
+
+    def finish(self) -> None:
+        """Say in the header of a compacted segment how its frames end."""
+        self.header = replace(self.header, own_end_chain=self.chain)
+        self.parts[0] = self.header.encode()
 
     def sealed(self) -> SegmentRecord:
         """Return what the manifest says of the segment once it is sealed."""
@@ -239,6 +244,7 @@ def single_segments() -> dict[str, SegmentMaker]:
     compacted.add(UNIFORM, 0, offsets=[0, 2, 7], span=9)
     compacted.add([], 0, offsets=[], span=1000)
     compacted.add(ONE, 0, offsets=[4], span=5)
+    compacted.finish()
     packed = SegmentMaker(header(5, 1))
     packed.add(COMPRESSIBLE, 0, codec="zstd")
     return {"direct.segment": direct, "compacted.segment": compacted, "zstd.segment": packed}

@@ -15,10 +15,14 @@ from tests.compaction.histories import HISTORIES, SMALL, History, full_of_change
 from tests.stores import memory_store
 from walkit.errors import GapError, HistoryTrimmedError, LogClosedError, StorageError
 from walkit.format.body import joined_flags
+from walkit.format.checksum import crc32c
 from walkit.format.frame import decode_frame
-from walkit.format.layout import SegmentFlag
+from walkit.format.layout import FRAME_HEADER, SegmentFlag
+from walkit.format.manifest import SegmentRecord
+from walkit.format.segment import SegmentHeader
 from walkit.log.manifest_store import load_manifest
 from walkit.log.ranges import plan_ranges, read_range
+from walkit.log.walk import FrameWalk
 from walkit.record import Kind
 from walkit.state.snapshot import snapshot_lsns
 from walkit.state.table import KeyedTable
@@ -263,6 +267,41 @@ def test_damage_in_a_compacted_segment_is_noticed() -> None:
             list(walkit.open(storage=image, mode="r").read())
         with pytest.raises(walkit.CorruptionError):
             walkit.open(storage=image, options=walkit.LogOptions(recovery="absolute"))
+
+
+def with_another_last_frame(storage: MemoryStorage, record: SegmentRecord) -> MemoryStorage:
+    """A copy in which the last frame of a segment is another one: intact, in its place, and behind the same frame."""
+    image = storage.process_kill()
+    file = image.open(record.name, "write")
+    header = SegmentHeader.decode(file.read(0, 4096), record.name)
+    assert header is not None
+    walk = FrameWalk(file, header, position=record.start_position, end_position=record.end_position)
+    *_, (last, _) = walk
+    other = last._replace(sealed_us=last.sealed_us ^ 1)
+    block = FRAME_HEADER.pack(*other)[:-4]
+    file.write(header.offset_of(last.position), [block + crc32c(block).to_bytes(4, "little")])
+    return image
+
+
+@pytest.mark.parametrize("kind", ["compacted", "as written"])
+def test_another_last_frame_is_noticed(kind: str) -> None:
+    """F-6.6: put an intact frame in the place of a sealed segment's last one: every reader and tool refuses it."""
+    storage, _, _ = compacted()
+    sealed = load_manifest(storage).sealed
+    record = sealed[0] if kind == "compacted" else sealed[-1]
+    assert bool(record.flags & SegmentFlag.COMPACTED) == (kind == "compacted")
+    image = with_another_last_frame(storage, record)
+    report = walkit.verify(image)
+    assert [p.segment for p in report.problems] == [record.name]
+    reader = walkit.open(storage=image, mode="r")
+    for first in (1, record.last_lsn):
+        with pytest.raises(walkit.CorruptionError, match="finished with"):
+            list(reader.read(first))
+    with pytest.raises(walkit.CorruptionError):
+        walkit.open(storage=image, options=walkit.LogOptions(recovery="absolute"))
+    ranges = [r for r in plan_ranges(storage, parts=50) if r.segment == record.number]
+    with pytest.raises(walkit.CorruptionError, match="finished with"):
+        list(read_range(image, ranges[-1]))
 
 
 OPERATIONS = (

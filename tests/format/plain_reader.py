@@ -86,8 +86,8 @@ class Reader:
 def read_segment_header(data: bytes) -> dict[str, Any]:
     header: dict[str, Any] = numbers_of("segment header", data)
     assert crc(data[:4092]) == header["header_crc"] and data[:8] == b"WALKITSG"
-    end = 120 + header["extension_bytes"]
-    header["extension"] = data[120:end]
+    end = 124 + header["extension_bytes"]
+    header["extension"] = data[124:end]
     assert not any(data[end:4092])
     return header
 
@@ -151,6 +151,8 @@ def read_segment(data: bytes) -> tuple[dict[str, Any], list[dict[str, int]], lis
         records += found
         at, position = at + head["footprint"], position + head["footprint"]
         lsn, chain = lsn + head["span"], head["header_crc"]
+    if header["flags"] & 2 and header["own_end_chain"]:
+        assert chain == header["own_end_chain"]
     return header, heads, records
 
 

@@ -52,7 +52,7 @@ def sizes_of(code: struct.Struct) -> list[int]:
 @pytest.mark.parametrize(
     ("table", "code", "behind"),
     [
-        ("segment header", layout.SEGMENT_HEADER, [3972, 4]),
+        ("segment header", layout.SEGMENT_HEADER, [3968, 4]),
         ("frame header", layout.FRAME_HEADER, []),
         ("durable slot", layout.DURABLE_SLOT, []),
         ("manifest header", layout.MANIFEST_HEADER, []),

@@ -33,6 +33,7 @@ PLAIN = SegmentHeader(
     created_us=1_700_000_000_000_000,
     window_bytes=5,
     end_chain=6,
+    own_end_chain=7,
     flags=SegmentFlag.COMPACTED,
     optional_features=1 << 30,
     extension=b"more",
@@ -77,6 +78,7 @@ def headers(draw: st.DrawFn) -> SegmentHeader:
         created_us=draw(U64),
         window_bytes=draw(U64),
         end_chain=draw(U32),
+        own_end_chain=draw(U32),
         flags=SegmentFlag(draw(st.integers(0, 7))),
         optional_features=draw(U32),
         extension=draw(st.binary(max_size=EXTENSION_BYTES_MAX)),
@@ -192,7 +194,7 @@ def test_extensions_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="extension"):
         replace(PLAIN, extension=bytes(EXTENSION_BYTES_MAX + 1)).encode()
     for size in (EXTENSION_BYTES_MAX + 1, 0xFFFFFFFF):
-        block = PLAIN.encode()[:116] + size.to_bytes(4, "little") + PLAIN.encode()[120:]
+        block = PLAIN.encode()[:120] + size.to_bytes(4, "little") + PLAIN.encode()[124:]
         with pytest.raises(CorruptionError, match="extension"):
             SegmentHeader.decode(resealed(block), PLAIN.name)
 

@@ -26,8 +26,9 @@ from walkit.errors import FormatVersionError
 from walkit.format.body import to_arrow
 from walkit.format.frame import FrameFault, FrameHeader, decode_frame
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.manifest import SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
-from walkit.log.walk import FrameWalk
+from walkit.log.walk import FrameWalk, last_chain_of
 from walkit.storage.base import StorageFile
 
 START, FIRST_LSN, CHAIN = 640, 100, 0xC4A1
@@ -202,6 +203,27 @@ def test_the_chain_within_a_compacted_segment_is_its_own() -> None:
     )
     other = forged(second, chain=chain ^ 1)
     assert walked(segment_file(first + other, compacted), compacted).fault is FrameFault.CHAIN
+
+
+def test_the_last_frame_is_the_one_that_the_segment_was_finished_with() -> None:
+    """F-6.6: another intact frame in the place of the last one is LAST; the manifest tells it, or the header."""
+    first = frame_of(ONE, position=START, first_lsn=FIRST_LSN, chain=CHAIN)
+    chain = FrameHeader.parse(first).header_crc
+    place: dict[str, Any] = {"position": START + len(first), "first_lsn": FIRST_LSN + 1, "chain": chain}
+    second, other = frame_of(ONE, **place), frame_of([ONE[0]._replace(value=b"older")], **place)
+    assert len(second) == len(other)
+    last, end = FrameHeader.parse(second).header_crc, START + len(first + second)
+    for frames, fault, count in ((first + second, None, 2), (first + other, FrameFault.LAST, 1)):
+        found = walked(segment_file(frames), last_chain=last)
+        assert (found.fault, found.frames) == (fault, count)
+        assert walked(segment_file(frames + bytes(128)), last_chain=last).fault is FrameFault.END
+    sealed = SegmentRecord(number=1, state=SegmentState.SEALED, end_position=end, end_chain=last)
+    compacted = replace(SEGMENT, flags=SegmentFlag.COMPACTED, end_chain=last, own_end_chain=99)
+    assert last_chain_of(sealed, SEGMENT, end) == last
+    assert last_chain_of(sealed, SEGMENT, end - 64) is None
+    assert last_chain_of(replace(sealed, state=SegmentState.PREPARED), SEGMENT, end) is None
+    assert last_chain_of(sealed, compacted, end) == 99
+    assert last_chain_of(sealed, replace(compacted, own_end_chain=0), end) is None
 
 
 def test_a_gap_before_a_segment() -> None:

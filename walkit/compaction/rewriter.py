@@ -188,7 +188,7 @@ def rewrite(
         end_chain=last.end_chain,
         created_us=created_us,
     )
-    _write_headers(file, header, gathered)
+    header = _write_headers(file, header, gathered)
     file.sync()
     record = SegmentRecord(
         number=number,
@@ -209,7 +209,8 @@ def rewrite(
     return record
 
 
-def _write_headers(file: StorageFile, header: SegmentHeader, gathered: FrameGatherer) -> None:
+def _write_headers(file: StorageFile, header: SegmentHeader, gathered: FrameGatherer) -> SegmentHeader:
+    """Write the headers of all frames, then that of the segment, which says how they end; returns it."""
     identity = FrameIdentity(header.log_id, header.epoch, header.epoch_id)
     chain = header.chain
     for frame in gathered.placed:
@@ -226,7 +227,9 @@ def _write_headers(file: StorageFile, header: SegmentHeader, gathered: FrameGath
             span=None if frame.span == frame.body.count else frame.span,
         )
         file.write(frame.offset, buffers[:1])
+    header = replace(header, own_end_chain=chain)
     file.write(0, [header.encode()])
+    return header
 
 
 def _read_back(file: StorageFile, header: SegmentHeader, record: SegmentRecord) -> None:
@@ -238,6 +241,7 @@ def _read_back(file: StorageFile, header: SegmentHeader, record: SegmentRecord) 
         end_position=record.end_position,
         next_lsn=record.first_lsn,
         chain=record.start_chain,
+        last_chain=header.own_end_chain,
     )
     for _ in walk:
         pass

@@ -53,6 +53,7 @@ class FrameFault(Enum):
     EPOCH = "the frame is of another epoch"
     POSITION = "the frame says it belongs elsewhere"
     CHAIN = "the frame does not follow the one before it"
+    LAST = "the frame is not the one that the segment was finished with"
     LSN = "the frame's first LSN does not follow the one before it"
     BODY = "the body's checksum is wrong"
     PADDING = "the padding is not zero"

@@ -26,9 +26,9 @@ POSITION_MAX: Final = (1 << 63) - 1
 """Both fit a signed 64-bit integer, which is what Arrow, pread and every other language count with."""
 
 SEGMENT_HEADER_BYTES: Final = 4096
-SEGMENT_HEADER: Final = struct.Struct("<8sHHIIIQQQQQQQIIQQQII")
+SEGMENT_HEADER: Final = struct.Struct("<8sHHIIIQQQQQQQIIQQQIII")
 SEGMENT_HEADER_CRC: Final = struct.Struct("<I")
-SEGMENT_EXTENSION_OFFSET: Final = 120
+SEGMENT_EXTENSION_OFFSET: Final = 124
 
 FRAME_HEADER: Final = struct.Struct("<IBBHQQQQQIIIIIIQQII")
 FRAME_HEADER_BYTES: Final = 96

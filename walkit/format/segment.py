@@ -41,7 +41,8 @@ class SegmentHeader:
 
     `previous_end` is where the frames before this segment ended: the only legal gap in positions is
     [previous_end, start_position). `chain` is the header checksum of the last frame before, `first_lsn` the LSN that
-    the first frame must have.
+    the first frame must have. Of a compacted segment, `end_chain` is what the frames it was made of ended with, and
+    `own_end_chain` what its own end with.
     """
 
     log_id: int
@@ -57,6 +58,7 @@ class SegmentHeader:
     created_us: int
     window_bytes: int = 0
     end_chain: int = 0
+    own_end_chain: int = 0
     flags: SegmentFlag = _NO_FLAGS
     critical_features: int = 0
     optional_features: int = 0
@@ -96,6 +98,7 @@ class SegmentHeader:
             self.window_bytes,
             self.created_us,
             self.end_chain,
+            self.own_end_chain,
             len(self.extension),
         )
         block = (head + self.extension).ljust(_CRC_OFFSET, b"\0")
@@ -121,7 +124,7 @@ class SegmentHeader:
         if found != expected:
             raise _damaged(name, "has a wrong checksum", f"{expected:#010x}", f"{found:#010x}")
         refuse_newer(f"segment {name}", version, header_bytes, SEGMENT_HEADER_BYTES, critical)
-        flags, extension_bytes = rest[8], rest[13]
+        flags, extension_bytes = rest[8], rest[14]
         if flags & ~SEGMENT_FLAGS_KNOWN:
             raise FormatVersionError(f"segment {name}", found=f"with flags {flags:#x}", supported="flags 0x7")
         if extension_bytes > EXTENSION_BYTES_MAX:
@@ -142,6 +145,7 @@ class SegmentHeader:
             window_bytes=rest[10],
             created_us=rest[11],
             end_chain=rest[12],
+            own_end_chain=rest[13],
             alignment=alignment,
             critical_features=critical,
             optional_features=optional,

@@ -15,7 +15,7 @@ from walkit.log.logreader import view_of
 from walkit.log.manifest_store import load_manifest
 from walkit.log.opening import Place, storage_at
 from walkit.log.reader import LogView, Span, frames_to_batches
-from walkit.log.walk import FrameWalk
+from walkit.log.walk import FrameWalk, last_chain_of
 from walkit.storage.base import StorageFile
 
 RANGE_BYTES = 8 << 20
@@ -100,14 +100,17 @@ def read_range(
         segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
         view.check(record, segment)
         assert segment is not None
-        walk = _walk_from(file, segment, frames, first)
+        last_chain = last_chain_of(record, segment, frames.end_position)
+        walk = _walk_from(file, segment, frames, first, last_chain)
         yield from frames_to_batches(_up_to(walk, last_lsn), first, last_lsn)
         view.refuse(walk, view.spans[0])
     finally:
         file.close()
 
 
-def _walk_from(file: StorageFile, segment: SegmentHeader, frames: FrameRange, first_lsn: int) -> FrameWalk:
+def _walk_from(
+    file: StorageFile, segment: SegmentHeader, frames: FrameRange, first_lsn: int, last_chain: int | None
+) -> FrameWalk:
     """Return the walk that begins with the frame of `first_lsn`; over the whole range where that is not reached."""
 
     def walk(position: int, next_lsn: int, chain: int | None, body: bool) -> FrameWalk:
@@ -118,6 +121,7 @@ def _walk_from(file: StorageFile, segment: SegmentHeader, frames: FrameRange, fi
             end_position=frames.end_position,
             next_lsn=next_lsn,
             chain=chain,
+            last_chain=last_chain,
             body=body,
         )
 

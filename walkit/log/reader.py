@@ -15,7 +15,7 @@ from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.log.manifest_store import load_manifest
 from walkit.log.scan import check_identity, open_segment
-from walkit.log.walk import FrameWalk
+from walkit.log.walk import FrameWalk, last_chain_of
 from walkit.record import Batch, Record
 from walkit.storage.base import Storage, StorageFile
 
@@ -81,6 +81,7 @@ class LogView:
             self.check(span.record, segment)
             assert segment is not None
             start, lsn, chain = segment.start_position, segment.first_lsn, segment.chain
+            last_chain = last_chain_of(span.record, segment, span.end_position)
             if first_lsn > lsn:
                 hop = FrameWalk(
                     file,
@@ -89,6 +90,7 @@ class LogView:
                     end_position=span.end_position,
                     next_lsn=lsn,
                     chain=chain,
+                    last_chain=last_chain,
                     body=False,
                 )
                 for header, _ in hop:
@@ -105,6 +107,7 @@ class LogView:
                 end_position=span.end_position,
                 next_lsn=lsn,
                 chain=chain,
+                last_chain=last_chain,
                 body=body,
             )
             yield from walk

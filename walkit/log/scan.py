@@ -28,7 +28,7 @@ from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
 from walkit.log.leftover import leftover_of
 from walkit.log.manifest_store import DURABLE_NAME
-from walkit.log.walk import FrameWalk
+from walkit.log.walk import FrameWalk, last_chain_of
 from walkit.storage.base import Storage, StorageFile
 
 Progress = Callable[[int, int], None]
@@ -264,6 +264,7 @@ def _verify_sealed(file: StorageFile, finding: SegmentFinding) -> None:
         end_position=record.end_position,
         next_lsn=record.first_lsn,
         chain=record.start_chain,
+        last_chain=last_chain_of(record, finding.header, record.end_position),
     )
     for _ in walk:
         pass

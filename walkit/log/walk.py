@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from walkit.errors import StorageError
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header
 from walkit.format.layout import FRAME_HEADER_BYTES, SegmentFlag
+from walkit.format.manifest import SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
 from walkit.storage.base import StorageFile
 
@@ -21,7 +22,8 @@ class FrameWalk:
     """Iterates (header, frame bytes) of one segment, from `position` up to `end_position`.
 
     `first_lsn` and `chain` are what the first frame must follow; None takes them from the first frame (a reader that
-    begins in the middle of a segment). `body` off leaves bodies unread for hopping over frames by their headers.
+    begins in the middle of a segment). `last_chain` is the header checksum of the frame that ends at `end_position`,
+    where that is known (see `last_chain_of`). `body` off leaves bodies unread for hopping over frames by their headers.
 
     After the iteration `position`, `next_lsn` and `chain` say what the next frame would have to follow, `fault` why the
     walk ended before `end_position` (None where it reached it) and `at_fault` what the damaged header said, if it could
@@ -37,6 +39,7 @@ class FrameWalk:
         end_position: int,
         next_lsn: int | None = None,
         chain: int | None = None,
+        last_chain: int | None = None,
         body: bool = True,
     ) -> None:
         self.file = file
@@ -45,6 +48,7 @@ class FrameWalk:
         self.end_position = end_position
         self.next_lsn = next_lsn
         self.chain = chain
+        self.last_chain = last_chain
         self.body = body
         self.fault: FrameFault | None = None
         self.at_fault: FrameHeader | None = None
@@ -120,4 +124,19 @@ class FrameWalk:
             return FrameFault.LSN
         if self.chain is not None and header.chain != self.chain:
             return FrameFault.CHAIN
+        if self.last_chain not in (None, header.header_crc) and header.end_position == self.end_position:
+            return FrameFault.LAST
         return None
+
+
+def last_chain_of(record: SegmentRecord, segment: SegmentHeader, end_position: int) -> int | None:
+    """Return the header checksum that the frame which ends at `end_position` must have; None where nothing tells.
+
+    A chain vouches for all frames but the last. That of a sealed segment is in the manifest; that of a compacted one,
+    whose end in the manifest is the end of what it was made of, in its own header (FORMAT.md F-6.6).
+    """
+    if record.state is not SegmentState.SEALED or end_position != record.end_position:
+        return None
+    if segment.flags & SegmentFlag.COMPACTED:
+        return segment.own_end_chain or None
+    return record.end_chain

@@ -26,7 +26,7 @@ from walkit.log.reader import LogView, Span
 from walkit.log.run import FrameLimits, FrameRun
 from walkit.log.scan import read_mark
 from walkit.log.wal import WriteAheadLog
-from walkit.log.walk import FrameWalk
+from walkit.log.walk import FrameWalk, last_chain_of
 from walkit.replication.judge import Standing
 from walkit.replication.messages import Hello
 from walkit.storage.base import Storage, StorageFile
@@ -333,6 +333,7 @@ class FrameReader:
             end_position=min(span.end_position, position),
             next_lsn=after.last_lsn + 1,
             chain=after.chain,
+            last_chain=last_chain_of(record, segment, min(span.end_position, position)),
         )
         self._iterator = iter(self._walk)
         return True

@@ -25,6 +25,8 @@ class FrameSpan:
     header: SegmentHeader
     end_position: int
     bodies: bool
+    last_chain: int | None = None
+    """Header checksum of the frame that ends at `end_position`, where the segment's own header tells it."""
 
     def survey(
         self, file: StorageFile, *, decode: bool = False, seen: FrameSeen | None = None
@@ -37,6 +39,7 @@ class FrameSpan:
             end_position=self.end_position,
             next_lsn=self.header.first_lsn,
             chain=self.header.chain,
+            last_chain=self.last_chain,
             bodies=self.bodies,
             decode=decode,
             seen=seen,

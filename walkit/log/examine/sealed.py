@@ -11,6 +11,7 @@ from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
 from walkit.log.examine.verdicts import Verdict
 from walkit.log.manifest_store import load_manifest
 from walkit.log.scan import check_identity, open_segment
+from walkit.log.walk import last_chain_of
 from walkit.storage.base import StorageFile
 
 
@@ -48,7 +49,10 @@ def _examine_file(ledger: Ledger, file: StorageFile, record: SegmentRecord, size
         return
     file_end = header.start_position + size - SEGMENT_HEADER_BYTES
     stop = min(record.end_position, file_end)
-    span = FrameSpan(name=record.name, header=header, end_position=stop, bodies=ledger.bodies)
+    own_chain = last_chain_of(record, header, stop) if header.flags & SegmentFlag.COMPACTED else None
+    span = FrameSpan(
+        name=record.name, header=header, end_position=stop, bodies=ledger.bodies, last_chain=own_chain
+    )
     end = LogEnd(last_lsn=record.first_lsn - 1, position=record.start_position, chain=header.chain)
     frames = records = 0
     damaged = False
@@ -111,6 +115,7 @@ def _stand_in(ledger: Ledger, record: SegmentRecord) -> SegmentHeader:
         previous_end=record.start_position,
         first_lsn=record.first_lsn,
         chain=record.start_chain,
+        end_chain=record.end_chain,
         alignment=ALIGNMENT_BUFFERED,
         frame_bytes_max=FRAME_BYTES_MAX_MAX,
         created_us=record.created_us,

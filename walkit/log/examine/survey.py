@@ -24,7 +24,7 @@ FrameSeen = Callable[[FrameHeader, bool], None]
 """Called with every frame whose header can be trusted, and whether the frame is intact."""
 
 _OTHERS = (FrameFault.FOREIGN, FrameFault.EPOCH)
-_MISPLACED = (FrameFault.CHAIN, FrameFault.LSN)
+_MISPLACED = (FrameFault.CHAIN, FrameFault.LSN, FrameFault.LAST)
 _BROKEN = (FrameFault.BODY, FrameFault.PADDING)
 
 
@@ -67,8 +67,9 @@ class _Next:
 class SegmentSurvey:
     """Iterates the stretches of one segment over positions [start_position, end_position).
 
-    `next_lsn` and `chain` are what its first frame must follow. `bodies` off reads frame headers only; `decode` also
-    takes every body apart. `promised_position` afterwards is the furthest promise of any intact frame.
+    `next_lsn` and `chain` are what its first frame must follow, `last_chain` is the header checksum of its last one.
+    `bodies` off reads frame headers only; `decode` also takes every body apart. `promised_position` afterwards is the
+    furthest promise of any intact frame.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class SegmentSurvey:
         end_position: int,
         next_lsn: int | None,
         chain: int | None,
+        last_chain: int | None = None,
         bodies: bool = True,
         decode: bool = False,
         seen: FrameSeen | None = None,
@@ -93,6 +95,7 @@ class SegmentSurvey:
         self.seen = seen
         self.promised_position = 0
         self._next = _Next(next_lsn, chain)
+        self._last_chain = last_chain
 
     def __iter__(self) -> Iterator[Stretch]:
         """Yield the stretches in order, without a gap between them."""
@@ -114,6 +117,7 @@ class SegmentSurvey:
             end_position=self.end_position,
             next_lsn=self._next.lsn,
             chain=self._next.chain,
+            last_chain=self._last_chain,
             body=self.bodies,
         )
         walked = _Walked(walk)
