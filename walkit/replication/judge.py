@@ -31,6 +31,8 @@ class Standing:
     """What ends at the position where the subscriber's log ends; None where no frame ends there."""
     visible_lsn: int
     """The last LSN that the source can see, durable or not."""
+    gone: bool = False
+    """What ended at the position of the subscriber's end was trimmed or compacted: no evidence for or against."""
 
 
 def judge(
@@ -81,7 +83,7 @@ def _judge_lineage(hello: Hello, standing: Standing) -> Refusal | None:
 
 def _judge_end(hello: Hello, standing: Standing) -> Refusal | None:
     end = hello.end
-    if end.position < standing.oldest_position:
+    if standing.gone or end.position < standing.oldest_position:
         return Refusal(
             reason="gap",
             message=f"record {end.last_lsn + 1:,} is gone from the source; its oldest is {standing.oldest_lsn:,}",

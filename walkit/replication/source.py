@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from walkit.errors import CorruptionError, GapError, OptionsError
-from walkit.format.frame import FrameHeader, FrameIdentity
+from walkit.format.frame import FrameFault, FrameHeader, FrameIdentity
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
@@ -158,9 +158,15 @@ def source_of(what: WriteAheadLog | Store | LogReader | Place) -> Source:
 def standing_of(source: Source, hello: Hello) -> Standing:
     """Return what the source has, as far as it matters to this hello."""
     lsn, position = source.durable()
+    # The histories are compared first: what is trimmed or compacted meanwhile is gone from what can be sent, too, and
+    # then the answer is a gap.
+    wide, visible_lsn = source.widest_view()
+    try:
+        there, gone = end_at(wide, hello.end), False
+    except GapError:
+        there, gone = None, True
     served = sendable(source.view())
     manifest = source.manifest()
-    wide, visible_lsn = source.widest_view()
     low = served[0] if served else None
     return Standing(
         log_id=manifest.log_id,
@@ -171,7 +177,8 @@ def standing_of(source: Source, hello: Hello) -> Standing:
         durable_position=position,
         oldest_lsn=max(lsn + 1 if low is None else low.record.first_lsn, manifest.low_watermark + 1),
         oldest_position=position if low is None else low.record.start_position,
-        there=end_at(wide, hello.end),
+        there=there,
+        gone=gone,
         visible_lsn=max(visible_lsn, lsn),
     )
 
@@ -186,7 +193,11 @@ def sendable(view: LogView) -> tuple[Span, ...]:
 
 
 def end_at(view: LogView, end: LogEnd) -> LogEnd | None:
-    """Return what ends at the position of `end` in this view; None where no frame ends there, or it is gone."""
+    """Return what ends at the position of `end` in this view; None where no frame ends there.
+
+    GapError where the frames that stood there are gone, so that nothing can be said: they were trimmed, or compacted,
+    and the frames of a compacted segment end wherever they happen to. CorruptionError where a frame before is damaged.
+    """
     if not end.position:
         return LogEnd()
     there = view.manifest.end
@@ -196,29 +207,42 @@ def end_at(view: LogView, end: LogEnd) -> LogEnd | None:
         record = span.record
         if record.end_position == end.position:
             return LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
-        if not record.start_position <= end.position <= span.end_position:
-            continue
-        file, segment = _opened(view, span)
-        try:
-            if segment.start_position == end.position:
-                return LogEnd(last_lsn=segment.first_lsn - 1, position=end.position, chain=segment.chain)
-            walk = FrameWalk(
-                file,
-                segment,
-                position=segment.start_position,
-                end_position=min(end.position, span.end_position),
-                next_lsn=segment.first_lsn,
-                chain=segment.chain,
-                body=False,
-            )
-            for _ in walk:
-                pass
-            if walk.fault is None and walk.position == end.position:
-                return LogEnd(
-                    last_lsn=(walk.next_lsn or 1) - 1, position=walk.position, chain=walk.chain or 0
-                )
-        finally:
-            file.close()
+        if end.position <= span.end_position:
+            if record.flags & SegmentFlag.COMPACTED:
+                raise GapError(end.last_lsn + 1, view.complete_from_lsn)
+            return _end_within(view, span, end)
+    if end.position < there.position:
+        raise GapError(end.last_lsn + 1, view.complete_from_lsn)
+    return None
+
+
+def _end_within(view: LogView, span: Span, end: LogEnd) -> LogEnd | None:
+    """Return what ends at the position of `end`, which is at most that of the span's end; see `end_at`."""
+    file, segment = _opened(view, span)
+    try:
+        if end.position in (segment.previous_end, segment.start_position):
+            return LogEnd(last_lsn=segment.first_lsn - 1, position=end.position, chain=segment.chain)
+        if end.position < segment.start_position:
+            if span is view.spans[0] and end.position < segment.previous_end:
+                raise GapError(end.last_lsn + 1, view.complete_from_lsn)
+            return None
+        walk = FrameWalk(
+            file,
+            segment,
+            position=segment.start_position,
+            end_position=min(end.position, span.end_position),
+            next_lsn=segment.first_lsn,
+            chain=segment.chain,
+            body=False,
+        )
+        for _ in walk:
+            pass
+    finally:
+        file.close()
+    if walk.fault is None:
+        return LogEnd(last_lsn=(walk.next_lsn or 1) - 1, position=walk.position, chain=walk.chain or 0)
+    if walk.fault is not FrameFault.SHORT:
+        _refuse(walk, segment)
     return None
 
 
@@ -232,6 +256,21 @@ def _opened(view: LogView, span: Span) -> tuple[StorageFile, SegmentHeader]:
         file.close()
         raise
     return file, header
+
+
+def _refuse(walk: FrameWalk, segment: SegmentHeader) -> NoReturn:
+    """Raise what a walk ended with before it came to the end of what is durable."""
+    if walk.error is not None:
+        raise walk.error
+    fault = walk.fault
+    assert fault is not None
+    raise CorruptionError(
+        f"segment {segment.name} of the source is damaged at position {walk.position:,}: {fault.value}",
+        segment=segment.name,
+        position=walk.position,
+        found=fault.name,
+        first_lost_lsn=walk.next_lsn,
+    )
 
 
 class FrameReader:
@@ -275,7 +314,7 @@ class FrameReader:
             size += header.footprint
         if not headers:
             if walk.fault is not None:
-                self._refuse(walk, segment)
+                _refuse(walk, segment)
             return None
         return FrameRun(
             identity=FrameIdentity(segment.log_id, segment.epoch, segment.epoch_id),
@@ -337,19 +376,6 @@ class FrameReader:
         )
         self._iterator = iter(self._walk)
         return True
-
-    def _refuse(self, walk: FrameWalk, segment: SegmentHeader) -> None:
-        if walk.error is not None:
-            raise walk.error
-        fault = walk.fault
-        assert fault is not None
-        raise CorruptionError(
-            f"segment {segment.name} of the source is damaged at position {walk.position:,}: {fault.value}",
-            segment=segment.name,
-            position=walk.position,
-            found=fault.name,
-            first_lost_lsn=walk.next_lsn,
-        )
 
     def close(self) -> None:
         """Let go of the segment that is open."""

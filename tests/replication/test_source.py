@@ -1,0 +1,170 @@
+"""Where a replica's end stands in a source that trims and compacts: divergence is told only where frames show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import walkit
+from tests.compaction.histories import full_of_changes
+from tests.log.imports import frames_of
+from tests.stores import memory_store
+from walkit.errors import CorruptionError
+from walkit.format.layout import SegmentFlag
+from walkit.format.manifest import LogEnd, Manifest
+from walkit.log.manifest_store import load_manifest
+from walkit.log.reader import LogView
+from walkit.replication.judge import judge
+from walkit.replication.messages import Hello, Refusal
+from walkit.replication.source import StoredSource, standing_of
+from walkit.storage import MemoryStorage
+
+
+@pytest.fixture(scope="module")
+def primary() -> MemoryStorage:
+    """A closed store of two epochs and many segments."""
+    storage = MemoryStorage()
+    full_of_changes(storage)
+    return storage
+
+
+def hellos(primary: MemoryStorage) -> list[Hello]:
+    """What a replica of this log says, for every frame that may be its last one."""
+    manifest = load_manifest(primary)
+    return [
+        Hello(
+            name="replica",
+            log_id=manifest.log_id,
+            lineage=tuple(e for e in manifest.lineage if e.number <= header.epoch),
+            end=LogEnd(last_lsn=header.last_lsn, position=header.end_position, chain=header.header_crc),
+        )
+        for _, header, _ in frames_of(primary)
+    ]
+
+
+def answers(source: StoredSource, said: list[Hello]) -> list[Refusal | None]:
+    """How the source answers each."""
+    return [judge(hello, standing_of(source, hello)) for hello in said]
+
+
+def compact(storage: MemoryStorage) -> None:
+    """Compact what stands there."""
+    with memory_store(storage) as store:
+        assert store.compact().segments_rewritten > 0
+
+
+def checkpoint(storage: MemoryStorage) -> None:
+    """Trim what a snapshot covers: all of it."""
+    with memory_store(storage) as store:
+        store.checkpoint()
+
+
+def trim(storage: MemoryStorage) -> None:
+    """Trim the first half."""
+    with walkit.open(storage=storage) as log:
+        log.trim(log.acked_lsn // 2)
+
+
+def test_ends_within_a_compacted_segment_are_gaps(primary: MemoryStorage) -> None:
+    """Ask for every frame's end after a compaction, or a trim: what can be sent on from is welcome, the rest a gap."""
+    said = hellos(primary)
+    assert set(answers(StoredSource(primary.process_kill()), said)) == {None}
+    for change in (compact, trim, checkpoint):
+        image = primary.process_kill()
+        change(image)
+        manifest = load_manifest(image)
+        begins = sendable_from(manifest)
+        found = answers(StoredSource(image), said)
+        gaps = [answer is not None for answer in found]
+        assert gaps == [hello.end.position < begins for hello in said]
+        assert {answer.reason for answer in found if answer is not None} == {"gap"}
+
+
+def sendable_from(manifest: Manifest) -> int:
+    """The position from which on frames are as they were written."""
+    compacted = [s.end_position for s in manifest.sealed if s.flags & SegmentFlag.COMPACTED]
+    starts = [s.start_position for s in manifest.sealed] or [manifest.end.position]
+    return max([starts[0], *compacted])
+
+
+class Disturbed(StoredSource):
+    """A source whose log changes between the looks at it that one answer takes."""
+
+    def __init__(
+        self, storage: MemoryStorage, after_looks: int, disturb: Callable[[MemoryStorage], None]
+    ) -> None:
+        super().__init__(storage)
+        self.place, self.looks, self.disturb = storage, after_looks, disturb
+
+    def _looked(self) -> None:
+        self.looks -= 1
+        if not self.looks:
+            self.disturb(self.place)
+
+    def view(self) -> LogView:
+        """See Source."""
+        view = super().view()
+        self._looked()
+        return view
+
+    def widest_view(self) -> tuple[LogView, int]:
+        """See Source."""
+        view = super().widest_view()
+        self._looked()
+        return view
+
+    def manifest(self) -> Manifest:
+        """See Source."""
+        manifest = super().manifest()
+        self._looked()
+        return manifest
+
+
+@pytest.mark.parametrize("change", [compact, trim, checkpoint])
+@pytest.mark.parametrize("looks", [1, 2, 3])
+def test_a_change_between_two_looks_is_no_divergence(
+    primary: MemoryStorage, looks: int, change: Callable[[MemoryStorage], None]
+) -> None:
+    """Compact or trim between any two looks of an answer: welcome or a gap, for an end in every segment."""
+    said = hellos(primary)
+    ends = {s.end_position for s in load_manifest(primary).sealed}
+    beside = [i for i, hello in enumerate(said) if hello.end.position in ends]
+    chosen = sorted({max(i + by, 0) for i in beside for by in (-3, 0)})
+    reasons = set()
+    for hello in (said[i] for i in chosen):
+        answer = judge(hello, standing_of(Disturbed(primary.process_kill(), looks, change), hello))
+        reasons.add(answer and answer.reason)
+    assert reasons <= {None, "gap"}
+
+
+def test_another_frame_in_the_place_is_still_divergence(primary: MemoryStorage) -> None:
+    """Change the chain, the LSN or the position of an end that can be held against frames: divergence, as before."""
+    image = primary.process_kill()
+    compact(image)
+    begins = sendable_from(load_manifest(image))
+    within = [h for h in hellos(primary) if h.end.position > begins]
+    assert len(within) > 2
+    for hello in within[:2]:
+        end = hello.end
+        others = (
+            LogEnd(last_lsn=end.last_lsn, position=end.position, chain=end.chain ^ 1),
+            LogEnd(last_lsn=end.last_lsn + 1, position=end.position, chain=end.chain),
+            LogEnd(last_lsn=end.last_lsn, position=end.position - 64, chain=end.chain),
+        )
+        for other in others:
+            said = Hello(name="replica", log_id=hello.log_id, lineage=hello.lineage, end=other)
+            (answer,) = answers(StoredSource(image), [said])
+            assert answer is not None and answer.reason == "divergence"
+
+
+def test_damage_of_the_source_is_no_divergence_of_the_replica(primary: MemoryStorage) -> None:
+    """Flip a byte of a frame before the replica's end: the source is named as corrupt, the replica is not accused."""
+    image = primary.process_kill()
+    record = load_manifest(image).sealed[1]
+    file = image.open(record.name, "write")
+    file.write(4096 + 20, [bytes([file.read(4096 + 20, 1)[0] ^ 1])])
+    hello = next(h for h in hellos(primary) if record.start_position < h.end.position < record.end_position)
+    with pytest.raises(CorruptionError, match="of the source is damaged"):
+        standing_of(StoredSource(image), hello)
+    assert not walkit.verify(image).ok
