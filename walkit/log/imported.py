@@ -156,8 +156,9 @@ class ImportedSegments(SegmentSet):
     def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
         """Name a prepared segment in the manifest, and with it the epochs that the log has come to."""
         record = SegmentRecord(number=number, state=SegmentState.PREPARED, epoch=self.identity.epoch)
+        following = max(manifest.next_segment, number + 1)
         return manifest.next(
-            segments=(*manifest.segments, record), next_segment=number + 1, lineage=self.lineage
+            segments=(*manifest.segments, record), next_segment=following, lineage=self.lineage
         )
 
 

@@ -76,9 +76,12 @@ def move_watermark(engine: LogEngine, up_to_lsn: int, checkpoint_lsn: int = 0) -
         if checkpoint or engine.state_lsn is not None:
             limits.append(max(checkpoint, engine.state_lsn or 0))
         low = max(min(limits), manifest.low_watermark)
-        if (low, checkpoint, holds) == (manifest.low_watermark, manifest.checkpoint_lsn, manifest.holds):
+        dropped[:] = [
+            s for s in manifest.sealed if s.last_lsn <= low
+        ]  # also one that was sealed since the last trim
+        same = (low, checkpoint, holds) == (manifest.low_watermark, manifest.checkpoint_lsn, manifest.holds)
+        if same and not dropped:
             return manifest
-        dropped[:] = [s for s in manifest.sealed if s.last_lsn <= low]
         return manifest.next(
             segments=tuple(s for s in manifest.segments if s not in dropped),
             low_watermark=low,

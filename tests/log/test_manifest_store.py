@@ -1,0 +1,94 @@
+"""The manifest of an open log: numbers that are given once, whoever asks."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from tests.stores import memory_store, run_threads
+from walkit.errors import StorageError
+from walkit.format.layout import SegmentFlag
+from walkit.format.manifest import Manifest
+from walkit.format.segment import segment_name
+from walkit.log.manifest_store import ManifestStore, load_manifest
+from walkit.storage import FaultyStorage, MemoryStorage
+
+
+def test_a_number_is_given_once() -> None:
+    """Take numbers in threads, with manifests in between that name some of them: no number twice, none given before."""
+    storage = MemoryStorage()
+    storage.create()
+    store = ManifestStore(storage, Manifest(log_id=1, next_segment=7))
+    taken: list[list[int]] = [[] for _ in range(4)]
+
+    def take(thread: int) -> None:
+        for i in range(100):
+            number = store.take_number()
+            taken[thread].append(number)
+            if i % 10 == thread:
+                store.update(lambda m, n=number: m.next(next_segment=max(m.next_segment, n + 1)))  # type: ignore[misc]
+
+    run_threads(4, take)
+    assert sorted(n for numbers in taken for n in numbers) == list(range(7, 407))
+    assert store.take_number() == 407 >= load_manifest(storage).next_segment
+
+
+def test_a_number_is_not_given_again_after_a_failure() -> None:
+    """Fail the manifest that would name a number: the next one is another, as the file may be there all the same."""
+    storage = MemoryStorage()
+    storage.create()
+    faulty = FaultyStorage(storage)
+    store = ManifestStore(faulty, Manifest(log_id=1))
+    first = store.take_number()
+    faulty.fail("replace", landed=True)
+    with contextlib.suppress(StorageError):
+        store.update(lambda m: m.next(next_segment=first + 1))
+    assert store.current.next_segment == first
+    assert store.take_number() == first + 1
+
+
+def test_rotation_and_compaction_never_share_a_number() -> None:
+    """Write and compact at the same time: every segment that was ever made has a number of its own."""
+    storage = MemoryStorage()
+    made: list[int] = []
+
+    with memory_store(storage) as store:
+        inner = store._engine.store.take_number
+
+        def noted() -> int:
+            made.append(inner())
+            return made[-1]
+
+        store._engine.store.take_number = noted  # type: ignore[method-assign]
+
+        def work(thread: int) -> None:
+            for i in range(150 if thread else 12):
+                if thread:
+                    store.put(b"%d" % (i % 3), b"%d" % i * 2000)
+                else:
+                    store.compact()
+
+        run_threads(3, work)
+        store.compact()
+        flags = {s.flags for s in store._engine.store.current.sealed}
+    assert SegmentFlag.COMPACTED in flags and len(made) > 10
+    assert len(set(made)) == len(made)
+
+
+def test_a_file_that_somebody_put_there_is_never_overwritten() -> None:
+    """Put files under the next numbers of an open store, write and compact: they are passed over and stay."""
+    storage = MemoryStorage()
+    with memory_store(storage) as store:
+        for i in range(40):
+            store.put(b"k", b"%d" % i * 4000)
+        store._engine.segments.upkeep.drain()
+        number = store._engine.store.take_number()
+        others = [segment_name(n) for n in range(number + 1, number + 6)]
+        for name in others:
+            storage.open(name, "create").write(0, [name.encode()])
+        report: Any = store.compact()
+        assert report.segments_rewritten > 0
+        for i in range(40):
+            store.put(b"k", b"%d" % i * 4000)
+        for name in others:
+            assert storage.open(name, "read").read(0, 100) == name.encode()
