@@ -21,6 +21,7 @@ from walkit.spark.java import (
     cache_folder,
     find_java,
     java_major,
+    shim_script,
     write_shim,
 )
 
@@ -224,6 +225,7 @@ def test_this_process_never_has_the_shim_open_for_writing(tmp_path: Path) -> Non
         home = write_shim(tmp_path / "runtime", "21.0.8", tmp_path / "cache")
     finally:
         watching = False
+    assert (home / "bin" / "java").read_text() == shim_script(tmp_path / "runtime")
     assert os.access(home / "bin" / "java", os.X_OK)
     assert [path for path in written if path.startswith(str(tmp_path))] == [str(tmp_path / "seen")]
 

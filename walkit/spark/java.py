@@ -245,7 +245,9 @@ def _write_program(path: Path, text: str) -> None:
     A process of its own opens it. A descriptor here would be in every child that another thread is just starting, until
     that child becomes its program, and the kernel runs no file that somebody has open for writing (ETXTBSY).
     """
-    command = ["/bin/sh", "-c", 'set -eC; cat > "$1"; chmod 755 "$1"', "sh", str(path)]
-    done = subprocess.run(command, input=text.encode(), capture_output=True)
+    # With what the shell itself has: PATH may be empty.
+    command = ["/bin/sh", "-c", 'set -C; printf %s "$2" > "$1"', "sh", str(path), text]
+    done = subprocess.run(command, capture_output=True)
     if done.returncode != 0:
         raise OSError(f"{path} cannot be written: {done.stderr.decode(errors='replace').strip()}")
+    path.chmod(0o755)
