@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from walkit.spark.java import (
     cache_folder,
     find_java,
     java_major,
+    shim_script,
     write_shim,
 )
 
@@ -205,6 +208,26 @@ def test_many_write_the_shim_at_once(tmp_path: Path) -> None:
     assert [file.name for file in java.parent.iterdir()] == ["java"]
     java.write_bytes(b"\xff half")
     assert write_and_run(0) == b"<x>\n"
+
+
+def test_this_process_never_has_the_shim_open_for_writing(tmp_path: Path) -> None:
+    """Record what is opened here while a shim is written: a child started meanwhile can inherit no such descriptor."""
+    written: list[str] = []
+    watching = True
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if watching and event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            written.append(str(arguments[0]))
+
+    sys.addaudithook(watch)
+    try:
+        (tmp_path / "seen").write_text("")
+        home = write_shim(tmp_path / "runtime", "21.0.8", tmp_path / "cache")
+    finally:
+        watching = False
+    assert (home / "bin" / "java").read_text() == shim_script(tmp_path / "runtime")
+    assert os.access(home / "bin" / "java", os.X_OK)
+    assert [path for path in written if path.startswith(str(tmp_path))] == [str(tmp_path / "seen")]
 
 
 def test_two_runtimes_of_one_version_have_two_shims(tmp_path: Path) -> None:

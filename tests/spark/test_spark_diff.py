@@ -175,6 +175,21 @@ def test_columns_are_checked_first(
         diff(change(df), df)
 
 
+@pytest.mark.parametrize("at_lsn", [-1, True, "7", None])
+def test_a_side_with_an_lsn_is_a_pair(spark: SparkSession, at_lsn: object) -> None:
+    """(records, LSN) is the state at that LSN, on either side; what is no pair or no LSN is refused."""
+    df = frame_of(spark, RIGHT)
+    if at_lsn is None:
+        expected = diff_of(state_of(RIGHT, 9), state_of(RIGHT))
+        assert rows_of(diff((df, 9), df)) == expected != []
+        assert rows_of(diff((df, 9), (df, len(RIGHT)))) == expected
+        with pytest.raises(OptionsError, match="is a pair"):
+            diff(df, (df, 1, 2))  # type: ignore[arg-type]
+        return
+    with pytest.raises(OptionsError, match="at_lsn"):
+        diff(df, (df, at_lsn))  # type: ignore[arg-type]
+
+
 def test_wider_kinds_and_more_columns(spark: SparkSession) -> None:
     """Records whose kind came back from elsewhere as an int, with a column more: the same rows."""
     left, right = (

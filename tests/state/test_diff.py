@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.state.histories import DiffRow, Row, diff_of, random_rows, state_of, write
+from tests.stores import copy
 from walkit.errors import HistoryTrimmedError, LogNotFoundError, OptionsError, SnapshotError
 from walkit.record import RECORD_SCHEMA
 from walkit.state import DIFF_SCHEMA, DiffCounts, KeyedTable
@@ -263,6 +264,31 @@ def test_a_damaged_snapshot_is_passed_over_or_named() -> None:
             assert rows_of(walkit.diff((storage, 90), log_of([]))) == expected
     with pytest.raises(SnapshotError, match="LSN 80"):
         walkit.diff((storage, 90), log_of([]))
+
+
+def test_a_snapshot_older_than_dropped_tombstones_is_no_base() -> None:
+    """Delete a key, let compaction drop the tombstone, put an older snapshot back: the key does not live again."""
+    storage, kept = MemoryStorage(), log_of([])
+    with walkit.Store.open(storage=storage, options=SMALL) as store:
+        for n in range(1, 11):
+            store.put(b"%d" % n, b"%d" % n)
+        store.checkpoint()
+        copy(storage, kept, walkit.state.snapshot_name(10))
+        store.delete(b"3")
+        for n in range(12, 60):
+            store.put(b"%d" % n, bytes(8000))
+            if n in (30, 40):
+                store.checkpoint(trim=False)
+        assert store.compact().tombstones_dropped == 1
+    for lsn in (30, 40):
+        storage.remove(walkit.state.snapshot_name(lsn))
+    empty = log_of([])
+    copy(kept, storage, walkit.state.snapshot_name(10))
+    for lsn in (20, 59):
+        with pytest.raises(HistoryTrimmedError):
+            walkit.diff((storage, lsn), empty)
+    # At its own LSN it tells the state: the key lived then.
+    assert [row[0] for row in rows_of(walkit.diff((storage, 10), empty))].count(b"3") == 1
 
 
 def test_counts() -> None:

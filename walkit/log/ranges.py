@@ -44,6 +44,18 @@ def plan_ranges(
     trimmed.
     """
     view, newest = view_of(storage_at(path))
+    return ranges_of(view, newest, parts=parts, first_lsn=first_lsn, last_lsn=last_lsn)
+
+
+def ranges_of(
+    view: LogView,
+    newest: int,
+    *,
+    parts: int | None = None,
+    first_lsn: int | None = None,
+    last_lsn: int | None = None,
+) -> list[FrameRange]:
+    """Return what `plan_ranges` returns, of a view whose last LSN is `newest`."""
     low = view.manifest.low_watermark
     if first_lsn is not None and first_lsn <= low:
         raise GapError(first_lsn, low + 1)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +26,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from walkit.spark.replay import require_columns
+from walkit.errors import OptionsError
+from walkit.spark.replay import records_up_to
 from walkit.spark.workers import make_importable
 from walkit.state.diff import DIFF_SCHEMA, diff_states, narrowed
 from walkit.state.final import FinalState
@@ -47,28 +49,37 @@ OUTPUT_ROWS = 10_000
 """Most rows in a batch that a worker gives back."""
 
 
-def diff(left: DataFrame, right: DataFrame, unchanged: bool = False) -> DataFrame:
+Side: TypeAlias = DataFrame | tuple[DataFrame, int]
+"""The records of a log: all of them, or with the last LSN, inclusive, of those that count."""
+
+
+def diff(left: Side, right: Side, unchanged: bool = False) -> DataFrame:
     """Return the keys whose values differ between the states that the records of `left` and of `right` leave behind.
 
     Each side has the columns of `walkit.RECORD_SCHEMA` (more do no harm) and holds records of one log, in any order;
-    for the state at an LSN, filter it: `df.where("lsn <= 100")`. Columns of the result: `key`; `change`, seen from the
-    left: I only right, D only left, C another value, and with `unchanged` also N; `left_value`, `right_value`;
-    `left_lsn`, `right_lsn`, the record that set the key on that side, null where it is not live. Null-safe: an absent
-    value equals an absent one only. Records without a key are no part of it; a key that was only ever deleted is
-    nowhere.
+    for the state at an LSN it is a pair, `(df, 100)`, as in `walkit.diff`. Columns of the result: `key`; `change`, seen
+    from the left: I only right, D only left, C another value, and with `unchanged` also N; `left_value`,
+    `right_value`; `left_lsn`, `right_lsn`, the record that set the key on that side, null where it is not live.
+    Null-safe: an absent value equals an absent one only. Records without a key are no part of it; a key that was only
+    ever deleted is nowhere.
 
-    Lazy, like any DataFrame, in no order. Raises `OptionsError` for a column that is missing or of another type.
+    Lazy, like any DataFrame, in no order. For each side it raises what `walkit.spark.replay` raises:
+    HistoryTrimmedError where the records are known not to tell the state, `OptionsError` for a column that is missing
+    or of another type, and for an LSN that is none.
     """
     sides = _side(left, "left").union(_side(right, "right"))
-    make_importable(left.sparkSession)
+    make_importable(sides.sparkSession)
     together = sides.repartition(F.col("key"))
     found: DataFrame = together.mapInArrow(partial(compare_sides, unchanged=unchanged), DIFF_STRUCT)
     return found
 
 
-def _side(df: DataFrame, name: str) -> DataFrame:
-    require_columns(df, f"diff ({name} side)")
-    return df.where(F.col("key").isNotNull()).select(
+def _side(side: Side, name: str) -> DataFrame:
+    if isinstance(side, tuple) and len(side) != 2:
+        raise OptionsError("a side with an LSN is a pair: (DataFrame, LSN)", option=name, wanted=side)
+    df, at_lsn = side if isinstance(side, tuple) else (side, None)
+    keyed = records_up_to(df, at_lsn, f"diff ({name} side)").where(F.col("key").isNotNull())
+    return keyed.select(
         F.lit(name == "right").alias(SIDE), "lsn", F.col("kind").cast("byte").alias("kind"), "key", "value"
     )
 

@@ -27,6 +27,7 @@ from pyspark.sql.datasource import (
 from walkit.log.ranges import FrameRange
 
 COLUMN = ("lsn",)
+LSN_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +44,12 @@ class LsnFilter:
 
     def meets(self, frames: FrameRange) -> bool:
         """Whether a range of frames may hold a record that is wanted."""
-        first = max(frames.first_lsn, self.first_lsn or 0)
-        last = frames.last_lsn if self.last_lsn is None else min(frames.last_lsn, self.last_lsn)
+        return self.overlaps(frames.first_lsn, frames.last_lsn)
+
+    def overlaps(self, first: int, last: int) -> bool:
+        """Whether an LSN of [first, last] may be wanted."""
+        first = max(first, self.first_lsn or 0)
+        last = last if self.last_lsn is None else min(last, self.last_lsn)
         if self.among is None:
             return first <= last
         found = bisect_left(self.among, first)
@@ -64,6 +69,17 @@ class LsnFilter:
         if self.among is None:
             return batch
         return batch.filter(pc.is_in(batch.column("lsn"), pa.array(self.among, pa.int64())))
+
+    def pick_within(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a batch whose LSN is wanted, whatever their order."""
+        first, last = self.bounds()
+        lsns = batch.column("lsn")
+        for compare, bound in ((pc.greater_equal, first), (pc.less_equal, last)):
+            if bound is not None:
+                # A condition of Spark's may be any number of 64 bits, and its bound one off.
+                batch = batch.filter(compare(lsns, max(0, min(bound, LSN_MAX))))
+                lsns = batch.column("lsn")
+        return self.pick(batch)
 
     def and_from(self, lsn: int) -> LsnFilter:
         """Return this and `lsn >= ...`."""

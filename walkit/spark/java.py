@@ -18,11 +18,11 @@ import importlib.util
 import logging
 import os
 import re
+import secrets
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,8 +214,8 @@ def write_shim(runtime: Path, version: str, folder: Path) -> Path:
     """Write the shim of `runtime` below `folder` and return what `JAVA_HOME` has to be.
 
     The folder's name holds the version and a digest of the runtime's path, so that two environments do not
-    overwrite each other's. The script appears whole by a rename: processes that do this at the same time do
-    no harm to each other. Raises OSError where the cache cannot be written, and on Windows.
+    overwrite each other's. The script appears whole by a rename: threads and processes that do this at the
+    same time do no harm to each other. Raises OSError where the cache cannot be written, and on Windows.
     """
     if sys.platform == "win32":
         raise OSError("there is no launcher shim for Windows")
@@ -229,13 +229,25 @@ def write_shim(runtime: Path, version: str, folder: Path) -> Path:
     except (OSError, UnicodeDecodeError):
         pass
     java.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=java.parent, prefix=".java-")
+    temporary = java.parent / f".java-{secrets.token_hex(8)}"
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), 0o755)
+        _write_program(temporary, text)
         os.replace(temporary, java)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
     return home
+
+
+def _write_program(path: Path, text: str) -> None:
+    """Write a file that can be run at once; it must not exist.
+
+    A process of its own opens it. A descriptor here would be in every child that another thread is just starting, until
+    that child becomes its program, and the kernel runs no file that somebody has open for writing (ETXTBSY).
+    """
+    # With what the shell itself has: PATH may be empty.
+    command = ["/bin/sh", "-c", 'set -C; printf %s "$2" > "$1"', "sh", str(path), text]
+    done = subprocess.run(command, capture_output=True)
+    if done.returncode != 0:
+        raise OSError(f"{path} cannot be written: {done.stderr.decode(errors='replace').strip()}")
+    path.chmod(0o755)

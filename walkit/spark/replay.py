@@ -17,6 +17,7 @@ from pyspark.sql.types import BinaryType, ByteType, DataType, IntegerType, LongT
 
 from walkit.errors import OptionsError
 from walkit.record import Kind
+from walkit.spark.facts import require_lsn, require_state
 
 COLUMN_TYPES: dict[str, tuple[type[DataType], ...]] = {
     "lsn": (LongType,),
@@ -35,20 +36,30 @@ def replay(df: DataFrame, at_lsn: int | None = None) -> DataFrame:
     of puts on. `at_lsn` stops the replay after this LSN, inclusive; 0 is the state before the first record.
 
     Lazy, like any DataFrame; one shuffle by key and one by LSN; no Python worker beside those that read the
-    log. Raises `OptionsError` for a column that is missing or of another type, and for an `at_lsn` that is
-    not an LSN.
+    log.
+
+    Raises HistoryTrimmedError, before Spark does anything, where trimming or compaction has dropped what the state is
+    made of: option `snapshot` of `load()` may help. That is known from what `load()` notes in the metadata of column
+    `lsn` (`walkit.spark.facts`), and from conditions such as `lsn <= 7` on the DataFrame. Records that were left out
+    below, by `firstLsn` or a condition, are taken as left out on purpose. Nothing is known of a DataFrame whose `lsn`
+    was computed anew, that was loaded with a schema of one's own or made from rows; `df.withMetadata("lsn", {})` takes
+    off what is known. Raises `OptionsError` for a column that is missing or of another type, and for an `at_lsn` that
+    is not an LSN or that the records do not reach.
     """
-    require_columns(df, "replay")
-    keyed = df.where(F.col("key").isNotNull())
-    if at_lsn is not None:
-        if isinstance(at_lsn, bool) or not isinstance(at_lsn, int) or at_lsn < 0:
-            raise OptionsError(
-                f"at_lsn is {at_lsn!r}; give an LSN, or 0 for the state before the first record"
-            )
-        keyed = keyed.where(F.col("lsn") <= at_lsn)
+    keyed = records_up_to(df, at_lsn, "replay").where(F.col("key").isNotNull())
     newest = keyed.groupBy("key").agg(F.max("lsn").alias("lsn")).select("lsn")
     put = keyed.where(F.col("kind") != int(Kind.DELETE))
-    return put.join(newest, "lsn", "left_semi").select("key", "value", "lsn")
+    state = put.join(newest, "lsn", "left_semi").select("key", "value", "lsn")
+    # The LSNs of a state are no log's records any more.
+    return state.withMetadata("lsn", {})
+
+
+def records_up_to(df: DataFrame, at_lsn: int | None, what: str) -> DataFrame:
+    """Return the records up to `at_lsn`, inclusive, of which a state can be made; else raise as `replay` does."""
+    require_columns(df, what)
+    require_lsn(at_lsn)
+    require_state(df, at_lsn)
+    return df if at_lsn is None else df.where(F.col("lsn") <= at_lsn)
 
 
 def require_columns(df: DataFrame, what: str) -> None:

@@ -4,11 +4,24 @@ The ranges of frames are planned once, by `load()`, and kept in the DataFrame: i
 that the log had then, however often it is used and however the log grows. Replay depends on this, as it reads
 its input twice. `load()` again sees more.
 
-Options: `firstLsn` and `lastLsn` (inclusive) bound the records: segments and ranges outside are not read.
-`partitions` asks for a number of partitions, which is reached as far as the log has frames. A user's schema picks
-columns: `.schema("lsn bigint, key binary")`.
+| option | what it does |
+|---|---|
+| `firstLsn`, `lastLsn` | bounds of the records, inclusive; segments and ranges of frames outside are not read |
+| `snapshot` | "true": where the log was trimmed, the records of a snapshot come first; default "false" |
+| `partitions` | how many partitions there should be, which is reached as far as the log has frames |
+| `pushFilters` | "true": conditions on the LSN skip ranges of frames; default "false" |
 
-`pushFilters` ("true" or "false", the default) lets conditions on the LSN (`=`, `<=>`, `<`, `<=`, `>`, `>=`, `IN`,
+A user's schema picks columns: `.schema("lsn bigint, key binary")`.
+
+Without `snapshot` the DataFrame is the log's records, no more. With it, it is what every state is made of that can
+still be told: where the log's first records are gone, the records of the oldest snapshot from which the log goes on,
+with the LSNs that they had, and the log's records above the snapshot's LSN. With `lastLsn` it is the newest snapshot
+with which the state at that LSN can be told. Where the log has all its records, they are enough, and no snapshot is
+read. A snapshot is verified by `load()` and read as a partition of its own. `load()` refuses (HistoryTrimmedError,
+SnapshotError) where no snapshot will do. What it noted of the log's history is in the metadata of column `lsn`: see
+`walkit.spark.facts`.
+
+`pushFilters` lets conditions on the LSN (`=`, `<=>`, `<`, `<=`, `>`, `>=`, `IN`,
 AND-ed) skip ranges of frames as well, where Spark's switch `spark.sql.python.filterPushdown.enabled` is on, as in
 `walkit.spark.session()`. It is for a DataFrame that is used under one condition only, once. Spark 4.3 keeps what the
 reader planned under a condition with the loaded DataFrame, not with the query: another query of the same DataFrame
@@ -33,8 +46,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, ByteType, LongType, StructField, StructType, TimestampType
 
 from walkit.errors import OptionsError
-from walkit.log.ranges import FrameRange, plan_ranges, read_range
+from walkit.format.frame import FrameIdentity
+from walkit.log.logreader import view_of
+from walkit.log.opening import storage_at
+from walkit.log.ranges import FrameRange, ranges_of, read_range
+from walkit.spark.facts import SOURCE_NAME, LogFacts
 from walkit.spark.filters import LsnFilter, take_filters
+from walkit.state.bases import base_at, base_of_all
+from walkit.state.snapshot import identity_at, snapshot_batches
 
 if TYPE_CHECKING:
     from typing import Any
@@ -50,18 +69,30 @@ RECORD_STRUCT = StructType(
 )
 """`walkit.RECORD_SCHEMA` as Spark has it."""
 
-OPTIONS = ("path", "firstLsn", "lastLsn", "partitions", "pushFilters")
+OPTIONS = ("path", "firstLsn", "lastLsn", "partitions", "pushFilters", "snapshot")
 
 PARTITION_BYTES = 128 << 20
 """How many bytes of frames a partition has at most, about, where the user does not say how many he wants."""
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """A snapshot that is read before the frames: of which LSN, and of which log and epoch it has to be. Picklable."""
+
+    lsn: int
+    identity: FrameIdentity
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What one `load()` will read: ranges of frames of the log at `path`, and which LSNs of them."""
+    """What one `load()` will read: a snapshot, ranges of frames of the log at `path`, and which LSNs of them."""
 
     path: str
+    facts: LogFacts
+    snapshot: SnapshotPart | None
     ranges: tuple[FrameRange, ...]
+    frames_from: int
+    """The first LSN that is taken from the frames: above the low watermark and above the snapshot's LSN."""
     parts: int | None
     """The number of partitions asked for."""
     lsns: LsnFilter
@@ -79,15 +110,17 @@ class WalkitDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
-        return "walkit"
+        return SOURCE_NAME
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self.scan = plan_scan(options)
 
     def schema(self) -> StructType:
-        """Return `walkit.RECORD_SCHEMA` as Spark has it."""
-        return RECORD_STRUCT
+        """Return `walkit.RECORD_SCHEMA` as Spark has it, with what is known of the log at column `lsn`."""
+        lsn, *others = RECORD_STRUCT.fields
+        noted = StructField(lsn.name, lsn.dataType, lsn.nullable, self.scan.facts.to_metadata())
+        return StructType([noted, *others])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of these columns; `OptionsError` for one that the log does not have."""
@@ -105,20 +138,36 @@ class WalkitReader(DataSourceReader):
         self.schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the ranges that hold a wanted LSN, shared out; none for an empty log."""
-        ranges = [frames for frames in self.scan.ranges if self.lsns.meets(frames)]
-        return [InputPartition(part) for part in share(ranges, self.scan.parts)]
+        """Return the snapshot and the ranges that hold a wanted LSN, shared out; none for an empty log."""
+        snapshot, of_frames = self.scan.snapshot, self._of_frames
+        first = [snapshot] if snapshot is not None and self.lsns.overlaps(1, snapshot.lsn) else []
+        ranges = [frames for frames in self.scan.ranges if of_frames.meets(frames)]
+        return [InputPartition(part) for part in (*first, *share(ranges, self.scan.parts))]
+
+    @property
+    def _of_frames(self) -> LsnFilter:
+        return self.lsns.and_from(self.scan.frames_from)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a partition, every frame verified, as batches of the wanted columns."""
         wanted = to_arrow_schema(self.schema, timezone="UTC")
-        first_lsn, last_lsn = self.lsns.bounds()
         # Where there is no partition, Spark makes one whose value is None.
-        for frames in partition.value or ():
+        part = partition.value or ()
+        batches = self._of_snapshot(part) if isinstance(part, SnapshotPart) else self._of_ranges(part)
+        for batch in batches:
+            columns = [batch.column(name) for name in wanted.names]
+            yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+    def _of_snapshot(self, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
+        for batch in snapshot_batches(storage_at(self.scan.path), part.lsn, part.identity):
+            yield self.lsns.pick_within(batch)
+
+    def _of_ranges(self, ranges: Iterable[FrameRange]) -> Iterator[pa.RecordBatch]:
+        lsns = self._of_frames
+        first_lsn, last_lsn = lsns.bounds()
+        for frames in ranges:
             for batch in read_range(self.scan.path, frames, first_lsn=first_lsn, last_lsn=last_lsn):
-                picked = self.lsns.pick(batch)
-                columns = [picked.column(name) for name in wanted.names]
-                yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+                yield lsns.pick(batch)
 
 
 class FilteringReader(WalkitReader):
@@ -161,10 +210,38 @@ def plan_scan(options: Mapping[str, Any]) -> Scan:
     first_lsn, last_lsn, parts = (
         _number(given, known[name]) for name in ("firstlsn", "lastlsn", "partitions")
     )
-    ranges = plan_ranges(path, parts=parts, first_lsn=first_lsn, last_lsn=last_lsn)
-    lsns = LsnFilter(first_lsn=first_lsn, last_lsn=last_lsn)
+    with_snapshot = _switch(given, "snapshot")
+    if with_snapshot and first_lsn is not None:
+        raise OptionsError(
+            "option firstLsn leaves out what option snapshot puts first; give one of them", option="firstLsn"
+        )
+    # One view for all: what is noted of the log's history has to be of the moment of the ranges.
+    view, newest = view_of(storage_at(path))
+    end = newest if last_lsn is None else min(last_lsn, newest)
+    base = 0
+    if with_snapshot and end:
+        base = base_of_all(view, newest) if last_lsn is None else base_at(view, end)
+    ranges: list[FrameRange] = []
+    if base < end or not base:
+        begin = base + 1 if base else first_lsn
+        ranges = ranges_of(view, newest, parts=parts, first_lsn=begin, last_lsn=last_lsn)
+    facts = LogFacts(
+        log_id=f"{view.manifest.log_id:016x}",
+        first_lsn=view.first_lsn,
+        last_lsn=end,
+        exact_from_lsn=view.manifest.exact_from_lsn,
+        snapshot_lsn=base,
+        from_lsn=first_lsn or 0,
+    )
     return Scan(
-        path=path, ranges=tuple(ranges), parts=parts, lsns=lsns, push_filters=_switch(given, "pushFilters")
+        path=path,
+        facts=facts,
+        snapshot=SnapshotPart(base, identity_at(view.manifest, base)) if base else None,
+        ranges=tuple(ranges),
+        frames_from=max(view.manifest.low_watermark, base) + 1,
+        parts=parts,
+        lsns=LsnFilter(first_lsn=first_lsn, last_lsn=last_lsn),
+        push_filters=_switch(given, "pushFilters"),
     )
 
 

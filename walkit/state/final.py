@@ -11,12 +11,12 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walkit.errors import FormatVersionError, HistoryTrimmedError, OptionsError, SnapshotError
+from walkit.errors import OptionsError
 from walkit.log.reader import LogView
 from walkit.log.surface import ReadSurface
+from walkit.state.bases import base_at
 from walkit.state.reconcile import DELETE, reconcile_arrow
-from walkit.state.snapshot import identity_at, snapshot_batches, snapshot_lsns, verify_snapshot
-from walkit.state.table import KeyedTable
+from walkit.state.snapshot import identity_at, snapshot_batches
 
 REDUCE_BYTES = 16 << 20
 """Records gathered before they are reduced to the newest of each key; more where the state itself is larger."""
@@ -80,9 +80,9 @@ def exact_state(
     state = FinalState()
     if wanted == 0:
         return state.live()
-    base = _base(view, wanted)
+    base = base_at(view, wanted)
     if base:
-        for batch in snapshot_batches(view.storage, base):
+        for batch in snapshot_batches(view.storage, base, identity_at(view.manifest, base)):
             state.add(batch)
     if base < wanted:
         for batch in view.batches(base + 1, wanted):
@@ -109,29 +109,3 @@ def _wanted(view: LogView, newest: int, at_lsn: int | None) -> int:
             stored=newest,
         )
     return at_lsn
-
-
-def _base(view: LogView, wanted: int) -> int:
-    """Return the LSN of the snapshot to begin with; 0 for the log's beginning.
-
-    A snapshot at the very LSN needs no history. From any other base on the log has to be there, and the state has to be
-    one that the log still tells: from the manifest's `exact_from_lsn` on, which trimming and compaction move.
-    """
-    manifest, oldest = view.manifest, view.first_lsn
-    exact = wanted >= manifest.exact_from_lsn
-    if exact and oldest == 1:
-        return 0
-    refused: list[SnapshotError | FormatVersionError] = []
-    for lsn in reversed(snapshot_lsns(view.storage)):
-        if lsn != wanted and not (exact and oldest - 1 <= lsn < wanted):
-            continue
-        try:
-            info = verify_snapshot(view.storage, lsn, identity=identity_at(manifest, lsn))
-        except (SnapshotError, FormatVersionError) as error:
-            refused.append(error)
-            continue
-        if info.snapshot_format == KeyedTable.snapshot_format:
-            return lsn
-    if refused:
-        raise refused[0]
-    raise HistoryTrimmedError(1, oldest) if exact else HistoryTrimmedError(wanted, manifest.exact_from_lsn)

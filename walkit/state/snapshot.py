@@ -200,16 +200,21 @@ def read_snapshot(
         file.close()
 
 
-def snapshot_batches(storage: Storage, lsn: int) -> Iterator[pa.RecordBatch]:
+def snapshot_batches(
+    storage: Storage, lsn: int, identity: FrameIdentity | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield the records of the snapshot at this LSN as batches of `walkit.RECORD_SCHEMA`, in order of keys.
 
-    Each frame is verified before it is given out, the whole only at the end: `verify_snapshot` does that beforehand.
+    With `identity` it has to be of that log and epoch. Each frame is verified before it is given out, the whole only at
+    the end: `verify_snapshot` does that beforehand.
     """
     with _reading(lsn, "open"):
         file = storage.open(snapshot_name(lsn), "read")
     try:
         with _reading(lsn, "header"):
             info = read_header(file)
+        if identity is not None and identity != info.identity:
+            _refuse(info, identity)
         with _reading(lsn, "verify"):
             yield from read_frames(file, info)
     finally:

@@ -1,0 +1,260 @@
+"""Spark on logs that were trimmed and compacted: the states of the process, or its refusals; never another state."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import walkit
+from tests.spark.trimmed import OPTIONS, STEPS, Step, Told, make_store, told_in_process, values_of
+from walkit.errors import HistoryTrimmedError, OptionsError
+from walkit.record import RECORD_SCHEMA
+from walkit.spark import diff, replay
+from walkit.spark.facts import LogFacts
+from walkit.state import KeyedTable
+from walkit.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+GOLDEN = Path(__file__).parents[2] / "data" / "golden" / "v0" / "log"
+
+
+def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
+    """A log as a DataFrame."""
+    return spark.read.format("walkit").options(**options).load(str(path))  # type: ignore[arg-type]
+
+
+def told(df: DataFrame, lsn: int | None) -> Told:
+    """Spark's state, or how it refuses."""
+    try:
+        rows = replay(df, lsn).toArrow().to_pylist()
+    except HistoryTrimmedError as error:
+        return error.wanted, error.exact_from_lsn
+    return {row["key"]: (row["value"], row["lsn"]) for row in rows}
+
+
+WORK: Step = ("work", 3, 90)
+MORE: Step = ("work", 4, 90)
+# name, what was done, whether the log's records alone tell the last state
+HISTORIES: list[tuple[str, list[Step], bool]] = [
+    ("trimmed", [WORK, ("checkpoint", True), MORE], False),
+    ("trimmed at its end", [WORK, ("reopen",), MORE, ("checkpoint", True)], False),
+    ("compacted with a border", [WORK, ("reopen",), MORE, ("reopen",), MORE, ("compact", 0.5)], True),
+    (
+        "checkpointed and compacted",
+        [WORK, ("reopen",), MORE, ("checkpoint", False), ("reopen",), WORK, ("compact",), MORE],
+        True,
+    ),
+    (
+        "trimmed and compacted",
+        [WORK, ("checkpoint", True), MORE, ("reopen",), WORK, ("checkpoint", False), ("compact", 0.8), MORE],
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(("steps", "whole"), [h[1:] for h in HISTORIES], ids=[h[0] for h in HISTORIES])
+def test_spark_tells_what_the_process_tells(
+    spark: SparkSession, tmp_path: Path, steps: list[Step], whole: bool
+) -> None:
+    """Epochs, transactions, deletes, checkpoints, compactions: equal states and errors at LSNs across the border."""
+    path = tmp_path / "store"
+    past = make_store(path, steps)
+    with Store.open(path, options=OPTIONS) as store:
+        border = store.exact_from_lsn
+    newest = max(past)
+    plain, complete = load(spark, path), load(spark, path, snapshot=True)
+    assert (refusal(lambda: replay(plain)) is None) == whole
+    refused = 0
+    for lsn in sorted({max(n for n in past if n < max(border, 1)), border, newest} & set(past)):
+        in_process = told_in_process(path, lsn)
+        refused += isinstance(in_process, tuple)
+        assert isinstance(in_process, tuple) or values_of(in_process) == past[lsn]
+        for found in (told(plain, lsn), told(complete, lsn)):
+            assert found == in_process or isinstance(found, tuple)
+        assert told(complete, lsn) == in_process or lsn < border
+    assert (refused > 0) == (border > 1)
+    rows = sorted(tuple(row.values()) for row in diff((complete, border), complete).toArrow().to_pylist())
+    assert rows == [tuple(row.values()) for row in walkit.diff((path, border), path).to_pylist()]
+    for left, right in ((plain, complete), (complete, plain)):
+        assert (refusal(lambda left=left, right=right: diff(left, right)) is None) == whole  # type: ignore[misc]
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS.map(lambda steps: [WORK, *steps]), share=st.floats(0, 1))
+def test_any_history(spark: SparkSession, steps: list[Step], share: float) -> None:
+    """Histories as Hypothesis makes them: Spark's state with the snapshot at two LSNs is right, or refused alike."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store"
+        past = make_store(path, steps)
+        with Store.open(path, options=OPTIONS) as store:
+            border = store.exact_from_lsn
+        complete, lsns = load(spark, path, snapshot=True), sorted(past)
+        assert values_of(told(complete, None)) == past[lsns[-1]]
+        found = told(complete, lsn := lsns[int(share * (len(lsns) - 1))])
+        assert found == told_in_process(path, lsn) or (isinstance(found, tuple) and lsn < border)
+
+
+def test_the_golden_log(spark: SparkSession, tmp_path: Path) -> None:
+    """The log of the format's golden files, at every tenth of its LSNs: the state of the process."""
+    path = tmp_path / "log"
+    shutil.copytree(GOLDEN, path)
+    df = load(spark, path)
+    newest = walkit.open(path, mode="r").durable_lsn
+    for lsn in sorted({newest, *range(1, newest, max(newest // 3, 1))}):
+        assert told(df, lsn) == told_in_process(path, lsn)
+    with pytest.raises(OptionsError, match=f"the DataFrame holds records up to {newest:,}"):
+        replay(df, newest + 1)
+
+
+@pytest.fixture(scope="module")
+def compacted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A compacted store that was never trimmed, and the LSN from which its states are exact, which is not its last."""
+    path = tmp_path_factory.mktemp("store") / "compacted"
+    make_store(path, [WORK, ("reopen",), MORE, ("reopen",), MORE, ("compact", 0.5)])
+    with Store.open(path, options=OPTIONS) as store:
+        border = store.exact_from_lsn
+        assert 20 < border < store.log.acked_lsn - 20
+    return path, border
+
+
+# Conditions with {n}: whether a replay under them is refused when n is the last LSN that is not exact.
+CONDITIONS: list[tuple[str, bool]] = [
+    ("lsn <= {n}", True),
+    ("{n} >= lsn and kind < 3", True),
+    ("lsn < {n} + 1", True),
+    ("{n} + 1 > lsn", True),
+    ("lsn between 3 and {n}", True),
+    ("lsn = {n}", True),
+    ("lsn <= {n} + 1", False),
+    ("lsn < 99999999999", False),
+    ("lsn > 0", False),
+    ("lsn <= 0", False),
+    ("key is not null", False),
+]
+
+
+def refusal(make: Callable[[], DataFrame]) -> int | None:
+    """From where on states are exact, by the refusal of what `make` asks for; None where it is granted."""
+    try:
+        make()
+    except HistoryTrimmedError as error:
+        return error.exact_from_lsn
+    return None
+
+
+def test_conditions_on_the_lsn_are_seen(spark: SparkSession, compacted: tuple[Path, int]) -> None:
+    """Bound a DataFrame from above in many ways: below the border replay and diff refuse it, as at_lsn would be."""
+    path, border = compacted
+    df = load(spark, path)
+    for condition, refused in CONDITIONS:
+        bounded = df.where(condition.format(n=border - 1)).select("value", "key", "lsn", "kind")
+        expected = border if refused else None
+        assert refusal(lambda bounded=bounded: replay(bounded)) == expected, condition  # type: ignore[misc]
+        assert refusal(lambda bounded=bounded: diff(df, bounded)) == expected, condition  # type: ignore[misc]
+
+
+# What becomes of a DataFrame, and whether the facts stay with column lsn.
+OPERATIONS: list[tuple[str, Callable[[DataFrame], DataFrame], bool]] = [
+    ("select", lambda df: df.select("lsn", "kind", "key", "value"), True),
+    ("where", lambda df: df.where("kind = 1"), True),
+    ("rename", lambda df: df.withColumnRenamed("lsn", "x").withColumnRenamed("x", "lsn"), True),
+    ("more columns", lambda df: df.selectExpr("*", "length(value) size"), True),
+    ("semi join", lambda df: df.join(df.select("key").distinct(), "key", "left_semi"), True),
+    ("union", lambda df: df.union(df.withMetadata("lsn", {})), True),
+    ("union behind another", lambda df: df.withMetadata("lsn", {}).union(df), False),
+    ("computed", lambda df: df.withColumn("lsn", df.lsn + 0), False),
+    ("taken off", lambda df: df.withMetadata("lsn", {}), False),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"), [row[1:] for row in OPERATIONS], ids=[row[0] for row in OPERATIONS]
+)
+def test_what_is_known_goes_with_the_column(
+    spark: SparkSession,
+    compacted: tuple[Path, int],
+    caplog: pytest.LogCaptureFixture,
+    change: Callable[[DataFrame], DataFrame],
+    kept: bool,
+) -> None:
+    """Change a DataFrame: it still refuses an LSN below the border, or the log says that nothing was checked."""
+    path, border = compacted
+    df = change(load(spark, path))
+    if kept:
+        with pytest.raises(HistoryTrimmedError):
+            replay(df, border - 1)
+        assert caplog.records == []
+    else:
+        replay(df, border - 1)
+        assert ["was not checked" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_schema_of_ones_own_carries_nothing(
+    spark: SparkSession, compacted: tuple[Path, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Load with a schema: the log says that nothing was checked; rows that are no log's are taken without a word."""
+    path, border = compacted
+    df = spark.read.format("walkit").schema("lsn bigint, kind tinyint, key binary, value binary")
+    replay(df.load(str(path)), border - 1)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    caplog.clear()
+    rows = spark.createDataFrame(pa.Table.from_pylist([], RECORD_SCHEMA))
+    assert replay(rows, 7).count() == 0
+    assert caplog.records == []
+
+
+def test_a_state_carries_nothing(spark: SparkSession, compacted: tuple[Path, int]) -> None:
+    """The facts are in the metadata of a loaded DataFrame, and not in those of a replayed state."""
+    df = load(spark, compacted[0], lastLsn=compacted[1])
+    facts = LogFacts.of(df)
+    assert facts is not None and facts.last_lsn == facts.exact_from_lsn == compacted[1]
+    assert df.schema["lsn"].metadata == facts.to_metadata()
+    assert df.toArrow().schema == RECORD_SCHEMA
+    assert replay(df).schema["lsn"].metadata == {}
+
+
+def test_the_records_from_an_lsn_on_are_a_wish(spark: SparkSession, tmp_path: Path) -> None:
+    """firstLsn on a trimmed log: what the records from there on leave behind, as a replay with first_lsn does."""
+    path = tmp_path / "store"
+    make_store(path, [WORK, ("checkpoint", True), MORE])
+    with walkit.open(path, mode="r") as log:
+        first, table = log.first_lsn + 20, KeyedTable()
+        walkit.replay(log, table, first_lsn=first)
+    rows = replay(load(spark, path, firstLsn=first)).toArrow().to_pylist()
+    assert {row["key"]: row["value"] for row in rows} == table.to_dict()
+
+
+@pytest.mark.parametrize("push", [True, False])
+def test_conditions_on_a_load_with_its_snapshot(spark: SparkSession, tmp_path: Path, push: bool) -> None:
+    """Conditions across snapshot and log, pushed down and not: the rows of the whole that Spark itself would pick."""
+    path = tmp_path / "store"
+    make_store(path, [WORK, ("checkpoint", True), MORE])
+    whole = load(spark, path, snapshot=True).orderBy("lsn").toArrow().to_pylist()
+    snapshot_lsn = load(spark, path, snapshot=True).schema["lsn"].metadata["walkit"]["snapshot_lsn"]
+    assert 0 < sum(row["lsn"] <= snapshot_lsn for row in whole) < len(whole)
+    for low, high in [(0, snapshot_lsn), (snapshot_lsn - 5, snapshot_lsn + 5), (snapshot_lsn + 1, 10**6)]:
+        df = load(spark, path, snapshot=True, pushFilters=push).where(f"lsn between {low} and {high}")
+        assert df.orderBy("lsn").toArrow().to_pylist() == [r for r in whole if low <= r["lsn"] <= high]
+
+
+def test_a_refused_load_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    """A trimmed log without a snapshot, asked for with one: load() fails in walkit's words."""
+    with walkit.open(tmp_path / "log") as log:
+        log.append_many([b"v"] * 20, keys=[b"k"] * 20)
+        log.trim(7)
+    assert load(spark, tmp_path / "log").count() == 13
+    with pytest.raises(Exception, match=r"HistoryTrimmedError.*history is exact from LSN 8"):
+        load(spark, tmp_path / "log", snapshot=True)
