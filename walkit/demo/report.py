@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -238,8 +238,8 @@ def _compacted(result: DemoResult) -> str:
     cells = [(escape(name), *(f"<div class='number'>{cell}</div>" for cell in row)) for name, *row in rows]
     text = (
         f"<p>The checkpoint saved {saved.records:,} keys in {saved.duration_s * 1e3:,.0f} ms; nothing was trimmed. "
-        f"Compaction took {report.duration_s * 1e3:,.0f} ms. It rewrote only segments from before LSN "
-        f"{report.exact_from_lsn:,}, so that every state from there on can still be told, and dropped "
+        f"Compaction took {report.duration_s * 1e3:,.0f} ms. It rewrote only the first part of the stream, so that "
+        f"every state from LSN {report.exact_from_lsn:,} on can still be told, and dropped "
         f"{report.tombstones_dropped:,} tombstones. Opening replays only what the snapshot does not have.</p>"
     )
     return (
@@ -254,11 +254,12 @@ def _compacted(result: DemoResult) -> str:
 def _openings(before: RecoveryReport, after: RecoveryReport) -> str:
     """Return the timelines of two openings side by side, on axes of one length."""
     figures = []
+    config = {**FIGURE_CONFIG, "displayModeBar": False}  # it would cover the title of so small a figure
     for when, report in (("before", before), ("after", after)):
         drawing = plots.recovery_timeline(report)
         drawing.update_layout(title_text=f"Opening {when}: {report.duration_s * 1e3:,.0f} ms")
         drawing.update_xaxes(range=[0, max(before.duration_s, after.duration_s) * 1_150])
-        figures.append(f"<div>{_figures(drawing)}</div>")
+        figures.append(f"<div>{_figures(drawing, config=config)}</div>")
     return f"<div class='pair'>{''.join(figures)}</div>"
 
 
@@ -304,9 +305,9 @@ def _steps(result: DemoResult) -> str:
     return f"<table><tr><th>step</th><th class='number'>seconds</th></tr>{lines}</table>"
 
 
-def _figures(*figures: Any) -> str:
+def _figures(*figures: Any, config: Mapping[str, Any] = FIGURE_CONFIG) -> str:
     return "".join(
-        str(f.to_html(full_html=False, include_plotlyjs=False, config=FIGURE_CONFIG)) for f in figures
+        str(f.to_html(full_html=False, include_plotlyjs=False, config=dict(config))) for f in figures
     )
 
 

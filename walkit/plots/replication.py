@@ -38,22 +38,26 @@ def replication_lag(samples: npt.ArrayLike, *, marks: Iterable[tuple[float, str]
         x=at, y=lag, mode="lines", name="lag", line={"color": VERMILION, "shape": "hv"}, fill="tozeroy"
     )
     drawing.add_trace(behind, row=2, col=1)
-    for number, (time_s, what) in enumerate(marks):
+    moments = list(marks)
+    times = [*at.tolist(), *(time_s for time_s, _ in moments)]
+    start, end = min(times, default=0.0), max(times, default=0.0)
+    for number, (time_s, what) in enumerate(moments):
         drawing.add_vline(x=time_s, line={"color": TEXT, "dash": "dot", "width": 1})
-        # Words of moments that lie close together stand in turn at two heights.
         drawing.add_annotation(
             x=time_s,
-            y=1.0 if number % 2 else 1.07,
+            y=1.0,
             yref="paper",
             yanchor="bottom",
-            xanchor="left",
+            # Words of moments that lie close together stand in turn at two heights, the last ones left of their line.
+            yshift=16 * (number % 2),
+            xanchor="left" if time_s - start < 0.85 * (end - start) else "right",
             showarrow=False,
             text=escape(what),
             font={"size": 12},
         )
+    drawing.update_layout(margin_t=95 if moments else 55)
     drawing.update_yaxes(title_text="durable LSN", rangemode="tozero", row=1, col=1)
     drawing.update_yaxes(title_text="lag, records", rangemode="tozero", row=2, col=1)
     drawing.update_xaxes(title_text="seconds", row=2, col=1)
-    if len(rows):
-        drawing.update_xaxes(range=[at[0], max(at[-1], at[0] + 1e-3)])
+    drawing.update_xaxes(range=[start, max(end, start + 1e-3)])
     return drawing
