@@ -245,8 +245,8 @@ def _add_demo(commands: Any) -> None:
         commands,
         "demo",
         "run the main job on real input, with a report",
-        ": flights through a Store, a kill, a recovery, a replica, compaction, replay and diff with Spark, all checked; "
-        "the report is HTML",
+        ": flights through a Store, a kill, a recovery, a replica, compaction, replay and diff with Spark, all "
+        "checked; the report is HTML",
         "walkit demo --out report",
         run,
     )
