@@ -5,6 +5,7 @@ plotly raises MissingExtraError.
 """
 
 from walkit.plots.latency import latency_distribution
+from walkit.plots.replication import replication_lag
 from walkit.plots.timeline import PhaseLike, RecoveryReportLike, recovery_timeline, throughput_timeline
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
     "RecoveryReportLike",
     "latency_distribution",
     "recovery_timeline",
+    "replication_lag",
     "throughput_timeline",
 ]
