@@ -29,6 +29,8 @@ ELSEWHERE = {
     "F-4.5": "says that there is nothing to test",
     "F-6.4": "the rewriter: tests/compaction",
     "F-6.5": "the compactor and recovery: tests/compaction",
+    "F-6.7": "the compactor: tests/compaction",
+    "F-6.8": "the compactor and the manifest's store: tests/log/test_manifest_store.py",
     "F-12.5": "recovery and trim: tests/log",
     "F-12.6": "opening and repair: tests/log",
 }

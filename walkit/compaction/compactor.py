@@ -80,6 +80,7 @@ class Compactor:
                 wanted=exact_from_lsn,
             )
         clock = PhaseClock()
+        self._go_on()  # in a forked child nobody ever frees the lock
         with self._lock:
             self._go_on()
             with clock.phase("log"):

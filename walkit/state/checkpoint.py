@@ -95,12 +95,16 @@ class Checkpointer:
 
     def upto(self) -> int:
         """Make all that is acknowledged durable and applied; return its LSN. Later snapshots do not stand below it."""
-        if self._ended or self.engine.closed:
-            raise LogClosedError(f"the log at {self.engine.storage.location} is closed")
+        self._require_open()
         self._follower.catch_up()
         lsn = self._follower.applied_lsn
         self._make_durable(lsn)
         return lsn
+
+    def _require_open(self) -> None:
+        """Refuse; also asked before a lock is taken, which in a forked child nobody ever frees."""
+        if self._ended or self.engine.closed:
+            raise LogClosedError(f"the log at {self.engine.storage.location} is closed")
 
     def bases(self) -> list[int]:
         """Return the LSNs of the snapshots that stand, and of the one that is being written."""
@@ -111,12 +115,14 @@ class Checkpointer:
 
     def snapshot(self) -> SnapshotInfo:
         """Write the state of this moment beside the log; see `Store.snapshot`."""
+        self._require_open()
         with self._lock:
             return self._write(self._image())
 
     def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
         """Take a checkpoint; see `Store.checkpoint`."""
         engine, clock = self.engine, PhaseClock()
+        self._require_open()
         with self._lock:
             with clock.phase("image") as detail:
                 image = self._image()

@@ -1,0 +1,355 @@
+"""Compaction and crashes: power cuts and failures at every operation, checkpoints beside it, drops, forks, readers."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.commit.places import until
+from tests.compaction.histories import State, opened_state
+from tests.log.logs import run_python
+from tests.stores import SMALL, memory_store
+from walkit.errors import GapError, LogClosedError, StorageError
+from walkit.log.manifest_store import load_manifest
+from walkit.storage import FaultyStorage, FileStorage, MemoryStorage
+from walkit.storage.faults import Operation
+from walkit.store import Store
+
+CHANGES = ("write", "synced_write", "sync", "create", "replace", "remove", "sync_directory", "shorten")
+CASES = ("one group", "several groups", "with a hold", "with a snapshot")
+
+
+@cache
+def made(case: str) -> tuple[MemoryStorage, State, int]:
+    """A closed store that can be compacted, its state, and its last LSN."""
+    storage = MemoryStorage()
+    state: State = {}
+    epochs = 2 if case == "several groups" else 1
+    for epoch in range(epochs):
+        with memory_store(storage) as store:
+            for i in range(20):
+                key, value = b"%d" % (i % 4), b"%d" % ((epoch + i) % 10) * 12000
+                store.put(key, value)
+                state[key] = value
+            store.delete(b"3")
+            del state[b"3"]
+            if case == "with a snapshot":
+                store.snapshot()
+            if case == "with a hold":
+                store.log.hold("reader", 18)
+            for i in range(8):
+                store.put(b"last", b"%d" % i * 12000)
+            state[b"last"] = b"7" * 12000
+            last_lsn = store.log.acked_lsn
+    return storage, state, last_lsn
+
+
+class Filmed(FaultyStorage):
+    """A storage of which, while the film runs, a power cut's image is taken before each operation that changes it."""
+
+    inner: MemoryStorage
+
+    def __init__(self, inner: MemoryStorage) -> None:
+        super().__init__(inner)
+        self.running = False
+        self.images: list[tuple[str, MemoryStorage]] = []
+
+    def perform(self, operation: Operation, *how: Any, **else_: Any) -> Any:
+        """See FaultyStorage."""
+        if self.running and operation.name in CHANGES:
+            keep: Any = ("none", "random", "all")[len(self.images) % 3]
+            image = self.inner.crash(keep=keep, seed=len(self.images))
+            self.images.append((f"{keep}, before {operation.name} of {operation.file}", image))
+        return super().perform(operation, *how, **else_)
+
+
+def check_opening(image: MemoryStorage, state: State, last_lsn: int, what: str) -> None:
+    """Open what a crash left: same state, same last LSN."""
+    with memory_store(image) as store:
+        assert (dict(store.items()), store.log.acked_lsn) == (state, last_lsn), what
+
+
+def check(image: MemoryStorage, state: State, last_lsn: int, what: str) -> None:
+    """Open what a crash left: same state, same next LSN, nothing left over; it can be compacted, and written to."""
+    assert opened_state(image) == state, what
+    with memory_store(image) as store:
+        named = {s.name for s in store._engine.store.current.segments}
+        assert {n for n in image.names() if n.endswith(".segment")} == named, what
+        assert store.log.acked_lsn == last_lsn, what
+        store.compact()
+        assert store.put(b"after", b"it").first_lsn == last_lsn + 1, what
+    assert opened_state(image) == {**state, b"after": b"it"}, what
+    assert "lost+found/" not in image.names(), what
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_power_cut_before_every_operation(case: str) -> None:
+    """Cut the power before each write, sync and change of a name in a compaction: the same store opens each time."""
+    base, state, last_lsn = made(case)
+    film = Filmed(base.process_kill())
+    with memory_store(film) as store:
+        film.running = True
+        report = store.compact()
+        film.running = False
+        assert report.segments_rewritten > 0
+        if case == "with a hold":
+            assert list(store.log.read(18)) == list(walkit.open(storage=base, mode="r").read(18))
+    for number, (what, image) in enumerate(film.images):
+        if number % 6:
+            check_opening(image, state, last_lsn, what)
+        else:
+            check(image, state, last_lsn, what)
+    check(film.inner, state, last_lsn, "in the end")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_failure_of_every_operation(case: str) -> None:
+    """Fail each operation of a compaction by itself, reads too: the store goes on, and compacts when asked again."""
+    base, state, last_lsn = made(case)
+    clean = FaultyStorage(base.process_kill())
+    with memory_store(clean) as store:
+        begin = len(clean.trace)
+        store.compact()
+        operations = clean.trace[begin:]
+    seen: Counter[tuple[str, str]] = Counter()
+    for operation in operations:
+        seen[operation.name, operation.file] += 1
+        nth = seen[operation.name, operation.file]
+        if operation.name in ("read", "write") and nth > 1:
+            continue  # one more of a row of equal ones
+        storage = base.process_kill()
+        faulty = FaultyStorage(storage)
+        with memory_store(faulty) as store:
+            fault = faulty.fail(operation.name, operation.file, nth=nth)
+            with contextlib.suppress(StorageError):
+                store.compact()
+            assert fault.hits == 1, operation
+            assert store.log.acked_lsn == last_lsn and dict(store.items()) == state
+            image = storage.crash(keep="random", seed=nth)
+            store.compact()
+        check_opening(image, state, last_lsn, str(operation))
+
+
+def beside(storage: Filmed, waits_at: tuple[Any, str], waiting: str, working: str) -> Store:
+    """Let one work wait at an operation while the other one runs, which is filmed; then let it end."""
+    store = memory_store(storage)
+    hang = storage.hang(*waits_at)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            getattr(store, waiting)()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert hang.entered.wait(30)
+    storage.running = True
+    getattr(store, working)()
+    hang.release()
+    thread.join(30)
+    storage.running = False
+    assert not thread.is_alive() and not errors, errors
+    return store
+
+
+@pytest.mark.parametrize(
+    ("waits_at", "waiting", "working"),
+    [
+        (("sync", "compaction.new"), "compact", "checkpoint"),
+        (("replace", "*.segment"), "compact", "checkpoint"),
+        (("sync", "snapshot.new"), "checkpoint", "compact"),
+        (("replace", "snapshot-*"), "checkpoint", "compact"),
+    ],
+)
+def test_power_cuts_while_a_checkpoint_and_a_compaction_run(
+    waits_at: tuple[Any, str], waiting: str, working: str
+) -> None:
+    """One stands still in the midst while the other runs through, and ends then: every power cut opens to the state."""
+    for case in ("several groups", "with a snapshot"):
+        base, state, last_lsn = made(case)
+        film = Filmed(base.process_kill())
+        store = beside(film, waits_at, waiting, working)
+        assert dict(store.items()) == state
+        store.close()
+        assert len(film.images) > 8
+        for what, image in film.images:
+            check_opening(image, state, last_lsn, what)
+        check(film.inner, state, last_lsn, "in the end")
+
+
+def test_a_store_dropped_after_a_compaction_closes_itself() -> None:
+    """Drop a compacted store without close: a warning, and the next opening finds it closed and whole."""
+    base, state, last_lsn = made("several groups")
+    storage = base.process_kill()
+    gc.collect()
+    store = memory_store(storage)
+    store.compact()
+    with pytest.warns(ResourceWarning, match="dropped without close"):
+        del store
+    check(storage, state, last_lsn, "dropped")
+
+
+def test_a_store_dropped_in_the_midst_of_a_compaction() -> None:
+    """Drop the last name of a store whose compaction a thread still runs: it ends, then the log closes itself."""
+    base, state, last_lsn = made("several groups")
+    storage = base.process_kill()
+    faulty = FaultyStorage(storage)
+    gc.collect()
+    store = memory_store(faulty)
+    hang = faulty.hang("sync", "compaction.new")
+    thread = threading.Thread(target=store.compact)
+    thread.start()
+    assert hang.entered.wait(30)
+    del store
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        hang.release()
+        thread.join(30)
+        del thread
+        gc.collect()
+        until(lambda: not storage.is_locked("lock"), "the log closes itself")
+        until(lambda: bool(caught), "a warning")
+    assert "dropped without close" in str(caught[0].message)
+    check(storage, state, last_lsn, "dropped")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("moment", ["before", "within"])
+@pytest.mark.parametrize("work", ["compact", "checkpoint", "snapshot"])
+def test_a_forked_child_is_refused_and_harms_nothing(work: str, moment: str) -> None:
+    """Fork before a compaction, checkpoint or snapshot and in its midst: the child is refused, the parent goes on."""
+    base, state, last_lsn = made("several groups")
+    storage = base.process_kill()
+    faulty = FaultyStorage(storage)
+    store = memory_store(faulty)
+    hang = faulty.hang("sync", "compaction.new" if work == "compact" else "snapshot.new")
+    thread = threading.Thread(target=getattr(store, work))
+    if moment == "within":
+        thread.start()
+        assert hang.entered.wait(30)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            try:
+                getattr(store, work)()
+            except LogClosedError:
+                code = 0
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    if moment == "before":
+        thread.start()
+    hang.release()
+    thread.join(30)
+    assert not thread.is_alive()
+    store.close()
+    check(storage, state, last_lsn, moment)
+
+
+def read_on(reader: walkit.LogReader, expected: dict[int, walkit.Record], ends: Callable[[], bool]) -> int:
+    """Read and follow from another handle until told to end; records are right or the answer is a GapError."""
+    gaps = 0
+    while True:
+        last = ends()
+        for first in (1, 12, reader.durable_lsn - 3):
+            try:
+                lsns = []
+                for record in reader.read(first):
+                    assert record == expected[record.lsn]
+                    lsns.append(record.lsn)
+                assert lsns == sorted(set(lsns)) and lsns[-1] == max(expected)
+                for record in reader.follow(first, timeout=0):
+                    assert record == expected[record.lsn]
+            except GapError:
+                gaps += 1
+        if last:
+            return gaps
+
+
+def test_a_reader_of_another_handle_beside_a_compaction() -> None:
+    """Stop a compaction at each operation and read through another handle: the right records, or a GapError."""
+    base, _, _ = made("several groups")
+    expected = {r.lsn: r for r in walkit.open(storage=base, mode="r").read()}
+    gaps = 0
+    for operation, file in [
+        *((n, "*") for n in ("create", "replace", "remove", "sync_directory")),
+        ("sync", "*.new"),
+    ]:
+        for nth in range(1, 5):
+            storage = base.process_kill()
+            faulty = FaultyStorage(storage)
+            reader = walkit.open(storage=storage, mode="r")
+            begun = reader.read(1)
+            first = next(iter(begun))
+            with memory_store(faulty) as store:
+                hang = faulty.hang(operation, file, nth=nth)  # type: ignore[arg-type]
+                thread = threading.Thread(target=store.compact)
+                thread.start()
+                while thread.is_alive() and not hang.entered.wait(0.001):
+                    pass
+                gaps += read_on(reader, expected, lambda: True)
+                hang.release()
+                thread.join(30)
+                try:
+                    rest = [first, *begun]
+                    assert rest == list(expected.values())
+                except GapError:
+                    gaps += 1
+    assert gaps > 0
+
+
+READER = """
+    import sys, walkit
+    from tests.compaction.test_crash import read_on
+    reader = walkit.open(sys.argv[1], mode="r")
+    expected = {r.lsn: r for r in walkit.open(sys.argv[2], mode="r").read()}
+    rounds = 0
+    print("ready", flush=True)
+    def ends():
+        global rounds
+        rounds += 1
+        return rounds >= 12
+    print(read_on(reader, expected, ends))
+"""
+
+
+def test_a_reader_of_another_process_beside_a_compaction(tmp_path: Path) -> None:
+    """Compact on disk again and again while another process reads: the right records, or a GapError."""
+    base, state, _ = made("several groups")
+    for name in ("compacted", "as it was"):
+        target = FileStorage(tmp_path / name)
+        target.create()
+        for file in base.names():
+            source = base.open(file, "read")
+            copied = target.open(file, "create")
+            copied.write(0, [source.read(0, source.size())])
+            copied.close()
+    done: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: done.append(run_python(READER, tmp_path / "compacted", tmp_path / "as it was"))
+    )
+    with Store.open(tmp_path / "compacted", options=SMALL) as store:
+        thread.start()
+        exact = 5
+        while thread.is_alive():
+            store.compact(exact_from_lsn=exact)
+            exact += 5
+        thread.join()
+        store.compact()
+        assert dict(store.items()) == state
+    assert done[0].stdout.startswith("ready")
+    assert load_manifest(FileStorage(tmp_path / "compacted")).complete_from_lsn > 1
+    assert walkit.verify(tmp_path / "compacted").ok
