@@ -8,10 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import walkit
 from walkit.config import LogOptions
+from walkit.demo.followed import caught_up_at
 from walkit.demo.follower import ORPHANED
 from walkit.demo.replica import LagWatch, ReplicaProcess, ReplicaProcessError
 from walkit.errors import OptionsError
@@ -123,3 +125,13 @@ def test_what_fails_on_the_watch_is_raised_where_it_is_waited_for(
         watch.at(0, fail)
         with pytest.raises(OptionsError, match="in_flight"):
             waiting(watch)
+
+
+def test_a_replica_has_caught_up_when_it_is_a_tenth_of_a_second_behind() -> None:
+    """Of samples of a replica that comes nearer: the first one that has what the primary had 0.1 s before."""
+    at = np.arange(0.0, 2.0, 0.05)
+    primary = np.round(at * 1_000)
+    for delay, expected in ((0.05, 1.0), (0.09, 1.0), (0.15, 1.95)):
+        replica = np.where(at < 0.975, 0.0, primary - delay * 1_000)
+        found = caught_up_at(np.column_stack([at, primary, replica]), 0.5)
+        assert found == pytest.approx(expected)

@@ -26,6 +26,10 @@ KILL_AT, RESTART_AT = 0.4, 0.5
 is started again."""
 
 
+CLOSE_S = 0.1
+"""A replica has caught up when it has what its primary had so long ago."""
+
+
 @dataclass(kw_only=True)
 class Followed:
     """How a replica followed. Times in seconds on the clock of the samples, LSNs durable ones."""
@@ -45,12 +49,23 @@ class Followed:
     restarted_lsns: tuple[int, int] = (0, 0)
     """Of primary and replica, when that was started again."""
     caught_up_s: float = 0.0
-    """From the start of the second process until the replica had all."""
+    """From the start of the second process until the replica was less than `close_s` behind."""
+    close_s: float = CLOSE_S
 
     @property
     def behind(self) -> int:
         """Records that the replica lacked when it was started again."""
         return self.restarted_lsns[0] - self.restarted_lsns[1]
+
+
+def caught_up_at(samples: npt.NDArray[np.float64], from_s: float) -> float:
+    """Return when, from `from_s` on, the replica first has what the primary had CLOSE_S before.
+
+    The last sample counts where no other does.
+    """
+    at, _, replica = samples[samples[:, 0] >= from_s].T
+    close = replica >= np.interp(at - CLOSE_S, samples[:, 0], samples[:, 1])
+    return float(at[close.argmax()] if close.any() else at[-1])
 
 
 class _Scene:
@@ -81,8 +96,10 @@ class _Scene:
         self._replica.start()
 
     def catch_up(self, lsn: int) -> None:
-        at_s = self._watch.wait(lsn, self._replica.check)
-        self.told.caught_up_s = at_s - self.told.marks[-1][0]
+        self._watch.wait(lsn, self._replica.check)
+        restarted_s, _ = self.told.marks[-1]
+        at_s = caught_up_at(self._watch.samples, restarted_s)
+        self.told.caught_up_s = at_s - restarted_s
         self.told.marks.append((at_s, "caught up"))
 
 
@@ -132,7 +149,7 @@ def follow_while_driven(
         seen = _compare(out / "log", replica_path)
     teller.say(
         f"   killed at LSN {told.killed_lsns[1]:,} of {told.killed_lsns[0]:,}; started again {told.behind:,} records "
-        f"behind, and had caught up {told.caught_up_s:.1f} s later"
+        f"behind, and less than {CLOSE_S} s behind {told.caught_up_s:.1f} s later"
     )
     return {
         "store_state": state,

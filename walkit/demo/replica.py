@@ -145,15 +145,14 @@ class LagWatch:
         """Wait until what is due has been done; TimeoutError where its LSN does not come."""
         self._wait(lambda: self._due is None, "what is due at an LSN of the primary")
 
-    def wait(self, lsn: int, check: Callable[[], None]) -> float:
-        """Wait until the replica is durable up to `lsn`; return when. `check` may raise while it is not."""
+    def wait(self, lsn: int, check: Callable[[], None]) -> None:
+        """Wait until the replica is durable up to `lsn`; `check` may raise while it is not."""
 
         def there() -> bool:
             check()
             return bool(self._rows) and self._rows[-1][2] >= lsn
 
         self._wait(there, f"the replica to have LSN {lsn:,}")
-        return self._rows[-1][0]
 
     def _wait(self, holds: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + WAIT_S

@@ -133,7 +133,7 @@ def _tiles(result: DemoResult) -> str:
         )
     followed, compacted, seen = result.followed, result.compacted, result.evidence
     if followed is not None and followed.behind:
-        words = f"for a replica to start again and catch up with {followed.behind:,} records"
+        words = f"for a replica to start again and catch up, {followed.behind:,} records behind"
         tiles.append((f"{followed.caught_up_s:,.1f} s", words))
     if compacted is not None:
         ms = [f"{report.duration_s * 1e3:,.0f}" for report in (compacted.before, compacted.after)]
@@ -209,8 +209,8 @@ def _followed(result: DemoResult) -> str:
         "<p>Another process follows the log over gRPC while it is driven on, with the first part to catch up with at "
         f"the beginning. It was killed with SIGKILL when it had LSN {told.killed_lsns[1]:,} and the primary "
         f"{told.killed_lsns[0]:,}, and started again when it was {told.behind:,} records behind. "
-        f"{told.caught_up_s:.1f} s later, the start of an interpreter included, it had all of them on its own stable "
-        "storage. Both LSNs are durable ones, read every 10 ms by one process: the primary's from the open log, the "
+        f"{told.caught_up_s:.1f} s later, the start of an interpreter included, it was less than {told.close_s} s "
+        "behind. Both LSNs are durable ones, read every 10 ms by one process: the primary's from the open log, the "
         "replica's from its files.</p>"
     )
     if seen is not None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from walkit.demo.followed import Followed
 
-OPERATIONS_DEFAULT = 400_000
+OPERATIONS_DEFAULT = 300_000
 OPERATIONS_MIN = 5_000
 """With fewer, hardly a flight is cancelled, and there is nothing to compact."""
 WRITERS_DEFAULT = 64
