@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from html import escape
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from walkit.html import facts, red_lines, tag
 from walkit.measure.baseline import Baseline
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.machine import MachineFacts
@@ -209,15 +209,12 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Render a compact table; what makes its numbers mean less stands in red above it."""
-        red = "".join(
-            f"<div style='color:#d9534f;font-weight:bold'>{escape(text)}</div>" for text in self.warnings
-        )
-        rows = "".join(
-            f"<tr><td>{name}</td><td style='text-align:right'>{escape(_shown(value))}</td></tr>"
+        rows = [
+            (name, _shown(value))
             for name, value in self.summary().items()
             if name not in ("name", "warnings", "interrupted", "failure") and value is not None
-        )
-        return f"{red}<table><tr><th colspan='2'>{escape(self.name)}</th></tr>{rows}</table>"
+        ]
+        return tag("div", red_lines(self.warnings), tag("b", self.name), facts(rows))
 
 
 def plain(value: object) -> Plain:
