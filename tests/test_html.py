@@ -44,7 +44,7 @@ class Seen(HTMLParser):
 
 
 # HTML has no NUL, and reads a lone carriage return as a line's end.
-texts = st.text(st.characters(exclude_characters="\x00\r", exclude_categories=("Cs",)), min_size=1)
+texts = st.text(st.characters(exclude_characters="\x00\r", exclude_categories=["Cs"]), min_size=1)
 
 
 @given(texts)
