@@ -15,6 +15,7 @@ COLOURS = (BLUE, CYAN, GREEN, YELLOW, RED, PURPLE)
 """In the order in which the parts of a bar take them."""
 GREY = "#8888"
 WARNING = "#d9534f"
+LEFT, RIGHT = "text-align:left", "text-align:right;white-space:nowrap"
 
 BAR_UNITS = 1000.0
 PART_UNITS_MIN = 3.0
@@ -58,10 +59,7 @@ def table(
     lines = [
         tag(
             "tr",
-            *(
-                tag("td", c, style=f"text-align:{'right' if i in right else 'left'}")
-                for i, c in enumerate(row)
-            ),
+            *(tag("td", c, style=RIGHT if i in right else LEFT) for i, c in enumerate(row)),
             title=titles[number] if titles else None,
         )
         for number, row in enumerate(rows)
