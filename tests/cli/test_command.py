@@ -29,6 +29,7 @@ COMMANDS = (
     ["demo"],
     ["bench", "write"],
     ["bench", "spark"],
+    ["bench", "replication"],
 )
 
 
@@ -87,6 +88,8 @@ BAD_ARGUMENTS: tuple[list[str], ...] = (
     ["bench", "write", "--writers", "0"],
     ["bench", "write", "--seconds", "-1"],
     ["bench", "write", "--durability", "maybe"],
+    ["bench", "replication", "--writers", "1,2"],
+    ["bench", "replication", "--seconds", "0.01"],
     ["inspect", "s3://bucket/log"],
     ["inspect", "LOG", "--out", "LOG/report.txt"],
     ["dump", "LOG", "--out", "LOG/manifest"],
@@ -236,3 +239,21 @@ def test_the_bench_prints_json_and_nothing_else(run: Run, tmp_path: Path) -> Non
     assert len([way for way, _ in ways if way == "raw"]) > 1 and len(ways) > 5
     assert all(row["records"] > 0 and row["records_per_s"] > 0 for row in report["rows"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_bench_of_replication_tells_both_ratios(run: Run, tmp_path: Path) -> None:
+    """Measure for moments: JSON alone on standard output, saved as well; the ratios are of what stands beside them."""
+    work, saved = tmp_path / "work", tmp_path / "saved.json"
+    work.mkdir()
+    ran = run(
+        "bench", "replication", "--writers", "2", "--record-bytes", "64", "--seconds", "0.1", "--path", work,
+        "--json", "--out", saved,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    report = json.loads(ran.out)
+    assert json.loads(saved.read_text()) == report
+    assert report["bench"] == "replication"
+    assert report["ratio"] == pytest.approx(report["with_replica_per_s"] / report["alone_per_s"])
+    assert report["catch_up_ratio"] == pytest.approx(report["catch_up_per_s"] / report["read_per_s"])
+    assert min(report["ratio"], report["catch_up_ratio"], report["catch_up_records"]) > 0
+    assert list(work.iterdir()) == []

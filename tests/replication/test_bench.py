@@ -20,8 +20,10 @@ def test_a_short_run_measures_both_sides_and_the_lag(tmp_path: Path) -> None:
     assert min(report.replica_per_s, report.catch_up_per_s, report.drain_ms) > 0
     assert 0 <= report.lag_p50_ms <= report.lag_p99_ms <= report.lag_max_ms
     assert report.catch_up_records > 1
+    assert report.catch_up_ratio == pytest.approx(report.catch_up_per_s / report.read_per_s)
     assert json.loads(json.dumps(report.to_dict()))["writers"] == 2
-    assert "append with a replica" in report.text()
+    for said in ("append with a replica", "with a replica / alone", "catching up / reading"):
+        assert said in report.text()
     assert "records/s" in report._repr_html_()
     assert len(told) == 2
     assert list(tmp_path.iterdir()) == []

@@ -15,9 +15,13 @@ from walkit.errors import OptionsError
 from walkit.workload.flights import flight_operations
 from walkit.workload.operations import OperationStream, operation_mask
 from walkit.workload.oracle import (
+    Changes,
     OracleReport,
+    change_counts,
     check_recovered,
+    compare_changes,
     compare_states,
+    expected_changes,
     expected_state,
     operation_table,
     state_after,
@@ -313,6 +317,63 @@ def test_a_delete_may_or_may_not_have_survived(small: tuple[pd.DataFrame, Operat
 
 
 # --- reports and bad input ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operations", [0, 1, 250, 1_500])
+def test_the_state_at_a_moment_is_that_of_the_operations_until_then(
+    small: tuple[pd.DataFrame, OperationStream], operations: int
+) -> None:
+    """The first rows of the table, as rows and as operation numbers, give what playing the stream so far gives."""
+    table, stream = small
+    expected = played(stream, range(operations))
+    assert state_after(table.iloc[:operations]) == expected
+    assert state_after(table, np.arange(operations)) == expected
+
+
+CHANGES: Changes = {
+    b"inserted": ("I", None, b"2"),
+    b"deleted": ("D", b"1", None),
+    b"changed": ("C", b"1", b"2"),
+}
+
+
+def test_changes_are_what_differs() -> None:
+    """One key of each kind and one that is the same: three changes with both values, one of each is counted."""
+    left = {b"deleted": b"1", b"changed": b"1", b"same": b""}
+    right = {b"inserted": b"2", b"changed": b"2", b"same": b""}
+    assert expected_changes(left, right) == CHANGES
+    assert change_counts(CHANGES) == {"I": 1, "D": 1, "C": 1}
+    assert change_counts(expected_changes(left, left)) == {"I": 0, "D": 0, "C": 0}
+
+
+def test_changes_make_one_state_of_the_other(small: tuple[pd.DataFrame, OperationStream]) -> None:
+    """Apply the changes between two moments of the flights to the first state: it is the second; and back again."""
+    table, _ = small
+    left, right = (state_after(table.iloc[:operations]) for operations in (len(table) // 2, len(table)))
+    for before, after in ((left, right), (right, left)):
+        changes = expected_changes(before, after)
+        assert change_counts(changes)["C"] > 0
+        made = {key: value for key, value in before.items() if key not in changes}
+        made |= {key: value for key, (_, _, value) in changes.items() if value is not None}
+        assert made == after
+
+
+@pytest.mark.parametrize(
+    ("found", "fault"),
+    [
+        ({**CHANGES, b"deleted": ("C", b"1", None)}, "different"),
+        ({**CHANGES, b"changed": ("C", b"0", b"2")}, "different"),
+        ({**CHANGES, b"inserted": ("I", None, b"3")}, "different"),
+        ({**CHANGES, b"more": ("I", None, b"")}, "invented"),
+        ({key: change for key, change in CHANGES.items() if key != b"deleted"}, "missing"),
+    ],
+)
+def test_a_wrong_diff_is_noticed(found: Changes, fault: str) -> None:
+    """Another kind, another value on either side, a key more or less: one fault of its kind; the right one is ok."""
+    report = compare_changes(CHANGES, found)
+    assert (report.ok, report.violations, getattr(report, fault)) == (False, 1, 1)
+    assert compare_changes(CHANGES, dict(CHANGES)).ok
+    assert not compare_changes({}, {}).ok
 
 
 def test_comparing_nothing_is_not_ok(small: tuple[pd.DataFrame, OperationStream]) -> None:

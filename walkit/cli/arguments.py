@@ -245,7 +245,8 @@ def _add_demo(commands: Any) -> None:
         commands,
         "demo",
         "run the main job on real input, with a report",
-        ": flights through a Store, a kill, a recovery, a replay with Spark, all checked; the report is HTML",
+        ": flights through a Store, a kill, a recovery, a replica, compaction, replay and diff with Spark, all "
+        "checked; the report is HTML",
         "walkit demo --out report",
         run,
     )
@@ -253,7 +254,10 @@ def _add_demo(commands: Any) -> None:
         "--out", metavar="DIR", help="folder of the report and its logs (default: walkit-demo)"
     )
     parser.add_argument(
-        "--operations", type=_count, metavar="N", help="operations to take (default: the demo's own)"
+        "--operations",
+        type=_count,
+        metavar="N",
+        help="operations to take, 5000 or more (default: the demo's own)",
     )
     parser.add_argument(
         "--writers", type=_count, metavar="N", help="threads that write (default: the demo's own)"
@@ -304,6 +308,7 @@ def _add_bench(commands: Any) -> None:
     )
     _add_report_options(write)
     _add_bench_spark(kinds)
+    _add_bench_replication(kinds)
 
 
 def _add_bench_spark(kinds: Any) -> None:
@@ -328,6 +333,35 @@ def _add_bench_spark(kinds: Any) -> None:
     )
     parser.add_argument("--runs", type=_count, default=3, metavar="N", help="runs that count (default: 3)")
     parser.add_argument("--path", metavar="DIR", help="where to work (default: the temporary folder)")
+    _add_report_options(parser)
+
+
+def _add_bench_replication(kinds: Any) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from walkit.cli.jobs import bench_replication
+
+        return bench_replication(args)
+
+    parser = _command(
+        kinds,
+        "replication",
+        "measure appending with a replica, the replica's lag, and how fast a new one catches up",
+        ", beside appending alone and plain reading in the same run",
+        "walkit bench replication --writers 16 --seconds 3 --json",
+        run,
+    )
+    parser.add_argument("--writers", type=_count, default=16, metavar="N", help="threads (default: 16)")
+    parser.add_argument(
+        "--record-bytes", type=_count, default=512, metavar="N", help="bytes of a value (default: 512)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=3.0,
+        metavar="S",
+        help="time with a replica, and time alone (default: 3)",
+    )
+    parser.add_argument("--path", metavar="DIR", help="where to measure (default: the temporary folder)")
     _add_report_options(parser)
 
 

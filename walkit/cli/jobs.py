@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from walkit.cli.output import bar, publish
+from walkit.cli.output import bar, publish, say
 
 
 def demo(args: argparse.Namespace) -> int:
@@ -30,6 +30,21 @@ def bench_write(args: argparse.Namespace) -> int:
         path=args.path,
         durability=args.durability,
         progress=sys.stderr.isatty() and not args.json,
+    )
+    publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=args.out)
+    return 0
+
+
+def bench_replication(args: argparse.Namespace) -> int:
+    """Measure appending with a replica beside appending alone, and a replica that catches up beside plain reading."""
+    from walkit.replication.bench import bench_replication as measure
+
+    report = measure(
+        writers=args.writers,
+        record_bytes=args.record_bytes,
+        seconds=args.seconds,
+        path=args.path,
+        progress=lambda what: say(f"bench replication: {what}") if sys.stderr.isatty() else None,
     )
     publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=args.out)
     return 0

@@ -1,4 +1,4 @@
-"""The main job: operations of real flights through the log, a kill, a replay, and an oracle that checks all."""
+"""The main job: real flights through log, recovery, replica, compaction and Spark, and an oracle that checks all."""
 
 from __future__ import annotations
 

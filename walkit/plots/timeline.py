@@ -68,7 +68,8 @@ def throughput_timeline(run: Run) -> go.Figure:
     line = run.timeline
     shown = list(run.events)
     names = list(dict.fromkeys(event.name for event in shown))
-    heights = [0.5, 0.4, 0.1] if shown else [0.55, 0.45]
+    # In pixels: each name of an event has a line of its own.
+    heights = [220, 180, 20 * len(names) + 5] if shown else [220, 180]
     panels = make_subplots(
         rows=len(heights), cols=1, shared_xaxes=True, vertical_spacing=0.05, row_heights=heights
     )
@@ -76,7 +77,7 @@ def throughput_timeline(run: Run) -> go.Figure:
         panels,
         f"{escape(run.name)} ({run.durability}, {run.arrival} loop): {run.records_per_s:,.0f} records/s",
         warnings=run.warnings,
-        height=520 + (15 * len(names) + 40 if shown else 0),
+        height=520 + (20 * len(names) + 40 if shown else 0),
         hovermode="x unified",
     )
     middle = line.middle_s

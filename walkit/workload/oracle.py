@@ -38,6 +38,9 @@ _LEFT: Final = ["dep_delay", "dep_time", *_PLANNED]
 _LANDED: Final = ["air_time", "arr_delay", "arr_time", *_LEFT]
 _LEG: Final = ["carrier", "date", "dep_time", "dest", "flight", "origin"]
 
+Changes: TypeAlias = dict[bytes, tuple[str, bytes | None, bytes | None]]
+"""A diff: for each key that differs (change, value on the left, value on the right)."""
+
 Fault: TypeAlias = Literal["missing", "invented", "different", "torn"]
 
 
@@ -203,6 +206,33 @@ def expected_state(
         crossed = table["group"].iloc[operations - 1 : operations]
         table = table[table["group"] <= crossed.iloc[0]] if len(crossed) else table
     return state_after(table)
+
+
+def expected_changes(left: Mapping[bytes, bytes], right: Mapping[bytes, bytes]) -> Changes:
+    """Return what makes `right` of `left`: for each key that differs (change, left value, right value).
+
+    change is I for a key that is only in `right`, D for one that is only in `left`, C for another value.
+    """
+    found: Changes = {key: ("I", None, right[key]) for key in right.keys() - left.keys()}
+    found |= {key: ("D", left[key], None) for key in left.keys() - right.keys()}
+    common = left.keys() & right.keys()
+    found |= {key: ("C", left[key], right[key]) for key in common if left[key] != right[key]}
+    return found
+
+
+def change_counts(changes: Changes) -> dict[str, int]:
+    """Return how many keys were inserted (I), deleted (D) and changed (C); all three are there, also where none was."""
+    counts = Counter(change for change, _, _ in changes.values())
+    return {change: counts[change] for change in ("I", "D", "C")}
+
+
+def compare_changes(expected: Changes, actual: Changes, *, subject: str = "diff") -> OracleReport:
+    """Compare two diffs key by key; another change, or another value on one side, is a difference."""
+    return compare_states(_as_texts(expected), _as_texts(actual), subject=subject)
+
+
+def _as_texts(changes: Changes) -> dict[bytes, bytes]:
+    return {key: repr(change).encode() for key, change in changes.items()}
 
 
 def compare_states(

@@ -1,0 +1,125 @@
+"""The replica's process and the watch on its lag: what they see, what they raise, and that no process is left."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import walkit
+from walkit.config import LogOptions
+from walkit.demo.follower import ORPHANED
+from walkit.demo.replica import LagWatch, ReplicaProcess, ReplicaProcessError
+from walkit.errors import OptionsError
+from walkit.replication import Primary
+
+
+def nothing() -> None:
+    """A check that finds nothing wrong."""
+
+
+def test_a_replica_is_killed_started_again_and_stopped(tmp_path: Path) -> None:
+    """Kill it, write on, start it again: it stands where it was, then catches up, and ends in order when told to."""
+    with (
+        walkit.open(tmp_path / "p") as log,
+        Primary(log) as primary,
+        ReplicaProcess(primary.address, tmp_path / "r") as replica,
+        LagWatch(lambda: log.durable_lsn, replica.durable_lsn) as watch,
+    ):
+        assert replica.durable_lsn() == 0
+        log.append(b"one")
+        replica.start()
+        watch.wait(1, replica.check)
+        assert replica.kill() == -signal.SIGKILL
+        log.append_many([b"two", b"three"])
+        assert replica.durable_lsn() == 1
+        replica.start()
+        watch.wait(3, replica.check)
+        assert replica.stop() == 0
+        rows = watch.samples
+    assert rows.shape[1] == 3
+    assert (rows[:, 2] <= rows[:, 1]).all()
+    assert tuple(rows[-1, 1:]) == (3, 3)
+
+
+def test_no_process_is_left(tmp_path: Path) -> None:
+    """Leave the block by Ctrl-C: the process is gone; end its standard input: it ends by itself."""
+    with walkit.open(tmp_path / "p") as log, Primary(log) as primary:
+        replica = ReplicaProcess(primary.address, tmp_path / "r")
+        with suppress(KeyboardInterrupt), replica:
+            replica.start()
+            process = replica._process
+            raise KeyboardInterrupt
+        assert process is not None and process.returncode == -signal.SIGKILL
+        with ReplicaProcess(primary.address, tmp_path / "s") as orphan:
+            orphan.start()
+            process = orphan._process
+            assert process is not None and process.stdin is not None
+            process.stdin.close()
+            assert process.wait(60) == ORPHANED
+
+
+def test_a_replica_that_fails_says_why(tmp_path: Path) -> None:
+    """Follow another log into a replica's folder: waiting ends with the last words of the process."""
+    for name in ("one", "other"):
+        with walkit.open(tmp_path / name) as log, Primary(log) as primary:
+            log.append(name.encode())
+            with (
+                ReplicaProcess(primary.address, tmp_path / "r") as replica,
+                LagWatch(lambda: 1, lambda: 0) as watch,
+            ):
+                replica.start()
+                if name == "one":
+                    while replica.durable_lsn() < 1:
+                        replica.check()
+                else:
+                    with pytest.raises(ReplicaProcessError, match="The first difference is LSN 1"):
+                        watch.wait(1, replica.check)
+
+
+def fail() -> None:
+    LogOptions(in_flight=0)
+
+
+class Sides:
+    """Two sides that are moved by hand."""
+
+    def __init__(self) -> None:
+        self.primary, self.replica = 0, 0
+
+
+def watch_of(sides: Sides) -> LagWatch:
+    return LagWatch(lambda: sides.primary, lambda: sides.replica)
+
+
+def test_what_is_due_is_done_once_at_its_lsn() -> None:
+    """Nothing is done below the LSN; at it the act runs once, on the watch's thread, and waiting for it ends."""
+    sides, done = Sides(), []
+    with watch_of(sides) as watch:
+        sides.primary = 9
+        watch.at(10, lambda: done.append(threading.current_thread().name))
+        seen = len(watch.samples)
+        while len(watch.samples) < seen + 3:
+            watch.wait(0, nothing)
+        assert done == []
+        sides.primary = 11
+        watch.due_done()
+        sides.replica = 11
+        watch.wait(11, nothing)
+    assert done == ["lag-watch"]
+
+
+@pytest.mark.parametrize("waiting", [LagWatch.due_done, lambda watch: watch.wait(1, nothing)])
+def test_what_fails_on_the_watch_is_raised_where_it_is_waited_for(
+    waiting: Callable[[LagWatch], object],
+) -> None:
+    """An act that raises ends the watch, and every wait raises what it raised."""
+    sides = Sides()
+    with watch_of(sides) as watch:
+        watch.at(0, fail)
+        with pytest.raises(OptionsError, match="in_flight"):
+            waiting(watch)

@@ -1,0 +1,198 @@
+"""A replica in another process, and a watch on how far it is behind its primary."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from walkit.errors import LogNotFoundError, WalkitError
+from walkit.replication.source import StoredSource
+from walkit.storage import FileStorage
+
+SAMPLE_S: Final = 0.01
+WAIT_S: Final = 180.0
+LAST_WORDS_BYTES: Final = 4000
+
+
+class ReplicaProcessError(WalkitError):
+    """The replica's process ended in a way that nobody asked for, or did not come as far as it had to in time."""
+
+    code = "replica-process"
+
+
+class ReplicaProcess:
+    """`walkit follow` as a child process, that can be killed and started again. Used by one thread at a time.
+
+    A context manager: no process is left behind it, and if this process itself dies, the child ends too.
+    """
+
+    def __init__(self, address: str, folder: Path) -> None:
+        self.folder = folder
+        self._address = address
+        self._process: subprocess.Popen[bytes] | None = None
+        self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the block ends
+        self._source: StoredSource | None = None
+
+    def start(self) -> None:
+        """Start the child; it connects by itself."""
+        # -P: a file of the current folder must not stand in for a module.
+        command = [sys.executable, "-P", "-m", "walkit.demo.follower", self._address, str(self.folder)]
+        root = str(Path(__file__).resolve().parents[2])
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._words,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+
+    def kill(self) -> int:
+        """End the child with SIGKILL, and return its exit status."""
+        return self._end(subprocess.Popen.kill)
+
+    def stop(self) -> int:
+        """Tell the child to close its log and end; return its exit status."""
+        return self._end(subprocess.Popen.terminate)
+
+    def _end(self, how: Callable[[subprocess.Popen[bytes]], None]) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            raise ReplicaProcessError("the replica's process was not started")
+        how(process)
+        code = process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+        return code
+
+    def durable_lsn(self) -> int:
+        """Return the LSN up to which the replica's log is on stable storage, as its own files say; 0 before it is."""
+        try:
+            self._source = self._source or StoredSource(FileStorage(os.fspath(self.folder)))
+        except LogNotFoundError:
+            return 0
+        return self._source.durable()[0]
+
+    def check(self) -> None:
+        """ReplicaProcessError, with its last words, where the child has ended by itself."""
+        process = self._process
+        if process is None or process.poll() is None:
+            return
+        size = self._words.seek(0, os.SEEK_END)
+        self._words.seek(max(size - LAST_WORDS_BYTES, 0))
+        said = self._words.read().decode("utf-8", "replace").strip()
+        raise ReplicaProcessError(
+            f"the replica's process ended with exit status {process.returncode}\n{said}"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._process is not None:
+                self.kill()
+        finally:
+            self._words.close()
+
+
+class LagWatch:
+    """Notes every 10 ms the durable LSNs of a primary and its replica, and does what is due at an LSN.
+
+    A context manager with a thread of its own. What fails on that thread is raised by `wait` and `due_done`.
+    """
+
+    def __init__(self, primary_lsn: Callable[[], int], replica_lsn: Callable[[], int]) -> None:
+        self._primary_lsn, self._replica_lsn = primary_lsn, replica_lsn
+        self._rows: list[tuple[float, int, int]] = []
+        self._due: tuple[int, Callable[[], None]] | None = None
+        self._error: BaseException | None = None
+        self._over = False
+        self._changed = threading.Condition()
+        self._began = time.perf_counter()
+        self._thread = threading.Thread(target=self._run, name="lag-watch", daemon=True)
+
+    @property
+    def now_s(self) -> float:
+        """Seconds on the clock of the samples."""
+        return time.perf_counter() - self._began
+
+    @property
+    def samples(self) -> npt.NDArray[np.float64]:
+        """Rows of (time in s, durable LSN of the primary, durable LSN of the replica) so far."""
+        with self._changed:
+            return np.array(self._rows, np.float64).reshape(-1, 3)
+
+    def at(self, lsn: int, act: Callable[[], None]) -> None:
+        """Do this on the watch's thread as soon as the primary is durable up to `lsn`. One thing at a time."""
+        with self._changed:
+            self._due = lsn, act
+
+    def due_done(self) -> None:
+        """Wait until what is due has been done; TimeoutError where its LSN does not come."""
+        self._wait(lambda: self._due is None, "what is due at an LSN of the primary")
+
+    def wait(self, lsn: int, check: Callable[[], None]) -> float:
+        """Wait until the replica is durable up to `lsn`; return when. `check` may raise while it is not."""
+
+        def there() -> bool:
+            check()
+            return bool(self._rows) and self._rows[-1][2] >= lsn
+
+        self._wait(there, f"the replica to have LSN {lsn:,}")
+        return self._rows[-1][0]
+
+    def _wait(self, holds: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + WAIT_S
+        with self._changed:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                if holds():
+                    return
+                if time.monotonic() > deadline:
+                    raise ReplicaProcessError(f"waited {WAIT_S:.0f} s for {what}")
+                self._changed.wait(0.1)
+
+    def _run(self) -> None:
+        try:
+            while not self._over:
+                # The replica first: what moves between the two must not look like a replica that is ahead.
+                replica_lsn, primary_lsn = self._replica_lsn(), self._primary_lsn()
+                with self._changed:
+                    self._rows.append((self.now_s, primary_lsn, replica_lsn))
+                    due = self._due
+                if due is not None and primary_lsn >= due[0]:
+                    due[1]()
+                    with self._changed:
+                        self._due = None
+                with self._changed:
+                    self._changed.notify_all()
+                    self._changed.wait(SAMPLE_S)
+        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over = True
+        self._thread.join()
