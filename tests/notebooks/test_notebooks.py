@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
+from walkit.log.scratch import sweep
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
@@ -87,11 +90,15 @@ def test_links_between_notebooks_lead_somewhere(name: str) -> None:
 
 
 def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants: int) -> None:
-    """Run a copy of a notebook in a copy of the folder, with other constants; nothing of walkit's is left behind."""
+    """Run a copy of a notebook in a copy of the folder, with other constants; nothing of walkit's is left behind.
+
+    A kernel that a busy machine ends late is killed by its client: then the next scratch log's sweep finds the rest.
+    """
     folder, temporary = tmp_path / "notebooks", tmp_path / "tmp"
     shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns(".*"))
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook: Any = nbformat.read(folder / name, as_version=4)  # type: ignore[no-untyped-call]
     for constant, value in constants.items():
@@ -107,6 +114,7 @@ def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants:
         resources={"metadata": {"path": str(folder)}},
     ).execute()
     assert sorted(path.name for path in folder.iterdir()) == before
+    sweep()
     assert [path.name for path in temporary.iterdir() if "walkit" in path.name] == []
     assert not any(
         output.output_type == "error" for cell in notebook.cells for output in cell.get("outputs", ())
