@@ -8,7 +8,7 @@ export PYTHON
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check pytest bench format lock golden clean
+.PHONY: help setup demo lab test check pytest bench format lock golden clean
 
 help: ## say what there is to run
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | while IFS='	' read -r name text; do printf '  make %-7s %s\n' "$$name" "$$text"; done
@@ -18,6 +18,9 @@ setup: ## make .venv, unless it is there and up to date
 
 demo: setup ## the main job: flights into a log, a killed writer, recovery, Spark, a report
 	$(VENV)/walkit demo $(ARGS)
+
+lab: setup ## JupyterLab on notebooks/; ARGS="--no-browser --ip=0.0.0.0" for another machine's browser
+	$(VENV)/jupyter lab --notebook-dir=notebooks $(ARGS)
 
 test: check ## ruff, mypy --strict and all tests
 	$(VENV)/python -m pytest $(ARGS)

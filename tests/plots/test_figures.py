@@ -7,15 +7,24 @@ import json
 import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from tests.format.makers import TRANSACTION, frame_of
 from walkit.errors import MissingExtraError
+from walkit.log.tools import scan
 from walkit.measure import Baseline, LatencyHistogram, MachineFacts, Run, RunEvent, Timeline
-from walkit.plots import latency_distribution, recovery_timeline, throughput_timeline
+from walkit.plots import (
+    frame_bytes,
+    latency_distribution,
+    recovery_timeline,
+    segments,
+    throughput_timeline,
+)
 from walkit.plots.style import COLOURS, colour, duration_text
 
 
@@ -162,6 +171,8 @@ def figures() -> list[go.Figure]:
         latency_distribution(run),
         throughput_timeline(run),
         recovery_timeline(Report((Phase("open", 0, 1),))),
+        frame_bytes(frame_of(TRANSACTION)),
+        segments(scan(Path(__file__).parents[2] / "data/golden/v0/log")),
     ]
 
 
@@ -173,7 +184,7 @@ def test_figures_read_on_both_pages(drawing: go.Figure) -> None:
     assert layout["paper_bgcolor"] == layout["plot_bgcolor"] == "rgba(0,0,0,0)"
     assert layout["font"]["color"] == "#808080"
     painted = {trace.get("line", trace.get("marker", {})).get("color") for trace in raw["data"]}
-    assert painted <= {*COLOURS, "#808080", None}
+    assert painted <= {*COLOURS, "#808080", "#9a9a9a", None}
     assert len(painted) >= 1
 
 

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
+from tests.log.logs import Child
 from walkit.errors import CorruptionError, GapError, HistoryTrimmedError, OptionsError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.record import Batch
 from walkit.state import KeyedTable, StateMachine, replay
+from walkit.state.replay import Pieces
 from walkit.storage import MemoryStorage
 from walkit.testing.state import CountingMachine, picture, random_records
 
@@ -203,6 +205,73 @@ def test_ctrl_c_strikes_between_batches(log: walkit.WriteAheadLog) -> None:
     replay(log, expected)
     assert picture(counts) == picture(expected)
     assert counts.taken == log.acked_lsn
+
+
+INTERRUPTED = """
+    import json, sys, walkit
+    from walkit.state import KeyedTable
+
+    log, table = walkit.open(sys.argv[1]), KeyedTable()
+    walkit.replay(log, table)
+    try:
+        while True:
+            stopped = KeyedTable()
+            print("1", flush=True)
+            walkit.replay(log, stopped)
+    except KeyboardInterrupt:
+        stood = stopped.applied_lsn
+    rest = walkit.replay(log, stopped)
+    print(json.dumps([stood, rest.records, stopped.checksum() == table.checksum()]))
+    log.append(b"the log is as usable as before")
+    log.close()
+"""
+
+
+def test_a_stopped_cell_ends_the_replay(tmp_path: Path) -> None:
+    """A real SIGINT to a process that replays without end: it stops, the rest of that replay gives the same state."""
+    with walkit.open(tmp_path / "log", options=walkit.LogOptions(durability="none")) as log:
+        for first in range(0, 100_000, 10_000):
+            numbers = range(first, first + 10_000)
+            log.append_many([b"v%d" % i for i in numbers], [b"k%d" % (i % 7919) for i in numbers])
+    with Child(INTERRUPTED, tmp_path / "log") as child:
+        assert child.read() == 1
+        child.process.send_signal(signal.SIGINT)
+        while (said := child.read()) == 1:
+            pass
+        assert child.process.wait() == 0
+    stood, rest, same = said
+    assert stood + rest == 100_000 and same
+    with walkit.open(tmp_path / "log") as log:
+        assert log.recovery.verdict == "clean" and log.acked_lsn == 100_001
+
+
+def test_a_slow_machine_is_given_small_pieces() -> None:
+    """Learn from pieces of known length: the next holds an interrupt for half a second, within its bounds."""
+    pieces = Pieces(CountingMachine())
+    for records, took_s, expected in (
+        (65_536, 6.5536, 5_000),
+        (5_000, 0.25, 10_000),
+        (10, 3.0, 10_000),  # too few to say anything
+        (10_000, 60.0, 256),
+        (256, 0.0, 1 << 18),
+    ):
+        pieces.learn(records, took_s)
+        assert pieces.records == expected
+
+
+def test_pieces_are_the_batch(log: walkit.WriteAheadLog) -> None:
+    """Apply a batch in pieces of one record, of seven, and in one: each machine comes to the state of a replay."""
+    batch = log.to_arrow().combine_chunks().to_batches()[0]
+    assert len(batch) == log.acked_lsn
+    for make in (KeyedTable, RowTable, CountingMachine):
+        whole = make()
+        replay(log, whole)
+        for records in (1, 7, 1 << 18):
+            cut = make()
+            pieces = Pieces(cut)
+            pieces.records = records
+            pieces.apply(batch)
+            assert picture(cut) == picture(whole)
 
 
 @pytest.mark.parametrize(

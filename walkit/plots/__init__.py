@@ -4,15 +4,19 @@ Each returns a plotly.graph_objects.Figure and touches neither a log nor a file.
 plotly raises MissingExtraError.
 """
 
+from walkit.plots.framebytes import frame_bytes
 from walkit.plots.latency import latency_distribution
+from walkit.plots.positions import segments
 from walkit.plots.replication import replication_lag
 from walkit.plots.timeline import PhaseLike, RecoveryReportLike, recovery_timeline, throughput_timeline
 
 __all__ = [
     "PhaseLike",
     "RecoveryReportLike",
+    "frame_bytes",
     "latency_distribution",
     "recovery_timeline",
     "replication_lag",
+    "segments",
     "throughput_timeline",
 ]

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from walkit.commit.interrupts import Uninterrupted, on_main_thread
 from walkit.errors import GapError, HistoryTrimmedError, OptionsError
 from walkit.log.reader import BATCH_BYTES, BATCH_RECORDS, LogView
@@ -20,6 +22,12 @@ ARROW_BYTES = 32 << 20
 """Records and bytes of one batch where the machine takes Arrow: the more, the fewer of them become Python objects.
 
 For 100 k keys at random it is twice as fast as with a quarter of that."""
+
+HELD_S_MAX = 0.5
+"""Aim for the time that one call of the machine takes: an interrupt waits for its end."""
+PIECE_RECORDS_FIRST = 1 << 16
+PIECE_RECORDS_MIN = 256
+"""Records of the first such call, and the fewest of any: how fast a machine is shows only when it runs."""
 
 ReplayProgress = Callable[[int, int], None]
 """Called after each batch with (LSNs passed, LSNs to pass). What it raises ends the replay."""
@@ -67,8 +75,9 @@ def replay(
     """Apply the records of [first_lsn, last_lsn] to `machine`, in order; bounds inclusive.
 
     `log` is open for writing or for reading. By default from where the machine stands to the newest record there is at
-    the call. In bounded memory: one batch at a time, as Arrow where the machine takes it. Ctrl-C, or an error from
-    `progress`, ends it between two batches, and calling again goes on from there.
+    the call. In bounded memory: one batch at a time, as Arrow where the machine takes it. Ctrl-C (a stopped cell)
+    ends it within a second, if the machine applies 256 records in that time; an error from `progress` ends it between
+    two batches. Calling again goes on from there.
 
     Of a compacted log the records are replayed that are left; a machine for which superseded records count gives the
     right state only from `log.complete_from_lsn` on.
@@ -82,17 +91,13 @@ def replay(
     view, first, last = _range(log, machine.applied_lsn, first_lsn, last_lsn)
     if first <= last:
         _require_exact(view, machine.applied_lsn, last)
-    arrow = machine if isinstance(machine, ArrowStateMachine) else None
-    guard = Uninterrupted if on_main_thread() else nullcontext
+    arrow = isinstance(machine, ArrowStateMachine)
+    pieces = Pieces(machine)
     records = batches = size = 0
-    window = (ARROW_RECORDS, ARROW_BYTES) if arrow is not None else (BATCH_RECORDS, BATCH_BYTES)
+    window = (ARROW_RECORDS, ARROW_BYTES) if arrow else (BATCH_RECORDS, BATCH_BYTES)
     found = view.batches(first, last, records=window[0], whole_bytes=window[1]) if first <= last else iter(())
     for batch in found:
-        with guard():
-            if arrow is not None:
-                arrow.apply_arrow(batch)
-            else:
-                machine.apply(Batch.from_arrow(batch))
+        pieces.apply(batch)
         records += len(batch)
         batches += 1
         size += batch.nbytes
@@ -106,6 +111,36 @@ def replay(
         size_bytes=size,
         duration_s=time.perf_counter() - began,
     )
+
+
+class Pieces:
+    """Applies Arrow batches in pieces that hold an interrupt back for a moment only; each whole or not at all."""
+
+    def __init__(self, machine: StateMachine) -> None:
+        self._machine = machine
+        self._arrow = machine if isinstance(machine, ArrowStateMachine) else None
+        self._guard = Uninterrupted if on_main_thread() else nullcontext
+        self.records = PIECE_RECORDS_FIRST
+
+    def apply(self, batch: pa.RecordBatch) -> None:
+        """Apply a batch of RECORD_SCHEMA. KeyboardInterrupt comes between two pieces."""
+        start = 0
+        while start < len(batch):
+            piece = batch.slice(start, self.records)
+            began = time.perf_counter()
+            with self._guard():
+                if self._arrow is not None:
+                    self._arrow.apply_arrow(piece)
+                else:
+                    self._machine.apply(Batch.from_arrow(piece))
+            self.learn(len(piece), time.perf_counter() - began)
+            start += len(piece)
+
+    def learn(self, records: int, took_s: float) -> None:
+        """Size the next pieces by how long one took."""
+        if records >= PIECE_RECORDS_MIN:
+            fitting = int(records * HELD_S_MAX / max(took_s, 1e-6))
+            self.records = min(max(fitting, PIECE_RECORDS_MIN), ARROW_RECORDS)
 
 
 def _require_exact(view: LogView, applied_lsn: int, last_lsn: int) -> None:

@@ -1,0 +1,129 @@
+"""Interrupting a cell of a real kernel: drive and replay stop, the partial Run is there, the log goes on."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+ROOT = Path(__file__).resolve().parents[2]
+GUARD_S = 120
+
+
+class Kernel:
+    """A kernel to run cells in, one at a time."""
+
+    def __init__(self, manager: Any, client: Any) -> None:
+        self.manager, self.client = manager, client
+
+    def begin(self, code: str) -> str:
+        """Send a cell and return its id."""
+        sent: str = self.client.execute(textwrap.dedent(code))
+        return sent
+
+    def until(self, wanted: str) -> None:
+        """Wait until something is printed."""
+        seen = ""
+        while wanted not in seen:
+            message = self.client.get_iopub_msg(timeout=GUARD_S)
+            seen += message["content"].get("text", "") if message["msg_type"] == "stream" else ""
+
+    def end(self, sent: str) -> tuple[str, str]:
+        """Wait for a cell's end; return (ok or the name of its error, what it printed to standard output)."""
+        text, status = "", "ok"
+        while True:
+            message = self.client.get_iopub_msg(timeout=GUARD_S)
+            content = message["content"]
+            if message["msg_type"] == "error":
+                status = content["ename"]
+            elif message["msg_type"] == "stream" and content["name"] == "stdout":
+                text += content["text"]
+            elif (
+                message["msg_type"] == "status"
+                and content["execution_state"] == "idle"
+                and message["parent_header"].get("msg_id") == sent
+            ):
+                return status, text
+
+    def run(self, code: str) -> str:
+        """Run a cell that ends in order, and return what it printed."""
+        status, text = self.end(self.begin(code))
+        assert status == "ok", text
+        return text
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
+    """A kernel with a scratch log and many operations."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
+    kernel = Kernel(manager, client)
+    try:
+        kernel.run(
+            """
+            import walkit
+            from tests.workload.streams import seeded_stream
+            from walkit.state import KeyedTable
+            from walkit.workload import Workload, drive
+
+            log = walkit.scratch("interrupted")
+            stream = seeded_stream(200_000, value_bytes=10)
+            """
+        )
+        yield kernel
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel()
+
+
+def test_a_stopped_drive_returns_the_partial_run(kernel: Kernel) -> None:
+    """Press stop while 16 writers drive: the cell ends in order with a Run of that part, and the log takes the next."""
+    sent = kernel.begin(
+        """
+        begun = log.observe(lambda frames: (begun.close(), print("begun", flush=True)))
+        run = drive(log, Workload(source=stream, writers=16), progress=False)
+        """
+    )
+    kernel.until("begun")
+    kernel.manager.interrupt_kernel()
+    status, _ = kernel.end(sent)
+    assert status == "ok"
+    said = kernel.run("print(run.interrupted, 0 < run.records < len(stream), run.records == log.acked_lsn)")
+    assert said == "True True True\n"
+    assert kernel.run("print(log.append(b'next').first_lsn == run.records + 1)") == "True\n"
+
+
+def test_a_stopped_replay_goes_on_where_it_stood(kernel: Kernel) -> None:
+    """Press stop in a cell that replays again and again: KeyboardInterrupt; the rest of that replay gives the state."""
+    kernel.run(
+        """
+        for first in range(0, 100_000, 20_000):
+            log.append_many([b"v"] * 20_000, [b"k%d" % i for i in range(first, first + 20_000)])
+        """
+    )
+    sent = kernel.begin(
+        """
+        print("begun", flush=True)
+        while True:
+            table = KeyedTable()
+            walkit.replay(log, table)
+        """
+    )
+    kernel.until("begun")
+    kernel.manager.interrupt_kernel()
+    status, _ = kernel.end(sent)
+    assert status == "KeyboardInterrupt"
+    said = kernel.run(
+        """
+        stood = table.applied_lsn
+        rest = walkit.replay(log, table)
+        print(stood + rest.records == log.acked_lsn, len(table) == 100_000)
+        """
+    )
+    assert said == "True True\n"
+    assert kernel.run("print(log.append(b'next').first_lsn)") == "100001\n"

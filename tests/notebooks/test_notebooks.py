@@ -1,0 +1,139 @@
+"""The notebooks run from top to bottom, leave nothing behind, and are committed without what running them adds."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from walkit.log.scratch import sweep
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
+LINES_MAX = 15
+CELL_TIMEOUT_S = 500
+
+
+def cells_of(name: str, kind: str = "code") -> list[Any]:
+    """The cells of one kind, as JSON has them, each source as one text."""
+    cells = json.loads((FOLDER / name).read_text(encoding="utf-8"))["cells"]
+    return [{**c, "source": "".join(c["source"])} for c in cells if c["cell_type"] == kind]
+
+
+def marks_of_running(notebook: Any) -> list[str]:
+    """What running a notebook adds to its file."""
+    found = []
+    for cell in notebook["cells"]:
+        if cell.get("outputs") or cell.get("execution_count") is not None:
+            found.append(cell["id"])
+        found += [f"{cell['id']}: {key}" for key in cell["metadata"]]
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_notebooks_are_committed_as_written(name: str) -> None:
+    """No outputs, execution counts or cell metadata; valid by nbformat's schema; for whatever Python 3 there is."""
+    notebook = json.loads((FOLDER / name).read_text(encoding="utf-8"))
+    assert marks_of_running(notebook) == []
+    nbformat.validate(notebook)
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+
+
+def test_the_search_for_outputs_notices() -> None:
+    """An output, a count and a cell's metadata are each named; a clean cell is not."""
+    clean: dict[str, Any] = {"id": "a", "metadata": {}, "outputs": [], "execution_count": None}
+    cells = [
+        clean,
+        {**clean, "id": "b", "outputs": [{}]},
+        {**clean, "id": "c", "execution_count": 1},
+        {**clean, "id": "d", "metadata": {"scrolled": True}},
+    ]
+    assert marks_of_running({"cells": cells}) == ["b", "c", "d: scrolled"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_notebooks_have_short_cells_and_end_in_assertions(name: str) -> None:
+    """At most 15 lines a code cell, words first, and a last cell that asserts."""
+    cells = cells_of(name)
+    assert [c["id"] for c in cells if c["source"].count("\n") >= LINES_MAX] == []
+    assert cells_of(name, "markdown")[0]["source"].startswith("# ")
+    assert cells[-1]["source"].count("assert ") >= 3
+
+
+def test_the_index_knows_every_notebook_and_what_needs_spark() -> None:
+    """The index has one row for each other notebook, with a link that leads there; Spark is said where it is used."""
+    text = "".join(cell["source"] for cell in cells_of("00-index.ipynb", "markdown"))
+    rows = re.findall(
+        r"^\| \[([^\]]+)\]\(([^)]+)\) \|.*\| (\d+) \| (\d+) \| (yes|no) \|$", text, re.MULTILINE
+    )
+    assert [link for _, link, *_ in rows] == [name for name in NAMES if name != "00-index.ipynb"]
+    for title, link, _, _, needs_spark in rows:
+        assert title == Path(link).stem
+        uses = any(re.search(r"walkit\.spark|pyspark", cell["source"]) for cell in cells_of(link))
+        assert uses == (needs_spark == "yes"), title
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_between_notebooks_lead_somewhere(name: str) -> None:
+    """Every relative link of every text cell is a notebook that is there."""
+    for cell in cells_of(name, "markdown"):
+        for target in re.findall(r"\]\(([^)#]+)\)", cell["source"]):
+            assert target in NAMES, target
+
+
+def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants: int) -> None:
+    """Run a copy of a notebook in a copy of the folder, with other constants; nothing of walkit's is left behind.
+
+    A kernel that a busy machine ends late is killed by its client: then the next scratch log's sweep finds the rest.
+    """
+    folder, temporary = tmp_path / "notebooks", tmp_path / "tmp"
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns(".*"))
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    notebook: Any = nbformat.read(folder / name, as_version=4)  # type: ignore[no-untyped-call]
+    for constant, value in constants.items():
+        pattern = re.compile(rf"^{constant} = [\d_]+", re.MULTILINE)
+        assert sum(len(pattern.findall(cell.source)) for cell in notebook.cells) == 1, constant
+        for cell in notebook.cells:
+            cell.source = pattern.sub(f"{constant} = {value}", cell.source)
+    before = sorted(path.name for path in folder.iterdir())
+    NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_S,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+    ).execute()
+    assert sorted(path.name for path in folder.iterdir()) == before
+    sweep()
+    assert [path.name for path in temporary.iterdir() if "walkit" in path.name] == []
+    assert not any(
+        output.output_type == "error" for cell in notebook.cells for output in cell.get("outputs", ())
+    )
+
+
+@pytest.mark.parametrize("name", ["00-index.ipynb", "01-one-record-on-disk.ipynb"])
+def test_notebooks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run it in a kernel of its own, outside of this checkout: its assertions hold, and its files are gone after it."""
+    run(name, tmp_path, monkeypatch)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_the_main_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run 02 with fewer operations, on a Spark of its own: the demo's checks and the notebook's assertions hold."""
+    run("02-the-main-job.ipynb", tmp_path, monkeypatch, OPERATIONS=8_000, WRITERS=8)
+
+
+def test_every_notebook_is_run() -> None:
+    """The three tests above name every notebook there is."""
+    assert NAMES == ["00-index.ipynb", "01-one-record-on-disk.ipynb", "02-the-main-job.ipynb"]

@@ -1,0 +1,89 @@
+"""The grid of a frame's bytes: each byte in its place, under its field's name."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import walkit
+from tests.format.makers import flipped
+from walkit.format.anatomy import frame_fields
+from walkit.plots import frame_bytes
+from walkit.plots.style import COLOURS
+from walkit.storage import MemoryStorage
+
+
+@pytest.fixture(scope="module")
+def seen() -> walkit.DurableFrames:
+    """The first frame of a log, as an observer got it: one transaction of two records."""
+    frames: list[walkit.DurableFrames] = []
+    with walkit.open(storage=MemoryStorage(), options=walkit.LogOptions(idle_mark_ms=0)) as log:
+        log.observe(frames.append)
+        with log.transaction() as tx:
+            tx.put(b"N14228", b"<b>")
+            tx.put(b"UA1545", b"boarding")
+    return frames[0]
+
+
+def cells(drawing: Any, what: str) -> list[Any]:
+    return list(np.asarray(getattr(drawing.data[0], what)).ravel())
+
+
+def test_each_byte_stands_in_its_place_under_its_field(seen: walkit.DurableFrames) -> None:
+    """Read the grid row by row: the frame's bytes in hex, and on hover the field, its value and the offset."""
+    drawing = frame_bytes(seen)
+    data, fields = seen.data, frame_fields(seen.data)
+    assert cells(drawing, "text") == [f"{byte:02x}" for byte in data]
+    hovers, numbers = cells(drawing, "customdata"), cells(drawing, "z")
+    for index, field in enumerate(fields):
+        for at in range(field.offset, field.end):
+            assert numbers[at] == index
+            assert hovers[at].startswith(f"<b>{field.name}</b>: ")
+            assert f"offset {at} ({at:#x})" in hovers[at]
+    assert "<b>boarding" not in "".join(hovers) and "&lt;b&gt;boarding" in "".join(hovers)
+    assert drawing.layout.title.text == f"Frame at position 0, first LSN 1: {len(data)} bytes"
+
+
+def test_the_legend_names_every_field_in_the_colour_of_its_bytes(seen: walkit.DurableFrames) -> None:
+    """The legend has one square per field; neighbours differ; the scale paints a field's number in that colour."""
+    drawing = frame_bytes(seen)
+    fields = frame_fields(seen.data)
+    squares = drawing.data[1:]
+    assert [trace.name for trace in squares] == [field.name for field in fields]
+    paints = [trace.marker.color for trace in squares]
+    assert set(paints) <= {*COLOURS, "#9a9a9a"}
+    assert all(a != b for a, b in pairwise(paints))
+    scale = drawing.data[0].colorscale
+    assert (scale[0][0], scale[-1][0]) == (0, 1)
+    for index, paint in enumerate(paints):
+        share = index / (len(fields) - 1)
+        around = {paint_at for at, paint_at in scale if abs(at - share) < 0.49 / (len(fields) - 1)}
+        assert around <= {paint}
+
+
+def test_a_changed_byte_is_framed_and_its_checksum_named(seen: walkit.DurableFrames) -> None:
+    """Flip a bit in a value and highlight its byte: two lines around that cell, and body_crc says it is wrong."""
+    drawing = frame_bytes(flipped(seen.data, 8 * 125), highlight=[125, 125, 10_000])
+    assert len(drawing.layout.shapes) == 2
+    for shape in drawing.layout.shapes:
+        assert (shape.x0, shape.x1, shape.y0, shape.y1) == (12.5, 13.5, 6.5, 7.5)
+    hover = next(h for h in cells(drawing, "customdata") if h.startswith("<b>body_crc</b>"))
+    assert re.search(r"0x[0-9a-f]{8}, but the bytes give 0x[0-9a-f]{8}", hover)
+
+
+def test_long_frames_are_drawn_in_part_and_no_frames_are_refused(seen: walkit.DurableFrames) -> None:
+    """Bytes_max inside the header and inside a row; bytes that follow; too few bytes; nothing to draw."""
+    part = frame_bytes(seen.data, bytes_max=41)
+    assert "the first 41 drawn" in part.layout.title.text
+    assert np.asarray(part.data[0].z).shape == (3, 16)
+    assert cells(part, "text")[40:] == ["01"] + [""] * 7
+    assert [trace.name for trace in part.data[1:]][-1] == "first_lsn"
+    assert cells(frame_bytes(memoryview(seen.data + seen.data)), "text") == cells(frame_bytes(seen), "text")
+    with pytest.raises(ValueError, match="96 bytes of header"):
+        frame_bytes(seen.data[:50])
+    with pytest.raises(ValueError, match="bytes_max=0"):
+        frame_bytes(seen, bytes_max=0)

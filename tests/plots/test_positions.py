@@ -1,0 +1,100 @@
+"""The figure of a log's segments: what a report says, at its positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+import walkit
+from tests.log.logs import SEGMENTS, FaultyMemory, tiny
+from walkit.log.examine.verdicts import ScanReport
+from walkit.plots import segments
+from walkit.storage import MemoryStorage
+
+
+def boxes(drawing: go.Figure, row: str) -> dict[str, list[tuple[int, int]]]:
+    """(start, size) of the boxes in a row, by what they are."""
+    return {
+        trace.name: list(zip(trace.base, trace.x, strict=True))
+        for trace in drawing.data
+        if trace.type == "bar" and trace.y[0] == row
+    }
+
+
+def marks(drawing: go.Figure) -> dict[str, float]:
+    trace = drawing.data[-1]
+    return dict(zip(trace.text, trace.x, strict=True))
+
+
+def test_segments_and_marks_are_those_of_the_report() -> None:
+    """A live log of several segments: boxes are the report's, side by side; marks of the report, then of the log."""
+    with walkit.open(storage=MemoryStorage(), options=tiny()) as log:
+        log.append_many([bytes(3000)] * 190)
+        report, statistics = walkit.scan(log._engine.storage), log.statistics()
+    drawing = segments(report)
+    found = boxes(drawing, "segments")
+    for state in ("sealed", "open"):
+        assert found[state] == [
+            (s.start_position, s.size_bytes) for s in report.segments if s.state == state and s.size_bytes
+        ]
+    assert len(found["sealed"]) > 2
+    intact = boxes(drawing, "found")["intact"]
+    assert sum(size for _, size in intact) == report.end_position
+    assert marks(drawing) == {
+        "first 1": 0,
+        "last 190": report.end_position,
+        "promised": report.promised_position,
+    }
+    live = marks(segments(report, statistics=statistics))
+    assert live["durable, acked, appended 190"] == report.end_position and "last 190" not in live
+    assert "ok" in drawing.layout.title.text
+
+
+def test_a_mark_within_a_segment_is_in_proportion() -> None:
+    """Statistics taken when half of a segment's equal records were there: the mark stands at half of it."""
+    with walkit.open(storage=MemoryStorage(), options=walkit.LogOptions(idle_mark_ms=0)) as log:
+        for _ in range(5):
+            log.append(b"1")
+        half = log.statistics()
+        for _ in range(5):
+            log.append(b"1")
+        report = walkit.scan(log._engine.storage)
+    assert marks(segments(report, statistics=half))["durable, acked, appended 5"] == report.end_position / 2
+
+
+def torn() -> tuple[ScanReport, ScanReport, walkit.RecoveryReport]:
+    """Reports of a log with a torn tail: before and after the opening that cuts it, and of that opening."""
+    storage = FaultyMemory()
+    log = walkit.open(storage=storage, options=tiny())
+    log.append_many([b"x" * 3000] * 3)
+    storage.fail("synced_write", SEGMENTS, short_bytes=150)
+    with pytest.raises(walkit.CommitFailedError):
+        log.append(b"torn" * 100)
+    log.close()
+    before = walkit.scan(storage.inner)
+    with walkit.open(storage=storage.inner, options=tiny()) as again:
+        again.append(b"after")
+        return before, walkit.scan(storage.inner), again.recovery
+
+
+def test_a_torn_tail_and_its_cut_are_drawn() -> None:
+    """Before the opening the tail is a box of its own; after it, its recovery report puts a mark where it was."""
+    before, after, recovery = torn()
+    (tail,) = boxes(segments(before), "found")["torn tail"]
+    (cut,) = recovery.cuts
+    assert tail[0] == cut.position
+    assert "torn tail" not in boxes(segments(after), "found")
+    drawn: dict[str, Any] = marks(segments(after, recovery=recovery))
+    assert drawn[f"cut {cut.bytes:,} bytes"] == cut.position
+
+
+def test_only_reports_are_drawn() -> None:
+    """A live log is refused with the call to make; an empty log is drawn with nothing in it."""
+    with walkit.open(storage=MemoryStorage()) as log:
+        with pytest.raises(TypeError, match=r"walkit\.scan\(log\.location\)"):
+            segments(log)  # type: ignore[arg-type]
+        drawing = segments(walkit.scan(log._engine.storage))
+    assert boxes(drawing, "segments") == {}
+    assert list(marks(drawing)) == ["promised"]

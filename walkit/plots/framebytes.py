@@ -1,0 +1,115 @@
+"""The bytes of a frame as a coloured grid."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from html import escape
+
+import numpy as np
+
+from walkit.format.anatomy import FrameField, frame_fields
+from walkit.log.observe import DurableFrames
+from walkit.plots.style import colour, figure, go
+from walkit.record import Buffer
+
+COLUMNS = 16
+PADDING = "#9a9a9a"
+CASING = (("#ffffff", 6), ("#000000", 2))
+"""Colours and widths of the lines around a highlighted byte: white below black is seen on every colour and page."""
+
+
+def frame_bytes(
+    frame: Buffer | DurableFrames, *, highlight: Collection[int] = (), bytes_max: int = 1024
+) -> go.Figure:
+    """Draw a frame byte by byte, 16 in a row: every field in its colour, named in the legend and when pointed at.
+
+    `frame` is bytes that begin with a frame, or what an observer was given. At most `bytes_max` bytes are drawn, and
+    the title says so where there are more. `highlight` are offsets of bytes to be framed, such as that of a byte that
+    was changed. A damaged frame is drawn too: the values say which checksum is wrong. ValueError for less
+    than a frame's header, or nothing to draw.
+    """
+    if bytes_max < 1:
+        raise ValueError(f"bytes_max={bytes_max}: at least 1")
+    data = bytes(memoryview(frame.data if isinstance(frame, DurableFrames) else frame).cast("B"))
+    fields = frame_fields(data)
+    whole = fields[-1].end
+    shown = min(whole, bytes_max)
+    rows = -(-shown // COLUMNS)
+    first = next(f.value for f in fields if f.name == "first_lsn")
+    position = next(f.value for f in fields if f.name == "position")
+    part = f", the first {shown:,} drawn" if shown < whole else ""
+    seen = [field for field in fields if field.offset < shown]
+    drawing = figure(
+        f"Frame at position {position}, first LSN {first}: {whole:,} bytes{part}",
+        height=170 + 26 * rows + 24 * -(-len(seen) // 5),
+    )
+    drawing.add_trace(_grid(data, seen, shown, rows))
+    for index, field in enumerate(seen):
+        # A heatmap has no legend of its own: one square without a place for each field.
+        drawing.add_trace(
+            go.Scatter(
+                x=[None],
+                y=[None],
+                mode="markers",
+                name=escape(field.name),
+                marker={"symbol": "square", "size": 12, "color": _paint(index, field)},
+            )
+        )
+    for offset in sorted({at for at in highlight if 0 <= at < shown}):
+        x, y = offset % COLUMNS, offset // COLUMNS
+        for line, width in CASING:
+            corners = {"x0": x - 0.5, "x1": x + 0.5, "y0": y - 0.5, "y1": y + 0.5}
+            drawing.add_shape(type="rect", **corners, line={"color": line, "width": width})
+    drawing.update_xaxes(
+        side="top", tickvals=list(range(COLUMNS)), ticktext=[f"{n:x}" for n in range(COLUMNS)], showgrid=False
+    )
+    drawing.update_yaxes(
+        autorange="reversed",
+        tickvals=list(range(rows)),
+        ticktext=[f"{n * COLUMNS:08x}" for n in range(rows)],
+        showgrid=False,
+        zeroline=False,
+    )
+    return drawing
+
+
+def _paint(index: int, field: FrameField) -> str:
+    return PADDING if field.name in ("padding", "unknown") else colour(index)
+
+
+def _grid(data: bytes, fields: list[FrameField], shown: int, rows: int) -> go.Heatmap:
+    """Return the bytes as a heatmap whose z is the field's number; what is beyond the end is empty."""
+    cells = rows * COLUMNS
+    number = np.full(cells, np.nan)
+    hover = np.full(cells, "", dtype=object)
+    for index, field in enumerate(fields):
+        end = min(field.end, shown)
+        number[field.offset : end] = index
+        value = escape(field.value)
+        for at in range(field.offset, end):
+            hover[at] = (
+                f"<b>{escape(field.name)}</b>: {value}<br>byte {at - field.offset + 1} of {field.size:,}, "
+                f"offset {at} ({at:#x}), value {data[at]:#04x}"
+            )
+    hexes = np.array([f"{byte:02x}" for byte in data[:shown]] + [""] * (cells - shown), dtype=object)
+    last = max(len(fields) - 1, 1)
+    # Each number has a band of one colour: plotly's scales run from 0 to 1, and a band begins where the last ended.
+    scale = [
+        (min(max((index + side) / last, 0.0), 1.0), _paint(index, field))
+        for index, field in enumerate(fields)
+        for side in (-0.5, 0.5)
+    ]
+    return go.Heatmap(
+        z=number.reshape(rows, COLUMNS),
+        text=hexes.reshape(rows, COLUMNS),
+        customdata=hover.reshape(rows, COLUMNS),
+        texttemplate="%{text}",
+        textfont={"family": "monospace"},
+        hovertemplate="%{customdata}<extra></extra>",
+        zmin=0,
+        zmax=last,
+        colorscale=scale,
+        showscale=False,
+        xgap=2,
+        ygap=2,
+    )
