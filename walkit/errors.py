@@ -146,21 +146,25 @@ class LogExistsError(WalkitError, FileExistsError):
 
 
 class LogLockedError(WalkitError):
-    """Another writer holds the log."""
+    """Another writer holds the log. `index` is its place in `walkit.opened()`, where it is in this process."""
 
     code = "log-locked"
 
-    def __init__(self, path: str, *, pid: int | None, command: str | None, same_process: bool) -> None:
+    def __init__(
+        self, path: str, *, pid: int | None, command: str | None, same_process: bool, index: int | None = None
+    ) -> None:
         if same_process:
+            number = "i" if index is None else index
             text = (
-                f"{path} is already open for writing in this process (walkit.opened() lists open logs). "
-                "Close it first: walkit.opened()[i].close(), or use the object you have"
+                f"{path} is already open for writing in this process: it is one of walkit.opened(). Go on with that "
+                f"object, or close it and run this again: walkit.opened()[{number}].close()"
             )
         else:
             holder = f"process {pid} ({command})" if pid else "another process"
             text = f"{path} is open for writing in {holder}; a log has one writer. Read it with mode='r'"
         super().__init__(text)
         self.path, self.pid, self.command, self.same_process = path, pid, command, same_process
+        self.index = index
 
 
 class FormatVersionError(WalkitError):

@@ -178,6 +178,7 @@ class RunRecorder:
         frames: FrameSummary | None = None,
         baseline: Baseline | None = None,
         interrupted: bool = False,
+        failure: str | None = None,
         crash_verdict: str | None = None,
         end_ns: int | None = None,
         bucket_s: float | None = None,
@@ -219,6 +220,7 @@ class RunRecorder:
             ),
             baseline=baseline,
             interrupted=interrupted,
+            failure=failure,
             crash_verdict=crash_verdict,
         )
 

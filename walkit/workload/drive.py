@@ -181,7 +181,8 @@ def drive(
     """Drive a workload into a log or a Store and return the Run; blocks until all is acknowledged.
 
     Interrupting (Ctrl-C, a stopped cell) lets each writer finish its group: the Run is marked `interrupted`, and
-    the log is as usable as before. An error ends the run and is raised: what was acknowledged until then is in the log.
+    the log is as usable as before. An error ends the run and is raised: what was acknowledged until then is in the log,
+    and the Run of that part, with its `failure`, is the error's attribute `run`.
     `stream` gives the workload's operations where they have been made already. The Run holds the log's events of this
     time. What others write into the log meanwhile counts in the Run's bytes, frames and syncs, and nowhere else.
     """
@@ -214,9 +215,8 @@ def drive(
     finally:
         end_ns = perf_counter_ns()
         events.remove_listener(recorder.event)
-    if writers.errors:
-        raise writers.errors[0]
-    return finish_run(
+    failure = writers.errors[0] if writers.errors else None
+    run = finish_run(
         recorder,
         before,
         log.statistics(),
@@ -224,7 +224,20 @@ def drive(
         end_ns=end_ns,
         baseline=baseline,
         interrupted=interrupted,
+        failure=failure,
     )
+    if failure is not None:
+        raise with_run(failure, run)
+    return run
+
+
+def with_run(error: BaseException, run: Run) -> BaseException:
+    """Return the error that ended a run, with the Run of the part before it as its attribute `run`."""
+    error.run = run  # type: ignore[attr-defined]  # which errors a target raises is not known here
+    error.add_note(
+        f"{run.records:,} records were acknowledged before; their Run is the error's attribute `run`"
+    )
+    return error
 
 
 def kinds_done(parts: Sequence[OperationStream], groups: Sequence[int]) -> dict[str, int]:
@@ -247,6 +260,7 @@ def finish_run(
     end_ns: int,
     baseline: Baseline | None = None,
     interrupted: bool = False,
+    failure: BaseException | None = None,
 ) -> Run:
     """Make the Run from what the threads recorded and how the log's metrics moved."""
     first, last = asdict(before), asdict(after)
@@ -264,5 +278,6 @@ def finish_run(
         ),
         baseline=baseline,
         interrupted=interrupted,
+        failure=None if failure is None else f"{type(failure).__name__}: {failure}",
         end_ns=end_ns,
     )
