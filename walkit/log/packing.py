@@ -58,10 +58,14 @@ def _checked_arrow(items: pa.Array | pa.ChunkedArray, what: str) -> pa.Array | p
 
 
 def part_rows(items: Items) -> int:
-    """Return how many records to pack at a time."""
+    """Return how many records to pack at a time: all of one Arrow array, which is packed already."""
     count = len(items)
-    if not count:
-        return 1
+    if (
+        not count
+        or isinstance(items, pa.Array)
+        or (isinstance(items, pa.ChunkedArray) and items.num_chunks == 1)
+    ):
+        return max(count, 1)
     if isinstance(items, list):
         sample = items[:: max(count // SAMPLE, 1)]
         mean = sum(len(item) for item in sample if item is not None) / len(sample)
@@ -90,6 +94,10 @@ class Packed(NamedTuple):
     starts: Int64s
     """Where each item begins in `data`, and the end."""
     data: memoryview
+
+    def size_bytes(self, first: int, end: int) -> int:
+        """Return the bytes of the items [first, end)."""
+        return int(self.starts[end]) - int(self.starts[first])
 
     def cut(self, first: int, end: int) -> PackedBytes:
         """Return a copy of the items [first, end)."""

@@ -191,12 +191,21 @@ def _check_sizes(sizes: Int64s, limit_bytes: int) -> None:
 def _part_tickets(host: TicketHost, limit_bytes: int, rows: Rows, goal_bytes: int) -> Iterator[ManyTicket]:
     values = packed(rows.values)
     keys = None if rows.keys is None else packed(rows.keys)
-    sizes = values.lengths + COLUMN_BYTES_PER_RECORD
-    if keys is not None:
-        sizes += keys.lengths
-    _check_sizes(sizes, limit_bytes)
+
+    def size_of(first: int, end: int) -> int:
+        size = values.size_bytes(first, end) + COLUMN_BYTES_PER_RECORD * (end - first)
+        return size if keys is None else size + keys.size_bytes(first, end)
+
+    count, goal_bytes = len(values.lengths), min(goal_bytes, limit_bytes)
+    borders = [0, count]
+    if count > RECORDS_PER_FRAME_MAX or size_of(0, count) > goal_bytes:
+        sizes = values.lengths + COLUMN_BYTES_PER_RECORD
+        if keys is not None:
+            sizes += keys.lengths
+        _check_sizes(sizes, limit_bytes)
+        borders = _borders(sizes, goal_bytes)
     kinds = _kind_bytes(rows, values, keys)
-    for start, stop in pairwise(_borders(sizes, min(goal_bytes, limit_bytes))):
+    for start, stop in pairwise(borders):
         columns = Columns(
             stop - start,
             kinds if isinstance(kinds, int) else kinds[start:stop].tobytes(),
@@ -204,7 +213,7 @@ def _part_tickets(host: TicketHost, limit_bytes: int, rows: Rows, goal_bytes: in
             values.cut(start, stop),
             None if rows.stamps is None else array("q", rows.stamps[start:stop].tobytes()),
         )
-        yield ManyTicket(host, columns, int(sizes[start:stop].sum()))
+        yield ManyTicket(host, columns, size_of(start, stop))
 
 
 def _kind_bytes(rows: Rows, values: Packed, keys: Packed | None) -> int | Kinds:
