@@ -65,10 +65,11 @@ def drive(
     log = target if isinstance(target, WriteAheadLog) else target.log
     _require_possible(target, workload, operations)
     _preload(target, workload)
-    recorder = _recorder_of(target, log, workload, len(operations))
     parts = operations.route(workload.callers)
+    due = due_times(workload, operations, parts)
+    recorder = _recorder_of(target, log, workload, operations, due)
     kind = TaskWriters if workload.tasks else Writers
-    writers = kind(target, parts, recorder, due=due_times(workload, operations, parts))
+    writers = kind(target, parts, recorder, due=due)
     interrupted = False
     before = log.statistics()
     log.events.add_listener(recorder.event)
@@ -134,14 +135,21 @@ def _path_of(log: WriteAheadLog) -> str | None:
 
 
 def _recorder_of(
-    target: WriteAheadLog | Store, log: WriteAheadLog, workload: Workload, operations: int
+    target: WriteAheadLog | Store,
+    log: WriteAheadLog,
+    workload: Workload,
+    operations: OperationStream,
+    due: Sequence[Due] | None,
 ) -> RunRecorder:
+    options = {**log.options.as_dict(), "operations": len(operations), "workload": workload.as_dict()}
+    if due is not None:
+        options["due_s"] = max((part[-1] for part in due if part), default=0) / 1e9
     return RunRecorder(
         workload.name,
         durability=log.options.durability,
         path=_path_of(log),
         seed=workload.seed if workload.generated or workload.arrival != "closed" else None,
-        options={**log.options.as_dict(), "operations": operations, "workload": workload.as_dict()},
+        options=options,
         labels=_labels(target, workload),
         arrival="closed" if workload.arrival == "closed" else "open",
     )
