@@ -216,7 +216,11 @@ def test_a_sweep_goes_up_to_the_knee() -> None:
     """Offer a call in two seconds, then millions a second: the sweep ends after the first rate that is not kept up."""
     workload = Workload(value_bytes=10, writers=2, arrival=OpenLoop(rate=1, process="fixed"))
     runs = sweep(
-        lambda: walkit.open(storage=MemoryStorage()), workload, [0.5, 5e6, 6e6], seconds=4e-4, progress=False
+        lambda: walkit.open(storage=MemoryStorage(), options=SMALL),
+        workload,
+        [0.5, 5e6, 6e6],
+        seconds=4e-4,
+        progress=False,
     )
     assert [offered_per_s(run) for run in runs] == [0.5, 5e6]
     assert [kept_up(run) for run in runs] == [True, False]
@@ -224,6 +228,14 @@ def test_a_sweep_goes_up_to_the_knee() -> None:
     assert (knee(runs), runs[0].labels["process"]) == (0.5, "fixed")
     for rates in ([], [2, 1], [1, 1]):
         with pytest.raises(OptionsError):
-            sweep(lambda: walkit.open(storage=MemoryStorage()), workload, rates, progress=False)
+            sweep(
+                lambda: walkit.open(storage=MemoryStorage(), options=SMALL), workload, rates, progress=False
+            )
     with pytest.raises(OptionsError):
-        sweep(lambda: walkit.open(storage=MemoryStorage()), workload, [1], seconds=0, progress=False)
+        sweep(
+            lambda: walkit.open(storage=MemoryStorage(), options=SMALL),
+            workload,
+            [1],
+            seconds=0,
+            progress=False,
+        )

@@ -8,6 +8,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from walkit.errors import StorageError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Baseline, FrameSummary, LatencyHistogram, Run, RunRecorder, raw_baseline
 from walkit.measure.watch import FrameWatch, split_latency
@@ -92,16 +93,15 @@ def drive(
     failure = writers.errors[0] if writers.errors else None
     after = log.statistics()
     frames = watch.summary(after.padding_bytes - before.padding_bytes)
-    if isinstance(baseline, bool):
-        whole = baseline and not interrupted and failure is None
-        baseline = _baseline_of(log, frames) if whole else None
+    if baseline is True and not interrupted and failure is None:
+        baseline, interrupted = _baseline_of(log, frames)
     run = finish_run(
         recorder,
         before,
         after,
         operations=kinds_done(parts, writers.done),
         end_ns=end_ns,
-        baseline=baseline,
+        baseline=None if isinstance(baseline, bool) else baseline,
         interrupted=interrupted,
         failure=failure,
         frames=frames,
@@ -155,10 +155,17 @@ def _recorder_of(
     )
 
 
-def _baseline_of(log: WriteAheadLog, frames: FrameSummary) -> Baseline | None:
+def _baseline_of(log: WriteAheadLog, frames: FrameSummary) -> tuple[Baseline | None, bool]:
+    """Return a raw baseline of equal frames in the log's own folder, and whether measuring it was interrupted."""
     path = _path_of(log)
     block_bytes = int(frames.bytes_mean) if frames.frames else BASELINE_BLOCK_BYTES
-    return None if path is None else raw_baseline(path, block_bytes=block_bytes, seconds=BASELINE_S)
+    try:
+        found = None if path is None else raw_baseline(path, block_bytes=block_bytes, seconds=BASELINE_S)
+    except StorageError:
+        return None, False  # a full disk: the run is worth more than what it is compared with
+    except KeyboardInterrupt:
+        return None, True
+    return found, False
 
 
 def _labels(target: WriteAheadLog | Store, workload: Workload) -> dict[str, object]:
