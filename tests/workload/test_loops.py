@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import walkit
 from tests.workload.streams import SMALL, seeded_stream, state_of
-from walkit.errors import CommitFailedError, LogPoisonedError, OptionsError
+from walkit.errors import CommitFailedError, LogPoisonedError, OptionsError, StorageError
 from walkit.measure import Run, compare, kept_up, knee, load, offered_per_s
 from walkit.measure.watch import FrameTimes, FrameWatch, split_latency
 from walkit.storage import FaultyStorage, MemoryStorage
@@ -239,3 +240,19 @@ def test_a_sweep_goes_up_to_the_knee() -> None:
             seconds=0,
             progress=False,
         )
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), StorageError("full")])
+def test_a_run_outlives_its_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Interrupt the baseline after a run, or let it find a full disk: the Run is there, whole, without a baseline."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(importlib.import_module("walkit.workload.drive"), "raw_baseline", fails)
+    with walkit.open(tmp_path / "log", options=SMALL) as log:
+        run = drive(log, Workload(operations=50, writers=2, value_bytes=5), progress=False)
+    assert (run.records, run.baseline) == (50, None)
+    assert run.interrupted is isinstance(error, KeyboardInterrupt)
