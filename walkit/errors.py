@@ -85,16 +85,22 @@ class RecordTooLargeError(WalkitError, ValueError):
 
 
 class RecordTypeError(WalkitError, TypeError):
-    """A key or value is not bytes. Nothing was written."""
+    """A key, a value or a column of records is of a type that it cannot have. Nothing was written.
+
+    `what` names it, `found` its type.
+    """
 
     code = "record-type"
 
-    def __init__(self, what: str, found: object) -> None:
+    def __init__(self, what: str, found: object, wanted: str = "bytes or another buffer") -> None:
         hint = "; encode text first: value.encode()" if isinstance(found, str) else ""
-        super().__init__(
-            f"a {what} is bytes or another buffer, not {type(found).__name__}{hint}. Nothing was written"
-        )
-        self.what, self.found = what, type(found).__name__
+        name, arrow_type = type(found).__name__, getattr(found, "type", None)
+        if arrow_type is not None:  # an Arrow column, with one type for all
+            name = f"{name} of {arrow_type}"
+            if "string" in str(arrow_type):
+                hint = "; cast text first: column.cast(pa.binary())"
+        super().__init__(f"a {what} is {wanted}, not {name}{hint}. Nothing was written")
+        self.what, self.found = what, name
 
 
 class MissingExtraError(WalkitError, ImportError):

@@ -81,7 +81,7 @@ def test_the_run_counts_what_was_driven(tmp_path: Path) -> None:
     with walkit.open(tmp_path / "log", options=SMALL) as log:
         log.append(b"before the run")
         before = log.statistics()
-        run = drive(log, Workload(source=stream, writers=4), progress=False)
+        run = drive(log, Workload(source=stream, writers=4), progress=False, baseline=False)
         after = log.statistics()
     assert run.operations == {"put": len(stream) - deletes, "delete": deletes}
     assert run.latency["total"].count == run.records == int(run.timeline.records.sum()) == len(stream)

@@ -18,23 +18,6 @@ def demo(args: argparse.Namespace) -> int:
     return run_demo(None if args.out is None else Path(args.out), **options)
 
 
-def bench_write(args: argparse.Namespace) -> int:
-    """Measure appending, beside the raw device."""
-    from walkit.workload.bench import bench_write as measure
-
-    report = measure(
-        writers=args.writers,
-        tasks=args.tasks,
-        record_bytes=args.record_bytes,
-        seconds=args.seconds,
-        path=args.path,
-        durability=args.durability,
-        progress=sys.stderr.isatty() and not args.json,
-    )
-    publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=args.out)
-    return 0
-
-
 def bench_replication(args: argparse.Namespace) -> int:
     """Measure appending with a replica beside appending alone, and a replica that catches up beside plain reading."""
     from walkit.replication.bench import bench_replication as measure

@@ -8,6 +8,8 @@ from walkit.plots.framebytes import frame_bytes
 from walkit.plots.latency import latency_distribution
 from walkit.plots.positions import segments
 from walkit.plots.replication import replication_lag
+from walkit.plots.load import latency_over_load
+from walkit.plots.space import space_amplification
 from walkit.plots.timeline import PhaseLike, RecoveryReportLike, recovery_timeline, throughput_timeline
 
 __all__ = [
@@ -15,8 +17,10 @@ __all__ = [
     "RecoveryReportLike",
     "frame_bytes",
     "latency_distribution",
+    "latency_over_load",
     "recovery_timeline",
     "replication_lag",
     "segments",
+    "space_amplification",
     "throughput_timeline",
 ]
