@@ -216,8 +216,8 @@ class OrderingCore(WaitingLine[S]):
         assert lsn == first_lsn + count
         self.appended_lsn = lsn - 1
         if group:
-            self.taken_records = max(self.taken_records - count, 0)
-            self.taken_frames = max(self.taken_frames - 1, 0)
+            self.taken_records -= count
+            self.taken_frames -= 1
         self.position = position + footprint
         self.chain = header_crc
         self.promised_position = promise
@@ -267,7 +267,7 @@ class OrderingCore(WaitingLine[S]):
         """
         frame.written = True
         frame.durable = durable
-        if self.has_failed(frame):
+        if self.failed_from is not None and self.has_failed(frame):
             return []
         self.landed += 1
         if self.policy is not None:
@@ -280,29 +280,25 @@ class OrderingCore(WaitingLine[S]):
         while self.in_flight and self.in_flight[0].written:
             head = self.in_flight.popleft()
             self.landed -= 1
-            self._pass(head)
+            assert head.position == self.written_position
+            self.written_position = head.next_position
+            self.written_lsn = head.last_lsn
+            if head.durable and self.durable_position == head.position:
+                self.durable_position = head.next_position
+                self.durable_lsn = head.last_lsn
+            assert not self.ack_when_durable or self.durable_position >= head.next_position
+            assert self.acked_lsn < head.first_lsn <= self.acked_lsn + 1
+            self.acked_lsn = head.last_lsn
+            if head.count:
+                for sink in self.sinks:
+                    sink(head)
+            if self.on_prefix is not None:
+                self.on_prefix(head)
             if not self.completion:
                 head.state = "acked"
                 acknowledged.append(head)
         assert self.acked_lsn <= self.appended_lsn
         return acknowledged
-
-    def _pass(self, head: SealedFrame) -> None:
-        """Move the marks over the frame that the written prefix has reached."""
-        assert head.position == self.written_position
-        self.written_position = head.next_position
-        self.written_lsn = head.last_lsn
-        if head.durable and self.durable_position == head.position:
-            self.durable_position = head.next_position
-            self.durable_lsn = head.last_lsn
-        assert not self.ack_when_durable or self.durable_position >= head.next_position
-        assert self.acked_lsn < head.first_lsn <= self.acked_lsn + 1
-        self.acked_lsn = head.last_lsn
-        if head.count:
-            for sink in self.sinks:
-                sink(head)
-        if self.on_prefix is not None:
-            self.on_prefix(head)
 
     def sync_begin(self) -> SyncPoint:
         """A sync of everything written begins now."""

@@ -109,19 +109,13 @@ class CommitDriver(FrameWriter):
                 raise self.refused()
             if core.pending and core.pending_bytes + ticket.size_bytes > self.queue_bytes_max:
                 return FULL
-            core.submit(ticket, self._policy_us())
-            if self._may_lead():
+            core.submit(ticket, self._clock_us() if self._timed else 0)
+            if self._leaders < self._slots and (self._plain or self._ready()):
                 self._leaders += 1
                 return LEAD
             ticket.can_lead = can_lead
             ticket.waiter = gate = new_gate()
             return gate
-
-    def _may_lead(self) -> bool:
-        """Say whether one more leader would find something to write; needs the lock held."""
-        if self._leaders >= self._slots:
-            return False
-        return self._plain or self._ready()
 
     def enqueue(self, ticket: Ticket) -> bool:
         """Queue the ticket and return at once; False where the queue has no room. Raises what refuses the log."""
@@ -137,8 +131,8 @@ class CommitDriver(FrameWriter):
                 raise self.refused()
             if core.pending and core.pending_bytes + ticket.size_bytes > self.queue_bytes_max:
                 return False
-            core.submit(ticket, self._policy_us())
-            if not self._may_lead():
+            core.submit(ticket, self._clock_us() if self._timed else 0)
+            if self._leaders >= self._slots or not (self._plain or self._ready()):
                 return True
             self._leaders += 1
         self._writers.wake()
@@ -169,8 +163,7 @@ class CommitDriver(FrameWriter):
         with self._lock:
             withdrawn = self.core.withdraw(ticket)
             callbacks = self._news.tell_locked() if withdrawn else []
-        for callback in callbacks:
-            callback()
+        _call_all(callbacks)
         return withdrawn
 
     # -- what tickets ask
@@ -199,13 +192,20 @@ class CommitDriver(FrameWriter):
     def _lead(self, to_the_end: bool = False) -> None:
         """Write one frame, then hand the lead on; a writer thread goes on until nothing is to be taken."""
         interrupt: BaseException | None = None
+        news, callbacks = self._news, list[Callable[[], object]]()
         while True:
             with self._lock:
-                group, turn = self._take()
-                callbacks = self._news.tell_locked() if group else []
+                group = self.core.take(self._clock_us() if self._timed else 0)
+                turn = 0
+                if group:
+                    turn = self._turns.draw() if self._parallel else 0
+                    self._taken[turn] = group
+                    if news.wanted:
+                        callbacks = news.tell_locked()
                 another = group and not self._plain and self._choose_another()
-            for callback in callbacks:
-                callback()
+            if callbacks:
+                _call_all(callbacks)
+                callbacks = []
             if another:
                 self._start(another)
             try:
@@ -224,15 +224,16 @@ class CommitDriver(FrameWriter):
     def _hand_over(self, to_the_end: bool = False) -> bool:
         """Pass the lead on; True where the caller keeps it (`to_the_end`, and there is something to take)."""
         successor: Ticket | Writers | None = None
+        news = self._news
         with self._lock:
-            callbacks = self._news.tell_locked()
+            callbacks = news.tell_locked() if news.wanted else []
             if not self.core.pending or not self._ready():
                 self._leaders -= 1
                 to_the_end = False
             elif not to_the_end:
                 successor = self._successor()
-        for callback in callbacks:
-            callback()
+        if callbacks:
+            _call_all(callbacks)
         if successor is not None:
             self._start(successor)
         return to_the_end
@@ -240,7 +241,7 @@ class CommitDriver(FrameWriter):
     def _ready(self) -> bool:
         """Ask the core whether a frame can be taken now; needs the lock held. Sees that it is asked again in time."""
         core = self.core
-        ready = core.ready(self._policy_us())
+        ready = core.ready(self._clock_us() if self._timed else 0)
         due = core.seal_at_us
         if due != self._seal_told:
             self._seal_told = due
@@ -340,3 +341,8 @@ class CommitDriver(FrameWriter):
         for frame in core.in_flight:
             if frame.state == "sealed":
                 frame.error, frame.state = refusal, "failed"
+
+
+def _call_all(callbacks: list[Callable[[], object]]) -> None:
+    for callback in callbacks:
+        callback()

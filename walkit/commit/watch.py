@@ -25,25 +25,27 @@ class DeviceWatch:
         """Whether a call was found to hang; it may be under way still."""
         self.asleep = limit_ns > 0
         """Whether the timer has to be woken for the next call; False again while calls come."""
-        self._active = False
-        self._calls: dict[int, tuple[int, SealedFrame | None]] = {}
+        self.active = False
+        """Whether anything was called since the last look."""
+        self.calls: dict[int, tuple[int, SealedFrame | None]] = {}
+        """By thread: when its call began, and for which frame; None for one that is not about one frame."""
         self._late: dict[int, int] = {}
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self.calls)
 
     def begin(self, begun_ns: int, frame: SealedFrame | None = None) -> None:
         """The calling thread is about to call the device, for a frame or for all of it."""
-        self._calls[threading.get_ident()] = (begun_ns, frame)
-        self._active = True
+        self.calls[threading.get_ident()] = (begun_ns, frame)
+        self.active = True
 
     def end(self) -> None:
         """The calling thread is back."""
-        self._calls.pop(threading.get_ident(), None)
+        self.calls.pop(threading.get_ident(), None)
 
     def hanging(self) -> list[SealedFrame | None]:
         """Return the frames whose calls hang; None for a call that is not about one frame."""
-        calls, now = list(self._calls.values()), perf_counter_ns()
+        calls, now = list(self.calls.values()), perf_counter_ns()
         late = {begun: frame for begun, frame in calls if now - begun >= self.limit_ns}
         self._late = {begun: self._late.get(begun, now) for begun in late}
         found = [late[begun] for begun, seen in self._late.items() if now - seen >= self.grace_ns]
@@ -54,15 +56,15 @@ class DeviceWatch:
         """Return how long the timer may sleep at most; None, and `asleep`, where nothing was called for a while."""
         if not self.limit_ns:
             return None
-        calls, now = list(self._calls.values()), perf_counter_ns()
+        calls, now = list(self.calls.values()), perf_counter_ns()
         waits = [begun + self.limit_ns - now for begun, _ in calls if begun not in self._late]
         waits += [seen + self.grace_ns - now for seen in self._late.values() if now - seen < self.grace_ns]
         if waits:
             return max(min(waits) // 1000, 1)
-        if not self._active and not calls:
+        if not self.active and not calls:
             self.asleep = True  # before the last look at the calls, so that none is missed
-            if not self._calls:
+            if not self.calls:
                 return None
             self.asleep = False
-        self._active = False
+        self.active = False
         return self.limit_ns // 1000

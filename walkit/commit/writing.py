@@ -59,6 +59,8 @@ class FrameWriter:
         self._sync_writes = sync_writes
         self._codec = codec
         self._clock_us = clock_us
+        self._timed = core.policy is not None
+        """Whether the core has to know the time: only policies ask for it."""
         self._lock = threading.Lock()
         self._news = News(self._lock)
         self._leaders = 0
@@ -85,20 +87,7 @@ class FrameWriter:
         fresh.__cause__ = refusal.__cause__
         return fresh
 
-    def _policy_us(self) -> int:
-        """Return the time where a policy asks for it."""
-        return 0 if self.core.policy is None else self._clock_us()
-
     # -- a frame's way
-
-    def _take(self) -> tuple[Sequence[Ticket], int]:
-        """Return the next group and its turn; needs the lock held."""
-        group = self.core.take(self._policy_us())
-        turn = -1
-        if group:
-            turn = self._turns.draw() if self._parallel else 0
-            self._taken[turn] = group
-        return group, turn
 
     def _commit(self, group: Sequence[Ticket], turn: int) -> None:
         """Make a frame of the group, write it, and release whom that acknowledges."""
@@ -132,26 +121,21 @@ class FrameWriter:
             except LogFullError as error:
                 self._refuse_all(error)
         if self._parallel:
-            with self._lock:
-                frame = self._seal_now(group, turn, body, columns, user_bytes)
-        else:
-            frame = self._seal_now(group, turn, body, columns, user_bytes)
-        if frame is None:
-            return None
+            self._lock.acquire()
+        try:
+            self._taken.pop(turn, None)
+            if group[0].frame is not None:
+                return None
+            kept = columns if core.sinks else None
+            frame = core.seal(group, body, self._clock_us(), user_bytes=user_bytes, columns=kept)
+        finally:
+            if self._parallel:
+                self._lock.release()
         self.counters.padding_bytes += footprint - body.stored_bytes - FRAME_HEADER_BYTES
         if core.failure is not None:
             self._fail(core.failure, frame)  # a sync failed on another thread before this frame was sealed
             return None
         return self._admit(frame)
-
-    def _seal_now(
-        self, group: Sequence[Ticket], turn: int, body: PreparedBody, columns: Columns, user_bytes: int
-    ) -> SealedFrame | None:
-        self._taken.pop(turn, None)
-        if group[0].frame is not None:
-            return None
-        kept = columns if self.core.sinks else None
-        return self.core.seal(group, body, self._clock_us(), user_bytes=user_bytes, columns=kept)
 
     def _begin_segment(self) -> None:
         core = self.core
@@ -187,6 +171,7 @@ class FrameWriter:
         return begun
 
     def _write(self, frame: SealedFrame) -> None:
+        core = self.core
         begun = self._begin_call(frame)
         try:
             self.place.write(frame, sync=self._sync_writes)
@@ -197,10 +182,10 @@ class FrameWriter:
             return
         finally:
             self._watch.end()
-        core = self.core
         with self._lock:
             self.counters.wrote(frame, perf_counter_ns() - begun, self._sync_writes)
-            told = core.written(frame, durable=self._sync_writes, now_us=self._policy_us())
+            now_us = self._clock_us() if self._timed else 0
+            told = core.written(frame, durable=self._sync_writes, now_us=now_us)
             if self._parallel:
                 self._queue(told)
         if core.failure is not None and core.has_failed(frame):
@@ -209,9 +194,10 @@ class FrameWriter:
             self.place.passed(core.written_position)
             self._releaser.run()
         else:
-            if told:
+            if told and self._sync_writes:
                 self._publish()
-            self._release(told)
+            for each in told:
+                self._releaser.tell(each)
         if self._timer is not None and self._timer.parked:
             self._timer.wake()
 
@@ -236,11 +222,6 @@ class FrameWriter:
         releaser.queue(releaser.tell_passed, self._passed)
         self._passed.clear()
 
-    def _release(self, frames: list[SealedFrame]) -> None:
-        for frame in frames:
-            self._releaser.tell(frame)
-        self._passed.clear()
-
     # -- failure
 
     def _refuse_all(self, error: LogFullError) -> None:
@@ -255,7 +236,7 @@ class FrameWriter:
         if self._parallel:
             self._releaser.run()
         else:
-            self._release(refused)
+            self._releaser.tell(refused[0])
 
     def _fail(
         self, cause: BaseException, frame: SealedFrame | None = None, *, unsealed: bool = False
@@ -284,7 +265,8 @@ class FrameWriter:
         if self._parallel:
             self._releaser.run()
         else:
-            self._release(frames)
+            for each in frames:
+                self._releaser.tell(each)
         for callback in callbacks:
             callback()
         self.on_poison()
