@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from walkit.commit.frame import Submission
-from walkit.commit.policy import TAKE_ALL, Policy, QueueState, Take, Wait
+from walkit.commit.policy import TAKE_ALL, WAIT_US_MAX, Policy, QueueState, Take, Wait
 from walkit.format.layout import RECORDS_PER_FRAME_MAX
 
 S = TypeVar("S", bound=Submission)
@@ -105,6 +105,7 @@ class WaitingLine(Generic[S]):
             return TAKE_ALL
         if isinstance(verdict, Take):
             return verdict
+        flushing = flushing or queue.waited_us >= WAIT_US_MAX
         if flushing or (wait_us is None and not writing) or (wait_us is not None and wait_us <= 0):
             return TAKE_ALL
         self.seal_at_us = None if wait_us is None else now_us + wait_us

@@ -10,8 +10,9 @@ keeps no count of the questions. `write_bytes` and times come measured, so most 
             return Take() if queue.records % 2 == 0 else Wait(500)
 
 What a policy cannot do: split a submission (a transaction never leaves its frame), pass the limits of a frame or of
-`in_flight`, let anybody wait for ever (a `Wait()` without a time, with no frame in flight, counts as `Take()`), or hold
-back what `sync` and `close` wait for. One that raises is dropped for `TakeAll`, with the event `walkit.policy.fail`.
+`in_flight`, let anybody wait for ever (a `Wait()` without a time, with no frame in flight, counts as `Take()`, and so
+does any after WAIT_US_MAX), or hold back what `sync` and `close` wait for. One that raises is dropped for `TakeAll`,
+with the event `walkit.policy.fail`.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class Wait(NamedTuple):
 
 
 TAKE_ALL = Take()
+WAIT_US_MAX = 60_000_000
+"""The longest that a policy can hold back a submission."""
 
 
 class Policy(Protocol):
