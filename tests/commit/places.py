@@ -64,6 +64,8 @@ class Place:
     def __init__(self, segment_bytes: int = 1 << 30) -> None:
         self.segment_bytes = segment_bytes
         self.frames: list[SealedFrame] = []
+        self.admitted: list[SealedFrame] = []
+        self.passed_position = 0
         self.segments: list[int] = []
         self.published: list[tuple[int, int]] = []
         self.syncs = 0
@@ -95,6 +97,12 @@ class Place:
         self.segments.append(position)
         return position + self.segment_bytes
 
+    def admit(self, frame: SealedFrame) -> None:
+        self.admitted.append(frame)
+
+    def passed(self, position: int) -> None:
+        self.passed_position = position
+
     def write(self, frame: SealedFrame, *, sync: bool) -> None:
         self.entered.set()
         assert self.released.wait(GUARD_S)
@@ -110,6 +118,37 @@ class Place:
         self.published.append((position, lsn))
 
 
+class GatedPlace(Place):
+    """Every write waits until the test lets its frame land, or fail; so any order of completions can be had."""
+
+    def __init__(self, segment_bytes: int = 1 << 30) -> None:
+        super().__init__(segment_bytes)
+        self.gates: dict[int, threading.Event] = {}
+        self.errors: dict[int, BaseException] = {}
+        self.open = False
+
+    def write(self, frame: SealedFrame, *, sync: bool) -> None:
+        gate = self.gates.setdefault(frame.position, threading.Event())
+        if not self.open:
+            assert gate.wait(GUARD_S)
+        if frame.position in self.errors:
+            raise self.errors[frame.position]
+        self.frames.append(frame)
+
+    def let(self, frame: SealedFrame, error: BaseException | None = None) -> None:
+        """Let the write of a frame return, or raise."""
+        if error is not None:
+            self.errors[frame.position] = error
+        self.gates.setdefault(frame.position, threading.Event()).set()
+
+    def release(self) -> None:
+        """Let everything return, now and later."""
+        super().release()
+        self.open = True
+        for gate in list(self.gates.values()):
+            gate.set()
+
+
 def io_error(text: str = "gone") -> StorageError:
     """Return what a storage raises."""
     return StorageError(text, errno=5, name="segment")
@@ -118,8 +157,16 @@ def io_error(text: str = "gone") -> StorageError:
 class Rig:
     """A driver on a `Place`, with a clock that tests move, and the events it sent."""
 
-    def __init__(self, *, sync_writes: bool = True, queue_bytes_max: int = 1 << 20, **core: Any) -> None:
-        self.place = Place(core.pop("segment_bytes", 1 << 30))
+    def __init__(
+        self,
+        *,
+        place: Place | None = None,
+        sync_writes: bool = True,
+        queue_bytes_max: int = 1 << 20,
+        write_timeout_us: int = 0,
+        **core: Any,
+    ) -> None:
+        self.place = place or Place(core.pop("segment_bytes", 1 << 30))
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.clock: Callable[[], int] = lambda: 0
         self.core: OrderingCore[Ticket] = OrderingCore(
@@ -141,6 +188,7 @@ class Rig:
             codec=None,
             queue_bytes_max=queue_bytes_max,
             clock_us=self._now_us,
+            write_timeout_us=write_timeout_us,
         )
 
     def _now_us(self) -> int:
@@ -155,6 +203,14 @@ class Rig:
         ticket = self.ticket(value)
         assert self.driver.enqueue(ticket)
         return ticket
+
+    def in_flight(self, count: int) -> list[SealedFrame]:
+        """Queue so many records, one to a frame where the policy says so; return the frames, all being written."""
+        tickets = [self.queued(b"%d" % n) for n in range(count)]
+        place = self.place
+        assert isinstance(place, GatedPlace)
+        until(lambda: all(t.frame is not None and t.frame.position in place.gates for t in tickets), "writes")
+        return [t.frame for t in tickets if t.frame is not None]
 
     def append(self, value: bytes = b"v") -> Ticket:
         """Append as a caller does who waits, and may lead."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
-from tests.commit.places import GUARD_S, Rig, Task, io_error, until
+from tests.commit.places import GUARD_S, GatedPlace, Rig, Task, io_error, until
+from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError, StorageError
 
 
@@ -267,6 +270,85 @@ def test_a_full_queue_takes_no_more_and_one_record_always_fits_an_empty_one(rigs
     assert room.result() is True
     large.result(GUARD_S)
     until(lambda: told == ["room"])
+
+
+def test_room_is_told_when_a_frame_is_taken_not_when_it_has_landed(rigs: list[Rig]) -> None:
+    """Wait for room behind a full queue whose frame is then taken and hangs: the waiter goes on all the same."""
+    place = GatedPlace()
+    rig = Rig(place=place, queue_bytes_max=100)
+    rigs.append(rig)
+    first = rig.queued()
+    until(lambda: len(place.gates) == 1, "the first write")
+    large = rig.queued(bytes(150))
+    room = Task(rig.driver.wait_for_room, 22, None)
+    until(lambda: rig.driver._news.waiting == 1, "the waiter")
+    assert first.frame is not None
+    place.let(first.frame)
+    assert room.result() is True
+    assert not large.done()
+    assert rig.queued().frame is None
+
+
+def test_withdrawing_makes_room(rigs: list[Rig]) -> None:
+    """Withdraw what fills the queue while a caller waits for room: it is woken."""
+    rig = Rig(queue_bytes_max=100)
+    rigs.append(rig)
+    rig.leader_in_write()
+    large = rig.queued(bytes(150))
+    room = Task(rig.driver.wait_for_room, 22, None)
+    until(lambda: rig.driver._news.waiting == 1, "the waiter")
+    assert rig.driver.withdraw(large)
+    assert room.result() is True
+
+
+def test_poison_is_told_once_and_carries_its_cause(rigs: list[Rig]) -> None:
+    """Fail two writes in flight, one after the other: one event; every refusal names the first cause."""
+    place = GatedPlace()
+    rig = Rig(place=place, in_flight_max=2, policy=OneRecordPerFrame())
+    rigs.append(rig)
+    first, second = rig.in_flight(2)
+    tickets: list[Any] = [*first.submissions, *second.submissions]
+    queued = rig.queued()
+    causes = io_error("second"), io_error("first")
+    place.let(second, causes[0])
+    with pytest.raises(LogPoisonedError) as refused:
+        queued.result(GUARD_S)
+    place.let(first, causes[1])
+    with pytest.raises(CommitFailedError) as failed:
+        tickets[0].result(GUARD_S)
+    assert failed.value.__cause__ is causes[1]
+    with pytest.raises(LogPoisonedError) as later:
+        rig.driver.enqueue(rig.ticket())
+    for error in (refused.value, later.value):
+        assert error.__cause__ is causes[0]
+        assert error.cause == repr(causes[0])
+    assert pickle.loads(pickle.dumps(later.value)).cause == repr(causes[0])
+    assert [name for name, _ in rig.events] == ["walkit.log.poison"]
+
+
+def test_observers_that_come_between_two_frames_of_one_landing_miss_none_after(rigs: list[Rig]) -> None:
+    """Add an observer while several frames are released at once: from the first it sees on, it sees every one."""
+    place = GatedPlace()
+    rig = Rig(place=place, in_flight_max=4, policy=OneRecordPerFrame())
+    rigs.append(rig)
+    frames = rig.in_flight(4)
+    seen: list[int] = []
+
+    class Gate:
+        """Stands in for a waiter's lock: opening it adds the observer in the midst of the release."""
+
+        def release(self) -> None:
+            rig.driver.delivery.observe(lambda frame: seen.append(frame.first_lsn))
+
+    frames[1].submissions[0].waiter = Gate()
+    for frame in frames:
+        frame.submissions[0].callbacks = [lambda _: None]
+    for frame in reversed(frames):
+        place.let(frame)
+    place.release()
+    rig.queued().result(GUARD_S)
+    until(lambda: seen and seen[-1] == 5, "the observer")
+    assert seen == list(range(seen[0], 6))
 
 
 def test_nobody_waits_for_room_in_a_log_that_refuses(rigs: list[Rig]) -> None:

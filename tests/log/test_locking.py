@@ -141,6 +141,8 @@ hang = storage.hang("synced_write", "*.segment")
 waiting = threading.Thread(target=log.append, args=(b"while it forks",), daemon=True)
 waiting.start()
 assert hang.entered.wait(30)
+in_flight = log._engine.core.in_flight[0].submissions[0]
+queued = log.submit(b"queued while it forks")
 locks = [log._driver._lock, log._engine.store._lock, log._engine._close_lock, log._engine.trimming]
 if sys.argv[2] == "holding":
     taken, go_on = threading.Event(), threading.Event()
@@ -160,6 +162,11 @@ child = os.fork()
 if child == 0:
     answers = {}
     tx = log.transaction()
+    def unknown(ticket):
+        try:
+            ticket.result(10)
+        except walkit.CommitFailedError as error:
+            raise error.__cause__
     def in_transaction():
         with tx:
             tx.put(b"k", b"v")
@@ -170,6 +177,7 @@ if child == 0:
         "read": lambda: log.read(), "follow": lambda: log.follow(1), "observe": lambda: log.observe(print),
         "hold": lambda: log.hold("c", 1), "move": lambda: hold.move(2), "release": lambda: hold.release(),
         "trim": lambda: log.trim(1),
+        "queued": lambda: queued.result(10), "in flight": lambda: unknown(in_flight),
     }
     for name, attempt in attempts.items():
         try:
@@ -212,7 +220,7 @@ def test_a_forked_copy_refuses_everything_at_once_and_harms_nothing(tmp_path: Pa
     assert answers.pop("locked") == [parent, False]
     assert (answers.pop("opened"), answers.pop("close")) == (0, None)
     assert set(answers.values()) == {"forked"}, answers
-    assert found == ["before", "while it forks", "after"]
+    assert found == ["before", "while it forks", "queued while it forks", "after"]
 
 
 def test_a_child_that_exits_does_not_free_the_parents_lock(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import walkit
 from tests.commit.places import GUARD_S, Task, until
-from tests.log.logs import SEGMENTS, faulty_log, lsns, memory_log, tiny, values
+from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, memory_log, reopened, tiny, values
 from walkit import DurableFrames, GapError
 from walkit.errors import LogClosedError
 
@@ -220,3 +220,27 @@ def test_the_oldest_record_does_not_move_while_a_segment_is_being_sealed(log: wa
     segments.open_segments = SealsWhenLookedAt(segments.open_segments)
     assert log.first_lsn == 1
     assert [s.first_lsn for s in log._engine.store.current.sealed] == [1]
+
+
+@pytest.mark.parametrize("when", ["walkit.segment.rotate", "walkit.segment.seal", "walkit.log.poison"])
+def test_closing_from_an_events_callback_closes_once_it_has_returned(when: str) -> None:
+    """Close the log in a callback of `events=`, on whichever thread: nothing hangs, and it is closed soon after."""
+    storage = FaultyMemory()
+    returned: list[bool] = []
+
+    def close(name: str, _: Any) -> None:
+        if name == when and not returned:
+            opened.close()
+            returned.append(True)
+
+    opened = walkit.open(storage=storage, options=tiny(), events=close)
+    for n in range(60):
+        if when == "walkit.log.poison" and n == 30:
+            storage.fail("synced_write", SEGMENTS)
+        if Task(opened.append, bytes(4000)).join().error is not None:
+            break
+    until(lambda: opened._engine.ended, "the close")
+    assert returned
+    found = lsns(reopened(storage.inner))
+    assert found == list(range(1, len(found) + 1))
+    assert len(found) >= opened.acked_lsn > 0 or when == "walkit.segment.rotate"

@@ -21,6 +21,8 @@ class News:
         self._lock = lock
         self._gates: list[Any] = []
         self._callbacks: list[Callable[[], object]] = []
+        self.wanted = False
+        """Whether anybody waits; saves the leader a call."""
 
     @property
     def waiting(self) -> int:
@@ -39,15 +41,18 @@ class News:
                     return False
                 gate = new_gate()
                 self._gates.append(gate)
+                self.wanted = True
             left = -1 if deadline is None else min(max(deadline - monotonic(), 0), threading.TIMEOUT_MAX)
             over = not gate.acquire(timeout=left)
 
     def call_next_locked(self, callback: Callable[[], object]) -> None:
         """Call back once after the next frame, from the leader: it must only wake something. Needs the lock held."""
         self._callbacks.append(callback)
+        self.wanted = True
 
     def tell_locked(self) -> list[Callable[[], object]]:
         """Wake who waits, and return the callbacks to make once the lock is free. Needs the lock held."""
+        self.wanted = False
         if self._gates:
             gates, self._gates = self._gates, []
             for gate in gates:

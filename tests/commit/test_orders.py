@@ -1,0 +1,139 @@
+"""Every order in which frames can land: the pure core and the thread driver acknowledge by the same rule.
+
+What AutoMQ never tested (reference, 4.1): the order of callbacks under shuffled completions, and a failure among them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.commit.cores import make_core, seal_next
+from tests.commit.places import GUARD_S, GatedPlace, Rig, Task, io_error, until
+from walkit.commit.frame import SealedFrame
+from walkit.commit.policy import OneRecordPerFrame
+from walkit.errors import CommitFailedError, LogClosedError
+
+ORDERS = [False, True]
+MOST = 6
+
+
+def acknowledged_by(landed: set[int], count: int, completion: bool) -> set[int]:
+    """Return which of `count` frames are acknowledged when these have landed, by the definition."""
+    prefix = set(itertools.takewhile(lambda i: i in landed, range(count)))
+    return set(landed) if completion else prefix
+
+
+@pytest.mark.parametrize("completion", ORDERS)
+@pytest.mark.parametrize("count", range(1, MOST + 1))
+def test_the_core_acknowledges_by_the_rule_in_every_order(count: int, completion: bool) -> None:
+    """Land up to six frames in all orders: after each, those are told that the rule names; marks as the prefix."""
+    for order in itertools.permutations(range(count)):
+        core = make_core(in_flight_max=count, completion=completion)
+        frames = [seal_next(core) for _ in range(count)]
+        told: list[SealedFrame] = []
+        for done, index in enumerate(order, 1):
+            told += core.written(frames[index], durable=True)
+            expected = acknowledged_by(set(order[:done]), count, completion)
+            assert {i for i, f in enumerate(frames) if f.state == "acked"} == expected
+            prefix = acknowledged_by(set(order[:done]), count, False)
+            assert core.acked_lsn == core.durable_lsn == 100 + len(prefix)
+        assert told == ([frames[i] for i in order] if completion else frames)
+
+
+@pytest.mark.parametrize("completion", ORDERS)
+def test_the_core_fails_by_the_rule_in_every_order(completion: bool) -> None:
+    """Fail each of five frames at each point of each order: it and its suffix fail, what is before may land."""
+    count = 5
+    for order in itertools.permutations(range(count)):
+        for at in range(count):
+            core = make_core(in_flight_max=count, completion=completion)
+            frames = [seal_next(core) for _ in range(count)]
+            for index in order[:at]:
+                core.written(frames[index], durable=True)
+            bad = order[at]
+            before = {i for i in range(count) if frames[i].state == "acked"}
+            lost, _ = core.fail(OSError("gone"), frames[bad])
+            assert lost == [frames[i] for i in range(bad, count) if i not in before]
+            for index in order[at + 1 :]:
+                core.written(frames[index], durable=True)
+            assert all(f.state == "acked" for f in frames[:bad])
+            expected = ["acked" if i in before else "failed" for i in range(bad, count)]
+            assert [f.state for f in frames[bad:]] == expected
+            assert core.acked_lsn == 100 + bad
+            assert not core.in_flight
+
+
+def gated(completion: bool, count: int) -> tuple[Rig, GatedPlace]:
+    """Return a driver with one record to a frame, whose frames land as the test says."""
+    place = GatedPlace()
+    rig = Rig(
+        place=place,
+        in_flight_max=count,
+        completion=completion,
+        window_bytes=64 << 20,
+        policy=OneRecordPerFrame(),
+    )
+    return rig, place
+
+
+def is_written(frame: SealedFrame) -> bool:
+    """Whether the core knows that the frame has landed."""
+    return frame.written
+
+
+@pytest.mark.parametrize("completion", ORDERS)
+def test_the_driver_acknowledges_by_the_rule_in_every_order(completion: bool) -> None:
+    """Land six frames on threads in all orders: states by the rule; callbacks and observers in their orders."""
+    rig, place = gated(completion, MOST)
+    called: list[int] = []
+    seen: list[int] = []
+    rig.driver.delivery.observe(lambda frame: seen.append(frame.first_lsn))
+    for order in itertools.permutations(range(MOST)):
+        frames = rig.in_flight(MOST)
+        base = frames[0].first_lsn
+        for frame in frames:
+            frame.submissions[0].callbacks = [lambda t: called.append(t.first_lsn)]
+        landed: set[int] = set()
+        for index in order:
+            place.let(frames[index])
+            landed.add(index)
+            until(partial(is_written, frames[index]), "the frame to land")
+            with rig.driver._lock:
+                states = {i for i, f in enumerate(frames) if f.state == "acked"}
+            assert states == acknowledged_by(landed, MOST, completion), order
+        until(lambda: len(called) == len(seen) == MOST, "callbacks and observers")
+        assert called == [base + i for i in (order if completion else range(MOST))]
+        assert seen == [base + i for i in range(MOST)]
+        called.clear()
+        seen.clear()
+    Task(rig.driver.stop, LogClosedError("over")).result()
+
+
+@pytest.mark.parametrize("completion", ORDERS)
+@pytest.mark.parametrize("bad", range(4))
+def test_a_failed_frame_fails_its_suffix_at_once_on_threads(bad: int, completion: bool) -> None:
+    """Fail one of four held frames: those behind it fail although their writes hang, those before land and are told."""
+    rig, place = gated(completion, 4)
+    frames = rig.in_flight(4)
+    tickets: list[Any] = [f.submissions[0] for f in frames]
+    waiting = [Task(t.result, GUARD_S) for t in tickets]
+    cause = io_error()
+    place.let(frames[bad], cause)
+    for task in waiting[bad:]:
+        with pytest.raises(CommitFailedError) as failed:
+            task.result()
+        assert failed.value.__cause__ is cause
+        assert failed.value.acked_lsn == 0
+    assert not any(t.done() for t in tickets[:bad])
+    for frame in reversed(frames[:bad]):
+        place.let(frame)
+    assert [task.result().first_lsn for task in waiting[:bad]] == list(range(1, bad + 1))
+    place.release()
+    Task(rig.driver.stop, LogClosedError("over")).result()
+    assert rig.core.acked_lsn == rig.core.durable_lsn == bad
+    assert [f.state for f in frames] == ["acked"] * bad + ["failed"] * (4 - bad)
+    assert [name for name, _ in rig.events] == ["walkit.log.poison"]
