@@ -109,8 +109,7 @@ def test_quantiles_come_back_from_samples() -> None:
 
 
 @given(
-    gaps=st.lists(st.integers(0, 3_000_000), min_size=1, max_size=60),
-    sizes=st.lists(st.integers(0, MIB), min_size=60, max_size=60),
+    load=st.lists(st.tuples(st.integers(0, 3_000_000), st.integers(0, MIB)), min_size=1, max_size=30),
     iops=st.none() | st.integers(1, 100_000),
     bytes_per_s=st.none() | st.integers(1000, 10**9),
     depth=st.none() | st.integers(1, 8),
@@ -119,8 +118,7 @@ def test_quantiles_come_back_from_samples() -> None:
     seed=st.integers(0, 5),
 )
 def test_services_are_in_order_and_the_same_again(
-    gaps: list[int],
-    sizes: list[int],
+    load: list[tuple[int, int]],
     iops: int | None,
     bytes_per_s: int | None,
     depth: int | None,
@@ -135,7 +133,7 @@ def test_services_are_in_order_and_the_same_again(
     runs = []
     for _ in range(2):
         device, now, services = Device(model, seed), 0, []
-        for gap, size in zip(gaps, sizes, strict=False):
+        for gap, size in load:
             now += gap
             services.append(device.submit(now, size))
             assert now <= services[-1].begins_ns <= services[-1].done_ns
