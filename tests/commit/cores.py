@@ -92,11 +92,11 @@ class SyncsFromInFlight(OrderingCore[Piece]):
 class AcknowledgesAhead(OrderingCore[Piece]):
     """Wrong: a written frame is acknowledged although an earlier one is not written."""
 
-    def written(self, frame: SealedFrame, *, durable: bool) -> list[SealedFrame]:
-        if self.failure is None and self.in_flight[0] is not frame:
+    def written(self, frame: SealedFrame, *, durable: bool, now_us: int = 0) -> list[SealedFrame]:
+        if self.failure is None and not self.completion and self.in_flight[0] is not frame:
             frame.state = "acked"
             return [frame]
-        return super().written(frame, durable=durable)
+        return super().written(frame, durable=durable, now_us=now_us)
 
 
 class PromisesTooMuch(OrderingCore[Piece]):
@@ -111,21 +111,52 @@ class PromisesTooMuch(OrderingCore[Piece]):
 
 
 class AcknowledgesAfterFailure(OrderingCore[Piece]):
-    """Wrong: a frame whose write returns after a failure is acknowledged."""
+    """Wrong: a frame whose write returns after it has failed is acknowledged."""
 
-    def written(self, frame: SealedFrame, *, durable: bool) -> list[SealedFrame]:
-        if self.failure is not None:
+    def written(self, frame: SealedFrame, *, durable: bool, now_us: int = 0) -> list[SealedFrame]:
+        if frame.state == "failed":
             frame.state = "acked"
             self.acked_lsn = frame.last_lsn
             return [frame]
-        return super().written(frame, durable=durable)
+        return super().written(frame, durable=durable, now_us=now_us)
+
+
+class ForgetsWhatIsBefore(OrderingCore[Piece]):
+    """Wrong: the failure of one frame fails those before it, which may land yet."""
+
+    def fail(
+        self, cause: BaseException, frame: SealedFrame | None = None
+    ) -> tuple[list[SealedFrame], list[Piece]]:
+        return super().fail(cause)
+
+
+class LeavesTheSuffix(OrderingCore[Piece]):
+    """Wrong (AutoMQ's head-of-line fault): a failed frame fails alone, and those behind it wait for ever."""
+
+    def fail(
+        self, cause: BaseException, frame: SealedFrame | None = None
+    ) -> tuple[list[SealedFrame], list[Piece]]:
+        self.failure = cause
+        if frame is None:
+            return super().fail(cause)
+        self.in_flight.remove(frame)
+        frame.state, frame.error = "failed", cause
+        return [frame], self.refuse()
+
+
+class HoldsTheLanded(OrderingCore[Piece]):
+    """Wrong: under completion order a frame that has landed waits for the ones before it."""
+
+    def written(self, frame: SealedFrame, *, durable: bool, now_us: int = 0) -> list[SealedFrame]:
+        told = super().written(frame, durable=durable, now_us=now_us)
+        return told if self.written_lsn >= frame.last_lsn else []
 
 
 class LosesItsPlace(OrderingCore[Piece]):
     """Wrong: what waits is taken newest first."""
 
-    def take(self) -> Sequence[Piece]:
-        return list(reversed(super().take()))
+    def take(self, now_us: int = 0) -> Sequence[Piece]:
+        return list(reversed(super().take(now_us)))
 
 
 class NeverStopsAsking(OrderingCore[Piece]):
@@ -150,6 +181,9 @@ WRONG_CORES: tuple[type[OrderingCore[Piece]], ...] = (
     AcknowledgesAhead,
     PromisesTooMuch,
     AcknowledgesAfterFailure,
+    ForgetsWhatIsBefore,
+    LeavesTheSuffix,
+    HoldsTheLanded,
     LosesItsPlace,
     NeverStopsAsking,
     ForgetsTheTail,

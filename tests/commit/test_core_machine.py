@@ -33,13 +33,23 @@ class CoreMachine(RuleBasedStateMachine):
 
     core_type: type[OrderingCore[Piece]] = OrderingCore
 
-    @initialize(in_flight=st.integers(1, 4), durable_writes=st.booleans(), idle=st.booleans())
-    def begin(self, in_flight: int, durable_writes: bool, idle: bool) -> None:
+    @initialize(
+        in_flight=st.integers(1, 4),
+        completion=st.booleans(),
+        durable_writes=st.booleans(),
+        idle=st.booleans(),
+        frames_in_window=st.integers(1, 6),
+    )
+    def begin(
+        self, in_flight: int, completion: bool, durable_writes: bool, idle: bool, frames_in_window: int
+    ) -> None:
         """Make a core; with `durable_writes` a write is on stable storage by itself, else only syncs are."""
-        self.durable_writes = durable_writes
+        self.durable_writes, self.completion = durable_writes, completion
         self.core = make_core(
             self.core_type,
             in_flight_max=in_flight,
+            completion=completion,
+            window_bytes=frames_in_window * 4096,
             ack_when_durable=durable_writes,
             idle_mark_us=IDLE_US if idle else 0,
             interval_us=0 if durable_writes else INTERVAL_US,
@@ -50,6 +60,9 @@ class CoreMachine(RuleBasedStateMachine):
         self.pieces: list[Piece] = []
         self.written_at: dict[int, int] = {}
         self.acknowledged: list[SealedFrame] = []
+        self.passed: list[SealedFrame] = []
+        self.core.on_prefix = self.passed.append
+        self.failed_from: int | None = None
         self.syncs_under_way: list[tuple[int, SyncPoint]] = []
         self.synced_from: list[int] = []
         self.marks = (100, 100, 100)
@@ -84,7 +97,14 @@ class CoreMachine(RuleBasedStateMachine):
     @rule()
     def take_and_seal(self) -> None:
         group = list(self.core.take())
-        if self.failed or not self.waiting or len(self.unwritten()) >= self.core.in_flight_max:
+        under_way = sum(id(f) not in self.written_at for f in self.frames)
+        reach = self.core.position + self.core.frame_bytes_max - self.core.written_position
+        if (
+            self.failed
+            or not self.waiting
+            or under_way >= self.core.in_flight_max
+            or (self.unwritten() and reach > self.core.window_bytes)
+        ):
             assert not group
             return
         size = sum(p.size_bytes for p in group)
@@ -109,7 +129,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert frame.next_position <= self.core.segment_end
 
     def unwritten(self) -> list[SealedFrame]:
-        return [f for f in self.frames if f not in self.acknowledged]
+        return [f for f in self.frames if f not in self.passed]
 
     def on_stable_storage(self, frame: SealedFrame) -> bool:
         """Whether the books say so: written durably, or covered by a sync that began later and has ended."""
@@ -126,16 +146,19 @@ class CoreMachine(RuleBasedStateMachine):
         frame = data.draw(st.sampled_from(candidates))
         self.written_at[id(frame)] = self._tick_step()
         told = self.core.written(frame, durable=self.durable_writes)
-        if self.failed:
-            assert told == []
+        if self.failed_from is not None and frame.position >= self.failed_from:
+            assert told == [], "what has failed is never acknowledged"
             return
-        before = len(self.acknowledged)
         prefix: list[SealedFrame] = []
         for each in self.frames:
-            if id(each) not in self.written_at:
+            if id(each) not in self.written_at or each.state == "failed":
                 break
             prefix.append(each)
-        assert told == prefix[before:], "acknowledged is the contiguous written prefix, and nothing else"
+        if self.completion:
+            assert told == [frame], "a frame that has landed is acknowledged, and no other"
+        else:
+            assert told == prefix[len(self.acknowledged) :], "the contiguous written prefix, and nothing else"
+        assert self.passed == prefix, "the prefix is told in order, each frame once"
         assert all(f.state == "acked" for f in told)
         self.acknowledged += told
 
@@ -153,13 +176,24 @@ class CoreMachine(RuleBasedStateMachine):
         self.core.synced(point)
         assert not self.failed or self.core.durable_lsn == before
 
-    @rule()
-    @precondition(lambda self: self.frames and not self.failed and self.step > 6)
-    def fail(self) -> None:
-        lost, refused = self.core.fail(OSError("the device is gone"))
-        assert lost == self.unwritten()
+    @rule(data=st.data(), one=st.booleans())
+    @precondition(lambda self: self.frames and self.step > 6)
+    def fail(self, data: Any, one: bool) -> None:
+        """Fail one write under way, and all behind it, or a sync, and all that is not told."""
+        under_way = [f for f in self.frames if f.state == "sealed" and id(f) not in self.written_at]
+        if (one and not under_way) or (self.failed and not one):
+            return
+        frame = data.draw(st.sampled_from(under_way)) if one else None
+        before = [f for f in self.frames if f.state == "sealed" and frame and f.position < frame.position]
+        expected = [f for f in self.frames if f.state == "sealed" and f not in before]
+        error = OSError("the device is gone")
+        lost, refused = self.core.fail(error, frame)
+        assert lost == expected
         assert refused == self.waiting
-        assert all(f.state == "failed" and f.error is self.core.failure for f in lost)
+        assert all(f.state == "failed" and f.error is error for f in lost)
+        assert all(f.state == "sealed" for f in before), "what is before it may land yet"
+        start = frame.position if frame else self.core.written_position
+        self.failed_from = start if self.failed_from is None else min(start, self.failed_from)
         self.failed, self.waiting = True, []
 
     @rule(after_us=st.integers(0, 2 * IDLE_US))
@@ -213,11 +247,13 @@ class CoreMachine(RuleBasedStateMachine):
             assert piece.frame is not None and piece.frame.first_lsn <= lsn <= piece.frame.last_lsn
             lsn += piece.count
         assert core.appended_lsn == lsn - 1
-        assert core.acked_lsn == (self.acknowledged[-1].last_lsn if self.acknowledged else 100)
+        assert core.acked_lsn == (self.passed[-1].last_lsn if self.passed else 100)
+        assert {id(f) for f in self.frames if f.state == "acked"} == {id(f) for f in self.acknowledged}
         assert core.pending_bytes == sum(p.size_bytes for p in self.waiting)
         assert core.pending_records == sum(p.count for p in self.waiting)
         assert core.queued_lsn == core.appended_lsn + core.pending_records
-        assert len(core.in_flight) <= core.in_flight_max
+        assert core.writing <= core.in_flight_max
+        assert core.position - core.written_position <= core.window_bytes
 
     @invariant()
     def marks_only_grow(self) -> None:

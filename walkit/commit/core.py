@@ -2,13 +2,19 @@
 
 No thread, clock or file: every input is a method call, every output a return value, so that the same core runs on
 real storage under `commit.driver` and in virtual time under `simulate`. It is not thread-safe; a driver calls
-`submit`, `take`, `written`, `synced` and `fail` under one lock, and `seal` from one thread at a time.
+`submit`, `take`, `written`, `synced` and `fail` under one lock, and `seal` from one thread at a time, in the order of
+`take`; with more than one frame in flight under the same lock.
 
 The rules it keeps (ARCHITECTURE section 5):
 
 - LSNs and positions are given at sealing, densely and in one order; a chain links each frame to the one before.
+- `in_flight_max` bounds the frames that are being written, `window_bytes` how far frames may stand behind the oldest of
+  them: what has landed behind it frees its place, but not the window.
 - Under append order the contiguous written prefix is acknowledged, nothing else. This is what AutoMQ #1718 asks for;
   a failed frame fails itself and everything after it at once, so nothing waits behind it (their head-of-line fault).
+  What is before it may still land, and is acknowledged then.
+- Under completion order (`completion=True`, as in AutoMQ's first block WAL) a frame is acknowledged when it lands. The
+  marks stay those of the contiguous prefix: `acked_lsn` is the last LSN acknowledged *with everything before it*.
 - A sync covers only frames that were written before it began: `sync_begin` takes the prefix, `synced` gives it back.
 - Marks only grow: `applied <= acked <= appended`, `durable <= appended`; each moves in one place and is asserted there.
 """
@@ -17,14 +23,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
-from walkit.commit.frame import SealedFrame, Submission
+from walkit.commit.frame import SealedFrame
+from walkit.commit.line import S, WaitingLine
+from walkit.commit.policy import TAKE_ALL, Policy, Take
 from walkit.format.body import Columns
 from walkit.format.frame import MARK_BODY, FrameIdentity, PreparedBody, seal_frame
-from walkit.format.layout import FRAME_HEADER_BYTES, RECORDS_PER_FRAME_MAX
-
-S = TypeVar("S", bound=Submission)
+from walkit.format.layout import FRAME_HEADER_BYTES
 
 
 class SyncPoint(NamedTuple):
@@ -37,15 +43,17 @@ class SyncPoint(NamedTuple):
 class Tick(NamedTuple):
     """What the passing of time asks for: a mark frame, a sync, and when to ask again.
 
-    `wake_in_us` counts from the `now_us` of the question; None: not before new frames.
+    `wake_in_us` counts from the `now_us` of the question; None: not before new frames. `seal`: what a policy held back
+    is due, so `take` has to be asked again.
     """
 
     mark: bool
     sync: bool
     wake_in_us: int | None
+    seal: bool = False
 
 
-class OrderingCore(Generic[S]):
+class OrderingCore(WaitingLine[S]):
     """State of the commit path. See the module's words for who may call what."""
 
     def __init__(
@@ -58,24 +66,34 @@ class OrderingCore(Generic[S]):
         alignment: int,
         frame_bytes_max: int,
         in_flight_max: int = 1,
+        completion: bool = False,
+        window_bytes: int | None = None,
+        policy: Policy | None = None,
         ack_when_durable: bool = True,
         idle_mark_us: int = 0,
         interval_us: int = 0,
     ) -> None:
+        super().__init__(
+            body_bytes_max=frame_bytes_max - FRAME_HEADER_BYTES - alignment,
+            in_flight_max=in_flight_max,
+            policy=policy,
+        )
         self.identity = identity
         self.alignment = alignment
-        self.body_bytes_max = frame_bytes_max - FRAME_HEADER_BYTES - alignment
-        self.in_flight_max = in_flight_max
+        self.frame_bytes_max = frame_bytes_max
+        self.completion = completion
+        self.window_bytes = in_flight_max * frame_bytes_max if window_bytes is None else window_bytes
         self.ack_when_durable = ack_when_durable
         self.idle_mark_us = idle_mark_us
         self.interval_us = interval_us
         self.sealed_at_us = 0
         self.unsynced_since_us = 0
-        self.pending: deque[S] = deque()
-        self.pending_bytes = 0
-        self.pending_records = 0
-        self.taken_records = 0
+        self.taken_records = self.taken_frames = 0
+        self.flush_lsn = 0
         self.in_flight: deque[SealedFrame] = deque()
+        """Frames that are sealed and not yet passed by the contiguous written prefix, in append order."""
+        self.landed = 0
+        """How many of them are written, and wait for one before them."""
         self.position = position
         self.chain = chain
         self.segment_end = position
@@ -88,56 +106,64 @@ class OrderingCore(Generic[S]):
         self.written_position = position
         self.durable_position = position
         self.failure: BaseException | None = None
+        self.failed_from: int | None = None
+        """Position from which on nothing is acknowledged any more."""
+        self.on_prefix: Callable[[SealedFrame], object] | None = None
+        """Completion order: given each frame, marks too, when the contiguous prefix has passed it, in order."""
         self.sinks: tuple[Callable[[SealedFrame], object], ...] = ()
         """Given each acknowledged frame with records, in order, before anybody can see that it is acknowledged.
 
-        Added before the first append; a sink does next to nothing and never raises."""
+        Under completion order: when the contiguous prefix passes it, which may be later. Added before the first append;
+        a sink does next to nothing and never raises."""
 
-    # -- on the way in
+    # -- on the way in: see also `submit` and `withdraw` of the line
 
-    def submit(self, submission: S) -> None:
-        """Queue records for the next frame."""
-        self.pending.append(submission)
-        self.pending_bytes += submission.size_bytes
-        self.pending_records += submission.count
+    @property
+    def writing(self) -> int:
+        """How many frames are taken or sealed, and not yet written."""
+        return len(self.in_flight) - self.landed + self.taken_frames
 
-    def withdraw(self, submission: S) -> bool:
-        """Take back a submission that no frame has taken yet; False where it is too late."""
-        try:
-            self.pending.remove(submission)
-        except ValueError:
-            return False
-        self.pending_bytes -= submission.size_bytes
-        self.pending_records -= submission.count
-        return True
+    def ready(self, now_us: int = 0) -> bool:
+        """Say whether `take` would return something now; where a policy holds it back, `seal_at_us` says until when."""
+        return self._verdict(now_us) is not None
 
-    def take(self) -> Sequence[S]:
+    def take(self, now_us: int = 0) -> Sequence[S]:
         """Return the submissions of the next frame, oldest first: all that wait, up to the frame limit.
 
-        Empty where nothing waits or as many frames as allowed are in flight.
+        Empty where nothing waits, as many frames as allowed are in flight, the window is full, or the policy waits.
+        A group that was taken is sealed, or given up by `refuse` or `fail`.
         """
-        if not self.pending or len(self.in_flight) >= self.in_flight_max or self.failure is not None:
+        verdict = self._verdict(now_us)
+        if verdict is None:
             return ()
-        if self.pending_bytes <= self.body_bytes_max and self.pending_records <= RECORDS_PER_FRAME_MAX:
-            group = self.pending
-            self.taken_records = self.pending_records
-            self.pending = deque()
-            self.pending_bytes = self.pending_records = 0
-            return group
-        group = deque()
-        size = records = 0
-        while self.pending:
-            head = self.pending[0]
-            size += head.size_bytes
-            records += head.count
-            if group and (size > self.body_bytes_max or records > RECORDS_PER_FRAME_MAX):
-                break
-            group.append(self.pending.popleft())
-            self.pending_bytes -= head.size_bytes
-            self.pending_records -= head.count
-        self.taken_records = sum(s.count for s in group)
-        assert self.pending_bytes >= 0
+        self.taken_frames += 1
+        if self.policy is not None:
+            self.taken_us = now_us
+        group, records = self._cut(verdict)
+        self.taken_records += records
         return group
+
+    def _verdict(self, now_us: int) -> Take | None:
+        """Return what may be taken now, or None."""
+        self.seal_at_us = None
+        if not self.pending or self.failure is not None:
+            return None
+        writing = self.taken_frames
+        if self.in_flight:
+            writing += len(self.in_flight) - self.landed
+            end = self.position + (self.taken_frames + 1) * self.frame_bytes_max
+            if end - self.written_position > self.window_bytes:
+                return None
+        if writing >= self.in_flight_max:
+            return None
+        if self.policy is None:
+            return TAKE_ALL
+        flushing = self.appended_lsn + self.taken_records < self.flush_lsn
+        return self._ask(self.policy, writing, flushing, now_us)
+
+    def flush(self) -> None:
+        """Somebody waits for what is queued now: no policy holds it back any longer."""
+        self.flush_lsn = self.queued_lsn
 
     @property
     def queued_lsn(self) -> int:
@@ -189,13 +215,15 @@ class OrderingCore(Generic[S]):
             lsn += submission.count
         assert lsn == first_lsn + count
         self.appended_lsn = lsn - 1
-        self.taken_records = 0
+        if group:
+            self.taken_records = max(self.taken_records - count, 0)
+            self.taken_frames = max(self.taken_frames - 1, 0)
         self.position = position + footprint
         self.chain = header_crc
         self.promised_position = promise
         if count:
             self.record_end_position = self.position
-        self.sealed_at_us = now_us
+        self.sealed_at_us = frame.sealed_us = now_us
         if self.written_position == self.durable_position and not self.in_flight:
             self.unsynced_since_us = now_us
         self.in_flight.append(frame)
@@ -224,38 +252,57 @@ class OrderingCore(Generic[S]):
             due = self.sealed_at_us + self.idle_mark_us
             mark = now_us >= due and self.needs_mark and not self.in_flight and not self.pending
             wakes.append(self.idle_mark_us if now_us >= due else due - now_us)
-        return Tick(mark, sync, min(wakes) if wakes else None)
+        seal = self.seal_at_us is not None and now_us >= self.seal_at_us
+        if self.seal_at_us is not None and not seal:
+            wakes.append(self.seal_at_us - now_us)
+        return Tick(mark, sync, min(wakes) if wakes else None, seal)
 
     # -- on the way out
 
-    def written(self, frame: SealedFrame, *, durable: bool) -> list[SealedFrame]:
+    def written(self, frame: SealedFrame, *, durable: bool, now_us: int = 0) -> list[SealedFrame]:
         """A frame's bytes are written (and on stable storage, with `durable`): return the frames acknowledged by that.
 
-        The frames returned are the contiguous written prefix, in append order; nobody may be told of a frame before.
+        Append order: those that the contiguous written prefix has grown by, in append order. Completion order: this
+        one. Nobody may be told of a frame before. Empty for a frame that has failed meanwhile.
         """
-        if self.failure is not None:
-            return []
         frame.written = True
         frame.durable = durable
+        if self.failed_from is not None and frame.position >= self.failed_from:
+            return []
+        self.landed += 1
+        if self.policy is not None:
+            took_us = max(now_us - frame.sealed_us, 0)
+            self.write_us = took_us if not self.write_us else (7 * self.write_us + took_us) // 8
         acknowledged: list[SealedFrame] = []
+        if self.completion:
+            frame.state = "acked"
+            acknowledged.append(frame)
         while self.in_flight and self.in_flight[0].written:
             head = self.in_flight.popleft()
-            assert head.position == self.written_position
-            self.written_position = head.next_position
-            self.written_lsn = head.last_lsn
-            if head.durable and self.durable_position == head.position:
-                self.durable_position = head.next_position
-                self.durable_lsn = head.last_lsn
-            assert not self.ack_when_durable or self.durable_position >= head.next_position
-            assert self.acked_lsn < head.first_lsn <= self.acked_lsn + 1
-            self.acked_lsn = head.last_lsn
-            if head.count:
-                for sink in self.sinks:
-                    sink(head)
-            head.state = "acked"
-            acknowledged.append(head)
+            self.landed -= 1
+            self._pass(head)
+            if not self.completion:
+                head.state = "acked"
+                acknowledged.append(head)
         assert self.acked_lsn <= self.appended_lsn
         return acknowledged
+
+    def _pass(self, head: SealedFrame) -> None:
+        """Move the marks over the frame that the written prefix has reached."""
+        assert head.position == self.written_position
+        self.written_position = head.next_position
+        self.written_lsn = head.last_lsn
+        if head.durable and self.durable_position == head.position:
+            self.durable_position = head.next_position
+            self.durable_lsn = head.last_lsn
+        assert not self.ack_when_durable or self.durable_position >= head.next_position
+        assert self.acked_lsn < head.first_lsn <= self.acked_lsn + 1
+        self.acked_lsn = head.last_lsn
+        if head.count:
+            for sink in self.sinks:
+                sink(head)
+        if self.on_prefix is not None:
+            self.on_prefix(head)
 
     def sync_begin(self) -> SyncPoint:
         """A sync of everything written begins now."""
@@ -269,26 +316,36 @@ class OrderingCore(Generic[S]):
             self.unsynced_since_us = self.sealed_at_us
         assert self.durable_lsn <= self.appended_lsn
 
-    def fail(self, cause: BaseException) -> tuple[list[SealedFrame], list[S]]:
+    def fail(
+        self, cause: BaseException, frame: SealedFrame | None = None
+    ) -> tuple[list[SealedFrame], list[S]]:
         """A write or sync failed: return (frames of unknown outcome, submissions that were never written).
 
-        Frames written but not acknowledged are among the first. From now on nothing is taken or acknowledged.
+        With `frame`, the one whose write failed, frames before it stay in flight: they are acknowledged if they land.
+        Without, everything in flight has failed. Frames written but not acknowledged are among the first. From now on
+        nothing is taken.
         """
         if self.failure is None:
             self.failure = cause
-        frames: list[SealedFrame] = []
-        while (
-            self.in_flight
-        ):  # one by one: a leader may be sealing a frame just now, which is failed the next time
-            frames.append(self.in_flight.popleft())
-        for frame in frames:
-            frame.error = cause
-            frame.state = "failed"
-        return frames, self.refuse()
+        start = self.written_position if frame is None else frame.position
+        if self.failed_from is None or start < self.failed_from:
+            self.failed_from = start
+        lost: list[SealedFrame] = []
+        # One by one from the end: a leader may be sealing a frame just now, which is failed the next time.
+        while self.in_flight and self.in_flight[-1].position >= start:
+            last = self.in_flight.pop()
+            self.landed -= last.written and self.landed > 0
+            if last.state == "sealed":
+                last.error = cause
+                last.state = "failed"
+                lost.append(last)
+        lost.reverse()
+        return lost, self.refuse()
 
     def refuse(self) -> list[S]:
-        """Give back all that waits, never to be written: what comes later must not stand where it would have stood."""
-        waiting = list(self.pending)
-        self.pending = deque()
-        self.pending_bytes = self.pending_records = self.taken_records = 0
-        return waiting
+        """Give back all that waits, never to be written: what comes later must not stand where it would have stood.
+
+        Groups that were taken and not sealed are the caller's to give back, too.
+        """
+        self.taken_records = self.taken_frames = 0
+        return self._clear()

@@ -25,13 +25,16 @@ class SealedFrame:
     """A frame with its place: LSNs, position and chain are given, its bytes are ready to be written.
 
     `state` moves once from "sealed" to "acked" or "failed" (outcome unknown). A group that was never written gets a
-    frame of state "refused", without LSNs. Everything but `state` and `error` stays as it is.
+    frame of state "refused", without LSNs. What the constructor takes stays as it is.
     """
 
     state = "sealed"
     error: BaseException | None = None
     written = False
     durable = False
+    sealed_us = 0
+    target: Any = None
+    """Where its place puts it: the segment it was admitted to."""
 
     def __init__(
         self,

@@ -1,0 +1,119 @@
+"""The line of submissions that wait for their frame: what the next frame takes of it, and when a policy lets it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from walkit.commit.frame import Submission
+from walkit.commit.policy import TAKE_ALL, Policy, QueueState, Take, Wait
+from walkit.format.layout import RECORDS_PER_FRAME_MAX
+
+S = TypeVar("S", bound=Submission)
+
+
+class WaitingLine(Generic[S]):
+    """Submissions, oldest first, and the policy that is asked about them. Part of the ordering core."""
+
+    def __init__(self, *, body_bytes_max: int, in_flight_max: int, policy: Policy | None) -> None:
+        self.body_bytes_max = body_bytes_max
+        self.in_flight_max = in_flight_max
+        self.policy = policy
+        self.policy_error: Exception | None = None
+        """What a policy raised; it is not asked any more."""
+        self.seal_at_us: int | None = None
+        """When `take` is to be asked again, because the policy holds back what waits; None where nothing is held."""
+        self.pending: deque[S] = deque()
+        self.pending_bytes = 0
+        self.pending_records = 0
+        self.pending_us: deque[int] = deque()
+        """When each of them was submitted; kept for a policy only."""
+        self.taken_us = self.write_us = 0
+
+    def submit(self, submission: S, now_us: int = 0) -> None:
+        """Queue records for the next frame. `now_us` matters to policies only."""
+        self.pending.append(submission)
+        self.pending_bytes += submission.size_bytes
+        self.pending_records += submission.count
+        if self.policy is not None:
+            self.pending_us.append(now_us)
+
+    def withdraw(self, submission: S) -> bool:
+        """Take back a submission that no frame has taken yet; False where it is too late."""
+        try:
+            index = self.pending.index(submission)
+        except ValueError:
+            return False
+        del self.pending[index]
+        if self.policy is not None:
+            del self.pending_us[index]
+        self.pending_bytes -= submission.size_bytes
+        self.pending_records -= submission.count
+        return True
+
+    def _cut(self, verdict: Take) -> tuple[Sequence[S], int]:
+        """Return what goes into the next frame, and how many records that is."""
+        bytes_max, records_max = self.body_bytes_max, RECORDS_PER_FRAME_MAX
+        if verdict is not TAKE_ALL:
+            bytes_max = min(bytes_max, verdict.size_bytes or bytes_max)
+            records_max = min(records_max, verdict.records or records_max)
+        if self.pending_bytes <= bytes_max and self.pending_records <= records_max:
+            group = self.pending
+            records = self.pending_records
+            self.pending = deque()
+            self.pending_us.clear()
+            self.pending_bytes = self.pending_records = 0
+            return group, records
+        group = deque()
+        size = records = 0
+        while self.pending:
+            head = self.pending[0]
+            if group and (size + head.size_bytes > bytes_max or records + head.count > records_max):
+                break
+            size += head.size_bytes
+            records += head.count
+            group.append(self.pending.popleft())
+            if self.policy is not None:
+                self.pending_us.popleft()
+        self.pending_bytes -= size
+        self.pending_records -= records
+        assert self.pending_bytes >= 0
+        return group, records
+
+    def _ask(self, policy: Policy, writing: int, flushing: bool, now_us: int) -> Take | None:
+        """Return what the policy lets go now; None where it waits, with `seal_at_us` as the time to ask again."""
+        queue = QueueState(
+            now_us=now_us,
+            records=self.pending_records,
+            size_bytes=self.pending_bytes,
+            oldest_us=self.pending_us[0],
+            in_flight=writing,
+            in_flight_max=self.in_flight_max,
+            taken_us=self.taken_us,
+            write_us=self.write_us,
+        )
+        try:
+            verdict = policy.decide(queue)
+            if not isinstance(verdict, Take | Wait):
+                raise TypeError(f"{policy!r} decided {verdict!r}, which is neither Take nor Wait")
+            wait_us = verdict.us if isinstance(verdict, Wait) else 0
+            wait_us = wait_us if wait_us is None else int(wait_us)
+        except Exception as error:  # noqa: BLE001 - a plug-in's fault must not lose records
+            self.policy, self.policy_error = None, error
+            self.pending_us.clear()
+            return TAKE_ALL
+        if isinstance(verdict, Take):
+            return verdict
+        if flushing or (wait_us is None and not writing) or (wait_us is not None and wait_us <= 0):
+            return TAKE_ALL
+        self.seal_at_us = None if wait_us is None else now_us + wait_us
+        return None
+
+    def _clear(self) -> list[S]:
+        """Return all that waits, and forget it."""
+        waiting = list(self.pending)
+        self.pending = deque()
+        self.pending_us.clear()
+        self.pending_bytes = self.pending_records = 0
+        return waiting
