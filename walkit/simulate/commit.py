@@ -1,0 +1,289 @@
+"""The commit path in virtual time: the same ordering core and policies as on real storage, over a modelled device.
+
+Nothing here waits: the clock jumps from event to event, so a minute of a slow volume takes a second or two, and the
+same seed gives the same run, bit for bit. What is simulated is what the core decides and what the device does. Threads,
+wake-ups and the interpreter lock are not; `Host` stands for the time that preparing frames takes one processor.
+Frames are sealed for real, headers and checksums included, but have no bodies: nothing is stored.
+"""
+
+from __future__ import annotations
+
+import errno
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+from walkit.commit.core import OrderingCore
+from walkit.commit.frame import SealedFrame
+from walkit.commit.policy import Policy
+from walkit.errors import OptionsError, StorageError
+from walkit.format.body import COLUMN_BYTES_PER_RECORD
+from walkit.format.frame import FrameIdentity, PreparedBody
+from walkit.format.layout import ALIGNMENT_BUFFERED, CODEC_NONE, FRAME_HEADER_BYTES
+from walkit.storage.device import NS_PER_US, Device
+
+IDENTITY = FrameIdentity(log_id=1, epoch=1, epoch_id=1)
+
+_ARRIVED, _LANDED, _LOOK = range(3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What one processor spends on a frame before the device gets it: a serial cost, as under Python's lock."""
+
+    frame_us: float = 0.0
+    record_us: float = 0.0
+
+    def __post_init__(self) -> None:
+        for option in ("frame_us", "record_us"):
+            value = getattr(self, option)
+            if not value >= 0:
+                raise OptionsError(f"{option}={value!r}: a number from 0", option=option, wanted=value)
+
+    def prepare_ns(self, records: int) -> int:
+        """Return the nanoseconds that a frame of so many records takes."""
+        return round((self.frame_us + self.record_us * records) * NS_PER_US)
+
+
+class Request:
+    """What one writer hands over at once: some records in one submission. Times are virtual nanoseconds."""
+
+    __slots__ = (
+        "callbacks",
+        "count",
+        "first_lsn",
+        "frame",
+        "intended_ns",
+        "size_bytes",
+        "value_bytes",
+        "waiter",
+        "writer",
+    )
+
+    def __init__(self, writer: int, count: int, value_bytes: int, intended_ns: int) -> None:
+        self.writer = writer
+        self.count = count
+        self.value_bytes = value_bytes
+        self.size_bytes = value_bytes + count * COLUMN_BYTES_PER_RECORD
+        self.intended_ns = intended_ns
+        self.first_lsn = 0
+        self.frame: SealedFrame | None = None
+        self.waiter: Any = None
+        self.callbacks: list[Any] | None = None
+
+
+class Step(NamedTuple):
+    """One thing that the core was told or said, for those who compare drivers.
+
+    `what` is "submit" (requests by number), "seal", "land", "acknowledge" or "fail" (frames by first LSN).
+    """
+
+    now_ns: int
+    what: str
+    number: int
+
+
+class CommitSimulation:
+    """One log in virtual time. Give it arrivals or closed-loop writers, then `run()`; the columns hold what was seen.
+
+    `sizes(writer)` yields the value bytes of that writer's next requests, one after the other, until it has no more:
+    a closed loop, in which a writer submits when its last request is acknowledged. A frame that has landed lets the
+    next one be sealed before the writers it released come back, as with threads: with one frame in flight, a closed
+    loop falls into two cohorts, of which one is written while the other waits.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        in_flight: int = 1,
+        completion: bool = False,
+        policy: Policy | None = None,
+        frame_bytes_max: int = 4 << 20,
+        segment_bytes: int = 64 << 20,
+        alignment: int = ALIGNMENT_BUFFERED,
+        host: Host | None = None,
+        trace: Callable[[Step], object] | None = None,
+    ) -> None:
+        self.device = device
+        self.now_ns = 0
+        self.core: OrderingCore[Request] = OrderingCore(
+            IDENTITY,
+            last_lsn=0,
+            position=0,
+            chain=0,
+            alignment=alignment,
+            frame_bytes_max=frame_bytes_max,
+            in_flight_max=in_flight,
+            completion=completion,
+            policy=policy,
+        )
+        self.error: StorageError | None = None
+        """Why the log was poisoned: the modelled device failed."""
+        self.failed_requests = 0
+        """Requests that nobody acknowledged, because the log was poisoned."""
+        self.rotations: list[int] = []
+        """When a segment was begun, in nanoseconds."""
+        self.requests = Columns("intended_ns", "sealed_ns", "acknowledged_ns", "count")
+        self.frames = Columns("sealed_ns", "landed_ns", "acknowledged_ns", "records", "footprint")
+        self.padding_bytes = self.user_bytes = 0
+        self._segment_bytes = segment_bytes
+        self._host = host or Host()
+        self._host_free_ns = 0
+        self._events: list[tuple[int, int, int, Any]] = []
+        self._sequence = 0
+        self._writers: list[Iterator[int]] = []
+        self._looks_at_ns = -1
+        self._trace = trace
+
+    # -- what arrives
+
+    def add_writer(self, sizes: Iterator[int], *, begins_ns: int = 0) -> None:
+        """Add a closed-loop writer: one record a request, of the value bytes that `sizes` yields."""
+        writer = len(self._writers)
+        self._writers.append(sizes)
+        self._next_of(writer, begins_ns)
+
+    def add_arrivals(self, times_ns: Sequence[int], value_bytes: Sequence[int]) -> None:
+        """Add requests of one record that come at their own times, whatever the log does: an open loop."""
+        for now_ns, size in zip(times_ns, value_bytes, strict=True):
+            self._push(now_ns, _ARRIVED, Request(-1, 1, size, now_ns))
+
+    # -- the run
+
+    def run(self, until_ns: int | None = None) -> None:
+        """Go through events in order until there are none, or until the clock would pass `until_ns`."""
+        events = self._events
+        while events and (until_ns is None or events[0][0] <= until_ns):
+            self.now_ns, _, kind, payload = heappop(events)
+            if kind == _ARRIVED:
+                self._arrive(payload)
+            elif kind == _LANDED:
+                self._land(*payload)
+            self._seal_what_may()
+        if until_ns is not None:
+            self.now_ns = max(self.now_ns, until_ns)
+
+    def _push(self, at_ns: int, kind: int, payload: Any) -> None:
+        self._sequence += 1
+        heappush(self._events, (at_ns, self._sequence, kind, payload))
+
+    def _next_of(self, writer: int, now_ns: int) -> None:
+        size = next(self._writers[writer], None)
+        if size is not None:
+            self._push(now_ns, _ARRIVED, Request(writer, 1, size, now_ns))
+
+    def _arrive(self, request: Request) -> None:
+        if self.error is not None:
+            self.failed_requests += 1
+            return
+        self.core.submit(request, self.now_ns // NS_PER_US)
+        if self._trace is not None:
+            self._trace(Step(self.now_ns, "submit", request.writer))
+
+    def _seal_what_may(self) -> None:
+        """Seal frames as long as the core lets them go, each when the processor is free for it."""
+        core, now_ns = self.core, self.now_ns
+        while core.pending:
+            if now_ns < self._host_free_ns:
+                self._look_at(self._host_free_ns)
+                return
+            group = core.take(now_ns // NS_PER_US)
+            if not group:
+                if core.seal_at_us is not None:
+                    self._look_at(core.seal_at_us * NS_PER_US)
+                return
+            self._seal(group)
+
+    def _look_at(self, at_ns: int) -> None:
+        """Ask the core again at that time; one question for several that ask for the same."""
+        if self._looks_at_ns != at_ns:
+            self._looks_at_ns = at_ns
+            self._push(at_ns, _LOOK, None)
+
+    def _seal(self, group: Sequence[Request]) -> None:
+        core = self.core
+        body = body_of(group)
+        footprint = body.footprint(core.alignment)
+        if core.needs_segment(footprint):
+            core.segment_ready(core.position + self._segment_bytes)
+            self.rotations.append(self.now_ns)
+        frame = core.seal(group, body, self.now_ns // NS_PER_US)
+        self.padding_bytes += footprint - FRAME_HEADER_BYTES - body.stored_bytes
+        sealed_ns = self.now_ns
+        begins_ns = self._host_free_ns = sealed_ns + self._host.prepare_ns(body.count)
+        service = self.device.submit(begins_ns, footprint)
+        self._push(service.done_ns, _LANDED, (frame, sealed_ns, service.failed))
+        if self._trace is not None:
+            self._trace(Step(sealed_ns, "seal", frame.first_lsn))
+
+    def _land(self, frame: SealedFrame, sealed_ns: int, failed: bool) -> None:
+        if failed:
+            self._fail(frame)
+            return
+        frame.target = (sealed_ns, self.now_ns)
+        acknowledged = self.core.written(frame, durable=True, now_us=self.now_ns // NS_PER_US)
+        if self._trace is not None:
+            self._trace(Step(self.now_ns, "land", frame.first_lsn))
+        for done in acknowledged:
+            self._acknowledge(done)
+
+    def _acknowledge(self, frame: SealedFrame) -> None:
+        now_ns = self.now_ns
+        sealed_ns, landed_ns = frame.target
+        if self._trace is not None:
+            self._trace(Step(now_ns, "acknowledge", frame.first_lsn))
+        self.frames.add(sealed_ns, landed_ns, now_ns, frame.count, frame.footprint)
+        add, closed = self.requests.add, bool(self._writers)
+        request: Any
+        for request in frame.submissions:
+            add(request.intended_ns, sealed_ns, now_ns, request.count)
+            self.user_bytes += request.value_bytes
+            if closed:
+                self._next_of(request.writer, now_ns)
+        frame.forget()
+
+    def _fail(self, frame: SealedFrame) -> None:
+        """The device failed under this frame: it and all behind it are lost, and no writer goes on."""
+        if self.error is None:
+            self.error = StorageError("the modelled device failed", errno=errno.EIO)
+        lost, waiting = self.core.fail(self.error, frame)
+        self.failed_requests += len(waiting) + sum(len(f.submissions) for f in lost)
+        if self._trace is not None:
+            for failed in lost:
+                self._trace(Step(self.now_ns, "fail", failed.first_lsn))
+
+
+class Columns:
+    """Rows of whole numbers, kept as one array; `column(name)` gives one of them."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self._numbers = array("q")
+
+    def add(self, *row: int) -> None:
+        """Add a row: a number for each name."""
+        self._numbers.extend(row)
+
+    def column(self, name: str) -> array[int]:
+        """Return a copy of the column of this name."""
+        return self._numbers[self.names.index(name) :: len(self.names)]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._numbers) // len(self.names)
+
+
+def body_of(group: Sequence[Request]) -> PreparedBody:
+    """Return the body that these records would have, without its bytes: keyless values of the requests' sizes."""
+    count = size = 0
+    first = group[0].value_bytes // group[0].count
+    uniform = True
+    for request in group:
+        count += request.count
+        size += request.value_bytes
+        uniform = uniform and request.value_bytes == first * request.count
+    stored = 1 + 4 + (4 if uniform else 4 * count) + size
+    return PreparedBody(count, 0, CODEC_NONE, [], stored, stored, 0)
