@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from walkit.compaction import CompactionReport
 from walkit.config import LogOptions, Retention, StoreOptions
 from walkit.errors import (
+    AppendTimeoutError,
     CommitFailedError,
+    CommitTimeoutError,
     CorruptionError,
     DivergenceError,
     FormatVersionError,
@@ -27,6 +29,7 @@ from walkit.errors import (
     MissingExtraError,
     NotALogError,
     OptionsError,
+    RecordTimeError,
     RecordTooLargeError,
     RecordTypeError,
     SegmentMissingError,
@@ -66,9 +69,11 @@ _ROOMS = ("measure", "plots", "replication", "spark", "storage", "testing", "wor
 __all__ = [
     "RECORD_SCHEMA",
     "AppendResult",
+    "AppendTimeoutError",
     "Batch",
     "CheckpointReport",
     "CommitFailedError",
+    "CommitTimeoutError",
     "CompactionReport",
     "CorruptionError",
     "DivergenceError",
@@ -91,6 +96,7 @@ __all__ = [
     "OptionsError",
     "PastState",
     "Record",
+    "RecordTimeError",
     "RecordTooLargeError",
     "RecordTypeError",
     "RecoveryReport",

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from walkit.errors import OptionsError
+
+
+class Policy(Protocol):
+    """When to seal a frame: `walkit.commit.policy` says what it is asked and may answer, and has the usual ones."""
+
+    def decide(self, queue: Any) -> Any:
+        """Say what to do with what waits: `Take` or `Wait`."""
+
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -27,6 +35,7 @@ ALIGNMENT_BUFFERED = 64
 SEGMENT_BYTES_MIN = 64 * KIB
 SEGMENT_BYTES_MAX = 1 << 40
 FRAME_BYTES_MAX_MAX = 1 << 30
+WINDOW_BYTES_MAX = 1 << 40
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +63,15 @@ class LogOptions:
     in_flight: int = 1
     """Frames written at the same time; 1 is group commit."""
     ack_order: Literal["append", "completion"] | None = None
-    """Whether acknowledgements follow append order or completion order."""
-    policy: Any = None
-    """When to seal a frame; None takes all that waits."""
+    """Whether acknowledgements follow append order or completion order; fixed for the log's life."""
+    window_bytes: int | None = None
+    """How far frames may stand behind the oldest that is still being written; stored in each segment, so that recovery
+    knows how far behind a hole to look. None: `in_flight * frame_bytes_max`. Only with `in_flight` above 1."""
+    policy: Policy | None = None
+    """When to seal a frame: see `walkit.commit.policy`; None takes all that waits. One object for one log."""
+    write_timeout_ms: int | None = 30_000
+    """A call to the device that has not returned after this time, and a second of grace, has failed, with everything
+    behind it: the log is poisoned, and nobody waits any longer. None waits for ever."""
     direct_io: bool = False
     """Write past the page cache."""
     segment_bytes: int = 64 * MIB
@@ -80,6 +95,7 @@ class LogOptions:
         _check_choices(self)
         _check_numbers(self)
         _check_later(self)
+        _check_window(self)
         if self.interval_ms is not None and self.durability != "interval":
             raise OptionsError(
                 f"interval_ms={self.interval_ms} goes with durability='interval', not {self.durability!r}",
@@ -96,6 +112,7 @@ class LogOptions:
     def as_dict(self) -> dict[str, Any]:
         """Return the options as plain values, for run records and reports."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["policy"] = None if self.policy is None else repr(self.policy)
         values["retention"] = {f.name: getattr(self.retention, f.name) for f in fields(Retention)}
         return values
 
@@ -150,6 +167,10 @@ def _check_numbers(options: LogOptions) -> None:
     }
     if options.interval_ms is not None:
         bounds["interval_ms"] = (1, 86_400_000)
+    if options.write_timeout_ms is not None:
+        bounds["write_timeout_ms"] = (1, 86_400_000)
+    if options.window_bytes is not None:
+        bounds["window_bytes"] = (8 * KIB, WINDOW_BYTES_MAX)
     for name, (low, high) in bounds.items():
         value = getattr(options, name)
         if type(value) is not int or not low <= value <= high:
@@ -167,12 +188,28 @@ def _check_numbers(options: LogOptions) -> None:
         )
 
 
+def _check_window(options: LogOptions) -> None:
+    policy = options.policy
+    if policy is not None and (isinstance(policy, type) or not callable(getattr(policy, "decide", None))):
+        raise OptionsError(
+            f"policy={policy!r} has no decide(queue): see walkit.commit.policy",
+            option="policy",
+            wanted=policy,
+        )
+    window = options.window_bytes
+    if window is not None and (options.in_flight == 1 or window < 2 * options.frame_bytes_max):
+        raise OptionsError(
+            f"window_bytes={window:,} goes with in_flight above 1, and holds two frames at least: in_flight="
+            f"{options.in_flight}, frame_bytes_max={options.frame_bytes_max:,}",
+            option="window_bytes",
+            wanted=window,
+            stored=2 * options.frame_bytes_max,
+        )
+
+
 def _check_later(options: LogOptions) -> None:
     """Refuse by name what the format provides for and this version does not do yet, instead of ignoring it."""
     later: dict[str, bool] = {
-        "in_flight": options.in_flight > 1,
-        "ack_order": options.ack_order == "completion",
-        "policy": options.policy is not None,
         "direct_io": options.direct_io,
         "recovery": options.recovery in ("holes", "salvage"),
         "retention": options.retention != Retention(),

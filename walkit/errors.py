@@ -6,6 +6,7 @@
     ├── OptionsError(ValueError)            change the call
     ├── RecordTooLargeError(ValueError)     change the record
     ├── RecordTypeError(TypeError)          change the record
+    ├── RecordTimeError(ValueError)         change the record
     ├── MissingExtraError(ImportError)      install something
     │   └── spark.JavaNotFoundError
     ├── spark.SparkStartError               read the JVM's words that it carries
@@ -19,6 +20,8 @@
     ├── StorageError(OSError)               mend the place, open again
     ├── LogFullError                        wait or make room, then try again
     ├── CommitFailedError                   outcome unknown: open again and look
+    │   └── CommitTimeoutError(TimeoutError) outcome unknown: look, or go on waiting
+    ├── AppendTimeoutError(TimeoutError)    nothing was written: try again
     ├── LogPoisonedError                    nothing was written: open again
     ├── LogClosedError                      nothing was written: open again
     ├── GapError                            begin again at `oldest`
@@ -95,6 +98,16 @@ class RecordTypeError(WalkitError, TypeError):
             f"a {what} is bytes or another buffer, not {type(found).__name__}{hint}. Nothing was written"
         )
         self.what, self.found = what, type(found).__name__
+
+
+class RecordTimeError(WalkitError, ValueError):
+    """A timestamp has no time zone, or is outside the years 1 to 9999. Nothing was written."""
+
+    code = "record-time"
+
+    def __init__(self, message: str, *, timestamp: object = None) -> None:
+        super().__init__(f"{message}. Nothing was written")
+        self.timestamp = timestamp
 
 
 class MissingExtraError(WalkitError, ImportError):
@@ -210,13 +223,24 @@ class StorageError(WalkitError, OSError):
 
 
 class LogFullError(WalkitError):
-    """No room: the queue is full, or the disk. Nothing of this call was written; it may be tried again."""
+    """No room: the queue is full, or the disk. Nothing of this call was written; it may be tried again.
+
+    After `append_many`: nothing but its first `acknowledged_prefix` records.
+    """
 
     code = "log-full"
 
-    def __init__(self, message: str, *, reason: str, limit_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str,
+        limit_bytes: int | None = None,
+        acknowledged_prefix: int = 0,
+    ) -> None:
         super().__init__(message)
         self.reason, self.limit_bytes = reason, limit_bytes
+        self.acknowledged_prefix = acknowledged_prefix
 
 
 class CommitFailedError(WalkitError):
@@ -234,14 +258,29 @@ class CommitFailedError(WalkitError):
         self.acked_lsn, self.acknowledged_prefix = acked_lsn, acknowledged_prefix
 
 
+class CommitTimeoutError(CommitFailedError, TimeoutError):
+    """The time of an append was over while its write was under way: the records may still become durable."""
+
+    code = "commit-timeout"
+
+
+class AppendTimeoutError(WalkitError, TimeoutError):
+    """The time of an append was over while it waited for its frame. Nothing of it was written."""
+
+    code = "append-timeout"
+
+
 class LogPoisonedError(WalkitError):
-    """An earlier write or sync failed, so the log takes no more. Nothing of this call was written."""
+    """An earlier write or sync failed, so the log takes no more. Nothing of this call was written.
+
+    `cause` is what failed, as text; `__cause__` the error itself, which a pickled copy no longer has.
+    """
 
     code = "log-poisoned"
 
-    def __init__(self, message: str, *, acknowledged_prefix: int = 0) -> None:
+    def __init__(self, message: str, *, cause: str = "", acknowledged_prefix: int = 0) -> None:
         super().__init__(message)
-        self.acknowledged_prefix = acknowledged_prefix
+        self.cause, self.acknowledged_prefix = cause, acknowledged_prefix
 
 
 class LogClosedError(WalkitError):

@@ -21,6 +21,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "walkit.log.open": (logging.DEBUG, "a log was opened"),
     "walkit.log.close": (logging.DEBUG, "a log was closed"),
     "walkit.log.poison": (logging.ERROR, "a write or sync failed; the log takes no more"),
+    "walkit.policy.fail": (logging.ERROR, "a policy raised; every frame takes all that waits from now on"),
     "walkit.log.drop": (logging.WARNING, "a log was dropped without close()"),
     "walkit.recovery.cut": (logging.WARNING, "a torn or unacknowledged tail was cut"),
     "walkit.recovery.finish": (logging.DEBUG, "recovery is done"),
@@ -53,12 +54,18 @@ EVENTS: dict[str, tuple[int, str]] = {
 class EventSink:
     """Sends events to a callback, or to `logging` when there is none, and to listeners. Safe from any thread."""
 
-    __slots__ = ("_callback", "_listeners", "_lock")
+    __slots__ = ("_callback", "_calling", "_listeners", "_lock")
 
     def __init__(self, callback: EventCallback | None = None) -> None:
         self._callback = callback
         self._listeners: tuple[EventCallback, ...] = ()
         self._lock = threading.Lock()
+        self._calling = threading.local()
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether this very thread is in a callback of this sink: in the midst of what the event is about."""
+        return getattr(self._calling, "depth", 0) > 0
 
     def add_listener(self, listener: EventCallback) -> None:
         """Send every event from now on to `listener` too; where events went before, they still go."""
@@ -75,10 +82,15 @@ class EventSink:
         level, meaning = EVENTS[name]
         if self._callback is None:
             logger.log(level, "%s: %s %s", name, meaning, attributes)
-        for callback in (self._callback, *self._listeners):
-            if callback is None:
-                continue
-            try:
-                callback(name, dict(attributes))
-            except Exception:
-                logger.exception("the events callback raised on %s %s", name, attributes)
+        calling = self._calling
+        calling.depth = getattr(calling, "depth", 0) + 1
+        try:
+            for callback in (self._callback, *self._listeners):
+                if callback is None:
+                    continue
+                try:
+                    callback(name, dict(attributes))
+                except Exception:
+                    logger.exception("the events callback raised on %s %s", name, attributes)
+        finally:
+            calling.depth -= 1

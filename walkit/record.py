@@ -11,6 +11,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from walkit.errors import RecordTimeError
+
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that can be written, checksummed and sliced without a copy."""
 
@@ -74,8 +76,9 @@ def to_microseconds(timestamp: datetime | int | None) -> int | None:
         return timestamp
     if isinstance(timestamp, datetime):
         if timestamp.tzinfo is None:
-            raise ValueError(
-                "the timestamp has no time zone; give an aware datetime or microseconds since 1970"
+            raise RecordTimeError(
+                "the timestamp has no time zone; give an aware datetime or microseconds since 1970",
+                timestamp=timestamp,
             )
         delta = timestamp - EPOCH
         return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds

@@ -57,6 +57,13 @@ class Store(KeyedSurface):
         self, log: WriteAheadLog, options: StoreOptions | None = None, progress: StoreProgress | None = None
     ) -> None:
         """Take over a log that was just opened and not appended to; `Store.open` does that."""
+        if log._engine.core.completion:
+            raise OptionsError(
+                "ack_order='completion': a store applies records in LSN order, so it could not show a put that is "
+                "acknowledged before those in front of it. Stores need ack_order='append'",
+                option="ack_order",
+                stored="completion",
+            )
         self.log = log
         self.options = options or StoreOptions()
         self._engine = log._engine

@@ -125,7 +125,7 @@ class ForgetsWhatIsBefore(OrderingCore[Piece]):
     """Wrong: the failure of one frame fails those before it, which may land yet."""
 
     def fail(
-        self, cause: BaseException, frame: SealedFrame | None = None
+        self, cause: BaseException, frame: SealedFrame | None = None, *, unsealed: bool = False
     ) -> tuple[list[SealedFrame], list[Piece]]:
         return super().fail(cause)
 
@@ -134,7 +134,7 @@ class LeavesTheSuffix(OrderingCore[Piece]):
     """Wrong (AutoMQ's head-of-line fault): a failed frame fails alone, and those behind it wait for ever."""
 
     def fail(
-        self, cause: BaseException, frame: SealedFrame | None = None
+        self, cause: BaseException, frame: SealedFrame | None = None, *, unsealed: bool = False
     ) -> tuple[list[SealedFrame], list[Piece]]:
         self.failure = cause
         if frame is None:

@@ -64,6 +64,8 @@ class Place:
     def __init__(self, segment_bytes: int = 1 << 30) -> None:
         self.segment_bytes = segment_bytes
         self.frames: list[SealedFrame] = []
+        self.admitted: list[SealedFrame] = []
+        self.passed_position = 0
         self.segments: list[int] = []
         self.published: list[tuple[int, int]] = []
         self.syncs = 0
@@ -95,6 +97,12 @@ class Place:
         self.segments.append(position)
         return position + self.segment_bytes
 
+    def admit(self, frame: SealedFrame) -> None:
+        self.admitted.append(frame)
+
+    def passed(self, position: int) -> None:
+        self.passed_position = position
+
     def write(self, frame: SealedFrame, *, sync: bool) -> None:
         self.entered.set()
         assert self.released.wait(GUARD_S)
@@ -118,7 +126,14 @@ def io_error(text: str = "gone") -> StorageError:
 class Rig:
     """A driver on a `Place`, with a clock that tests move, and the events it sent."""
 
-    def __init__(self, *, sync_writes: bool = True, queue_bytes_max: int = 1 << 20, **core: Any) -> None:
+    def __init__(
+        self,
+        *,
+        sync_writes: bool = True,
+        queue_bytes_max: int = 1 << 20,
+        write_timeout_us: int = 0,
+        **core: Any,
+    ) -> None:
         self.place = Place(core.pop("segment_bytes", 1 << 30))
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.clock: Callable[[], int] = lambda: 0
@@ -141,6 +156,7 @@ class Rig:
             codec=None,
             queue_bytes_max=queue_bytes_max,
             clock_us=self._now_us,
+            write_timeout_us=write_timeout_us,
         )
 
     def _now_us(self) -> int:

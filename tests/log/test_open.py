@@ -295,8 +295,9 @@ def test_importing_starts_nothing_and_loads_nothing_heavy() -> None:
 
 
 def test_opening_starts_no_thread_before_it_is_needed() -> None:
-    """Open, append, read and close on one thread with marks off: no other thread is ever started."""
-    with walkit.open(storage=MemoryStorage(), options=LogOptions(idle_mark_ms=0)) as log:
+    """Open, append, read and close on one thread, marks and the watch over writes off: no other thread is started."""
+    options = LogOptions(idle_mark_ms=0, write_timeout_ms=None)
+    with walkit.open(storage=MemoryStorage(), options=options) as log:
         log.append(b"1")
         assert values(log.read()) == [b"1"]
         assert not [t for t in threading.enumerate() if t.name.startswith("walkit-")]

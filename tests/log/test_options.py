@@ -9,6 +9,7 @@ import pytest
 import walkit
 from tests.log.logs import lsns, values
 from walkit import LogOptions, Retention
+from walkit.commit.policy import TakeAll
 from walkit.errors import OptionsError
 from walkit.storage import MemoryStorage
 
@@ -21,11 +22,15 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"interval_ms": 0, "durability": "interval"}, "interval_ms"),
     ({"interval_ms": 1.5, "durability": "interval"}, "interval_ms"),
     ({"in_flight": 0}, "in_flight"),
-    ({"in_flight": 2}, "in_flight"),
+    ({"in_flight": 1025}, "in_flight"),
     ({"in_flight": True}, "in_flight"),
     ({"ack_order": "none"}, "ack_order"),
-    ({"ack_order": "completion"}, "ack_order"),
     ({"policy": object()}, "policy"),
+    ({"policy": TakeAll}, "policy"),
+    ({"window_bytes": 1 << 24}, "window_bytes"),
+    ({"window_bytes": 1 << 22, "in_flight": 2}, "window_bytes"),
+    ({"window_bytes": 1.0, "in_flight": 2}, "window_bytes"),
+    ({"write_timeout_ms": 0}, "write_timeout_ms"),
     ({"direct_io": True}, "direct_io"),
     ({"direct_io": "yes"}, "direct_io"),
     ({"segment_bytes": 1000}, "segment_bytes"),
@@ -62,6 +67,8 @@ def test_options_that_are_wrong_contradict_or_are_not_there_yet(options: dict[st
         {"durability": "interval", "interval_ms": 1},
         {"segment_bytes": 1 << 16, "frame_bytes_max": (1 << 16) - 4096},
         {"frame_bytes_max": 4096, "queue_bytes_max": 4096},
+        {"in_flight": 1024, "policy": TakeAll(), "write_timeout_ms": None},
+        {"in_flight": 2, "frame_bytes_max": 4096, "window_bytes": 8192},
         {"codec": "zstd", "ack_order": "append", "recovery": "absolute", "idle_mark_ms": 0},
     ],
     ids=str,
@@ -85,23 +92,23 @@ def test_options_are_frozen_and_keyword_only() -> None:
         LogOptions("sync")  # type: ignore[call-arg]
 
 
-def test_what_is_stored_in_the_log_wins_over_options(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("stored", "other"), [("append", "completion"), ("completion", "append")])
+def test_what_is_stored_in_the_log_wins_over_options(stored: Any, other: Any) -> None:
     """Reopen with another acknowledgement order: OptionsError with both values, the lock free; None takes the log's."""
     storage = MemoryStorage()
-    with walkit.open(storage=storage, options=LogOptions(ack_order="append")) as log:
+    with walkit.open(storage=storage, options=LogOptions(ack_order=stored)) as log:
         log.append(b"1")
-    other = LogOptions()
-    object.__setattr__(other, "ack_order", "completion")
-    with pytest.raises(OptionsError, match=r"'completion'.*'append'") as conflict:
-        walkit.open(storage=storage, options=other)
+    with pytest.raises(OptionsError, match=f"'{other}'.*'{stored}'") as conflict:
+        walkit.open(storage=storage, options=LogOptions(ack_order=other))
     assert (conflict.value.option, conflict.value.wanted, conflict.value.stored) == (
         "ack_order",
-        "completion",
-        "append",
+        other,
+        stored,
     )
-    for options in (LogOptions(ack_order="append"), LogOptions()):
+    for options in (LogOptions(ack_order=stored), LogOptions()):
         with walkit.open(storage=storage, options=options) as log:
             assert log.acked_lsn == 1
+            assert log._engine.core.completion == (stored == "completion")
 
 
 def test_limits_bind_only_new_segments() -> None:

@@ -135,8 +135,8 @@ def test_a_failing_write_in_a_busy_log_leaves_nobody_waiting() -> None:
         assert found == list(range(1, len(found) + 1)) and set(acknowledged) <= set(found)
 
 
-def test_followers_observers_and_close_end_on_a_poisoned_log() -> None:
-    """Poison a log with a follower waiting: reads go on, close ends the follower after the acknowledged records."""
+def test_a_follower_is_told_that_the_log_has_failed() -> None:
+    """Poison a log with a follower waiting: it raises the cause after the acknowledged records, without any close."""
     storage, log = faulty_log()
     seen: list[int] = []
     following = Task(lambda: seen.extend(r.lsn for r in log.follow(1)))
@@ -144,9 +144,12 @@ def test_followers_observers_and_close_end_on_a_poisoned_log() -> None:
     storage.fail("synced_write", SEGMENTS)
     with pytest.raises(CommitFailedError):
         log.append(b"lost")
+    with pytest.raises(LogPoisonedError) as told:
+        following.result()
+    assert seen == [1] and isinstance(told.value.__cause__, StorageError)
+    with pytest.raises(LogPoisonedError):
+        next(log.follow(2))
     log.close()
-    following.result()
-    assert seen == [1]
 
 
 def test_a_poisoned_log_can_be_dropped_trimmed_and_closed() -> None:

@@ -149,7 +149,7 @@ class OrderingCore(WaitingLine[S]):
         if not self.pending or self.failure is not None:
             return None
         writing = self.taken_frames
-        if self.in_flight:
+        if self.in_flight or writing:
             writing += len(self.in_flight) - self.landed
             end = self.position + (self.taken_frames + 1) * self.frame_bytes_max
             if end - self.written_position > self.window_bytes:
@@ -267,7 +267,7 @@ class OrderingCore(WaitingLine[S]):
         """
         frame.written = True
         frame.durable = durable
-        if self.failed_from is not None and frame.position >= self.failed_from:
+        if self.has_failed(frame):
             return []
         self.landed += 1
         if self.policy is not None:
@@ -317,30 +317,34 @@ class OrderingCore(WaitingLine[S]):
         assert self.durable_lsn <= self.appended_lsn
 
     def fail(
-        self, cause: BaseException, frame: SealedFrame | None = None
+        self, cause: BaseException, frame: SealedFrame | None = None, *, unsealed: bool = False
     ) -> tuple[list[SealedFrame], list[S]]:
         """A write or sync failed: return (frames of unknown outcome, submissions that were never written).
 
         With `frame`, the one whose write failed, frames before it stay in flight: they are acknowledged if they land.
-        Without, everything in flight has failed. Frames written but not acknowledged are among the first. From now on
-        nothing is taken.
+        With `unsealed` the failure struck before sealing, and all in flight may land. With neither, all in flight has
+        failed. Frames written but not acknowledged are among the first. From now on nothing is taken.
         """
         if self.failure is None:
             self.failure = cause
-        start = self.written_position if frame is None else frame.position
+        start = self.position if unsealed else self.written_position if frame is None else frame.position
         if self.failed_from is None or start < self.failed_from:
             self.failed_from = start
         lost: list[SealedFrame] = []
         # One by one from the end: a leader may be sealing a frame just now, which is failed the next time.
         while self.in_flight and self.in_flight[-1].position >= start:
             last = self.in_flight.pop()
-            self.landed -= last.written and self.landed > 0
+            self.landed -= last.written
             if last.state == "sealed":
                 last.error = cause
                 last.state = "failed"
                 lost.append(last)
         lost.reverse()
         return lost, self.refuse()
+
+    def has_failed(self, frame: SealedFrame) -> bool:
+        """Say whether nothing may be acknowledged where this frame stands."""
+        return self.failed_from is not None and frame.position >= self.failed_from
 
     def refuse(self) -> list[S]:
         """Give back all that waits, never to be written: what comes later must not stand where it would have stood.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from walkit.commit.frame import SealedFrame
@@ -25,7 +25,7 @@ class Delivery:
     def __init__(self, name: str, events: EventSink) -> None:
         self._name = name
         self._events = events
-        self._queue: deque[tuple[SealedFrame, tuple[Observer, ...]] | tuple[Ticket, TicketCallback]] = deque()
+        self._queue: deque[tuple[Any, Any]] = deque()
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -44,13 +44,23 @@ class Delivery:
         """Whether the caller is the delivery thread itself."""
         return self._thread is threading.current_thread()
 
-    def put(self, item: SealedFrame | tuple[Ticket, TicketCallback]) -> None:
-        """Queue a frame that is done, or one late callback. Called in LSN order.
+    def put(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
+        """Queue a frame that is done, for those who observed when it was. Called in LSN order.
 
-        A frame is for those who observe now: who comes later would see it and not the frames after it that nobody
-        had to be told of, which is a gap.
+        Who comes later would see it and not the frames after it that nobody had to be told of, which is a gap.
         """
-        self._queue.append((item, self.observers) if isinstance(item, SealedFrame) else item)
+        self._put(frame, observers)
+
+    def put_tickets(self, tickets: list[Any]) -> None:
+        """Queue tickets that are done and have callbacks."""
+        self._put(tickets, None)
+
+    def put_callback(self, ticket: Ticket, callback: TicketCallback) -> None:
+        """Queue one callback that came after its ticket was done."""
+        self._put(ticket, callback)
+
+    def _put(self, what: Any, whom: Any) -> None:
+        self._queue.append((what, whom))
         if self._thread is None or self._closing:
             self._start()
         self._wake.set()
@@ -82,8 +92,9 @@ class Delivery:
             while queue:
                 what, whom = queue.popleft()
                 if isinstance(whom, tuple):
-                    assert isinstance(what, SealedFrame)
                     self._deliver(what, whom)
+                elif whom is None:
+                    self._call_back(what)
                 elif isinstance(whom, LoopWaiter):
                     self._wake_loops([whom])
                 else:
@@ -97,8 +108,16 @@ class Delivery:
                     return
 
     def _deliver(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
+        self._call_back(frame.submissions)
+        if frame.state == "acked" and frame.count:
+            for observer in observers:
+                if observer in self.observers:
+                    self._call(observer, frame)
+        frame.forget()
+
+    def _call_back(self, tickets: Sequence[Any]) -> None:
         loops: list[LoopWaiter] = []
-        for ticket in frame.submissions:
+        for ticket in tickets:
             callbacks: list[TicketCallback] | None = getattr(ticket, "callbacks", None)
             if not callbacks:
                 continue
@@ -109,11 +128,6 @@ class Delivery:
                     self._call(callback, ticket)
         if loops:
             self._wake_loops(loops)
-        if frame.state == "acked" and frame.count:
-            for observer in observers:
-                if observer in self.observers:
-                    self._call(observer, frame)
-        frame.forget()
 
     def _wake_loops(self, waiters: list[LoopWaiter]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[LoopWaiter]] = {}

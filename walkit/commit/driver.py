@@ -2,40 +2,36 @@
 
 With one frame in flight, the caller that finds nobody leading becomes the leader: it takes all that waits, writes it
 as one frame with one sync, and releases the others itself (the leader/follower commit of LevelDB and RocksDB). That is
-what makes one writer as fast as the device: no other thread is on its path. Callers that do not wait (`submit`,
-asyncio) are led by the committer thread. Callbacks and observers run on the delivery thread.
+what makes one writer as fast as the device: no other thread is on its path. With `in_flight` frames as many callers
+lead at the same time. Callers that do not wait (`submit`, asyncio) are led by the writer threads. Callbacks and
+observers run on the delivery thread.
 
 What is under the lock is small: queueing, taking, marking. Encoding, writing, syncing and releasing are not.
 """
 
 from __future__ import annotations
 
-import copy
 import threading
-from collections.abc import Callable, Sequence
-from time import perf_counter_ns
+from collections.abc import Callable
 from typing import Any, Final
 
-from walkit.commit.committer import Committer
-from walkit.commit.core import OrderingCore, Tick
-from walkit.commit.counters import CommitCounters
-from walkit.commit.delivery import Delivery
+from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
 from walkit.commit.interrupts import Uninterrupted, on_main_thread
 from walkit.commit.news import News
 from walkit.commit.place import FramePlace
-from walkit.commit.ticket import Ticket, TicketCallback, gather, new_gate, open_gate
-from walkit.commit.timer import CommitTimer
-from walkit.errors import LogClosedError, LogFullError, LogPoisonedError, StorageError, WalkitError
+from walkit.commit.ticket import Ticket, TicketCallback, new_gate, open_gate
+from walkit.commit.writers import Writers
+from walkit.commit.writing import FrameWriter
+from walkit.errors import WalkitError
 from walkit.events import EventSink
-from walkit.format.frame import prepare_body
-from walkit.format.layout import FRAME_HEADER_BYTES
 
 LEAD: Final = object()
 FULL: Final = object()
+STOP_LOOK_S = 0.2
 
 
-class CommitDriver:
+class CommitDriver(FrameWriter):
     """The commit path of one open log. All methods are safe from any thread unless they say otherwise."""
 
     def __init__(
@@ -49,27 +45,29 @@ class CommitDriver:
         codec: str | None,
         queue_bytes_max: int,
         clock_us: Callable[[], int],
+        write_timeout_us: int = 0,
     ) -> None:
-        self.core = core
-        self.place = place
-        self.events = events
-        self.delivery = Delivery(name, events)
-        self.queue_bytes_max = queue_bytes_max
-        self.refusal: WalkitError | None = None
-        self.counters = CommitCounters()
-        self._name = name
-        self._sync_writes = sync_writes
-        self._codec = codec
-        self._clock_us = clock_us
-        self._lock = threading.Lock()
-        self._news = News(self._lock)
-        self._leading = False
-        self._committer = Committer(name, lambda: self._lead(to_the_end=True))
-        self._timer = (
-            CommitTimer(name, self._tick, self._act) if core.idle_mark_us or core.interval_us else None
+        super().__init__(
+            core,
+            place,
+            events=events,
+            name=name,
+            sync_writes=sync_writes,
+            codec=codec,
+            clock_us=clock_us,
+            write_timeout_us=write_timeout_us,
         )
-        self._sync_lock = threading.Lock()
-        self._stopped = False
+        self.queue_bytes_max = queue_bytes_max
+        self._slots = core.in_flight_max
+        self._plain = self._slots == 1 and core.policy is None
+        self._seal_told: int | None = None
+        self._policy_told = False
+        self._writers = Writers(name, self._slots, lambda: self._lead(to_the_end=True))
+
+    @property
+    def hung(self) -> bool:
+        """Whether a call to the device was found to hang, and may still be under way."""
+        return self._watch.hung
 
     # -- ways in
 
@@ -89,13 +87,15 @@ class CommitDriver:
                 self._lead()
         if gate is FULL:
             return False
-        waits = gate is not LEAD
-        while waits:
+        if gate is LEAD:
+            if ticket.done():
+                return True
+            gate = self.attach_waiter(ticket)
+        while not ticket.done():
             gate.acquire()
             if ticket.promoted:
                 ticket.promoted = False
                 self._lead()
-            waits = not ticket.done()
         return True
 
     def _enter(self, ticket: Ticket, *, can_lead: bool) -> Any:
@@ -109,13 +109,19 @@ class CommitDriver:
                 raise self.refused()
             if core.pending and core.pending_bytes + ticket.size_bytes > self.queue_bytes_max:
                 return FULL
-            core.submit(ticket)
-            if not self._leading:
-                self._leading = True
+            core.submit(ticket, self._policy_us())
+            if self._may_lead():
+                self._leaders += 1
                 return LEAD
             ticket.can_lead = can_lead
             ticket.waiter = gate = new_gate()
             return gate
+
+    def _may_lead(self) -> bool:
+        """Say whether one more leader would find something to write; needs the lock held."""
+        if self._leaders >= self._slots:
+            return False
+        return self._plain or self._ready()
 
     def enqueue(self, ticket: Ticket) -> bool:
         """Queue the ticket and return at once; False where the queue has no room. Raises what refuses the log."""
@@ -131,11 +137,11 @@ class CommitDriver:
                 raise self.refused()
             if core.pending and core.pending_bytes + ticket.size_bytes > self.queue_bytes_max:
                 return False
-            core.submit(ticket)
-            if self._leading:
+            core.submit(ticket, self._policy_us())
+            if not self._may_lead():
                 return True
-            self._leading = True
-        self._committer.wake()
+            self._leaders += 1
+        self._writers.wake()
         return True
 
     def wait_for_room(self, size_bytes: int, timeout: float | None) -> bool:
@@ -161,11 +167,11 @@ class CommitDriver:
     def withdraw(self, ticket: Ticket) -> bool:
         """Take a ticket back before any frame took it; then nothing of it is ever written."""
         with self._lock:
-            return self.core.withdraw(ticket)
-
-    def refused(self) -> WalkitError:
-        """Return a fresh copy of the error that refuses work now."""
-        return LogClosedError() if self.refusal is None else copy.copy(self.refusal)
+            withdrawn = self.core.withdraw(ticket)
+            callbacks = self._news.tell_locked() if withdrawn else []
+        for callback in callbacks:
+            callback()
+        return withdrawn
 
     # -- what tickets ask
 
@@ -186,175 +192,95 @@ class CommitDriver:
                     ticket.callbacks = []
                 ticket.callbacks.append(callback)
                 return
-        self.delivery.put((ticket, callback))
+        self.delivery.put_callback(ticket, callback)
 
     # -- leading
 
     def _lead(self, to_the_end: bool = False) -> None:
-        """Write one frame, then hand the lead on; the committer goes on until nothing waits."""
+        """Write one frame, then hand the lead on; a writer thread goes on until nothing is to be taken."""
         interrupt: BaseException | None = None
         while True:
             with self._lock:
-                group = self.core.take()
+                group, turn = self._take()
+                callbacks = self._news.tell_locked() if group else []
+                another = group and not self._plain and self._choose_another()
+            for callback in callbacks:
+                callback()
+            if another:
+                self._start(another)
             try:
                 if group:
-                    self._commit(group)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
-                self._fail(error, group)
+                    self._commit(group, turn)
+            except BaseException as error:  # noqa: BLE001 - everybody was told; an interrupt goes to its thread
                 if not isinstance(error, Exception):
                     interrupt = error
             if not self._hand_over(to_the_end):
                 break
+        if self.core.policy_error is not None:
+            self._tell_policy_error(self.core.policy_error)
         if interrupt is not None:
             raise interrupt
 
     def _hand_over(self, to_the_end: bool = False) -> bool:
-        """Pass the lead on; True where the caller keeps it (`to_the_end`, and something waits)."""
-        successor: Ticket | None = None
-        wake_committer = False
+        """Pass the lead on; True where the caller keeps it (`to_the_end`, and there is something to take)."""
+        successor: Ticket | Writers | None = None
         with self._lock:
             callbacks = self._news.tell_locked()
-            pending = self.core.pending
-            keeps = to_the_end and bool(pending)
-            if not pending:
-                self._leading = False
+            if not self.core.pending or not self._ready():
+                self._leaders -= 1
+                to_the_end = False
             elif not to_the_end:
-                successor = next((t for t in pending if t.can_lead), None)
-                wake_committer = successor is None
-                if successor is not None:
-                    successor.promoted = True
+                successor = self._successor()
         for callback in callbacks:
             callback()
-        if wake_committer:
-            self._committer.wake()
-        elif successor is not None:
-            open_gate(successor.waiter)
-        return keeps
+        if successor is not None:
+            self._start(successor)
+        return to_the_end
 
-    def _commit(self, group: Sequence[Ticket]) -> None:
+    def _ready(self) -> bool:
+        """Ask the core whether a frame can be taken now; needs the lock held. Sees that it is asked again in time."""
         core = self.core
-        begun = perf_counter_ns()
-        columns, user_bytes = gather(group)
-        body = prepare_body(columns, self._codec)
-        footprint = body.footprint(core.alignment)
-        if core.needs_segment(footprint):
-            try:
-                self._begin_segment()
-            except LogFullError as error:
-                with self._lock:
-                    waiting = self.core.refuse()
-                self._release([SealedFrame.refused([*group, *waiting], error)])
-                return
-        frame = core.seal(
-            group, body, self._clock_us(), user_bytes=user_bytes, columns=columns if core.sinks else None
-        )
-        self.counters.padding_bytes += footprint - body.stored_bytes - FRAME_HEADER_BYTES
-        self.counters.prepare_ns += perf_counter_ns() - begun
-        self._write(frame)
+        ready = core.ready(self._policy_us())
+        due = core.seal_at_us
+        if due != self._seal_told:
+            self._seal_told = due
+            if due is not None and self._timer is not None:
+                self._timer.wake()
+        return ready
 
-    def _begin_segment(self) -> None:
-        core = self.core
-        if not self._sync_writes and core.written_position > core.durable_position:
-            self.sync()
-        core.segment_ready(
-            self.place.begin_segment(
-                position=core.position, first_lsn=core.appended_lsn + 1, chain=core.chain
-            )
-        )
+    def _choose_another(self) -> Ticket | Writers | None:
+        """Where there is a place and something to take for one more leader, return who it is; needs the lock held."""
+        if self._leaders >= self._slots or not self.core.pending or not self._ready():
+            return None
+        self._leaders += 1
+        return self._successor()
 
-    def _write(self, frame: SealedFrame) -> None:
-        begun = perf_counter_ns()
-        self.place.write(frame, sync=self._sync_writes)
-        self.counters.wrote(frame, perf_counter_ns() - begun, self._sync_writes)
+    def _successor(self) -> Ticket | Writers:
+        """Return who leads next: the oldest caller that waits and can, else a writer thread. Needs the lock held."""
+        for ticket in self.core.pending:
+            if ticket.can_lead and not ticket.promoted:
+                ticket.promoted = True
+                return ticket
+        return self._writers
+
+    def _start(self, leader: Ticket | Writers) -> None:
+        if isinstance(leader, Writers):
+            leader.wake()
+        else:
+            open_gate(leader.waiter)
+
+    def _kick(self) -> None:
+        """Begin a frame if there is one to begin: time has passed, or somebody waits for all that is queued."""
         with self._lock:
-            acknowledged = self.core.written(frame, durable=self._sync_writes)
-            failure = self.core.failure if frame.state == "sealed" else None
-        if failure is not None:
-            self._fail(failure)  # a sync failed on another thread before this frame was sealed
-        if self._sync_writes and acknowledged:
-            self.place.publish(self.core.durable_position, self.core.durable_lsn)
-        self._release(acknowledged)
+            leader = self._choose_another()
+        if leader is not None:
+            self._start(leader)
 
-    def _release(self, frames: list[SealedFrame]) -> None:
-        """Tell waiters and the delivery thread that these frames are done, frame by frame."""
-        observed = bool(self.delivery.observers)
-        for frame in frames:
-            deliver = observed and frame.count > 0
-            for ticket in frame.submissions:
-                if ticket.waiter is not None:
-                    open_gate(ticket.waiter)
-                if ticket.callbacks is not None:
-                    deliver = True
-            if deliver:
-                self.delivery.put(frame)
-            else:
-                frame.forget()
-        if self._timer is not None and self._timer.parked:
-            self._timer.wake()
-
-    def _fail(self, cause: BaseException, group: Sequence[Ticket] = ()) -> None:
-        """Fail everything on its way at once, and take nothing more. `group` may have been taken and not sealed."""
+    def _tell_policy_error(self, error: Exception) -> None:
         with self._lock:
-            frames, waiting = self.core.fail(cause)
-            waiting[:0] = [t for t in group if t.frame is None]
-            if self.refusal is None:
-                self.refusal = LogPoisonedError(
-                    f"an earlier write failed ({cause!r}); close the log and open it again: "
-                    "recovery finds out what survived"
-                )
-            if waiting:
-                frames.append(SealedFrame.refused(waiting, self.refusal))
-        self.events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=self.core.acked_lsn)
-        self._release(frames)
-
-    # -- syncs, marks, time
-
-    def sync(self) -> None:
-        """Make everything durable that was written before this call; the caller has waited for its own records."""
-        with self._sync_lock:
-            with self._lock:
-                if self.core.failure is not None or self._stopped:
-                    raise self.refused()
-                point = self.core.sync_begin()
-            if point.position <= self.core.durable_position:
-                return
-            try:
-                self.place.sync()
-            except StorageError as error:
-                self._fail(error)
-                raise
-            self.counters.syncs += 1
-            with self._lock:
-                self.core.synced(point)
-            self.place.publish(self.core.durable_position, self.core.durable_lsn)
-        if self._timer is not None and self._timer.parked:
-            self._timer.wake()
-
-    def _tick(self) -> Tick:
-        with self._lock:
-            return self.core.tick(self._clock_us())
-
-    def _act(self, tick: Tick) -> None:
-        if tick.sync:
-            self.sync()
-        if tick.mark:
-            self._write_mark()
-
-    def _write_mark(self) -> None:
-        """Write a frame without records, if the log is still idle and its segment has room."""
-        core = self.core
-        with self._lock:
-            if self._leading or self.refusal is not None or core.pending or not core.needs_mark:
-                return
-            self._leading = True
-        try:
-            if not core.needs_segment(core.alignment * 2):
-                self._write(core.seal_mark(self._clock_us()))
-                self.counters.marks_written += 1
-        except StorageError as error:
-            self._fail(error)
-        finally:
-            self._hand_over()
+            told, self._policy_told = self._policy_told, True
+        if not told:
+            self.events.emit("walkit.policy.fail", error=repr(error))
 
     # -- the end
 
@@ -369,26 +295,48 @@ class CommitDriver:
         """Wait until everything that was queued before this call is acknowledged, or the log has failed."""
         with self._lock:
             target = self.core.queued_lsn
+            self.core.flush()
+        if not self._plain:
+            self._kick()
         self._news.wait_for(lambda: self.core.acked_lsn >= target or self._is_idle())
 
     def _is_idle(self) -> bool:
-        return not self._leading and not self.core.pending
+        if self._watch.hung and self._leaders <= len(self._watch):
+            return True  # who leads still hangs on the device, and everybody has been told
+        return not self._leaders and not self.core.pending
 
     def stop(self, refusal: WalkitError) -> None:
         """Refuse new work, finish what is queued, end the threads. Callbacks still queued are delivered."""
         with self._lock:
             if self.refusal is None:
                 self.refusal = refusal
+            self.core.flush()
+        if not self._plain:
+            self._kick()
         self._news.wait_for(self._is_idle)
-        with self._sync_lock:
-            self._stopped = True  # no sync is under way any more: what comes now may close the files
-        self._committer.close()
+        held = False
+        while not held and not self._watch.hung:
+            held = self._sync_lock.acquire(timeout=STOP_LOOK_S)
+        self._stopped = True  # no sync is under way any more: what comes now may close the files
+        if held:
+            self._sync_lock.release()
+        self._writers.close(wait=not self._watch.hung)
         if self._timer is not None:
             self._timer.close()
         self.delivery.close()
 
     def after_fork(self, refusal: WalkitError) -> None:
-        """In a forked child: refuse everything, and forget locks that a thread of the parent may have held."""
+        """In a forked child: refuse everything, and forget locks that a thread of the parent may have held.
+
+        Tickets that were on their way fail here, so that nobody waits for the parent's threads; the parent's copies
+        go their own way.
+        """
         self._lock = threading.Lock()
         self._news = News(self._lock)
         self.refusal = refusal
+        core = self.core
+        waiting = [t for group in self._taken.values() for t in group if t.frame is None]
+        SealedFrame.refused([*waiting, *core.refuse()], refusal)
+        for frame in core.in_flight:
+            if frame.state == "sealed":
+                frame.error, frame.state = refusal, "failed"

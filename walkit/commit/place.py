@@ -8,7 +8,10 @@ from walkit.commit.frame import SealedFrame
 
 
 class FramePlace(Protocol):
-    """Where frames go: the log's segments. Called by the leader only, but for `sync`."""
+    """Where frames go: the log's segments.
+
+    `begin_segment` and `admit` are called by one thread at a time, in the order of the frames; the others from any.
+    """
 
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
         """Make a new segment ready for frames from `position` on; return the position where it ends.
@@ -16,8 +19,14 @@ class FramePlace(Protocol):
         Blocks until a segment is there. LogFullError where the disk is full: nothing has changed then.
         """
 
+    def admit(self, frame: SealedFrame) -> None:
+        """A frame was sealed, and is about to be written: note where it goes. May wait for a zeroing under way."""
+
     def write(self, frame: SealedFrame, *, sync: bool) -> None:
-        """Write a frame at its position; on stable storage on return, with `sync`. StorageError poisons the log."""
+        """Write an admitted frame at its position; durable on return with `sync`. StorageError poisons the log."""
+
+    def passed(self, position: int) -> None:
+        """All frames below this position are written: segments that end there can be sealed."""
 
     def sync(self) -> None:
         """Put all frames written before this call on stable storage, in every segment."""

@@ -13,12 +13,19 @@ from walkit.errors import WalkitError
 
 
 class CommitTimer:
-    """Runs `act(tick())` when it is time. The thread starts with the first `wake`."""
+    """Runs `act(tick())` when it is time, after `nap_us()` at the latest. The thread starts with the first `wake`."""
 
-    def __init__(self, name: str, tick: Callable[[], Tick], act: Callable[[Tick], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        tick: Callable[[], Tick],
+        act: Callable[[Tick], None],
+        nap_us: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self._name = name
         self._tick = tick
         self._act = act
+        self._nap_us = nap_us
         self._event = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -46,8 +53,9 @@ class CommitTimer:
             try:
                 self._act(tick)
             except WalkitError:
-                return  # the log is poisoned, and everybody has been told
-            self._event.wait(None if tick.wake_in_us is None else max(tick.wake_in_us, 0) / 1e6)
+                tick = Tick(False, False, None)  # the log is poisoned, and everybody has been told
+            waits = [us for us in (tick.wake_in_us, self._nap_us()) if us is not None]
+            self._event.wait(max(min(waits), 0) / 1e6 if waits else None)
             self._event.clear()
 
     def close(self) -> None:

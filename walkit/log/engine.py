@@ -21,7 +21,7 @@ from walkit.config import ALIGNMENT_BUFFERED, LogOptions
 from walkit.errors import LogClosedError, LogExistsError, LogLockedError, LogNotFoundError, OptionsError
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
-from walkit.format.layout import DURABLE_CELL_BYTES
+from walkit.format.layout import DURABLE_CELL_BYTES, SegmentFlag
 from walkit.format.manifest import (
     MANIFEST_NAME,
     LogEnd,
@@ -92,6 +92,10 @@ class LogEngine:
             chain=began.chain,
             alignment=ALIGNMENT_BUFFERED,
             frame_bytes_max=self.options.frame_bytes_max,
+            in_flight_max=self.options.in_flight,
+            completion=manifest.ack_order == "completion",
+            window_bytes=self.options.window_bytes,
+            policy=self.options.policy,
             ack_when_durable=self.options.durability == "sync",
             idle_mark_us=self.options.idle_mark_ms * 1000,
             interval_us=int(self.options.interval_s * 1e6) if self.options.durability == "interval" else 0,
@@ -107,6 +111,10 @@ class LogEngine:
             events=self.events,
             name=name,
         )
+        if self.options.in_flight > 1:
+            self.segments.window_bytes = core.window_bytes
+        if core.completion:
+            self.segments.flags |= SegmentFlag.COMPLETION_ORDER
         offset_ns = time.time_ns() - time.monotonic_ns()
         self.driver = CommitDriver(
             core,
@@ -117,7 +125,9 @@ class LogEngine:
             codec=self.options.codec,
             queue_bytes_max=self.options.queue_bytes_max,
             clock_us=lambda: (time.monotonic_ns() + offset_ns) // 1000,
+            write_timeout_us=(self.options.write_timeout_ms or 0) * 1000,
         )
+        self.driver.on_poison = self._wake_followers
         self.core = core
         _engines.add(self)
 
@@ -173,6 +183,10 @@ class LogEngine:
         """Finish what is queued, seal, let go of everything. Closing twice does nothing; the lock is freed always."""
         if self.closed and self.driver.delivery.is_current:
             return  # the closing thread waits for this very callback
+        if self.events.is_calling:
+            # The thread is in the midst of the log's own work, and would wait for itself.
+            threading.Thread(target=self.close, name="walkit-close").start()
+            return
         with self._close_lock:
             if self.closed:
                 return
@@ -185,7 +199,10 @@ class LogEngine:
                 self.closed = False  # interrupted: frames may still be written, so the lock must not go
                 raise
             try:
-                self.segments.close(poisoned=self.core.failure is not None)
+                poisoned = self.core.failure is not None
+                self.segments.close(poisoned=poisoned, hung=self.driver.hung)
+                if not poisoned:
+                    self.core.synced(self.core.sync_begin())  # a seal is durable, with everything in it
                 if self.holds:
                     self.store.update(lambda m: m.next(holds=live_holds(self, m)))
             finally:
@@ -194,9 +211,12 @@ class LogEngine:
                 _engines.discard(self)
                 self._lock.release()
                 self.ended = True
-                for follower in list(self.followers):
-                    follower.set()
+                self._wake_followers()
                 self.events.emit("walkit.log.close", location=self.storage.location)
+
+    def _wake_followers(self) -> None:
+        for follower in list(self.followers):
+            follower.set()
 
     def forget(self) -> None:
         """In a forked child: this copy is dead, the parent's log goes on untouched."""

@@ -131,7 +131,9 @@ class ImportedSegments(SegmentSet):
             user_bytes=0,
             columns=None,
         )
+        self.admit(frames)
         self.write(frames, sync=True)
+        self.passed(end)
         assert self.current is not None
         self.current.frames += len(headers) - 1
 

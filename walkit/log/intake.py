@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from walkit.commit.ticket import ManyTicket, Ticket, TicketHost
-from walkit.errors import RecordTooLargeError, RecordTypeError
+from walkit.errors import RecordTimeError, RecordTooLargeError, RecordTypeError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, JOINED, RECORDS_PER_FRAME_MAX
 from walkit.record import Kind, to_microseconds
@@ -40,11 +40,11 @@ def as_bytes(value: Any, what: str) -> bytes:
 
 
 def as_stamp(timestamp: datetime | int | None) -> int | None:
-    """Return microseconds since 1970; ValueError for what cannot be read back as a datetime, TypeError for others."""
+    """Return microseconds since 1970; RecordTimeError for what is no point in time, TypeError for other types."""
     stamp = to_microseconds(timestamp)
     if stamp is not None and not STAMP_MIN <= stamp <= STAMP_MAX:
-        raise ValueError(
-            f"timestamp={stamp}: microseconds since 1970, within the years 1 to 9999. Nothing was written"
+        raise RecordTimeError(
+            f"timestamp={stamp}: microseconds since 1970, within the years 1 to 9999", timestamp=stamp
         )
     return stamp
 

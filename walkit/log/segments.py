@@ -1,7 +1,7 @@
 """The segments that a writer writes to: made ahead, zeroed ahead, begun, written, sealed (FORMAT.md F-8, F-9).
 
-The leader calls `begin_segment` and `write`; everything that can be done beside the path of a record is done by the
-upkeep thread: making the next segment, zeroing ahead, sealing the last one.
+Frames are admitted one after the other, and written side by side; everything that can be done beside the path of a
+record is done by the upkeep thread: making the next segment, zeroing ahead, sealing the last one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from collections import deque
 
 from walkit.commit.frame import SealedFrame
 from walkit.config import LogOptions
@@ -16,84 +17,16 @@ from walkit.errors import LogFullError, StorageError
 from walkit.events import EventSink
 from walkit.format.durable import DurableMark, encode_slot
 from walkit.format.frame import FrameIdentity
-from walkit.format.layout import SEGMENT_HEADER_BYTES, ZEROS
+from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.log.manifest_store import ManifestStore
+from walkit.log.opensegment import ZERO_STEP_BYTES, OpenSegment
 from walkit.log.upkeep import Upkeep
-from walkit.storage.base import Cell, Storage, StorageFile
+from walkit.storage.base import Cell, Storage
 
-ZERO_STEP_BYTES = 1 << 20
 ZERO_AHEAD_BYTES = 16 << 20
 """How far ahead of the write position a segment in use is zeroed."""
-
-
-class OpenSegment:
-    """A segment file in this process: prepared, then open for frames."""
-
-    __slots__ = (
-        "base_offset",
-        "chain",
-        "end_position",
-        "file",
-        "frames",
-        "header",
-        "last_lsn",
-        "next_chore",
-        "number",
-        "overtaken",
-        "records",
-        "size",
-        "synced_writes",
-        "writes",
-        "zero_lock",
-        "zeroed",
-    )
-
-    def __init__(self, number: int, file: StorageFile, size: int) -> None:
-        self.number = number
-        self.file = file
-        self.size = size
-        self.zeroed = SEGMENT_HEADER_BYTES
-        self.zero_lock = threading.Lock()
-        self.next_chore = 0
-        self.base_offset = 0
-        """File offset of position 0, were it in this file: negative for all but the first segment."""
-        self.overtaken = False
-        self.writes = self.synced_writes = 0
-        self.header: SegmentHeader | None = None
-        self.frames = self.records = self.last_lsn = self.end_position = self.chain = 0
-
-    def sync(self) -> None:
-        """Put on stable storage what was written without sync; nothing where there is none.
-
-        What is written while it runs, and all of it where it is interrupted, counts as not synced.
-        """
-        writes = self.writes
-        if writes > self.synced_writes:
-            self.file.sync()
-            self.synced_writes = writes
-
-    def zero_step(self) -> bool:
-        """Zero one step ahead, and sync it; False where there is nothing left to zero."""
-        with self.zero_lock:
-            if self.overtaken or self.zeroed >= self.size:
-                return False
-            step = min(ZERO_STEP_BYTES, self.size - self.zeroed)
-            self.file.write(self.zeroed, [ZEROS[:step]], sync=True)
-            self.zeroed += step
-            return True
-
-    def pass_zeroed(self, end_offset: int) -> None:
-        """The leader is about to write up to `end_offset`, beyond what is zeroed.
-
-        Waits for a zeroing that is under way, which could otherwise land on the frame; once overtaken, the file is
-        never zeroed again.
-        """
-        with self.zero_lock:
-            if end_offset > self.zeroed:
-                self.overtaken = True
-                self.zeroed = self.size
 
 
 class SegmentSet:
@@ -119,17 +52,21 @@ class SegmentSet:
         self.epoch_began = epoch_began
         self.events = events
         self.upkeep = Upkeep(name, events)
+        self.window_bytes = 0
+        """What new segments say of frames behind a hole (FORMAT.md F-2.7)."""
+        self.flags = SegmentFlag(0)
         self.current: OpenSegment | None = None
         self.open_segments: list[OpenSegment] = []
         self.rotations = 0
         self._alignment = 64
         self._cell = cell
         self._mark = mark
+        self._full: deque[OpenSegment] = deque()
         self._spare: OpenSegment | None = None
         self._prepare_lock = threading.Lock()
         self._list_lock = threading.Lock()
 
-    # -- the leader's side
+    # -- on the way of a frame
 
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
         """See FramePlace. The header is durable before any frame is written behind it."""
@@ -153,7 +90,7 @@ class SegmentSet:
             "walkit.segment.rotate", number=segment.number, position=position, first_lsn=first_lsn
         )
         if previous is not None:
-            self.upkeep.submit("seal", lambda: self.seal(previous))
+            self._full.append(previous)
         self._plan_chores(segment)
         return position + segment.size - SEGMENT_HEADER_BYTES
 
@@ -169,19 +106,19 @@ class SegmentSet:
             chain=chain,
             alignment=self._alignment,
             frame_bytes_max=self.options.frame_bytes_max,
+            window_bytes=self.window_bytes,
+            flags=self.flags,
             created_us=time.time_ns() // 1000,
         )
 
-    def write(self, frame: SealedFrame, *, sync: bool) -> None:
+    def admit(self, frame: SealedFrame) -> None:
         """See FramePlace."""
         segment = self.current
         assert segment is not None
+        frame.target = segment
         offset = frame.position + segment.base_offset
         if offset + frame.footprint > segment.zeroed:
             segment.pass_zeroed(offset + frame.footprint)
-        segment.file.write(offset, frame.buffers, sync=sync)
-        if not sync:
-            segment.writes += 1
         segment.frames += 1
         segment.records += frame.count
         segment.last_lsn = frame.last_lsn
@@ -189,6 +126,23 @@ class SegmentSet:
         segment.end_position = frame.next_position
         if offset >= segment.next_chore:
             self._do_chores(segment, offset)
+
+    def write(self, frame: SealedFrame, *, sync: bool) -> None:
+        """See FramePlace."""
+        segment: OpenSegment = frame.target
+        segment.file.write(frame.position + segment.base_offset, frame.buffers, sync=sync)
+        if not sync:
+            with segment.count_lock:
+                segment.writes += 1
+
+    def passed(self, position: int) -> None:
+        """See FramePlace. A seal needs every frame of its segment on stable storage, and it syncs what is written."""
+        while self._full and self._full[0].end_position <= position:
+            with self._list_lock:
+                if not self._full or self._full[0].end_position > position:
+                    return
+                segment = self._full.popleft()
+            self.upkeep.submit("seal", lambda segment=segment: self.seal(segment))  # type: ignore[misc]
 
     def _do_chores(self, segment: OpenSegment, offset: int) -> None:
         """Ask for what will be needed: zeroed space ahead, and the next segment from the middle of this one on."""
@@ -343,8 +297,11 @@ class SegmentSet:
         finally:
             segment.file.close()
 
-    def close(self, *, poisoned: bool) -> None:
-        """Seal what is open and remove what was prepared; a poisoned log is left to recovery as it is."""
+    def close(self, *, poisoned: bool, hung: bool = False) -> None:
+        """Seal what is open and remove what was prepared; a poisoned log is left to recovery as it is.
+
+        With `hung` files stay open: a write to one of them is under way still, and must not find its number given anew.
+        """
         self.upkeep.close()
         spare, self._spare = self._spare, None
         try:
@@ -355,7 +312,8 @@ class SegmentSet:
                     self._drop_spare(spare)
         finally:
             for segment in [*self.open_segments, *([spare] if spare is not None else [])]:
-                segment.file.close()
+                if not hung:
+                    segment.file.close()
             if self._cell is not None:
                 self._cell.close()
 

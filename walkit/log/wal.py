@@ -15,7 +15,8 @@ from walkit.commit.frame import SealedFrame
 from walkit.commit.ticket import LoopWaiter, ManyTicket, Ticket
 from walkit.config import LogOptions
 from walkit.errors import (
-    CommitFailedError,
+    AppendTimeoutError,
+    CommitTimeoutError,
     GapError,
     LogFullError,
     WalkitError,
@@ -43,7 +44,9 @@ class WriteAheadLog(ReadSurface):
     """A log that is open for writing. Made by `walkit.open`; a context manager. Safe from any thread.
 
     What an acknowledgement promises is the log's durability level: "sync" (the default) means that the records are on
-    stable storage when `append` returns. Records are acknowledged in LSN order.
+    stable storage when `append` returns. Records are acknowledged in LSN order, but for `ack_order="completion"`:
+    there each frame is as soon as it is written, and `acked_lsn` is the last LSN with everything before it, which is how
+    far readers, observers and other processes see.
     """
 
     def __init__(self, engine: LogEngine) -> None:
@@ -67,11 +70,12 @@ class WriteAheadLog(ReadSurface):
 
         `value` and `key` are bytes or other buffers (copied); None is absent, which is not the same as empty.
         `timestamp` is an aware datetime or microseconds since 1970. With `timeout` seconds the call ends in
-        TimeoutError if nothing was written by then, and in CommitFailedError (outcome unknown) if the write was under
-        way.
+        LogFullError if the queue had no room by then, in AppendTimeoutError if the record was still waiting for its
+        frame (both: nothing was written), and in CommitTimeoutError if the write was under way: it may still become
+        durable. The last two are TimeoutErrors.
 
-        Raises RecordTypeError, RecordTooLargeError, LogFullError, LogClosedError, LogPoisonedError: nothing was
-        written; CommitFailedError: the outcome is unknown.
+        Raises RecordTypeError, RecordTimeError, RecordTooLargeError, LogFullError, LogClosedError, LogPoisonedError:
+        nothing was written; CommitFailedError: the outcome is unknown.
         """
         return self._append(make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp), timeout)
 
@@ -95,10 +99,10 @@ class WriteAheadLog(ReadSurface):
             return ticket.result(max(deadline - time.monotonic(), 0))
         except TimeoutError:
             if self._driver.withdraw(ticket):
-                raise TimeoutError("not written in time; nothing of it was written") from None
+                raise AppendTimeoutError("not written in time; nothing of it was written") from None
             if ticket.done():
                 return ticket.result(0)
-            raise CommitFailedError(
+            raise CommitTimeoutError(
                 "the write was under way when the time was over; it may still become durable",
                 acked_lsn=self.acked_lsn,
             ) from None
@@ -225,7 +229,8 @@ class WriteAheadLog(ReadSurface):
         """Yield records from `first_lsn` on, and go on with new ones as they are acknowledged.
 
         Ends when the log is closed, after its last record, or, with `timeout`, after that many seconds without a new
-        record. GapError where a record was trimmed or compacted away before it was yielded: never a skip.
+        record. LogPoisonedError when the log has failed, after its last acknowledged record. GapError where a record
+        was trimmed or compacted away before it was yielded: never a skip.
         """
         self._refuse_closed()
         return self._follow(max(first_lsn, 1), timeout)
@@ -238,7 +243,7 @@ class WriteAheadLog(ReadSurface):
         try:
             while True:
                 news.clear()
-                ended = engine.ended
+                ended, failed = engine.ended, engine.core.failure is not None and not engine.core.in_flight
                 newest = engine.core.acked_lsn
                 view = engine.view()
                 if wanted < view.complete_from_lsn:
@@ -246,6 +251,8 @@ class WriteAheadLog(ReadSurface):
                 if wanted <= newest:
                     yield from view.records(wanted, newest)
                     wanted = newest + 1
+                elif failed:
+                    raise self._driver.refused()
                 elif ended or not news.wait(timeout):
                     return
         finally:
@@ -329,7 +336,10 @@ class WriteAheadLog(ReadSurface):
         return trim(self._engine, up_to_lsn).low_watermark
 
     def close(self) -> None:
-        """Write what is queued, seal the log and free it. Closing twice does nothing."""
+        """Write what is queued, seal the log and free it. Closing twice does nothing.
+
+        From a callback of `events=` it returns at once, and the log closes when the callback has returned.
+        """
         self._engine.close()
         self._finalizer.detach()
         _open_logs.discard(self)

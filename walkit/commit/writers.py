@@ -1,0 +1,47 @@
+"""The writer threads: they lead for those who do not wait (tickets, event loops), one for each frame in flight."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+
+class Writers:
+    """Calls `lead()` once each time it is woken, on a thread that is free; threads start as they are needed."""
+
+    def __init__(self, name: str, count: int, lead: Callable[[], None]) -> None:
+        self._name = name
+        self._count = count
+        self._lead = lead
+        self._calls: SimpleQueue[bool] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._starting = threading.Lock()
+
+    def wake(self) -> None:
+        """Let one of them lead: called once by whoever has taken a lead for it."""
+        self._calls.put(True)
+        if len(self._threads) < self._count and not self._calls.empty():
+            self._start()
+
+    def _start(self) -> None:
+        with self._starting:
+            if len(self._threads) < self._count:
+                name = f"walkit-commit {self._name}"
+                if self._count > 1:
+                    name = f"{name} {len(self._threads)}"
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _run(self) -> None:
+        while self._calls.get():
+            self._lead()
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the threads; nobody may wake them any more. May be called again where it was interrupted."""
+        for _ in self._threads:
+            self._calls.put(False)
+        for thread in self._threads:
+            if wait and thread is not threading.current_thread():
+                thread.join()

@@ -1,0 +1,378 @@
+"""From a group of submissions to an acknowledged frame: encode, seal, write, acknowledge, or fail.
+
+Several threads may be at this at once, one frame each. Encoding and writing run side by side; sealing is serial, in the
+order in which the groups were taken; what changes the core is under the lock. With one frame in flight there is one
+such thread, and it pays for none of this.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import threading
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+
+from walkit.commit.core import OrderingCore, Tick
+from walkit.commit.counters import CommitCounters
+from walkit.commit.delivery import Delivery
+from walkit.commit.frame import SealedFrame
+from walkit.commit.news import News
+from walkit.commit.place import FramePlace
+from walkit.commit.release import Releaser
+from walkit.commit.ticket import Ticket, gather
+from walkit.commit.timer import CommitTimer
+from walkit.commit.turns import Turns
+from walkit.commit.watch import DeviceWatch
+from walkit.errors import LogClosedError, LogFullError, LogPoisonedError, StorageError, WalkitError
+from walkit.events import EventSink
+from walkit.format.body import Columns
+from walkit.format.frame import PreparedBody, prepare_body
+from walkit.format.layout import FRAME_HEADER_BYTES
+
+
+class FrameWriter:
+    """What a group becomes; `CommitDriver` says who does it and who waits. `_leaders` is how many threads are at it."""
+
+    def __init__(
+        self,
+        core: OrderingCore[Ticket],
+        place: FramePlace,
+        *,
+        events: EventSink,
+        name: str,
+        sync_writes: bool,
+        codec: str | None,
+        clock_us: Callable[[], int],
+        write_timeout_us: int = 0,
+    ) -> None:
+        self.core = core
+        self.place = place
+        self.events = events
+        self.delivery = Delivery(name, events)
+        self.refusal: WalkitError | None = None
+        self._poison: LogPoisonedError | None = None
+        self.counters = CommitCounters()
+        self.on_poison: Callable[[], object] = lambda: None
+        """Called when the log has failed, and when more of it has: it must only wake something."""
+        self._name = name
+        self._sync_writes = sync_writes
+        self._codec = codec
+        self._clock_us = clock_us
+        self._lock = threading.Lock()
+        self._news = News(self._lock)
+        self._leaders = 0
+        self._parallel = core.in_flight_max > 1
+        self._turns = Turns()
+        self._taken: dict[int, Sequence[Ticket]] = {}
+        self._passed: list[SealedFrame] = []
+        if core.completion:
+            core.on_prefix = self._passed.append
+        self._releaser = Releaser(self.delivery, self._publish)
+        self._publish_lock = threading.Lock()
+        self._watch = DeviceWatch(write_timeout_us * 1000)
+        self._sync_lock = threading.Lock()
+        self._stopped = False
+        timed = core.idle_mark_us or core.interval_us or write_timeout_us or core.policy is not None
+        self._timer = CommitTimer(name, self._tick, self._act, self._watch.nap_us) if timed else None
+
+    def refused(self) -> WalkitError:
+        """Return a fresh copy of the error that refuses work now."""
+        refusal = self.refusal
+        if refusal is None:
+            return LogClosedError()
+        fresh = copy.copy(refusal)
+        fresh.__cause__ = refusal.__cause__
+        return fresh
+
+    def _policy_us(self) -> int:
+        """Return the time where a policy asks for it."""
+        return 0 if self.core.policy is None else self._clock_us()
+
+    # -- a frame's way
+
+    def _take(self) -> tuple[Sequence[Ticket], int]:
+        """Return the next group and its turn; needs the lock held."""
+        group = self.core.take(self._policy_us())
+        turn = -1
+        if group:
+            turn = self._turns.draw() if self._parallel else 0
+            self._taken[turn] = group
+        return group, turn
+
+    def _commit(self, group: Sequence[Ticket], turn: int) -> None:
+        """Make a frame of the group, write it, and release whom that acknowledges."""
+        try:
+            begun = perf_counter_ns()
+            columns, user_bytes = gather(group)
+            body = prepare_body(columns, self._codec)
+            prepare_ns = perf_counter_ns() - begun
+            if self._parallel:
+                self._turns.wait(turn)
+            frame = self._seal(group, turn, body, columns, user_bytes)
+            self.counters.prepare_ns += prepare_ns
+        except BaseException as error:
+            self._fail(error, unsealed=True)
+            raise
+        finally:
+            if self._parallel:
+                self._turns.end(turn)
+        if frame is not None:
+            self._write(frame)
+
+    def _seal(
+        self, group: Sequence[Ticket], turn: int, body: PreparedBody, columns: Columns, user_bytes: int
+    ) -> SealedFrame | None:
+        """Seal a group whose turn it is; None where everybody in it has been told of a failure."""
+        core = self.core
+        footprint = body.footprint(core.alignment)
+        if core.needs_segment(footprint) and core.failure is None:
+            try:
+                self._begin_segment()
+            except LogFullError as error:
+                self._refuse_all(error)
+        if self._parallel:
+            with self._lock:
+                frame = self._seal_now(group, turn, body, columns, user_bytes)
+        else:
+            frame = self._seal_now(group, turn, body, columns, user_bytes)
+        if frame is None:
+            return None
+        self.counters.padding_bytes += footprint - body.stored_bytes - FRAME_HEADER_BYTES
+        if core.failure is not None:
+            self._fail(core.failure, frame)  # a sync failed on another thread before this frame was sealed
+            return None
+        return self._admit(frame)
+
+    def _seal_now(
+        self, group: Sequence[Ticket], turn: int, body: PreparedBody, columns: Columns, user_bytes: int
+    ) -> SealedFrame | None:
+        self._taken.pop(turn, None)
+        if group[0].frame is not None:
+            return None
+        kept = columns if self.core.sinks else None
+        return self.core.seal(group, body, self._clock_us(), user_bytes=user_bytes, columns=kept)
+
+    def _begin_segment(self) -> None:
+        core = self.core
+        if not self._sync_writes and core.written_position > core.durable_position:
+            self.sync()
+        self._begin_call()
+        try:
+            end = self.place.begin_segment(
+                position=core.position, first_lsn=core.appended_lsn + 1, chain=core.chain
+            )
+        finally:
+            self._watch.end()
+        core.segment_ready(end)
+        self.place.passed(core.written_position)
+
+    def _admit(self, frame: SealedFrame) -> SealedFrame | None:
+        try:
+            self.place.admit(frame)
+        except BaseException as error:
+            self._fail(error, frame)
+            if not isinstance(error, Exception):
+                raise
+            return None
+        return frame
+
+    def _begin_call(self, frame: SealedFrame | None = None) -> int:
+        """A call to the device begins; return its time."""
+        watch, begun = self._watch, perf_counter_ns()
+        watch.begin(begun, frame)
+        if watch.asleep and self._timer is not None:
+            watch.asleep = False
+            self._timer.wake()
+        return begun
+
+    def _write(self, frame: SealedFrame) -> None:
+        begun = self._begin_call(frame)
+        try:
+            self.place.write(frame, sync=self._sync_writes)
+        except BaseException as error:
+            self._fail(error, frame)
+            if not isinstance(error, Exception):
+                raise
+            return
+        finally:
+            self._watch.end()
+        core = self.core
+        with self._lock:
+            self.counters.wrote(frame, perf_counter_ns() - begun, self._sync_writes)
+            told = core.written(frame, durable=self._sync_writes, now_us=self._policy_us())
+            if self._parallel:
+                self._queue(told)
+        if core.failure is not None and core.has_failed(frame):
+            self._fail(core.failure, frame)  # a sync failed on another thread before this frame was sealed
+        if self._parallel:
+            self.place.passed(core.written_position)
+            self._releaser.run()
+        else:
+            if told:
+                self._publish()
+            self._release(told)
+        if self._timer is not None and self._timer.parked:
+            self._timer.wake()
+
+    def _publish(self) -> None:
+        """Tell other processes how far the log is durable, before anybody is told; never backwards."""
+        if not self._sync_writes:
+            return
+        core = self.core
+        try:
+            with self._publish_lock:
+                self.place.publish(core.durable_position, core.durable_lsn)
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must be told
+            self._fail(error)
+
+    def _queue(self, told: list[SealedFrame]) -> None:
+        """Queue what a landed frame has acknowledged; needs the lock held."""
+        releaser = self._releaser
+        if not self.core.completion:
+            releaser.queue(releaser.tell, told)
+            return
+        releaser.queue(releaser.tell_landed, told)
+        releaser.queue(releaser.tell_passed, self._passed)
+        self._passed.clear()
+
+    def _release(self, frames: list[SealedFrame]) -> None:
+        for frame in frames:
+            self._releaser.tell(frame)
+        self._passed.clear()
+
+    # -- failure
+
+    def _refuse_all(self, error: LogFullError) -> None:
+        """The disk is full: refuse what is not sealed. What comes later must not stand where it would have stood."""
+        with self._lock:
+            waiting = [t for group in self._taken.values() for t in group]
+            waiting += self.core.refuse()
+            self._taken.clear()
+            refused = [SealedFrame.refused(waiting, error)]
+            if self._parallel:
+                self._releaser.queue(self._releaser.tell, refused)
+        if self._parallel:
+            self._releaser.run()
+        else:
+            self._release(refused)
+
+    def _fail(
+        self, cause: BaseException, frame: SealedFrame | None = None, *, unsealed: bool = False
+    ) -> None:
+        """Fail what `OrderingCore.fail` says, at once, and take nothing more. The first failure poisons the log."""
+        with self._lock:
+            first = self.core.failure is None
+            frames, waiting = self.core.fail(cause, frame, unsealed=unsealed)
+            if first:
+                self._poison = LogPoisonedError(
+                    f"an earlier write failed ({cause!r}); close the log and open it again: "
+                    "recovery finds out what survived",
+                    cause=repr(cause),
+                )
+                self._poison.__cause__ = cause
+                self.refusal = self.refusal or self._poison
+            if self._parallel or unsealed:
+                # With one frame in flight the leader may be sealing its group this very moment: it finds out itself.
+                waiting[:0] = [t for group in self._taken.values() for t in group if t.frame is None]
+                self._taken.clear()
+            if waiting:
+                frames.append(SealedFrame.refused(waiting, self._poison or cause))
+            callbacks = self._news.tell_locked()
+            if self._parallel:
+                self._releaser.queue(self._releaser.tell, frames)
+        if self._parallel:
+            self._releaser.run()
+        else:
+            self._release(frames)
+        for callback in callbacks:
+            callback()
+        self.on_poison()
+        if first:
+            self.events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=self.core.acked_lsn)
+
+    # -- syncs, marks, time
+
+    def sync(self) -> None:
+        """Make everything durable that was written before this call; the caller has waited for its own records."""
+        with self._sync_lock:
+            with self._lock:
+                if self.core.failure is not None or self._stopped:
+                    raise self.refused()
+                point = self.core.sync_begin()
+            if point.position <= self.core.durable_position:
+                return
+            failed: StorageError | None = None
+            self._begin_call()
+            try:
+                self.place.sync()
+            except StorageError as error:
+                failed = error
+            finally:
+                self._watch.end()
+            if failed is None:
+                self.counters.syncs += 1
+                with self._lock:
+                    self.core.synced(point)
+                self.place.publish(self.core.durable_position, self.core.durable_lsn)
+        if failed is not None:
+            self._fail(failed)
+            raise failed
+        if self._timer is not None and self._timer.parked:
+            self._timer.wake()
+
+    def _tick(self) -> Tick:
+        with self._lock:
+            return self.core.tick(self._clock_us())
+
+    def _act(self, tick: Tick) -> None:
+        if self._watch.limit_ns and len(self._watch):
+            self._fail_hung()
+        if tick.sync:
+            self.sync()
+        if tick.mark:
+            self._write_mark()
+        if tick.seal:
+            self._kick()
+
+    def _fail_hung(self) -> None:
+        """Fail what hangs on the device, with everything behind it; what lands later is never acknowledged."""
+        hanging = self._watch.hanging()
+        frames = [frame for frame in hanging if frame is not None and frame.state == "sealed"]
+        if not frames and (None not in hanging or self.core.failure is not None):
+            return
+        error = StorageError(
+            f"the device has not answered for {self._watch.limit_ns / 1e9:g} s (write_timeout_ms)",
+            errno=errno.ETIMEDOUT,
+        )
+        if frames:
+            self._fail(error, min(frames, key=lambda frame: frame.position))
+        else:
+            self._fail(error, unsealed=True)
+
+    def _write_mark(self) -> None:
+        """Write a frame without records, if the log is still idle and its segment has room."""
+        core = self.core
+        with self._lock:
+            if self._leaders or self.refusal is not None or core.pending or not core.needs_mark:
+                return
+            if core.needs_segment(core.alignment * 2):
+                return
+            self._leaders += 1
+            mark = core.seal_mark(self._clock_us())
+            turn = self._turns.draw() if self._parallel else 0
+        try:
+            admitted = self._admit(mark)
+            if self._parallel:
+                self._turns.end(turn)
+            if admitted is not None:
+                self._write(mark)
+                self.counters.marks_written += mark.state == "acked"
+        finally:
+            self._hand_over()
+
+    def _kick(self) -> None:
+        raise NotImplementedError
+
+    def _hand_over(self, to_the_end: bool = False) -> bool:
+        raise NotImplementedError

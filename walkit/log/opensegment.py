@@ -1,0 +1,81 @@
+"""A segment file of a log that is open for writing: prepared, then open for frames (FORMAT.md F-8, F-9)."""
+
+from __future__ import annotations
+
+import threading
+
+from walkit.format.layout import SEGMENT_HEADER_BYTES, ZEROS
+from walkit.format.segment import SegmentHeader
+from walkit.storage.base import StorageFile
+
+ZERO_STEP_BYTES = 1 << 20
+
+
+class OpenSegment:
+    """A segment file in this process: prepared, then open for frames."""
+
+    __slots__ = (
+        "base_offset",
+        "chain",
+        "count_lock",
+        "end_position",
+        "file",
+        "frames",
+        "header",
+        "last_lsn",
+        "next_chore",
+        "number",
+        "overtaken",
+        "records",
+        "size",
+        "synced_writes",
+        "writes",
+        "zero_lock",
+        "zeroed",
+    )
+
+    def __init__(self, number: int, file: StorageFile, size: int) -> None:
+        self.number = number
+        self.file = file
+        self.size = size
+        self.zeroed = SEGMENT_HEADER_BYTES
+        self.zero_lock = threading.Lock()
+        self.next_chore = 0
+        self.base_offset = 0
+        """File offset of position 0, were it in this file: negative for all but the first segment."""
+        self.overtaken = False
+        self.writes = self.synced_writes = 0
+        self.count_lock = threading.Lock()
+        self.header: SegmentHeader | None = None
+        self.frames = self.records = self.last_lsn = self.end_position = self.chain = 0
+
+    def sync(self) -> None:
+        """Put on stable storage what was written without sync; nothing where there is none.
+
+        What is written while it runs, and all of it where it is interrupted, counts as not synced.
+        """
+        writes = self.writes
+        if writes > self.synced_writes:
+            self.file.sync()
+            self.synced_writes = writes
+
+    def zero_step(self) -> bool:
+        """Zero one step ahead, and sync it; False where there is nothing left to zero."""
+        with self.zero_lock:
+            if self.overtaken or self.zeroed >= self.size:
+                return False
+            step = min(ZERO_STEP_BYTES, self.size - self.zeroed)
+            self.file.write(self.zeroed, [ZEROS[:step]], sync=True)
+            self.zeroed += step
+            return True
+
+    def pass_zeroed(self, end_offset: int) -> None:
+        """The leader is about to write up to `end_offset`, beyond what is zeroed.
+
+        Waits for a zeroing that is under way, which could otherwise land on the frame; once overtaken, the file is
+        never zeroed again.
+        """
+        with self.zero_lock:
+            if end_offset > self.zeroed:
+                self.overtaken = True
+                self.zeroed = self.size
