@@ -88,16 +88,22 @@ class RecordTooLargeError(WalkitError, ValueError):
 
 
 class RecordTypeError(WalkitError, TypeError):
-    """A key or value is not bytes. Nothing was written."""
+    """A key, a value or a column of records is of a type that it cannot have. Nothing was written.
+
+    `what` names it, `found` its type.
+    """
 
     code = "record-type"
 
-    def __init__(self, what: str, found: object) -> None:
+    def __init__(self, what: str, found: object, wanted: str = "bytes or another buffer") -> None:
         hint = "; encode text first: value.encode()" if isinstance(found, str) else ""
-        super().__init__(
-            f"a {what} is bytes or another buffer, not {type(found).__name__}{hint}. Nothing was written"
-        )
-        self.what, self.found = what, type(found).__name__
+        name, arrow_type = type(found).__name__, getattr(found, "type", None)
+        if arrow_type is not None:  # an Arrow column, with one type for all
+            name = f"{name} of {arrow_type}"
+            if "string" in str(arrow_type):
+                hint = "; cast text first: column.cast(pa.binary())"
+        super().__init__(f"a {what} is {wanted}, not {name}{hint}. Nothing was written")
+        self.what, self.found = what, name
 
 
 class RecordTimeError(WalkitError, ValueError):
@@ -153,21 +159,25 @@ class LogExistsError(WalkitError, FileExistsError):
 
 
 class LogLockedError(WalkitError):
-    """Another writer holds the log."""
+    """Another writer holds the log. `index` is its place in `walkit.opened()`, where it is in this process."""
 
     code = "log-locked"
 
-    def __init__(self, path: str, *, pid: int | None, command: str | None, same_process: bool) -> None:
+    def __init__(
+        self, path: str, *, pid: int | None, command: str | None, same_process: bool, index: int | None = None
+    ) -> None:
         if same_process:
+            number = "i" if index is None else index
             text = (
-                f"{path} is already open for writing in this process (walkit.opened() lists open logs). "
-                "Close it first: walkit.opened()[i].close(), or use the object you have"
+                f"{path} is already open for writing in this process: it is one of walkit.opened(). Go on with that "
+                f"object, or close it and run this again: walkit.opened()[{number}].close()"
             )
         else:
             holder = f"process {pid} ({command})" if pid else "another process"
             text = f"{path} is open for writing in {holder}; a log has one writer. Read it with mode='r'"
         super().__init__(text)
         self.path, self.pid, self.command, self.same_process = path, pid, command, same_process
+        self.index = index
 
 
 class FormatVersionError(WalkitError):

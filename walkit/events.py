@@ -23,6 +23,10 @@ EVENTS: dict[str, tuple[int, str]] = {
     "walkit.log.poison": (logging.ERROR, "a write or sync failed; the log takes no more"),
     "walkit.policy.fail": (logging.ERROR, "a policy raised; every frame takes all that waits from now on"),
     "walkit.log.drop": (logging.WARNING, "a log was dropped without close()"),
+    "walkit.scratch.replace": (
+        logging.WARNING,
+        "an earlier scratch log of this name was closed, and its files removed",
+    ),
     "walkit.recovery.cut": (logging.WARNING, "a torn or unacknowledged tail was cut"),
     "walkit.recovery.finish": (logging.DEBUG, "recovery is done"),
     "walkit.segment.prepare": (logging.DEBUG, "a segment was made ahead"),

@@ -6,7 +6,8 @@ Dashboards, notebooks and tests read these names and nothing else (etcd's and ra
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from html import escape
+
+from walkit.html import table, tag
 
 
 def _metric(unit: str, meaning: str) -> int:
@@ -44,12 +45,11 @@ class LogStatistics:
 
     def _repr_html_(self) -> str:
         """Render a table of name, value, unit and meaning for a notebook."""
-        rows = "".join(
-            f"<tr><td><code>{f.name}</code></td><td style='text-align:right'>{getattr(self, f.name):,}</td>"
-            f"<td>{escape(f.metadata['unit'])}</td><td>{escape(f.metadata['help'])}</td></tr>"
+        rows = [
+            (tag("code", f.name), f"{getattr(self, f.name):,}", f.metadata["unit"], f.metadata["help"])
             for f in fields(self)
-        )
-        return f"<table><tr><th>metric</th><th>value</th><th>unit</th><th>meaning</th></tr>{rows}</table>"
+        ]
+        return table(rows, ("metric", "value", "unit", "meaning"), right=(1,))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

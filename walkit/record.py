@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from walkit.errors import RecordTimeError
+from walkit.errors import CorruptionError, RecordTimeError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that can be written, checksummed and sliced without a copy."""
@@ -48,10 +48,43 @@ class Record(NamedTuple):
     timestamp: datetime | None = None
 
     def arrow(self) -> pa.RecordBatch:
-        """Return the Arrow batch of a bundle record; ValueError for any other kind."""
-        if self.kind is not Kind.BUNDLE or self.value is None:
+        """Return the Arrow batch of a bundle record, as it was given to `append_bundle`; it shares the value's memory.
+
+        ValueError for any other kind. CorruptionError, with `first_lost_lsn`, where the value is no Arrow stream of one
+        batch: its frame's checksum was right, so whoever wrote it wrote that.
+        """
+        if self.kind is not Kind.BUNDLE:
             raise ValueError(f"record {self.lsn} is a {self.kind.name.lower()}, not a bundle")
-        return pa.ipc.open_stream(self.value).read_next_batch()
+        try:
+            return decode_bundle(b"" if self.value is None else self.value)
+        except ValueError as error:
+            raise CorruptionError(
+                f"record {self.lsn} is a bundle that cannot be decoded: {error}",
+                first_lost_lsn=self.lsn,
+                expected="an Arrow IPC stream of one batch",
+                found=None if self.value is None else f"{len(self.value):,} bytes",
+            ) from error
+
+
+def encode_bundle(batch: pa.RecordBatch) -> bytes:
+    """Return a batch as an Arrow IPC stream: schema with metadata, dictionaries, the one batch, the end."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    value: bytes = sink.getvalue().to_pybytes()
+    return value
+
+
+def decode_bundle(value: Buffer) -> pa.RecordBatch:
+    """Return the batch of `encode_bundle`; ValueError for what is no Arrow IPC stream of exactly one batch."""
+    try:
+        with pa.ipc.open_stream(value) as reader:
+            batches = list(reader)
+    except (pa.ArrowException, OSError, EOFError) as error:  # OSError: pyarrow's name for a short stream
+        raise ValueError(f"no Arrow IPC stream: {error}") from error
+    if len(batches) != 1:
+        raise ValueError(f"a stream of {len(batches)} batches, not one")
+    return batches[0]
 
 
 class AppendResult(NamedTuple):

@@ -24,6 +24,7 @@ from walkit.events import EventCallback
 from walkit.log.intake import Values
 from walkit.log.opening import Place, open_log, storage_at
 from walkit.log.report import Phase, RecoveryReport, report_html
+from walkit.log.scratch import open_scratch
 from walkit.log.transaction import Transaction
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import StoreStatistics
@@ -123,6 +124,19 @@ class Store(KeyedSurface):
         except BaseException:
             log.close()
             raise
+
+    @classmethod
+    def scratch(
+        cls,
+        name: str = "store",
+        options: LogOptions | None = None,
+        store_options: StoreOptions | None = None,
+        events: EventCallback | None = None,
+    ) -> Store:
+        """Return a new, empty Store on temporary files: what `walkit.scratch` does for a log, and names are shared."""
+        return open_scratch(
+            name, lambda place: cls.open(place, options, store_options, "x", events), lambda store: store.log
+        )
 
     # -- opening
 

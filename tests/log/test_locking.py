@@ -28,10 +28,11 @@ sys.stdin.readline()
 
 
 def test_a_second_opening_in_this_process_says_so_and_how_to_close(tmp_path: Path) -> None:
-    """Open twice, plainly, through a symlink, by URL and by another spelling: LogLockedError with same_process."""
+    """Open twice, plainly, through a symlink, by URL and by another spelling: the line to run names the right log."""
     path = tmp_path / "log"
-    with walkit.open(path) as log:
+    with walkit.open(tmp_path / "other"), walkit.open(path) as log, walkit.open("memory://third"):
         log.append(b"1")
+        i = walkit.opened().index(log)
         (tmp_path / "link").symlink_to(path)
         spellings: list[str | Path] = [
             path,
@@ -41,12 +42,18 @@ def test_a_second_opening_in_this_process_says_so_and_how_to_close(tmp_path: Pat
             tmp_path / "x" / ".." / "log",
         ]
         for spelling in spellings:
-            with pytest.raises(LogLockedError, match=r"walkit\.opened\(\)") as locked:
+            with pytest.raises(
+                LogLockedError, match=rf"again: walkit\.opened\(\)\[{i}\]\.close\(\)"
+            ) as locked:
                 walkit.open(spelling)
+            assert locked.value.index == i
             assert locked.value.same_process and locked.value.pid == os.getpid()
             assert locked.value.command
         assert log.append(b"2").first_lsn == 2
-        assert walkit.opened() == [log]
+        with pytest.raises(LogLockedError, match=rf"walkit\.opened\(\)\[{i + 1}\]\.close\(\)"):
+            walkit.open("memory://third")
+        walkit.opened()[i].close()
+        assert log.closed
     with walkit.open(tmp_path / "link") as log:
         assert values(log.read()) == [b"1", b"2"]
 

@@ -182,7 +182,8 @@ class Balanced(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.open.append(tag)
-        self.styles += str(dict(attrs).get("style"))
+        facts = dict(attrs)
+        self.styles += " ".join(str(facts.get(name)) for name in ("style", "fill", "stroke")) + " "
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -209,7 +210,10 @@ def test_logs_and_statistics_render_on_dark_and_on_light() -> None:
     pages.append(log._repr_html_())
     with walkit.open(storage=storage.inner, options=tiny()) as again:
         pages += [again._repr_html_(), again.recovery._repr_html_()]
-        assert "last opening cut" in Balanced(again._repr_html_()).text
+        seen = Balanced(again._repr_html_())
+        assert "last opening cut" in seen.text and "cut: " in seen.text
+        assert "durable, acked, appended: LSN" in seen.text and "first: LSN 1" in seen.text
+    assert "currentcolor" in Balanced(pages[1]).styles.lower()
     for page in pages:
         styles = Balanced(page).styles.lower()
         assert not re.search(

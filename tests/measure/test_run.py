@@ -195,7 +195,7 @@ def test_what_makes_numbers_mean_less_is_said(changes: dict[str, Any], words: tu
 
 def test_summary_agrees_with_its_parts() -> None:
     """The flat summary is JSON, and its numbers are those of the histogram, the frames and the baseline."""
-    run = make_run("<b>")
+    run = make_run("<i>")
     flat = json.loads(json.dumps(run.summary(), allow_nan=False))
     assert flat["p99_us"] == run.latency["total"].percentile(99) / 1_000
     assert flat["records_per_s"] == pytest.approx(run.records / 2.05)
@@ -206,8 +206,8 @@ def test_summary_agrees_with_its_parts() -> None:
         4096,
         "ext4",
     )
-    assert "&lt;b&gt;" in run._repr_html_()
-    assert "<b>" not in run._repr_html_()
+    assert "&lt;i&gt;" in run._repr_html_()
+    assert "<i>" not in run._repr_html_()
 
 
 def test_frame_summary_is_numpy_s() -> None:

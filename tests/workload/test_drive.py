@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -80,7 +81,7 @@ def test_the_run_counts_what_was_driven(tmp_path: Path) -> None:
     with walkit.open(tmp_path / "log", options=SMALL) as log:
         log.append(b"before the run")
         before = log.statistics()
-        run = drive(log, Workload(source=stream, writers=4), progress=False)
+        run = drive(log, Workload(source=stream, writers=4), progress=False, baseline=False)
         after = log.statistics()
     assert run.operations == {"put": len(stream) - deletes, "delete": deletes}
     assert run.latency["total"].count == run.records == int(run.timeline.records.sum()) == len(stream)
@@ -238,18 +239,28 @@ def test_ctrl_c_stops_the_drive_of_another_process_at_once(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("target", ["log", "store"])
-def test_an_error_of_the_log_is_raised_and_nothing_hangs(target: str) -> None:
-    """When a sync fails in mid-stream, drive raises what the log raised; no writer is left; the poison was an event."""
+def test_an_error_of_the_log_is_raised_with_the_partial_run(tmp_path: Path, target: str) -> None:
+    """When a sync fails in mid-stream, drive raises it, no writer is left, and the error carries the Run until then."""
     storage = FaultyStorage(MemoryStorage())
     storage.fail("synced_write", nth=40)
     told: list[str] = []
     opened: Any = walkit.open if target == "log" else walkit.Store.open
     log = opened(storage=storage, events=lambda name, _: told.append(name))
-    with pytest.raises((CommitFailedError, LogPoisonedError)):
+    with pytest.raises((CommitFailedError, LogPoisonedError)) as found:
         drive(log, Workload(source=seeded_stream(5_000), writers=8), progress=False)
     assert writer_threads() == []
     assert "walkit.log.poison" in told
     log.close()
+    same = pickle.loads(pickle.dumps(found.value))
+    failures: list[Any] = [found.value, same]
+    for error in failures:
+        run = error.run
+        acked = (log if target == "log" else log.log).acked_lsn
+        assert 0 < run.records == run.latency["total"].count == sum(run.operations.values()) <= acked < 5_000
+        assert type(found.value).__name__ in run.failure and not run.interrupted
+        assert run.warnings[-1].startswith("failed, only the part before")
+    run.save(tmp_path / "run")
+    assert load(tmp_path / "run") == run
 
 
 def test_a_closed_log_is_refused_at_once() -> None:

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import copy
 from _thread import TIMEOUT_MAX, allocate_lock
-from collections.abc import Callable, Generator, Sequence
+from array import array
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from walkit.commit.frame import SealedFrame
 from walkit.errors import CommitFailedError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE
+from walkit.format.packed import PackedBytes
 from walkit.record import AppendResult
 
 if TYPE_CHECKING:
@@ -206,8 +208,11 @@ def gather(tickets: Sequence[Ticket]) -> tuple[Columns, int]:
     if len(tickets) == 1:
         return _gather_one(tickets[0])
     tickets = list(tickets)
-    if not [t for t in tickets if t.columns is not None]:
+    many = [t.columns for t in tickets if t.columns is not None]
+    if not many:
         return _gather_singles(tickets)
+    if len(many) == len(tickets) and all(_is_packed(c) for c in many):
+        return _gather_packed(many), sum(t.size_bytes - COLUMN_BYTES_PER_RECORD * t.count for t in tickets)
     kinds: list[int] = []
     keys: list[bytes] = []
     values: list[bytes] = []
@@ -228,8 +233,45 @@ def gather(tickets: Sequence[Ticket]) -> tuple[Columns, int]:
     return _columns(kinds, keys, values, stamps), sum(map(len, keys)) + sum(map(len, values))
 
 
-def _or_empty(items: Sequence[bytes] | None, count: int) -> Sequence[bytes]:
+def _or_empty(items: Sequence[bytes] | PackedBytes | None, count: int) -> Iterable[bytes]:
     return [b""] * count if items is None else items
+
+
+def _is_packed(columns: Columns) -> bool:
+    return all(items is None or isinstance(items, PackedBytes) for items in (columns.keys, columns.values))
+
+
+def _gather_packed(many: list[Columns]) -> Columns:
+    """Put packed columns below each other without making an object of any record."""
+    kinds: int | bytes
+    if len({c.kinds if isinstance(c.kinds, int) else -1 for c in many}) == 1 and isinstance(
+        many[0].kinds, int
+    ):
+        kinds = many[0].kinds
+    else:
+        kinds = b"".join(
+            bytes((c.kinds,)) * c.count if isinstance(c.kinds, int) else bytes(c.kinds) for c in many
+        )
+    stamps: array[int] | None = None
+    if any(c.timestamps is not None for c in many):
+        stamps = array("q")
+        for columns in many:
+            stamps.extend(array("q", columns.timestamps or bytes(8 * columns.count)))
+    return Columns(
+        sum(c.count for c in many),
+        kinds,
+        _stacked([(c.count, c.keys) for c in many]),
+        _stacked([(c.count, c.values) for c in many]),
+        stamps,
+    )
+
+
+def _stacked(columns: list[tuple[int, Sequence[bytes] | PackedBytes | None]]) -> PackedBytes | None:
+    if all(items is None for _, items in columns):
+        return None
+    return PackedBytes.joined(
+        [items if isinstance(items, PackedBytes) else PackedBytes.empties(count) for count, items in columns]
+    )
 
 
 def _gather_one(ticket: Ticket) -> tuple[Columns, int]:

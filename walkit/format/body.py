@@ -8,6 +8,7 @@ of one record costs no numpy call of its own.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -25,6 +26,7 @@ from walkit.format.layout import (
     KIND_MASK,
     FrameFlag,
 )
+from walkit.format.packed import PackedBytes
 from walkit.record import RECORD_SCHEMA, Kind
 
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -60,33 +62,52 @@ class Columns:
     """Records about to be encoded, one item per record in every column. Nobody changes it once it is made.
 
     `kinds` holds the kind byte: the kind with HAS_KEY, HAS_VALUE, HAS_TIMESTAMP and JOINED; one int stands for all.
-    Keys and values are exact `bytes`. Absent keys, values and timestamps are b"" and 0. A None column is absent for
-    every record. `lsn_offsets` (offsets from the frame's first LSN, growing) is given for sparse frames only.
+    Keys and values are exact `bytes`, as objects or packed. Absent keys, values and timestamps are b"" and 0. A None
+    column is absent for every record. `lsn_offsets` (offsets from the frame's first LSN, growing) is given for sparse
+    frames only.
     """
 
     count: int
     kinds: int | Sequence[int]
-    keys: Sequence[bytes] | None
-    values: Sequence[bytes] | None
+    keys: Sequence[bytes] | PackedBytes | None
+    values: Sequence[bytes] | PackedBytes | None
     timestamps: Sequence[int] | None = None
     lsn_offsets: Sequence[int] | None = None
 
 
-def _lengths(items: Sequence[bytes] | None, count: int, uniform: int) -> tuple[int, bytes, bytes]:
-    """Return (`uniform` where all lengths are equal, else 0; the length column; the joined bytes)."""
+def _lengths(
+    items: Sequence[bytes] | PackedBytes | None, count: int, uniform: int
+) -> tuple[int, bytes, Sequence[bytes]]:
+    """Return (`uniform` where all lengths are equal, else 0; the length column; buffers of the bytes)."""
     if items is None:
-        return uniform, _NO_LENGTH, b""
+        return uniform, _NO_LENGTH, ()
+    if isinstance(items, PackedBytes):
+        return _packed_lengths(items, count, uniform)
     lengths = list(map(len, items))
     joined = b"".join(items)
     if sum(lengths) != len(joined) or len(lengths) != count:
         raise ValueError("the lengths of keys or values do not add up to their bytes; give plain bytes")
     if lengths.count(lengths[0]) == count:
-        return uniform, lengths[0].to_bytes(4, "little"), joined
-    return 0, np.array(lengths, "<u4").tobytes(), joined
+        return uniform, lengths[0].to_bytes(4, "little"), (joined,)
+    return 0, np.array(lengths, "<u4").tobytes(), (joined,)
+
+
+def _packed_lengths(items: PackedBytes, count: int, uniform: int) -> tuple[int, bytes, Sequence[bytes]]:
+    lengths = items.lengths
+    if int(lengths.sum(dtype=np.int64)) != items.size_bytes or len(lengths) != count:
+        raise ValueError("the lengths of packed keys or values do not add up to their bytes")
+    column = lengths.tobytes()
+    if column == column[:4] * count:
+        return uniform, column[:4], items.parts
+    return 0, column, items.parts
 
 
 def _stamps(stamps: Sequence[int], count: int) -> tuple[int, bytes]:
     _require(len(stamps), count)
+    if isinstance(stamps, array):
+        packed = np.asarray(stamps, "<i8").tobytes()
+        same = packed == packed[:8] * count
+        return (TIMESTAMPS | UNIFORM_TIMESTAMPS, packed[:8]) if same else (TIMESTAMPS, packed)
     if stamps.count(stamps[0]) == count:
         return TIMESTAMPS | UNIFORM_TIMESTAMPS, stamps[0].to_bytes(8, "little", signed=True)
     return TIMESTAMPS, np.array(stamps, "<i8").tobytes()
@@ -141,7 +162,7 @@ def encode_body(columns: Columns) -> tuple[int, list[bytes]]:
         flags |= SPARSE
         buffers.append(_offsets(offsets, count))
     flag, packed = _kinds(columns.kinds, count, stamps is not None)
-    buffers += (packed, key_bytes, value_bytes)
+    buffers += (packed, *key_bytes, *value_bytes)
     return flags | flag, buffers
 
 

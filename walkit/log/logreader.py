@@ -18,6 +18,7 @@ from walkit.log.reader import LogView, Span
 from walkit.log.recovery import Decision, make_plan
 from walkit.log.report import report_html
 from walkit.log.scan import open_segment, read_mark, scan_log
+from walkit.log.show import reader_html
 from walkit.log.surface import ReadSurface
 from walkit.record import Record
 from walkit.storage.base import Storage
@@ -200,11 +201,4 @@ class LogReader(ReadSurface):
         if self.closed:
             return report_html(f"reader of {self.location} (closed)", [])
         view, last_lsn = self._now()
-        return report_html(
-            f"reader of {self.location}",
-            [
-                ("LSN", f"{view.first_lsn:,} to {last_lsn:,}"),
-                ("segments", f"{len(view.spans):,}"),
-                ("bytes of frames", f"{sum(s.end_position - s.record.start_position for s in view.spans):,}"),
-            ],
-        )
+        return reader_html(self.location, view, last_lsn)

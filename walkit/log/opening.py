@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
-import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Literal, overload
 
 from walkit.config import LogOptions
-from walkit.errors import NotALogError, OptionsError
+from walkit.errors import LogLockedError, NotALogError, OptionsError
 from walkit.events import EventCallback, EventSink
-from walkit.log.dropped import end_dropped
 from walkit.log.engine import open_engine
 from walkit.log.logreader import LogReader
-from walkit.log.wal import WriteAheadLog
+from walkit.log.scratch import open_scratch
+from walkit.log.wal import WriteAheadLog, opened
 from walkit.storage import FileStorage, MemoryStorage
 from walkit.storage.base import Storage
 
@@ -116,13 +112,41 @@ def open_log(
         raise OptionsError(
             f"options is a {type(options).__name__}, not LogOptions", option="options", wanted=options
         )
-    return WriteAheadLog(open_engine(place, mode, options or LogOptions(), EventSink(events), progress))
+    try:
+        engine = open_engine(place, mode, options or LogOptions(), EventSink(events), progress)
+    except LogLockedError as error:
+        if not error.same_process:
+            raise
+        raise LogLockedError(
+            error.path,
+            pid=error.pid,
+            command=error.command,
+            same_process=True,
+            index=_index_of(place.location),
+        ) from None
+    return WriteAheadLog(engine)
 
 
-def scratch(name: str = "log", options: LogOptions | None = None) -> WriteAheadLog:
-    """Return a new temporary log on disk; it is closed and removed when the process ends. For notebooks."""
-    safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
-    folder = tempfile.mkdtemp(prefix=f"walkit-{safe}-")
-    log = open_log(os.path.join(folder, safe), "x", options)
-    weakref.finalize(log, end_dropped, log._engine, partial(shutil.rmtree, folder, ignore_errors=True))
-    return log
+def _index_of(location: str) -> int | None:
+    """Return where in `opened()` the log at a place stands; None for one that is opened or closed at this moment."""
+    for index, log in enumerate(opened()):
+        known = log.location
+        both_there = os.path.exists(known) and os.path.exists(location)
+        if known == location or (both_there and os.path.samefile(known, location)):
+            return index
+    return None
+
+
+def scratch(
+    name: str = "log", options: LogOptions | None = None, events: EventCallback | None = None
+) -> WriteAheadLog:
+    """Return a new, empty log on real files in the folder for temporary ones. For notebooks; `Store.scratch` likewise.
+
+    A name is one log in a process: the same name again closes the earlier log and removes its files, and the event
+    `walkit.scratch.replace` (a warning in `logging`) says so, so that a cell can be run twice. The files are removed,
+    too, when the log is dropped or the process ends, and after a kill by the next process that makes a scratch log.
+    What else is put into the folder that the log's folder is in goes with the process.
+
+    Raises what `walkit.open` raises for `options`; the earlier log is then left as it is. Safe from any thread.
+    """
+    return open_scratch(name, lambda place: open_log(place, "x", options, events), lambda log: log)

@@ -6,8 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
+
+from walkit.html import COLOURS, Part, bar, join, swatch, tag
+from walkit.html import facts as fact_table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,28 +118,16 @@ def report_html(
     cuts: tuple[Cut, ...] = (),
 ) -> str:
     """Return a table of facts, a bar of phases and the list of cuts; readable on dark and on light."""
-    rows = "".join(
-        f"<tr><td>{escape(k)}</td><td style='text-align:right'>{escape(v)}</td></tr>" for k, v in facts
-    )
-    parts = [f"<div><b>{escape(title)}</b><table>{rows}</table>"]
-    total = sum(p.duration_s for p in phases) or 1.0
+    parts = [tag("b", title), fact_table(facts)]
     if phases:
-        colours = ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377")
-        bars = "".join(
-            f"<span title='{escape(p.name)}: {p.duration_s * 1000:.2f} ms' style='display:inline-block;height:14px;"
-            f"width:{max(p.duration_s / total * 100, 0.4):.2f}%;background:{colours[i % len(colours)]}'></span>"
-            for i, p in enumerate(phases)
-        )
-        names = " · ".join(
-            f"<span style='color:{colours[i % len(colours)]}'>■</span> {escape(p.name)} {p.duration_s * 1000:.2f} ms"
-            for i, p in enumerate(phases)
-        )
+        paint = [COLOURS[i % len(COLOURS)] for i in range(len(phases))]
+        names = [f"{p.name} {p.duration_s * 1000:.2f} ms" for p in phases]
+        parts.append(bar([Part(p.duration_s, c, n) for p, c, n in zip(phases, paint, names, strict=True)]))
         parts.append(
-            f"<div style='width:32em;white-space:nowrap;font-size:0'>{bars}</div><small>{names}</small>"
+            tag("small", *(join([swatch(c), " ", n, " "]) for c, n in zip(paint, names, strict=True)))
         )
     for cut in cuts:
-        parts.append(
-            f"<div>cut at position {cut.position:,} of {escape(cut.segment)} ({cut.bytes:,} bytes): "
-            f"{escape(cut.reason)}{f'; kept as {escape(cut.kept_as)}' if cut.kept_as else ''}</div>"
-        )
-    return "".join(parts) + "</div>"
+        kept = f"; kept as {cut.kept_as}" if cut.kept_as else ""
+        where = f"cut at position {cut.position:,} of {cut.segment} ({cut.bytes:,} bytes)"
+        parts.append(tag("div", f"{where}: {cut.reason}{kept}"))
+    return tag("div", *parts)

@@ -2,55 +2,147 @@
 
 from __future__ import annotations
 
-from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from walkit.html import CYAN, RED, YELLOW, Mark, Markup, Part, bar, facts, join, swatch, tag
+from walkit.log.report import Cut
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from walkit.log.engine import LogEngine
+    from walkit.log.reader import LogView
+
+
+class SegmentShown(NamedTuple):
+    """One segment of a log's bar; positions are half-open, LSNs inclusive."""
+
+    number: int
+    start_position: int
+    end_position: int
+    first_lsn: int
+    last_lsn: int
+    sealed: bool
+
+    def part(self) -> Part:
+        """Return it as a part of a bar."""
+        size = self.end_position - self.start_position
+        lsns = (
+            f"LSN {self.first_lsn:,} to {self.last_lsn:,}"
+            if self.last_lsn >= self.first_lsn
+            else "no record yet"
+        )
+        kind = "sealed" if self.sealed else "open"
+        return Part(
+            size, CYAN if self.sealed else YELLOW, f"segment {self.number}: {size:,} bytes, {lsns}, {kind}"
+        )
 
 
 def log_html(engine: LogEngine) -> str:
-    """Return marks, segments and the last cut as HTML, readable on dark and on light."""
-    core, manifest = engine.core, engine.store.current
+    """Return LSN marks, segments and the last cut as HTML, readable on dark and on light."""
+    core = engine.core
     state = "closed" if engine.closed else "poisoned" if core.failure is not None else "open"
-    marks = (
-        ("first", engine.first_lsn),
-        ("durable", core.durable_lsn),
-        ("acked", core.acked_lsn),
-        ("appended", core.appended_lsn),
+    marks = {
+        "first": engine.first_lsn,
+        "durable": core.durable_lsn,
+        "acked": core.acked_lsn,
+        "appended": core.appended_lsn,
+    }
+    segments = segments_of(engine)
+    cuts = () if engine.recovery is None else engine.recovery.cuts
+    title = f" ({state}, durability {engine.options.durability})"
+    return tag(
+        "div",
+        tag("b", f"log {engine.storage.location}"),
+        title,
+        tag(
+            "table",
+            tag("tr", *(tag("td", name, " ", tag("b", f"{lsn:,}")) for name, lsn in marks.items())),
+        ),
+        segments_html(segments, marks, cuts),
     )
-    cells = "".join(f"<td>{name}</td><td style='text-align:right'><b>{lsn:,}</b></td>" for name, lsn in marks)
-    sizes = [(s.number, s.size_bytes, s.first_lsn, s.last_lsn, "sealed") for s in manifest.sealed]
-    for segment in list(engine.segments.open_segments):
-        if segment.header is not None:
-            size = segment.end_position - segment.header.start_position
-            sizes.append((segment.number, size, segment.header.first_lsn, segment.last_lsn, "open"))
-    total = sum(s[1] for s in sizes) or 1
-    bars = "".join(_bar(*segment, total) for segment in sizes[-200:])
-    report = engine.recovery
-    cuts = (
-        ""
-        if report is None
-        else "".join(
-            f"<div><small>last opening cut {c.bytes:,} bytes at position {c.position:,}: "
-            f"{escape(c.reason)}</small></div>"
-            for c in report.cuts
+
+
+def segments_of(engine: LogEngine) -> list[SegmentShown]:
+    """Return the segments that are the log now, in order."""
+    # The open ones first: one that is sealed meanwhile is in the manifest then, and not in neither.
+    opened = list(engine.segments.open_segments)
+    manifest = engine.store.current
+    found = [
+        SegmentShown(s.number, s.start_position, s.end_position, s.first_lsn, s.last_lsn, True)
+        for s in manifest.sealed
+    ]
+    numbers = {s.number for s in found}
+    for segment in opened:
+        header = segment.header
+        if header is not None and segment.number not in numbers:
+            found.append(
+                SegmentShown(
+                    segment.number,
+                    header.start_position,
+                    segment.end_position,
+                    header.first_lsn,
+                    segment.last_lsn,
+                    False,
+                )
+            )
+    return found
+
+
+def reader_html(location: str, view: LogView, last_lsn: int) -> str:
+    """Return what a reader sees as HTML: the marks, and the segments up to the last record it may read."""
+    segments = [
+        SegmentShown(
+            s.record.number,
+            s.record.start_position,
+            s.end_position,
+            s.record.first_lsn,
+            last_lsn if s.last_lsn is None else s.last_lsn,
+            s.last_lsn is not None,
         )
-    )
-    return (
-        f"<div><b>log {escape(engine.storage.location)}</b> ({state}, durability {engine.options.durability})"
-        f"<table><tr>{cells}</tr></table>"
-        f"<div style='width:36em;white-space:nowrap;font-size:0'>{bars}</div>"
-        f"<small>{len(sizes)} segments, {sum(s[1] for s in sizes):,} bytes of frames "
-        f"(<span style='color:#66ccee'>■</span> sealed <span style='color:#ccbb44'>■</span> open)</small>{cuts}</div>"
+        for s in view.spans
+    ]
+    return tag(
+        "div",
+        tag("b", f"reader of {location}"),
+        facts([("LSN", f"{view.first_lsn:,} to {last_lsn:,}")]),
+        segments_html(segments, {"first": view.first_lsn, "last": last_lsn}, ()),
     )
 
 
-def _bar(number: int, size: int, first: int, last: int, kind: str, total: int) -> str:
-    """Return one segment as a box, its width by its bytes."""
-    title = f"segment {number}: {size:,} bytes, LSN {first:,} to {last:,}, {kind}"
-    colour = "#66ccee" if kind == "sealed" else "#ccbb44"
-    return (
-        f"<span title='{title}' style='display:inline-block;height:16px;width:{max(size / total * 100, 0.3):.2f}%;"
-        f"box-sizing:border-box;border:1px solid #888;background:{colour}'></span>"
-    )
+def segments_html(segments: Sequence[SegmentShown], marks: dict[str, int], cuts: Sequence[Cut]) -> Markup:
+    """Return the bar of segments with its LSN marks and cuts, and the legend below it."""
+    lines = [*_lsn_marks(segments, marks), *_cut_marks(segments, cuts)]
+    size = sum(s.end_position - s.start_position for s in segments)
+    legend = [f"{len(segments)} segments, {size:,} bytes of frames (", swatch(CYAN), " sealed "]
+    legend += [swatch(YELLOW), " open", *([" ", swatch(RED), " cut"] if cuts else []), ")"]
+    said = [
+        tag("div", tag("small", f"last opening cut {c.bytes:,} bytes at position {c.position:,}: {c.reason}"))
+        for c in cuts
+    ]
+    return join([bar([s.part() for s in segments], lines), tag("small", *legend), *said])
+
+
+def _lsn_marks(segments: Sequence[SegmentShown], marks: dict[str, int]) -> list[Mark]:
+    """Return one mark for each LSN, named by all that stand there; LSN 0 and such as are not in a segment have none."""
+    names: dict[int, list[str]] = {}
+    for name, lsn in marks.items():
+        names.setdefault(lsn, []).append(name)
+    found = []
+    for lsn, called in names.items():
+        for index, segment in enumerate(segments):
+            if segment.first_lsn <= lsn <= segment.last_lsn:
+                done = lsn - segment.first_lsn + (called != ["first"])
+                share = done / (segment.last_lsn - segment.first_lsn + 1)
+                found.append(Mark(index, share, f"{', '.join(called)}: LSN {lsn:,}"))
+    return found
+
+
+def _cut_marks(segments: Sequence[SegmentShown], cuts: Sequence[Cut]) -> list[Mark]:
+    # What was cut is in no segment any more: the mark stands where it was, at the end of what was kept before it.
+    ends = {s.end_position: index for index, s in reversed(list(enumerate(segments)))}
+    return [
+        Mark(ends[c.position], 1.0, f"cut: {c.bytes:,} bytes at position {c.position:,} of {c.segment}", RED)
+        for c in cuts
+        if c.position in ends
+    ]

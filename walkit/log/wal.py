@@ -11,36 +11,34 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import LoopWaiter, ManyTicket, Ticket
+from walkit.commit.ticket import LoopWaiter, Ticket
 from walkit.config import LogOptions
 from walkit.errors import (
     AppendTimeoutError,
     CommitTimeoutError,
     GapError,
     LogFullError,
-    WalkitError,
 )
 from walkit.events import EventSink
 from walkit.log.dropped import close_dropped, watch_exit
 from walkit.log.engine import LogEngine
 from walkit.log.holds import LEASE_S_DEFAULT, Hold, make_hold
-from walkit.log.intake import DELETE, PUT, Values, make_ticket, many_tickets
+from walkit.log.intake import DELETE, PUT, make_ticket
+from walkit.log.many import ManyWays
 from walkit.log.observe import DurableFrames, Observation
 from walkit.log.reader import LogView
 from walkit.log.report import RecoveryReport
 from walkit.log.show import log_html
 from walkit.log.surface import ReadSurface
-from walkit.log.transaction import TicketGroup, Transaction
+from walkit.log.transaction import Transaction
 from walkit.log.trim import trim
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
-MANY_FRAME_BYTES = 1 << 20
 
 
-class WriteAheadLog(ReadSurface):
+class WriteAheadLog(ManyWays, ReadSurface):
     """A log that is open for writing. Made by `walkit.open`; a context manager. Safe from any thread.
 
     What an acknowledgement promises is the log's durability level: "sync" (the default) means that the records are on
@@ -148,40 +146,6 @@ class WriteAheadLog(ReadSurface):
             self._make_room(ticket.size_bytes, None)
             if self._driver.enqueue(ticket):
                 return
-
-    def submit_many(self, values: Values, keys: Values | None = None) -> TicketGroup:
-        """Queue many records and return one ticket for all of them; not atomic where they need several frames.
-
-        Blocks and refuses as `submit` does; once a part is queued, a refusal of the rest is told by the ticket.
-        """
-        return self._queue_many(values, keys, wait=False)
-
-    def _queue_many(self, values: Values, keys: Values | None, *, wait: bool) -> TicketGroup:
-        self._refuse_closed()
-        tickets: list[ManyTicket] = []
-        for ticket in many_tickets(self._driver, self._limit_bytes, values, keys, MANY_FRAME_BYTES):
-            if tickets and tickets[-1].refused():
-                break  # the disk is full: what follows must not be written without what was refused
-            try:
-                if not self._driver.enqueue(ticket):
-                    self._enqueue_slowly(ticket, wait=wait and bool(tickets))
-            except WalkitError as error:
-                if not tickets:
-                    raise
-                SealedFrame.refused([ticket], error)
-                tickets.append(ticket)
-                break
-            tickets.append(ticket)
-        return TicketGroup(tickets, self.acked_lsn, self._engine.core.position)
-
-    def append_many(self, values: Values, keys: Values | None = None) -> AppendResult:
-        """Append many records (a list of bytes, or an Arrow binary array) and return when all are acknowledged.
-
-        Not atomic: an error carries `acknowledged_prefix`, the number of records of this call that were acknowledged.
-        The records of other callers may stand between them. Waits for room, but for `on_full="raise"` and a queue that
-        is full before any of these records is in it.
-        """
-        return self._queue_many(values, keys, wait=True).result()
 
     async def append_async(
         self, value: Any, key: Any = None, timestamp: datetime | int | None = None

@@ -16,6 +16,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from walkit.errors import StorageError
+from walkit.html import Markup, tag
 from walkit.measure.histogram import LatencyHistogram
 
 REGION_BYTES_MAX = 16 * 1024 * 1024
@@ -37,6 +38,11 @@ class Baseline:
     def writes(self) -> int:
         """How many writes were timed."""
         return self.latencies.count
+
+    def _repr_html_(self) -> str:
+        """Render the rate and the percentiles for a notebook."""
+        title = f"raw {self.mode}, {self.block_bytes:,} B: {self.writes_per_s:,.0f} writes/s"
+        return tag("div", tag("b", title), Markup(self.latencies._repr_html_()))
 
 
 def raw_baseline(

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from walkit.errors import MissingExtraError
+from walkit.html import table
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -199,9 +200,9 @@ class LatencyHistogram:
     def _repr_html_(self) -> str:
         """Render one row of percentiles for a notebook."""
         shown = self.percentiles_us()
-        head = "".join(f"<th>{name} µs</th>" for name in shown)
-        cells = "".join(f"<td>{value:,.1f}</td>" for value in shown.values())
-        return f"<table><tr><th>records</th>{head}</tr><tr><td>{self.count:,}</td>{cells}</tr></table>"
+        cells = (f"{self.count:,}", *(f"{value:,.1f}" for value in shown.values()))
+        head = ("records", *(f"{name} µs" for name in shown))
+        return table([cells], head, right=range(len(cells)))
 
 
 def percentile_name(p: float) -> str:

@@ -11,9 +11,10 @@ import platform
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import NamedTuple
+
+from walkit.html import table
 
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 """File systems that live in memory: what they hold is gone after a power cut, synced or not."""
@@ -70,15 +71,11 @@ class MachineFacts:
 
     def _repr_html_(self) -> str:
         """Render a table of the facts for a notebook."""
-        facts: dict[str, object] = {k: v for k, v in vars(self).items() if k != "file_system"}
-        facts |= (
+        known: dict[str, object] = {k: v for k, v in vars(self).items() if k != "file_system"}
+        known |= (
             {f"file system: {k}": v for k, v in vars(self.file_system).items()} if self.file_system else {}
         )
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{'unknown' if v is None else escape(str(v))}</td></tr>"
-            for name, v in facts.items()
-        )
-        return f"<table>{rows}</table>"
+        return table((name, "unknown" if v is None else v) for name, v in known.items())
 
 
 class Mount(NamedTuple):

@@ -164,9 +164,13 @@ class RunRecorder:
         """Note that something happened now. Fits as the `events=` callback of a log."""
         self._events.append((self._clock(), name, {**(attributes or {}), **more}))
 
-    def records_so_far(self) -> int:
-        """Return the records of "total" recorded until now, warm-up included, for a progress bar."""
-        return sum(recorder.records for name, recorder in list(self._threads) if name == "total")
+    def named(self, name: str) -> list[ThreadRecorder]:
+        """Return the recorders of one histogram, in the order in which `thread` gave them out."""
+        return [recorder for of, recorder in list(self._threads) if of == name]
+
+    def records_so_far(self, name: str = "total") -> int:
+        """Return the records of a histogram recorded until now, warm-up included, for a progress bar."""
+        return sum(recorder.records for recorder in self.named(name))
 
     def finish(
         self,
@@ -178,14 +182,16 @@ class RunRecorder:
         frames: FrameSummary | None = None,
         baseline: Baseline | None = None,
         interrupted: bool = False,
+        failure: str | None = None,
+        latency: Mapping[str, LatencyHistogram] | None = None,
         crash_verdict: str | None = None,
         end_ns: int | None = None,
         bucket_s: float | None = None,
     ) -> Run:
         """Fold everything into a Run that ends now, or at `end_ns` of the recorder's clock.
 
-        Threads may still be recording (an interrupted run). `bucket_s` is the width of the timeline's
-        buckets.
+        `latency` adds histograms that were made elsewhere. Threads may still be recording (an interrupted run).
+        `bucket_s` is the width of the timeline's buckets.
         """
         end_ns = self._clock() if end_ns is None else end_ns
         if end_ns < self.start_ns:
@@ -193,10 +199,11 @@ class RunRecorder:
         samples = {
             name: self._samples(name, end_ns) for name in ("total", *(name for name, _ in self._threads))
         }
-        latency = {
+        folded = {
             name: LatencyHistogram.from_samples(ended - began, counts=records)
             for name, (began, ended, records) in samples.items()
         }
+        folded |= latency or {}
         began, ended, records = samples["total"]
         duration_s = (end_ns - self.start_ns) / 1e9
         timeline = Timeline.from_samples(
@@ -207,7 +214,7 @@ class RunRecorder:
             started_at=self.started_at,
             duration_s=duration_s,
             records=int(records.sum()),
-            latency=latency,
+            latency=folded,
             timeline=timeline,
             operations=dict(operations or {}),
             bytes_user=bytes_user,
@@ -219,6 +226,7 @@ class RunRecorder:
             ),
             baseline=baseline,
             interrupted=interrupted,
+            failure=failure,
             crash_verdict=crash_verdict,
         )
 

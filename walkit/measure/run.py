@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from html import escape
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from walkit.html import facts, red_lines, tag
 from walkit.measure.baseline import Baseline
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.machine import MachineFacts
@@ -117,6 +117,8 @@ class Run:
     baseline: Baseline | None = None
     interrupted: bool = False
     """True: stopped early; everything in the Run is about the part that ran."""
+    failure: str | None = None
+    """The error that ended the run early, in its words; everything in the Run is about the part before it."""
     crash_verdict: str | None = None
     """What exploring crashes of this configuration found; None: not explored."""
     labels: dict[str, Plain] = field(default_factory=dict)
@@ -156,6 +158,7 @@ class Run:
                     self.durability == "none",
                     "durability none: sync means nothing, an acknowledged record may be lost",
                 ),
+                (self.failure is not None, f"failed, only the part before: {self.failure}"),
                 (self.interrupted, "interrupted: only the part that ran"),
             )
             if holds
@@ -190,6 +193,7 @@ class Run:
             "seed": self.seed,
             "crash_verdict": self.crash_verdict,
             "interrupted": self.interrupted,
+            "failure": self.failure,
             "warnings": list(self.warnings),
         }
         return {name: None if value != value else value for name, value in numbers.items()}
@@ -205,15 +209,12 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Render a compact table; what makes its numbers mean less stands in red above it."""
-        red = "".join(
-            f"<div style='color:#d9534f;font-weight:bold'>{escape(text)}</div>" for text in self.warnings
-        )
-        rows = "".join(
-            f"<tr><td>{name}</td><td style='text-align:right'>{escape(_shown(value))}</td></tr>"
+        rows = [
+            (name, _shown(value))
             for name, value in self.summary().items()
-            if name not in ("name", "warnings", "interrupted") and value is not None
-        )
-        return f"{red}<table><tr><th colspan='2'>{escape(self.name)}</th></tr>{rows}</table>"
+            if name not in ("name", "warnings", "interrupted", "failure") and value is not None
+        ]
+        return tag("div", red_lines(self.warnings), tag("b", self.name), facts(rows))
 
 
 def plain(value: object) -> Plain:

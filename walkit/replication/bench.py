@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from html import escape
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,6 +25,7 @@ import numpy.typing as npt
 
 from walkit.config import LogOptions
 from walkit.errors import OptionsError, WalkitError
+from walkit.html import table, tag
 from walkit.log.opening import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.replication.primary import Primary
@@ -110,8 +110,7 @@ class ReplicationReport:
         ]
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><td>{escape(n)}</td><td>{escape(v)}</td></tr>" for n, v in self._rows())
-        return f"<div><b>Replication</b><table>{rows}</table></div>"
+        return tag("div", tag("b", "Replication"), table(self._rows()))
 
 
 def bench_replication(

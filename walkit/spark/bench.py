@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from html import escape
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,6 +24,7 @@ from pyspark.sql import functions as F
 
 from walkit.config import LogOptions
 from walkit.errors import OptionsError, WalkitError
+from walkit.html import join, table, tag
 from walkit.log.opening import open_log
 from walkit.record import RECORD_SCHEMA
 from walkit.spark.replay import replay
@@ -141,17 +141,9 @@ class SparkBenchReport:
 
     def _repr_html_(self) -> str:
         head, *rows = self._cells()
-        lines = "".join(
-            "<tr>"
-            + "".join(
-                f"<td style='text-align:{'right' if i else 'left'}'>{escape(cell)}</td>"
-                for i, cell in enumerate(cells)
-            )
-            + "</tr>"
-            for cells in rows
+        return join(
+            [*(tag("div", note) for note in self.notes), table(rows, head, right=range(1, len(head)))]
         )
-        notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
-        return f"{notes}<table><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr>{lines}</table>"
 
 
 def bench_spark(

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 
 from walkit.format.body import Columns
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, KIND_MASK
+from walkit.format.packed import PackedBytes
 from walkit.record import Batch
 
 
 def batch_of(first_lsn: int, columns: Columns) -> Batch:
     """Return the records of a frame that begins at `first_lsn`. Keys and values are shared, not copied."""
     count, kinds, offsets = columns.count, columns.kinds, columns.lsn_offsets
+    keys, values, stamps = _objects(columns.keys), _objects(columns.values), columns.timestamps
     lsns: Sequence[int] = range(first_lsn, first_lsn + count)
     if offsets is not None:
         lsns = [first_lsn + offset for offset in offsets]
@@ -22,11 +24,10 @@ def batch_of(first_lsn: int, columns: Columns) -> Batch:
         return Batch(
             lsns,
             kinds & KIND_MASK,
-            columns.keys if kinds & HAS_KEY else None,
-            columns.values if kinds & HAS_VALUE else None,
-            columns.timestamps if kinds & HAS_TIMESTAMP else None,
+            keys if kinds & HAS_KEY else None,
+            values if kinds & HAS_VALUE else None,
+            stamps if kinds & HAS_TIMESTAMP else None,
         )
-    keys, values, stamps = columns.keys, columns.values, columns.timestamps
     return Batch(
         lsns,
         [kind & KIND_MASK for kind in kinds],
@@ -38,6 +39,10 @@ def batch_of(first_lsn: int, columns: Columns) -> Batch:
         if stamps is None
         else [s if b & HAS_TIMESTAMP else None for s, b in zip(stamps, kinds, strict=True)],
     )
+
+
+def _objects(items: Sequence[bytes] | PackedBytes | None) -> Sequence[bytes] | None:
+    return list(items) if isinstance(items, PackedBytes) else items
 
 
 def columns_of(batch: Batch) -> Columns:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 
+from walkit.html import table, tag
 from walkit.storage.pages import FileFate, Keep
 
 
@@ -47,15 +47,14 @@ class CrashReport:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        head = "".join(
-            f"<th>{title}</th>" for title in ("file", "kept", "lost", "torn", "bytes lost", "cell")
-        )
-        rows = "".join(
-            f"<tr><td>{html.escape(fate.name)}</td><td>{fate.kept}</td><td>{fate.lost}</td><td>{fate.torn}</td>"
-            f"<td>{fate.bytes_lost:,}</td><td>{html.escape(fate.cell)}</td></tr>"
-            for fate in self.files
-        )
-        names = "".join(f"<li>kept: {html.escape(change)}</li>" for change in self.names_kept)
-        names += "".join(f"<li>undone: {html.escape(change)}</li>" for change in self.names_undone)
+        rows = [(f.name, f.kept, f.lost, f.torn, f"{f.bytes_lost:,}", f.cell) for f in self.files]
+        names = [f"kept: {change}" for change in self.names_kept]
+        names += [f"undone: {change}" for change in self.names_undone]
         title = f"Power cut, keep={self.keep}, seed={self.seed}, torn={self.torn}, {self.sector_bytes}-byte sectors"
-        return f"<div><b>{title}</b><table><tr>{head}</tr>{rows}</table><ul>{names}</ul></div>"
+        head = ("file", "kept", "lost", "torn", "bytes lost", "cell")
+        return tag(
+            "div",
+            tag("b", title),
+            table(rows, head, right=(1, 2, 3, 4)),
+            tag("ul", *(tag("li", name) for name in names)),
+        )

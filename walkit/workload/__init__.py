@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from walkit.workload.bench import BenchReport, bench_write
 from walkit.workload.child import ChildOutcome, ChildWriter, ChildWriterError
-from walkit.workload.drive import Workload, drive
+from walkit.workload.choice import EmpiricalBytes, KeyChoice, Mix, UniformBytes
+from walkit.workload.drive import drive
 from walkit.workload.flights import flight_operations, load_flights
 from walkit.workload.operations import Operation, OperationGroup, OperationStream, operation_mask
+from walkit.workload.spec import YCSB, OpenLoop, Workload, ycsb
+from walkit.workload.trace import trace_operations
 
 __all__ = [
+    "YCSB",
     "BenchReport",
     "ChildOutcome",
     "ChildWriter",
     "ChildWriterError",
+    "EmpiricalBytes",
+    "KeyChoice",
+    "Mix",
+    "OpenLoop",
     "Operation",
     "OperationGroup",
     "OperationStream",
+    "UniformBytes",
     "Workload",
     "bench_write",
     "drive",
     "flight_operations",
     "load_flights",
     "operation_mask",
+    "trace_operations",
+    "ycsb",
 ]

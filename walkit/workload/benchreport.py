@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
+from walkit.html import join, red_lines, table, tag
 from walkit.measure import MachineFacts
 
 
@@ -137,15 +137,16 @@ class BenchReport:
 
     def _repr_html_(self) -> str:
         head, *rows = self._cells()
-        what = [row.latency_of for row in self.rows]
-        lines = "".join(
-            f"<tr title='latencies: {escape(of, quote=True)}'>"
-            + "".join(
-                f"<td style='text-align:{'right' if i else 'left'}'>{c}</td>" for i, c in enumerate(cells)
-            )
-            + "</tr>"
-            for cells, of in zip(rows, what, strict=True)
+        notes = [tag("div", note) for note in self.notes[:2]]
+        return join(
+            [
+                *notes,
+                red_lines(self.notes[2:]),
+                table(
+                    rows,
+                    head,
+                    right=range(1, len(head)),
+                    titles=[f"latencies: {row.latency_of}" for row in self.rows],
+                ),
+            ]
         )
-        red = "style='color:#d9534f;font-weight:bold'"
-        notes = "".join(f"<div {red if i > 1 else ''}>{escape(n)}</div>" for i, n in enumerate(self.notes))
-        return f"{notes}<table><tr>{''.join(f'<th>{h}</th>' for h in head)}</tr>{lines}</table>"

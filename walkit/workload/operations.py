@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,15 +21,22 @@ from walkit.record import Kind
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-KIND_NAMES: dict[int, Literal["put", "delete"]] = {Kind.PUT: "put", Kind.DELETE: "delete"}
+READ: Final = 0
+"""The kind of an operation that looks a key up, and makes no record."""
+
+KIND_NAMES: dict[int, Literal["put", "delete", "read"]] = {
+    Kind.PUT: "put",
+    Kind.DELETE: "delete",
+    READ: "read",
+}
 """The name of each kind an operation may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One change of one key. A delete is a tombstone: its value is None."""
+    """One change or read of one key. A delete is a tombstone: its value is None, as a read's is."""
 
-    kind: Literal["put", "delete"]
+    kind: Literal["put", "delete", "read"]
     key: bytes
     value: bytes | None
     time_us: int
@@ -50,12 +57,13 @@ class OperationStream:
     """Operations in event time, as columns of equal length. Nobody changes them: any thread may read.
 
     Iterating gives `OperationGroup`s; a driver in a hurry walks `bounds()` over the columns instead. A group
-    never crosses a route, and the maker promises that a key never does, so each key has exactly one order.
+    never crosses a route, and the maker promises that a key never does, so each key has exactly one order
+    (but for generated streams, which say so).
     Raises OptionsError when the columns do not fit together.
     """
 
     kinds: npt.NDArray[np.int8]
-    """`walkit.record.Kind` of each operation: PUT or DELETE."""
+    """`walkit.record.Kind` of each operation, PUT or DELETE; or READ."""
     keys: list[bytes]
     values: list[bytes | None]
     times_us: Int64s

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from walkit.errors import OptionsError
+from walkit.html import table, tag
 from walkit.record import Kind
 from walkit.workload.flights import load_flights
 from walkit.workload.operations import Int64s, Mask
@@ -87,15 +87,13 @@ class OracleReport:
         return f"{self.subject}: {verdict}, {self.compared:,} keys compared ({counts})"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(v.fault)}</td><td><code>{escape(_text(v.key))}</code></td>"
-            f"<td><code>{escape(v.expected)}</code></td><td><code>{escape(_text(v.found))}</code></td></tr>"
+        rows = [
+            (v.fault, tag("code", _text(v.key)), tag("code", v.expected), tag("code", _text(v.found)))
             for v in self.samples
-        )
-        head = "<tr><th>fault</th><th>key</th><th>expected</th><th>found</th></tr>"
-        table = f"<table>{head}{rows}</table>" if rows else ""
+        ]
+        shown = [table(rows, ("fault", "key", "expected", "found"))] if rows else []
         mark = "\N{CHECK MARK}" if self.ok else "\N{BALLOT X}"
-        return f"<div><p><strong>{mark}</strong> {escape(str(self))}</p>{table}</div>"
+        return tag("div", tag("p", tag("strong", mark), f" {self}"), *shown)
 
 
 def operation_table(flights: pd.DataFrame) -> pd.DataFrame:

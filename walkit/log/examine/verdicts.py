@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property
-from html import escape
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from walkit.errors import WalkitError
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import CODEC_NAMES
+from walkit.html import CYAN, GREEN, GREY, PURPLE, RED, YELLOW, Markup, Part, bar, join, swatch, table, tag
 from walkit.log.report import report_html
 from walkit.record import to_datetime
 
@@ -287,53 +287,67 @@ class ScanReport:
             ("bytes checked", f"{self.bytes_checked:,}"),
             ("time", f"{self.duration_s * 1000:.1f} ms"),
         ]
-        said = [f"<b>{escape(p.error.code)}</b>: {escape(str(p))}" for p in self.problems] + [
-            escape(note) for note in self.notes
-        ]
-        lines = "".join(f"<div>{line}</div>" for line in _shortened(said))
-        return f"<div>{report_html(title, facts)}{_bar_html(self.verdict)}{_ranges_html(self.verdict)}{lines}</div>"
+        said = [join([tag("b", p.error.code), f": {p}"]) for p in self.problems]
+        said += [join([note]) for note in self.notes]
+        return tag(
+            "div",
+            Markup(report_html(title, facts)),
+            _bar_html(self.verdict),
+            _ranges_html(self.verdict),
+            *(tag("div", line) for line in _shortened(said)),
+        )
 
 
 _COLOURS = {
-    Verdict.INTACT: "#228833",
-    Verdict.UNUSED: "#8888",
-    Verdict.IN_PROGRESS: "#66ccee",
-    Verdict.TORN: "#ccbb44",
-    Verdict.STALE: "#aa3377",
+    Verdict.INTACT: GREEN,
+    Verdict.UNUSED: GREY,
+    Verdict.IN_PROGRESS: CYAN,
+    Verdict.TORN: YELLOW,
+    Verdict.STALE: PURPLE,
 }
-"""Tol's bright palette: told apart on dark and on light, and by colour-blind people. What is a fault is red."""
+"""What is a fault is red."""
 
 
 def _colour(verdict: Verdict) -> str:
-    return _COLOURS.get(verdict, "#ee6677")
+    return _COLOURS.get(verdict, RED)
 
 
-def _bar_html(ranges: tuple[RangeVerdict, ...]) -> str:
-    shown = [r for r in ranges if r.verdict not in (Verdict.UNUSED, Verdict.IN_PROGRESS) and r.size_bytes]
-    total = sum(r.size_bytes for r in shown) or 1
-    bars = "".join(
-        f"<span title='{escape(r.segment)}: {r.verdict.value}, positions {r.start_position:,} to {r.end_position:,}' "
-        f"style='display:inline-block;height:1.1em;width:{max(r.size_bytes / total * 100, 0.3):.2f}%;"
-        f"background:{_colour(r.verdict)}'></span>"
-        for r in shown[:200]
+def _bar_html(ranges: tuple[RangeVerdict, ...]) -> Markup:
+    return bar(
+        [
+            Part(
+                r.size_bytes,
+                _colour(r.verdict),
+                f"{r.segment}: {r.verdict.value}, positions {r.start_position:,} to {r.end_position:,}",
+            )
+            for r in ranges
+            if r.verdict not in (Verdict.UNUSED, Verdict.IN_PROGRESS) and r.size_bytes
+        ]
     )
-    return f"<div style='width:36em;white-space:nowrap;font-size:0'>{bars}</div>" if shown else ""
 
 
-def _ranges_html(ranges: tuple[RangeVerdict, ...]) -> str:
+def _ranges_html(ranges: tuple[RangeVerdict, ...]) -> Markup:
     rows = [
-        f"<tr><td><span style='color:{_colour(r.verdict)}'>■</span> {r.verdict.value}</td><td>{escape(r.segment)}</td>"
-        f"<td style='text-align:right'>{r.start_position:,}</td><td style='text-align:right'>{r.end_position:,}</td>"
-        f"<td style='text-align:right'>{lsn_text(r.first_lsn, r.last_lsn)}</td><td>{escape(r.reason)}</td></tr>"
-        for r in ranges
+        (
+            join([swatch(_colour(r.verdict)), " ", r.verdict.value]),
+            r.segment,
+            f"{r.start_position:,}",
+            f"{r.end_position:,}",
+            lsn_text(r.first_lsn, r.last_lsn),
+            r.reason,
+        )
+        for r in ranges[:ROWS_SHOWN_MAX]
     ]
-    head = "<tr><th>verdict</th><th>segment</th><th>from position</th><th>to</th><th>LSN</th><th>reason</th></tr>"
-    return f"<table>{head}{''.join(_shortened(rows, '<tr><td colspan=6>{}</td></tr>'))}</table>"
+    left = len(ranges) - len(rows)
+    head = ("verdict", "segment", "from position", "to", "LSN", "reason")
+    return join(
+        [table(rows, head, right=(2, 3, 4)), *([tag("div", f"and {left:,} more")] if left > 0 else [])]
+    )
 
 
-def _shortened(lines: list[str], wrap: str = "{}") -> list[str]:
+def _shortened(lines: list[Markup]) -> list[Markup]:
     left = len(lines) - ROWS_SHOWN_MAX
-    return lines if left <= 0 else [*lines[:ROWS_SHOWN_MAX], wrap.format(f"and {left:,} more")]
+    return lines if left <= 0 else [*lines[:ROWS_SHOWN_MAX], join([f"and {left:,} more"])]
 
 
 def lsn_text(first: int | None, last: int | None) -> str:

@@ -1,0 +1,162 @@
+"""Scratch logs and Stores: a cell run twice, names, options, and who removes the files of whom."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.log.logs import Child, run_python, values
+from walkit.log import scratch as room
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files, and no scratch log yet, for each test."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(room, "_home", None)
+    yield tmp_path
+    for log in walkit.opened():
+        if log.location.startswith(str(tmp_path)):
+            log.close()
+
+
+@pytest.mark.parametrize("make", [walkit.scratch, walkit.Store.scratch])
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_cell_run_twice_gives_a_new_empty_log_and_says_so(make: Any, closed: bool) -> None:
+    """The same name again, the earlier one open or closed: it ends closed, its files go, and an event tells of it."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    earlier = make("cell", events=lambda name, facts: told.append((name, facts)))
+    log = getattr(earlier, "log", earlier)
+    log.append(b"value", b"key")
+    assert os.path.isdir(log.location)
+    if closed:
+        earlier.close()
+    again = make("cell", events=lambda name, facts: told.append((name, facts)))
+    new = getattr(again, "log", again)
+    assert earlier.closed if make is walkit.scratch else log.closed
+    assert not os.path.exists(log.location) and os.path.isdir(new.location)
+    assert (new.acked_lsn, new.recovery.verdict) == (0, "created")
+    replaced = [facts for name, facts in told if name == "walkit.scratch.replace"]
+    assert replaced == [{"name": "cell", "removed": log.location, "location": new.location}]
+    assert new.append(b"1").first_lsn == 1
+    with pytest.raises(walkit.LogClosedError):
+        log.append(b"2")
+    again.close()
+
+
+def test_a_log_takes_the_place_of_a_store_and_other_names_stay() -> None:
+    """Names are shared by logs and Stores and exact: "a b" and "a-b" are two, and neither is touched by a third."""
+    first, second = walkit.scratch("a b"), walkit.scratch("a-b")
+    store = walkit.Store.scratch("s")
+    log = walkit.scratch("s")
+    assert store.log.closed
+    assert len({log.location, first.location, second.location}) == 3
+    assert not (first.closed or second.closed or log.closed)
+    assert {first, second, log} <= set(walkit.opened())
+
+
+def test_the_default_logger_says_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Without `events=`: nothing is logged the first time, and a warning, which a notebook shows, the second."""
+    log = walkit.scratch("cell")
+    assert "walkit.scratch.replace" not in caplog.text
+    log = walkit.scratch("cell")
+    assert [r.levelname for r in caplog.records if "walkit.scratch.replace" in r.getMessage()] == ["WARNING"]
+    log.close()
+
+
+def test_options_pass_through_and_refused_ones_leave_the_earlier_log() -> None:
+    """The options are the log's; where they are refused, nothing is left of it and the earlier log works on."""
+    options = walkit.LogOptions(durability="interval", interval_ms=7)
+    log = walkit.scratch("cell", options)
+    assert log.options == options
+    home = Path(log.location).parent
+    for wrong in ("sync", {"durability": "sync"}):
+        with pytest.raises(walkit.OptionsError):
+            walkit.scratch("cell", wrong)  # type: ignore[arg-type]
+    assert not log.closed and log.append(b"1").first_lsn == 1
+    assert sorted(os.listdir(home)) == ["cell", room.LOCK_FILE]
+
+
+def test_names_cannot_leave_the_folder() -> None:
+    """Names with slashes, dots and nothing in them: all logs stand side by side in the folder of this process."""
+    logs = [walkit.scratch(name) for name in ("../../up", "", ".", "a/b", room.LOCK_FILE)]
+    assert len({os.path.dirname(log.location) for log in logs}) == 1
+    assert len({log.location for log in logs}) == 5
+    assert Path(logs[0].location).parent.parent == Path(tempfile.gettempdir())
+
+
+KILLED = """
+    import json, sys, walkit
+    log = walkit.scratch("killed")
+    log.append(b"1")
+    print(json.dumps(log.location), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_what_a_killed_process_left_is_swept_and_a_living_one_is_let_be(own_folder: Path) -> None:
+    """Kill one process with a scratch log and leave one alive: the next scratch log removes the first's files only."""
+    (own_folder / "walkit-scratch-file").write_bytes(b"not a folder")
+    with Child(KILLED) as dead, Child(KILLED) as alive:
+        left, kept = dead.read(), alive.read()
+        dead.process.send_signal(signal.SIGKILL)
+        dead.process.wait()
+        assert os.path.isdir(left) and os.path.isdir(kept)
+        log = walkit.scratch("mine")
+        assert not os.path.exists(os.path.dirname(left)) and os.path.isdir(kept)
+        assert room.sweep() == []
+        assert os.path.isdir(log.location) and (own_folder / "walkit-scratch-file").exists()
+
+
+FORKED = """
+    import os, sys, walkit
+    log, closed = walkit.scratch("parents"), walkit.scratch("closed")
+    closed.close()
+    child = os.fork()
+    if child == 0:
+        other = walkit.scratch("parents")
+        assert os.path.dirname(other.location) != os.path.dirname(log.location)
+        other.append(b"child")
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.path.isdir(log.location) and os.path.isdir(closed.location)
+    log.append(b"parent")
+    print(os.path.dirname(log.location))
+"""
+
+
+def test_a_forked_child_has_its_own_folder_and_removes_only_that(own_folder: Path) -> None:
+    """Fork with scratch logs, open or closed, and end the child in order: the parent's are there until its own end."""
+    place = run_python(FORKED).stdout.strip()
+    assert not os.path.exists(place)
+    assert [name for name in os.listdir(own_folder) if "walkit" in name] == []
+
+
+def test_what_stands_beside_a_scratch_log_goes_with_the_process() -> None:
+    """Copy a log next to itself and end the process by an exception: nothing of either is left."""
+    script = """
+        import shutil, walkit
+        log = walkit.scratch("original")
+        log.append(b"1")
+        print(shutil.copytree(log.location, log.location + "-copy"), flush=True)
+        raise SystemExit(3)
+    """
+    done = run_python(script, check=False)
+    assert done.returncode == 3 and done.stderr == ""
+    assert not os.path.exists(os.path.dirname(done.stdout.strip()))
+
+
+def test_the_records_are_real_files() -> None:
+    """Read a scratch log by its location, as another process would."""
+    log = walkit.scratch("read")
+    log.append_many([b"1", b"2"])
+    with walkit.open(log.location, mode="r") as reader:
+        assert values(reader.read()) == [b"1", b"2"]
