@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise, repeat
 from random import Random
 from typing import Any
@@ -25,7 +25,7 @@ from walkit.errors import OptionsError
 from walkit.format.body import Columns as BodyColumns
 from walkit.format.frame import prepare_body
 from walkit.format.layout import HAS_VALUE
-from walkit.simulate.commit import CommitSimulation, Host, Request, Step, body_of
+from walkit.simulate.commit import Call, CommitSimulation, Host, Request, Step, body_of
 from walkit.storage.device import ConstantLatency, Device, DeviceModel, LognormalLatency, Stalls, device_model
 
 US = 1_000
@@ -54,6 +54,17 @@ def scripted(*latencies_us: int) -> Device:
     return Device(DeviceModel(name="scripted", latency=Scripted(*latencies_us)))
 
 
+def calls(sizes: Iterable[int]) -> Iterator[Call]:
+    """One keyless record a call, of these value bytes."""
+    return (Call(1, 0, size) for size in sizes)
+
+
+def add_arrivals(simulation: CommitSimulation, times_us: list[int], sizes: list[int]) -> None:
+    """Add a writer for each time, so that nobody waits for anybody."""
+    for us, size in zip(times_us, sizes, strict=True):
+        simulation.add_writer(iter([Call(1, 0, size, us * US)]))
+
+
 def latencies_us(simulation: CommitSimulation) -> list[int]:
     """What each request took, in the order of acknowledgements."""
     requests = simulation.requests
@@ -74,7 +85,7 @@ def test_append_order_waits_for_what_stands_before(completion: bool, expected: d
         policy=OneRecordPerFrame(),
         trace=steps.append,
     )
-    simulation.add_arrivals([0, 0, 0], [100, 100, 100])
+    add_arrivals(simulation, [0, 0, 0], [100, 100, 100])
     simulation.run()
     told = {step.number: step.now_ns // US for step in steps if step.what == "acknowledge"}
     assert told == expected
@@ -98,7 +109,7 @@ def test_throughput_is_what_queueing_theory_says(
     """Closed loop on 100 us and no other limit: records in flight divided by the latency (Little's law)."""
     simulation = CommitSimulation(constant(), in_flight=in_flight, policy=policy)
     for _ in range(writers):
-        simulation.add_writer(repeat(100))
+        simulation.add_writer(calls(repeat(100)))
     simulation.run(until_ns=100_000 * US)
     assert len(simulation.requests) / 0.1 == pytest.approx(per_s, rel=0.02)
 
@@ -106,7 +117,7 @@ def test_throughput_is_what_queueing_theory_says(
 def test_an_open_loop_counts_the_wait_of_a_stalled_device() -> None:
     """One record a ms, and the second write takes 10: those behind it are late, from when they were meant to begin."""
     simulation = CommitSimulation(scripted(*[100, 10_000, 100, 100, 100]), in_flight=1)
-    simulation.add_arrivals([n * 1000 * US for n in range(5)], [10] * 5)
+    add_arrivals(simulation, [n * 1000 for n in range(5)], [10] * 5)
     simulation.run()
     assert latencies_us(simulation) == [100, 10_000, 9_100, 8_100, 7_100]
 
@@ -115,7 +126,7 @@ def test_the_processor_prepares_one_frame_after_the_other() -> None:
     """With 20 us a frame and 5 us a record, three frames of one record reach the device at 25, 50 and 75 us."""
     host = Host(frame_us=20, record_us=5)
     simulation = CommitSimulation(constant(), in_flight=3, policy=OneRecordPerFrame(), host=host)
-    simulation.add_arrivals([0, 0, 0], [1, 1, 1])
+    add_arrivals(simulation, [0, 0, 0], [1, 1, 1])
     simulation.run()
     assert latencies_us(simulation) == [125, 150, 175]
 
@@ -123,7 +134,7 @@ def test_the_processor_prepares_one_frame_after_the_other() -> None:
 def test_a_lingering_policy_waits_its_time() -> None:
     """A frame that may wait 300 us takes what comes until then; full earlier, it goes earlier."""
     simulation = CommitSimulation(constant(), policy=Linger(wait_us=300, size_bytes=500))
-    simulation.add_arrivals([0, 100 * US, 1000 * US, 1010 * US], [50, 50, 400, 400])
+    add_arrivals(simulation, [0, 100, 1000, 1010], [50, 50, 400, 400])
     simulation.run()
     assert list(simulation.frames.column("records")) == [2, 2]
     assert latencies_us(simulation) == [400, 300, 110, 100]
@@ -134,7 +145,7 @@ def test_a_failed_frame_takes_everything_behind_it_along() -> None:
     device = Device(DeviceModel(name="broken", latency=ConstantLatency(10), failure_rate=1))
     simulation = CommitSimulation(device, in_flight=4, policy=OneRecordPerFrame())
     for _ in range(6):
-        simulation.add_writer(repeat(10))
+        simulation.add_writer(calls(repeat(10)))
     simulation.run()
     assert simulation.error is not None
     assert len(simulation.requests) == 0
@@ -144,18 +155,20 @@ def test_a_failed_frame_takes_everything_behind_it_along() -> None:
 def test_segments_follow_one_another() -> None:
     """1,000 frames of 192 bytes in segments of 64 KiB: a new segment every 341 frames, positions without a gap."""
     simulation = CommitSimulation(constant(), policy=OneRecordPerFrame(), segment_bytes=64 << 10)
-    simulation.add_writer(iter([50] * 1000))
+    begun: list[str] = []
+    simulation.on_event = begun.append
+    simulation.add_writer(calls([50] * 1000))
     simulation.run()
     footprints = simulation.frames.column("footprint")
     assert sum(footprints) == simulation.core.position
     per_segment = (64 << 10) // footprints[0]
-    assert len(simulation.rotations) == -(-1000 // per_segment)
+    assert begun == ["walkit.segment.begin"] * -(-1000 // per_segment)
 
 
 @pytest.mark.parametrize("sizes", [[100], [100] * 9, [0], [1, 2, 3], [0, 7], [5000, 1]])
 def test_a_body_without_bytes_has_the_size_of_a_real_one(sizes: list[int]) -> None:
     """The size and footprint reckoned for keyless values are those of the encoder."""
-    requests = [Request(0, 1, size, 0) for size in sizes]
+    requests = [Request(0, call, 0) for call in calls(sizes)]
     columns = BodyColumns(len(sizes), 1 | HAS_VALUE, None, [bytes(size) for size in sizes])
     real, reckoned = prepare_body(columns), body_of(requests)
     assert (reckoned.count, reckoned.stored_bytes) == (real.count, real.stored_bytes)
@@ -220,8 +233,8 @@ def test_every_request_is_acknowledged_once_and_the_run_repeats(
             trace=steps.append,
         )
         for writer in range(writers):
-            simulation.add_writer(iter([writer * 10] * 5))
-        simulation.add_arrivals([us * US for us in arrivals], [17] * len(arrivals))
+            simulation.add_writer(calls([writer * 10] * 5))
+        add_arrivals(simulation, arrivals, [17] * len(arrivals))
         simulation.run()
         runs.append(steps)
         assert len(simulation.requests) == writers * 5 + len(arrivals)
@@ -247,8 +260,8 @@ def most_in_flight(steps: list[Step]) -> int:
 def test_until_stops_the_clock_and_goes_on_later() -> None:
     """A run in two parts ends like one in one, and the clock stands where it was told to stop."""
 
-    def writer() -> Iterator[int]:
-        return iter([100] * 50)
+    def writer() -> Iterator[Call]:
+        return calls([100] * 50)
 
     whole, parts = (CommitSimulation(constant(), in_flight=2) for _ in range(2))
     whole.add_writer(writer())
@@ -267,7 +280,7 @@ def test_the_volume_of_the_seed_issue_is_full_at_its_own_limit() -> None:
         device = Device(device_model("essd-pl1-20g"))
         simulation = CommitSimulation(device, in_flight=8, completion=completion, policy=OneRecordPerFrame())
         for _ in range(64):
-            simulation.add_writer(repeat(1024))
+            simulation.add_writer(calls(repeat(1024)))
         simulation.run(until_ns=2_000_000 * US)
         assert len(simulation.requests) == pytest.approx(5_600, rel=0.01)
 

@@ -2,6 +2,30 @@
 
 from __future__ import annotations
 
-from walkit.simulate.commit import CommitSimulation, Host, Step
+from walkit.simulate.commit import Call, CommitSimulation, Host, Step
+from walkit.simulate.drive import CallColumns, drive
+from walkit.simulate.fit import fitted_device
+from walkit.storage.device import (
+    PRESETS,
+    ConstantLatency,
+    DeviceModel,
+    LognormalLatency,
+    MeasuredLatency,
+    Stalls,
+)
 
-__all__ = ["CommitSimulation", "Host", "Step"]
+__all__ = [
+    "PRESETS",
+    "Call",
+    "CallColumns",
+    "CommitSimulation",
+    "ConstantLatency",
+    "DeviceModel",
+    "Host",
+    "LognormalLatency",
+    "MeasuredLatency",
+    "Stalls",
+    "Step",
+    "drive",
+    "fitted_device",
+]

@@ -47,26 +47,36 @@ class Host:
         return round((self.frame_us + self.record_us * records) * NS_PER_US)
 
 
+class Call(NamedTuple):
+    """What one writer asks for: records in one submission, and the bytes of all their keys and values."""
+
+    records: int
+    key_bytes: int
+    value_bytes: int
+    due_ns: int | None = None
+    """When it is meant to begin; None: when the call before is done."""
+
+
 class Request:
-    """What one writer hands over at once: some records in one submission. Times are virtual nanoseconds."""
+    """A call under way. Times are virtual nanoseconds."""
 
     __slots__ = (
+        "call",
         "callbacks",
         "count",
         "first_lsn",
         "frame",
         "intended_ns",
         "size_bytes",
-        "value_bytes",
         "waiter",
         "writer",
     )
 
-    def __init__(self, writer: int, count: int, value_bytes: int, intended_ns: int) -> None:
+    def __init__(self, writer: int, call: Call, intended_ns: int) -> None:
         self.writer = writer
-        self.count = count
-        self.value_bytes = value_bytes
-        self.size_bytes = value_bytes + count * COLUMN_BYTES_PER_RECORD
+        self.call = call
+        self.count = call.records
+        self.size_bytes = call.key_bytes + call.value_bytes + call.records * COLUMN_BYTES_PER_RECORD
         self.intended_ns = intended_ns
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
@@ -86,12 +96,11 @@ class Step(NamedTuple):
 
 
 class CommitSimulation:
-    """One log in virtual time. Give it arrivals or closed-loop writers, then `run()`; the columns hold what was seen.
+    """One log in virtual time. Give it writers, then `run()`; the columns hold what was seen.
 
-    `sizes(writer)` yields the value bytes of that writer's next requests, one after the other, until it has no more:
-    a closed loop, in which a writer submits when its last request is acknowledged. A frame that has landed lets the
-    next one be sealed before the writers it released come back, as with threads: with one frame in flight, a closed
-    loop falls into two cohorts, of which one is written while the other waits.
+    A writer begins its next call when the one before is acknowledged, and not before that call is due. A frame that has
+    landed lets the next one be sealed before the writers it released come back, as with threads: with one frame in
+    flight, a closed loop falls into two cohorts, of which one is written while the other waits.
     """
 
     def __init__(
@@ -124,9 +133,9 @@ class CommitSimulation:
         """Why the log was poisoned: the modelled device failed."""
         self.failed_requests = 0
         """Requests that nobody acknowledged, because the log was poisoned."""
-        self.rotations: list[int] = []
-        """When a segment was begun, in nanoseconds."""
-        self.requests = Columns("intended_ns", "sealed_ns", "acknowledged_ns", "count")
+        self.on_event: Callable[[str], object] | None = None
+        """Called with the name of what happens now: `walkit.segment.begin`."""
+        self.requests = Columns("intended_ns", "sealed_ns", "landed_ns", "acknowledged_ns", "count")
         self.frames = Columns("sealed_ns", "landed_ns", "acknowledged_ns", "records", "footprint")
         self.padding_bytes = self.user_bytes = 0
         self._segment_bytes = segment_bytes
@@ -134,22 +143,14 @@ class CommitSimulation:
         self._host_free_ns = 0
         self._events: list[tuple[int, int, int, Any]] = []
         self._sequence = 0
-        self._writers: list[Iterator[int]] = []
+        self._writers: list[Iterator[Call]] = []
         self._looks_at_ns = -1
         self._trace = trace
 
-    # -- what arrives
-
-    def add_writer(self, sizes: Iterator[int], *, begins_ns: int = 0) -> None:
-        """Add a closed-loop writer: one record a request, of the value bytes that `sizes` yields."""
-        writer = len(self._writers)
-        self._writers.append(sizes)
-        self._next_of(writer, begins_ns)
-
-    def add_arrivals(self, times_ns: Sequence[int], value_bytes: Sequence[int]) -> None:
-        """Add requests of one record that come at their own times, whatever the log does: an open loop."""
-        for now_ns, size in zip(times_ns, value_bytes, strict=True):
-            self._push(now_ns, _ARRIVED, Request(-1, 1, size, now_ns))
+    def add_writer(self, calls: Iterator[Call]) -> None:
+        """Add a writer that makes these calls one after the other. In time order with `due_ns`."""
+        self._writers.append(calls)
+        self._next_of(len(self._writers) - 1, 0)
 
     # -- the run
 
@@ -171,9 +172,10 @@ class CommitSimulation:
         heappush(self._events, (at_ns, self._sequence, kind, payload))
 
     def _next_of(self, writer: int, now_ns: int) -> None:
-        size = next(self._writers[writer], None)
-        if size is not None:
-            self._push(now_ns, _ARRIVED, Request(writer, 1, size, now_ns))
+        call = next(self._writers[writer], None)
+        if call is not None:
+            intended_ns = now_ns if call.due_ns is None else call.due_ns
+            self._push(max(now_ns, intended_ns), _ARRIVED, Request(writer, call, intended_ns))
 
     def _arrive(self, request: Request) -> None:
         if self.error is not None:
@@ -209,7 +211,8 @@ class CommitSimulation:
         footprint = body.footprint(core.alignment)
         if core.needs_segment(footprint):
             core.segment_ready(core.position + self._segment_bytes)
-            self.rotations.append(self.now_ns)
+            if self.on_event is not None:
+                self.on_event("walkit.segment.begin")
         frame = core.seal(group, body, self.now_ns // NS_PER_US)
         self.padding_bytes += footprint - FRAME_HEADER_BYTES - body.stored_bytes
         sealed_ns = self.now_ns
@@ -236,13 +239,12 @@ class CommitSimulation:
         if self._trace is not None:
             self._trace(Step(now_ns, "acknowledge", frame.first_lsn))
         self.frames.add(sealed_ns, landed_ns, now_ns, frame.count, frame.footprint)
-        add, closed = self.requests.add, bool(self._writers)
+        add = self.requests.add
         request: Any
         for request in frame.submissions:
-            add(request.intended_ns, sealed_ns, now_ns, request.count)
-            self.user_bytes += request.value_bytes
-            if closed:
-                self._next_of(request.writer, now_ns)
+            add(request.intended_ns, sealed_ns, landed_ns, now_ns, request.count)
+            self.user_bytes += request.call.key_bytes + request.call.value_bytes
+            self._next_of(request.writer, now_ns)
         frame.forget()
 
     def _fail(self, frame: SealedFrame) -> None:
@@ -277,13 +279,20 @@ class Columns:
 
 
 def body_of(group: Sequence[Request]) -> PreparedBody:
-    """Return the body that these records would have, without its bytes: keyless values of the requests' sizes."""
-    count = size = 0
-    first = group[0].value_bytes // group[0].count
-    uniform = True
+    """Return the body that these records would have, without its bytes.
+
+    Exact for calls of one record; the lengths within a call of several count as different ones.
+    """
+    count = keys = values = 0
+    _, first_key, first_value, _ = group[0].call
+    same_keys = same_values = True
     for request in group:
-        count += request.count
-        size += request.value_bytes
-        uniform = uniform and request.value_bytes == first * request.count
-    stored = 1 + 4 + (4 if uniform else 4 * count) + size
+        records, key_bytes, value_bytes, _ = request.call
+        count += records
+        keys += key_bytes
+        values += value_bytes
+        same_keys = same_keys and records == 1 and key_bytes == first_key
+        same_values = same_values and records == 1 and value_bytes == first_value
+    key_lengths = 4 if same_keys or not keys else 4 * count
+    stored = 1 + key_lengths + (4 if same_values else 4 * count) + keys + values
     return PreparedBody(count, 0, CODEC_NONE, [], stored, stored, 0)
