@@ -16,13 +16,25 @@ from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, O
 from walkit.measure import LatencyHistogram, ThreadRecorder
 from walkit.metrics import LogStatistics
 from walkit.storage import FaultyStorage, MemoryStorage
-from walkit.workload import BenchReport, bench_write
-from walkit.workload.bench import RECORDS_PER_CALL, _many, _row, _submit, _tasks, _threads
+from walkit.workload import BenchReport, BenchRow, bench_write
+from walkit.workload.bench import RECORDS_PER_CALL, _arrow, _many, _row, _submit, _tasks, _threads
+from walkit.workload.matrix import median_row
+from walkit.workload.peers import PEERS, measure_peer
 
-WAYS = [("append", 1), ("append", 3), ("append_async", 5), ("submit", 1), ("append_many", 1)]
+WAYS = [("append", 1), ("append", 3), ("append_async", 5), ("submit", 1)]
+WAYS += [("append_many", 1), ("append_arrow", 1)]
 JSON_KEYS = {
     *("way", "callers", "records", "seconds", "records_per_s", "raw_per_s", "times_raw", "p50_us", "p99_us"),
-    *("latency_of", "frames", "records_per_frame"),
+    *(
+        "latency_of",
+        "frames",
+        "records_per_frame",
+        "times_raw_bytes",
+        "durability",
+        "record_bytes",
+        "in_flight",
+    ),
+    *("ack_order", "all_per_s"),
 }
 
 
@@ -59,12 +71,14 @@ def test_the_numbers_of_a_row_go_together(report: BenchReport, folder: Path) -> 
         if row.way != "submit":  # one of a hundred is timed, in a queue
             assert row.p50_us <= row.seconds * 1e6
         assert row.seconds >= 0.4
-    one, three, tasks, _, many = report.rows[1::2]
+    one, three, tasks, _, many, arrow = report.rows[1::2]
     # A closed loop: a caller has one record on its way, so a frame has at most one of each.
     assert one.records_per_frame == 1
     assert three.records_per_frame is not None and three.records_per_frame <= 3
     assert tasks.records_per_frame is not None and tasks.records_per_frame <= 5
-    assert many.records % RECORDS_PER_CALL == 0
+    for bulk in (many, arrow):
+        assert bulk.records % RECORDS_PER_CALL == 0
+        assert bulk.times_raw_bytes is not None and bulk.times_raw_bytes > 0
     assert list(folder.iterdir()) == []
     assert report.location == str(folder)
 
@@ -87,7 +101,7 @@ def test_text_html_and_json_say_the_same(report: BenchReport) -> None:
     for way, _ in WAYS:
         assert f"\n{way} " in text
         assert f">{way}</td>" in html
-    assert len(text.splitlines()) == len(report.notes) + 1 + len(report.rows) + 5
+    assert len(text.splitlines()) == len(report.notes) + 1 + len(report.rows) + 6
 
 
 def test_what_is_outside_of_the_time_does_not_count() -> None:
@@ -116,6 +130,7 @@ WAY_FUNCTIONS: dict[str, Any] = {
     "append_async": lambda log: _tasks(log, 4, b"value", 30),
     "submit": lambda log: _submit(log, b"value", 30),
     "append_many": lambda log: _many(log, b"value", 30),
+    "append_arrow": lambda log: _arrow(log, b"value", 30),
 }
 
 
@@ -144,6 +159,11 @@ def test_an_error_of_the_log_ends_a_way_at_once(way: str) -> None:
         ("record_bytes", 0),
         ("seconds", 0.0),
         ("path", "/no/such/folder"),
+        ("model", "essd-pl1-20g"),
+        ("runs", 0),
+        ("record_bytes", []),
+        ("in_flight", [2]),
+        ("ack_order", ["completion"]),
     ],
 )
 def test_what_cannot_be_measured_is_refused(option: str, value: Any) -> None:
@@ -182,5 +202,74 @@ def test_the_command_prints_json_alone(tmp_path: Path, capfd: pytest.CaptureFixt
     plain = json.loads(out)
     assert err == ""
     assert plain["record_bytes"] == 100
-    assert [r["way"] for r in plain["rows"]].count("raw") == 6
+    assert [r["way"] for r in plain["rows"]].count("raw") == 7
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_matrix_measures_every_combination(tmp_path: Path) -> None:
+    """Two record sizes, two runs: each size has its own raw loops, each row the rates of both runs, the lower shown."""
+    report = bench_write(
+        writers=[1],
+        tasks=[2],
+        record_bytes=[1, 90],
+        seconds=0.05,
+        runs=2,
+        path=str(tmp_path),
+        progress=False,
+    )
+    ways = ["append", "append_async", "submit", "append_many", "append_arrow"]
+    for size, rows in ((1, report.rows[:11]), (90, report.rows[11:])):
+        assert [row.way for row in rows] == ["raw", *(word for way in ways for word in (way, "raw"))]
+        assert {row.record_bytes for row in rows} == {size}
+    for row in report.rows:
+        assert len(row.all_per_s) == 2
+        assert row.records_per_s == min(row.all_per_s)
+    plain = report.to_dict()
+    assert (plain["record_bytes"], plain["runs"]) == ([1, 90], 2)
+    assert "record bytes" in report.text() and "medians of 2 runs" in report.text()
+    assert {r["durability"] for r in plain["rows"]} == {"sync"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_row_of_the_median_is_shown() -> None:
+    """Of three rows the middle one, of four the lower of the middle two, with the rates of all in their order."""
+    rows = [
+        BenchRow(way="w", callers=1, records=n, seconds=1, p50_us=n, p99_us=n, latency_of="")
+        for n in (3, 1, 2, 4)
+    ]
+    assert (median_row(rows[:3]).records, median_row(rows[:3]).all_per_s) == (2, (3, 1, 2))
+    assert median_row(rows).records == 2
+
+
+def test_peers_stand_in_the_same_run(tmp_path: Path) -> None:
+    """Each peer is driven by the threads asked for, synced, and LevelDB once without; each between two raw loops."""
+    report = bench_write(
+        writers=[2], tasks=[], seconds=0.05, peers=True, runs=1, path=str(tmp_path), progress=False
+    )
+    found = [(r.way, r.callers, r.durability) for r in report.rows[1::2] if r.way in {*PEERS, "raw"}]
+    assert found == [*((name, 2, "sync") for name in PEERS), ("leveldb", 1, "none")]
+    assert all(row.records > 0 and row.raw_per_s > 0 for row in report.rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_keeps_what_it_was_given(tmp_path: Path, name: str) -> None:
+    """Put from three threads through each peer's own way, and find as many records in it with the peer's own reader."""
+    peer = PEERS[name](str(tmp_path))
+    row = measure_peer(name, peer, 3, b"value", 0.05)
+    total = count_of(name, peer)
+    peer.close()
+    assert 0 < row.records <= total
+    with pytest.raises(Exception, match=r"."):
+        measure_peer(name, peer, 1, b"value", 0.05)
+
+
+def count_of(name: str, peer: Any) -> int:
+    """How many records a peer holds."""
+    if name == "sqlite":
+        return int(peer._db.execute("SELECT count(*) FROM records").fetchone()[0])
+    if name == "leveldb":
+        return sum(1 for _ in peer._db.iterator(include_value=False))
+    if name == "rocksdb":
+        return len(list(peer._db.keys()))
+    return int(peer._db.stat()["entries"])

@@ -261,10 +261,7 @@ def _add_demo(commands: Any) -> None:
 
 
 def _add_bench(commands: Any) -> None:
-    def run(args: argparse.Namespace) -> int:
-        from walkit.cli.jobs import bench_write
-
-        return bench_write(args)
+    from walkit.cli.benchwrite import add_bench_write
 
     parser: argparse.ArgumentParser = commands.add_parser(
         "bench",
@@ -275,34 +272,7 @@ def _add_bench(commands: Any) -> None:
         allow_abbrev=False,
     )
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True, title="what to measure")
-    write = _command(
-        kinds,
-        "write",
-        "measure appending: records a second and latencies",
-        ", beside a raw loop of synced writes in the same run",
-        "walkit bench write --writers 1,8,64 --tasks 64 --record-bytes 100 --json",
-        run,
-    )
-    write.add_argument(
-        "--writers", type=_counts, default=[1, 8, 64], metavar="N,N", help="threads (default: 1,8,64)"
-    )
-    write.add_argument(
-        "--tasks", type=_counts, default=[64], metavar="N,N", help="asyncio tasks (default: 64)"
-    )
-    write.add_argument(
-        "--record-bytes", type=_count, default=100, metavar="N", help="bytes of a value (default: 100)"
-    )
-    write.add_argument(
-        "--seconds", type=_seconds, default=2.0, metavar="S", help="time of each way in (default: 2)"
-    )
-    write.add_argument("--path", metavar="DIR", help="where to measure (default: the temporary folder)")
-    write.add_argument(
-        "--durability",
-        choices=("sync", "interval", "none"),
-        default="sync",
-        help="what an acknowledgement promises (default: sync)",
-    )
-    _add_report_options(write)
+    add_bench_write(kinds)
     _add_bench_spark(kinds)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from walkit.cli.output import bar, publish
@@ -16,23 +15,6 @@ def demo(args: argparse.Namespace) -> int:
     given = {"operations": args.operations, "writers": args.writers}
     options = {name: value for name, value in given.items() if value is not None}
     return run_demo(None if args.out is None else Path(args.out), **options)
-
-
-def bench_write(args: argparse.Namespace) -> int:
-    """Measure appending, beside the raw device."""
-    from walkit.workload.bench import bench_write as measure
-
-    report = measure(
-        writers=args.writers,
-        tasks=args.tasks,
-        record_bytes=args.record_bytes,
-        seconds=args.seconds,
-        path=args.path,
-        durability=args.durability,
-        progress=sys.stderr.isatty() and not args.json,
-    )
-    publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=args.out)
-    return 0
 
 
 def bench_spark(args: argparse.Namespace) -> int:

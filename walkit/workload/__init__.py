@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from walkit.workload.bench import BenchReport, bench_write
+from walkit.workload.benchreport import BenchReport, BenchRow
 from walkit.workload.child import ChildOutcome, ChildWriter, ChildWriterError
 from walkit.workload.choice import EmpiricalBytes, KeyChoice, Mix, UniformBytes
 from walkit.workload.drive import drive
 from walkit.workload.flights import flight_operations, load_flights
+from walkit.workload.matrix import bench_write
 from walkit.workload.operations import Operation, OperationGroup, OperationStream, operation_mask
 from walkit.workload.spec import YCSB, OpenLoop, Workload, ycsb
 from walkit.workload.trace import trace_operations
@@ -14,6 +15,7 @@ from walkit.workload.trace import trace_operations
 __all__ = [
     "YCSB",
     "BenchReport",
+    "BenchRow",
     "ChildOutcome",
     "ChildWriter",
     "ChildWriterError",

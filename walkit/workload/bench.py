@@ -1,38 +1,30 @@
-"""`walkit bench write`: how many records a second, by how many ways in, beside the raw device in the same run.
+"""The ways into a log that `walkit bench write` measures, one function each.
 
-Every way in gets a log of its own and the same records: a value, no key. Its first segment is there, and the way has
-been going for a while, before a record counts. What counts is what was acknowledged within the time measured, by the
-clock readings of the callers themselves. The raw loop runs just before and just after, so that drift shows.
+What counts is what was acknowledged within the time measured, by the clock readings of the callers themselves, after
+the way has been going for a while.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from time import perf_counter, perf_counter_ns
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from walkit.config import LogOptions
-from walkit.errors import OptionsError
-from walkit.log.opening import open_log
 from walkit.log.wal import WriteAheadLog
-from walkit.measure import LatencyHistogram, MachineFacts, ThreadRecorder, raw_baseline
+from walkit.measure import LatencyHistogram, ThreadRecorder, raw_baseline
 from walkit.metrics import LogStatistics
-from walkit.workload.benchreport import BenchReport, BenchRow
-from walkit.workload.progress import progress_bar
+from walkit.workload.benchreport import BenchRow
 
-__all__ = ["BenchReport", "BenchRow", "bench_write"]
-
-RECORDS_PER_CALL = 100_000
-"""Records of one call of append_many."""
+RECORDS_PER_CALL = 10_000
+"""Records of one call of append_many and append_arrow, where they are small."""
+CALL_BYTES_MAX = 16 << 20
 SUBMITS_PER_SAMPLE = 100
 """One of so many submitted records is timed."""
 WARM_UP_SHARE = 0.1
@@ -203,104 +195,45 @@ def _submit(log: WriteAheadLog, value: bytes, seconds: float) -> BenchRow:
 
 
 def _many(log: WriteAheadLog, value: bytes, seconds: float) -> BenchRow:
-    """`append_many` by one thread, whole calls."""
-    values, recorder = [value] * RECORDS_PER_CALL, ThreadRecorder()
-    log.append_many(values)
+    """`append_many` by one thread: a list of bytes objects a call."""
+    values = [value] * records_per_call(len(value))
+    return _bulk(log, "append_many", lambda: log.append_many(values), len(value), seconds)
+
+
+def _arrow(log: WriteAheadLog, value: bytes, seconds: float) -> BenchRow:
+    """`append_arrow` by one thread: a table a call."""
+    table = pa.table({"value": pa.array([value] * records_per_call(len(value)), pa.binary())})
+    return _bulk(log, "append_arrow", lambda: log.append_arrow(table), len(value), seconds)
+
+
+def records_per_call(record_bytes: int) -> int:
+    """Return how many records a call has: 10,000, or as many as stay within 16 MiB."""
+    return max(1, min(RECORDS_PER_CALL, CALL_BYTES_MAX // record_bytes))
+
+
+def _bulk(
+    log: WriteAheadLog, way: str, call: Callable[[], object], record_bytes: int, seconds: float
+) -> BenchRow:
+    """Whole calls by one thread, between two raw loops that write as many bytes as a call has."""
+    raw = [_raw_bytes_per_s(log, record_bytes, seconds)]
+    recorder, records = ThreadRecorder(), records_per_call(record_bytes)
+    call()
     start = _mark(log)
     until = perf_counter() + seconds
     while perf_counter() < until:
         began = perf_counter_ns()
-        log.append_many(values)
-        recorder.record(began, perf_counter_ns(), len(values))
+        call()
+        recorder.record(began, perf_counter_ns(), records)
     end = _mark(log)
-    return _row("append_many", 1, [recorder], (start, end), f"a call with {len(values):,} records")
+    raw.append(_raw_bytes_per_s(log, record_bytes, seconds))
+    row = _row(way, 1, [recorder], (start, end), f"a call with {records:,} records")
+    raw_bytes_per_s = sum(raw) / len(raw)
+    return replace(row, times_raw_bytes=row.records_per_s * record_bytes / raw_bytes_per_s)
 
 
-def _check(writers: list[int], tasks: list[int], record_bytes: int, seconds: float, path: str | None) -> None:
-    for name, counts in (("writers", writers), ("tasks", tasks)):
-        if any(count < 1 for count in counts):
-            raise OptionsError(f"{name}={counts}: whole numbers from 1 on", option=name, wanted=counts)
-    if record_bytes < 1:
-        raise OptionsError(
-            f"record_bytes={record_bytes}: at least 1", option="record_bytes", wanted=record_bytes
-        )
-    if not seconds > 0:
-        raise OptionsError(f"seconds={seconds}: more than 0", option="seconds", wanted=seconds)
-    if path is not None and not os.path.isdir(path):
-        raise OptionsError(
-            f"{path} is not a folder; give one on the device to measure", option="path", wanted=path
-        )
-
-
-def bench_write(
-    *,
-    writers: list[int],
-    tasks: list[int],
-    record_bytes: int = 100,
-    seconds: float = 2.0,
-    path: str | None = None,
-    durability: Literal["sync", "interval", "none"] = "sync",
-    progress: bool = True,
-) -> BenchReport:
-    """Measure every way in, one after the other, each on a fresh log, with the raw loop before, between and after.
-
-    `path` is a folder on the device to measure (default: the folder for temporary files); nothing is left in it. Each
-    way takes `seconds`, and some before them that do not count. Compare rows of one report with each other, not with
-    another report: machines drift. Raises OptionsError, and what the log raises.
-    """
-    _check(writers, tasks, record_bytes, seconds, path)
-    options = LogOptions(durability=durability)
-    value = os.urandom(record_bytes)
-    ways: list[Callable[[WriteAheadLog], BenchRow]] = [
-        *(_with(_threads, n, value, seconds) for n in writers),
-        *(_with(_tasks, n, value, seconds) for n in tasks),
-        lambda log: _on_a_thread("bench-submit", lambda: _submit(log, value, seconds)),
-        lambda log: _many(log, value, seconds),
-    ]
-    folder = tempfile.mkdtemp(prefix="walkit-bench-", dir=path)
-    try:
-        machine = MachineFacts.here(folder)
-        block_bytes = _frame_bytes(os.path.join(folder, "one"), options, value)
-        rows = [_raw(folder, block_bytes, seconds)]
-        with progress_bar("bench write", len(ways), unit="ways", show=progress) as bar:
-            for way in ways:
-                row = _measure(os.path.join(folder, "log"), options, value, way)
-                after = _raw(folder, block_bytes, seconds)
-                raw_per_s = (rows[-1].raw_per_s + after.raw_per_s) / 2
-                rows += [replace(row, raw_per_s=raw_per_s), after]
-                bar.update(1)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return BenchReport(
-        record_bytes=record_bytes,
-        durability=durability,
-        location=os.path.dirname(folder),
-        raw_block_bytes=block_bytes,
-        machine=machine,
-        rows=tuple(rows),
-    )
-
-
-def _with(
-    way: Callable[[WriteAheadLog, int, bytes, float], BenchRow], callers: int, value: bytes, seconds: float
-) -> Callable[[WriteAheadLog], BenchRow]:
-    return lambda log: way(log, callers, value, seconds)
-
-
-def _measure(
-    path: str, options: LogOptions, value: bytes, way: Callable[[WriteAheadLog], BenchRow]
-) -> BenchRow:
-    with open_log(path, "x", options) as log:
-        log.append(value)  # makes the first segment
-        row = way(log)
-    shutil.rmtree(path)
-    return row
-
-
-def _frame_bytes(path: str, options: LogOptions, value: bytes) -> int:
-    """Return the bytes of a frame with one record."""
-    with open_log(path, "x", options) as log:
-        log.append(value)
-        size = log.statistics().frame_bytes
-    shutil.rmtree(path)
-    return size
+def _raw_bytes_per_s(log: WriteAheadLog, record_bytes: int, seconds: float) -> float:
+    if "://" in log.location:
+        return float("nan")
+    block_bytes = record_bytes * records_per_call(record_bytes)
+    baseline = raw_baseline(log.location, block_bytes=block_bytes, seconds=max(seconds / 4, RAW_S_MIN))
+    return baseline.writes_per_s * block_bytes

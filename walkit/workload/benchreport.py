@@ -28,6 +28,16 @@ class BenchRow:
     """Mean number of records in a frame of this way."""
     raw_per_s: float = float("nan")
     """Writes per second of the raw device, just before and just after: their mean."""
+    times_raw_bytes: float | None = None
+    """Of calls with many records: their bytes a second, in those of a raw loop that writes a call's bytes at a time."""
+    durability: str = "sync"
+    """What an acknowledgement promises in this row."""
+    record_bytes: int = 0
+    in_flight: int | None = None
+    """Frames written at the same time; None for what has no frames."""
+    ack_order: str | None = None
+    all_per_s: tuple[float, ...] = ()
+    """Records per second of every run of this measurement; the row is the run of the median."""
 
     @property
     def records_per_s(self) -> float:
@@ -54,7 +64,17 @@ class BenchRow:
             "latency_of": self.latency_of,
             "frames": self.frames,
             "records_per_frame": _rounded(self.records_per_frame, 2),
+            "times_raw_bytes": _rounded(self.times_raw_bytes, 3),
+            "durability": self.durability,
+            "record_bytes": self.record_bytes,
+            "in_flight": self.in_flight,
+            "ack_order": self.ack_order,
+            "all_per_s": [_rounded(rate, 1) for rate in self.all_per_s],
         }
+
+
+def _told(value: int | str | None) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else value
 
 
 def _rounded(value: float | None, digits: int) -> float | None:
@@ -66,13 +86,15 @@ def _rounded(value: float | None, digits: int) -> float | None:
 class BenchReport:
     """What one `walkit bench write` measured; `raw` rows are the bare device, before, between and after."""
 
-    record_bytes: int
+    record_bytes: tuple[int, ...]
     durability: str
     location: str
     raw_block_bytes: int
-    """Bytes of one raw write: those of a frame with one record."""
+    """Bytes of one raw write: those of a frame with one record, of the first size."""
     machine: MachineFacts
     rows: tuple[BenchRow, ...] = field(default_factory=tuple)
+    runs: int = 1
+    """How often everything was measured; each row is the run of its median."""
 
     @property
     def raw_per_s(self) -> float:
@@ -85,9 +107,12 @@ class BenchReport:
         """What the numbers were taken on, and what makes them mean less."""
         system = self.machine.file_system
         where = "an unknown file system" if system is None else f"{system.type} ({system.mount_point})"
+        sizes = ", ".join(f"{size:,}" for size in self.record_bytes)
+        medians = "" if self.runs == 1 else f"; medians of {self.runs} runs, gone through one after the other"
+        several = " (of the first size; a frame of one record for each)" if len(self.record_bytes) > 1 else ""
         notes = [
-            f"values of {self.record_bytes:,} bytes, durability {self.durability}, on {where}",
-            f"raw: pwrite of {self.raw_block_bytes:,} bytes, O_DSYNC, on zeroed space",
+            f"values of {sizes} bytes, durability {self.durability}, on {where}{medians}",
+            f"raw: pwrite of {self.raw_block_bytes:,} bytes{several}, O_DSYNC, on zeroed space",
         ]
         if system is not None and system.tmpfs:
             notes.append("tmpfs: sync means nothing here")
@@ -102,8 +127,9 @@ class BenchReport:
         system = self.machine.file_system
         return {
             "bench": "write",
-            "record_bytes": self.record_bytes,
+            "record_bytes": self.record_bytes[0] if len(self.record_bytes) == 1 else list(self.record_bytes),
             "durability": self.durability,
+            "runs": self.runs,
             "file_system": None if system is None else system.type,
             "tmpfs": bool(system is not None and system.tmpfs),
             "raw_per_s": _rounded(self.raw_per_s, 1),
@@ -112,17 +138,27 @@ class BenchReport:
         }
 
     def _cells(self) -> list[tuple[str, ...]]:
+        """Return the head and a line for each row; what is the same in all rows but the raw ones has no column."""
+        own = [row for row in self.rows if row.way != "raw"]
+        shown = [
+            name
+            for name in ("record_bytes", "durability", "in_flight", "ack_order")
+            if name == "durability" or len({getattr(row, name) for row in own} - {None}) > 1
+        ]
+        head = ("way in", "callers", *(name.replace("_", " ") for name in shown), "records/s", "x raw")
         return [
-            ("way in", "callers", "records/s", "x raw", "p50 us", "p99 us", "frames", "records/frame"),
+            (*head, "x raw bytes", "p50 us", "p99 us", "frames", "records/frame"),
             *(
                 (
                     row.way,
                     f"{row.callers:,}",
+                    *(_told(getattr(row, name)) for name in shown),
                     f"{row.records_per_s:,.0f}",
                     "" if row.way == "raw" else f"{row.times_raw:,.2f}",
+                    "" if row.times_raw_bytes is None else f"{row.times_raw_bytes:,.2f}",
                     f"{row.p50_us:,.1f}",
                     f"{row.p99_us:,.1f}",
-                    "" if row.frames is None else f"{row.frames:,}",
+                    _told(row.frames),
                     "" if row.records_per_frame is None else f"{row.records_per_frame:,.1f}",
                 )
                 for row in self.rows

@@ -46,7 +46,7 @@ def drive(
     workload: Workload | None = None,
     *,
     progress: bool = True,
-    baseline: Baseline | bool = True,
+    baseline: Baseline | bool | None = True,
     stream: OperationStream | None = None,
 ) -> Run:
     """Drive a workload into a log or a Store and return the Run; blocks until all is acknowledged.
@@ -56,7 +56,7 @@ def drive(
     and the Run of that part, with its `failure`, is the error's attribute `run`.
     `stream` gives the workload's operations where they have been made already. The Run holds the log's events of this
     time. What others write into the log meanwhile counts in the Run's bytes, frames and syncs, and nowhere else.
-    A log in a folder gets a raw baseline of equal frames right after the run, unless `baseline` is one, or False.
+    A log in a folder gets a raw baseline of equal frames right after the run, unless `baseline` is one, False or None.
 
     OptionsError for reads of a log, and for what tasks cannot do; nothing was written then.
     """
@@ -65,20 +65,7 @@ def drive(
     log = target if isinstance(target, WriteAheadLog) else target.log
     _require_possible(target, workload, operations)
     _preload(target, workload)
-    path = log.location if "://" not in log.location else None
-    recorder = RunRecorder(
-        workload.name,
-        durability=log.options.durability,
-        path=path,
-        seed=workload.seed if workload.generated or workload.arrival != "closed" else None,
-        options={
-            **log.options.as_dict(),
-            "operations": len(operations),
-            "workload": workload.as_dict(),
-        },
-        labels=_labels(target, workload),
-        arrival="closed" if workload.arrival == "closed" else "open",
-    )
+    recorder = _recorder_of(target, log, workload, len(operations))
     parts = operations.route(workload.callers)
     kind = TaskWriters if workload.tasks else Writers
     writers = kind(target, parts, recorder, due=due_times(workload, operations, parts))
@@ -104,16 +91,16 @@ def drive(
     failure = writers.errors[0] if writers.errors else None
     after = log.statistics()
     frames = watch.summary(after.padding_bytes - before.padding_bytes)
-    if baseline is True and path is not None and not interrupted and failure is None:
-        block_bytes = int(frames.bytes_mean) if frames.frames else BASELINE_BLOCK_BYTES
-        baseline = raw_baseline(path, block_bytes=block_bytes, seconds=BASELINE_S)
+    if isinstance(baseline, bool):
+        whole = baseline and not interrupted and failure is None
+        baseline = _baseline_of(log, frames) if whole else None
     run = finish_run(
         recorder,
         before,
         after,
         operations=kinds_done(parts, writers.done),
         end_ns=end_ns,
-        baseline=None if isinstance(baseline, bool) else baseline,
+        baseline=baseline,
         interrupted=interrupted,
         failure=failure,
         frames=frames,
@@ -140,6 +127,30 @@ def _preload(target: WriteAheadLog | Store, workload: Workload) -> None:
         target.append_many(stream.values, stream.keys)
     else:
         target.put_many(stream.keys, stream.values)
+
+
+def _path_of(log: WriteAheadLog) -> str | None:
+    return log.location if "://" not in log.location else None
+
+
+def _recorder_of(
+    target: WriteAheadLog | Store, log: WriteAheadLog, workload: Workload, operations: int
+) -> RunRecorder:
+    return RunRecorder(
+        workload.name,
+        durability=log.options.durability,
+        path=_path_of(log),
+        seed=workload.seed if workload.generated or workload.arrival != "closed" else None,
+        options={**log.options.as_dict(), "operations": operations, "workload": workload.as_dict()},
+        labels=_labels(target, workload),
+        arrival="closed" if workload.arrival == "closed" else "open",
+    )
+
+
+def _baseline_of(log: WriteAheadLog, frames: FrameSummary) -> Baseline | None:
+    path = _path_of(log)
+    block_bytes = int(frames.bytes_mean) if frames.frames else BASELINE_BLOCK_BYTES
+    return None if path is None else raw_baseline(path, block_bytes=block_bytes, seconds=BASELINE_S)
 
 
 def _labels(target: WriteAheadLog | Store, workload: Workload) -> dict[str, object]:

@@ -1,0 +1,103 @@
+"""The arguments of `walkit bench write`, and its handler."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from walkit.cli.arguments import _add_report_options, _command, _count, _counts, _seconds
+
+ORDERS = ("append", "completion")
+
+
+def add_bench_write(kinds: Any) -> None:
+    """Add `write` to the kinds of `walkit bench`."""
+    write = _command(
+        kinds,
+        "write",
+        "measure appending: records a second and latencies",
+        ", for every combination, beside a raw loop of synced writes in the same run",
+        "walkit bench write --writers 1,8,64 --tasks 64 --record-bytes 100 --peers --json",
+        bench_write,
+    )
+    write.add_argument(
+        "--writers", type=_counts, default=[1, 8, 64], metavar="N,N", help="threads (default: 1,8,64)"
+    )
+    write.add_argument(
+        "--tasks", type=_counts, default=[64], metavar="N,N", help="asyncio tasks (default: 64)"
+    )
+    write.add_argument(
+        "--record-bytes", type=_counts, default=[100], metavar="N,N", help="bytes of a value (default: 100)"
+    )
+    write.add_argument(
+        "--in-flight",
+        type=_counts,
+        default=[1],
+        metavar="N,N",
+        help="frames written at the same time (default: 1)",
+    )
+    write.add_argument(
+        "--ack-order",
+        type=_orders,
+        default=[None],
+        metavar="ORDER,ORDER",
+        help="append, completion, or both (default: append)",
+    )
+    write.add_argument(
+        "--seconds", type=_seconds, default=2.0, metavar="S", help="time of each way in (default: 2)"
+    )
+    place = write.add_mutually_exclusive_group()
+    place.add_argument(
+        "--path", "--device", metavar="DIR", help="where to measure (default: the temporary folder)"
+    )
+    place.add_argument("--model", metavar="NAME", help="a modelled device in place of a real one")
+    write.add_argument(
+        "--durability",
+        choices=("sync", "interval", "none"),
+        default="sync",
+        help="what an acknowledgement promises (default: sync)",
+    )
+    write.add_argument(
+        "--peers",
+        action="store_true",
+        help="measure SQLite, LevelDB, RocksDB and LMDB too, with as many threads",
+    )
+    write.add_argument(
+        "--runs",
+        type=_count,
+        metavar="N",
+        help="measure everything so often and show medians (default: 1; 5 with --peers)",
+    )
+    _add_report_options(write)
+
+
+def bench_write(args: argparse.Namespace) -> int:
+    """Measure appending, beside the raw device."""
+    from walkit.cli.output import publish
+    from walkit.workload.matrix import bench_write as measure
+
+    report = measure(
+        writers=args.writers,
+        tasks=args.tasks,
+        record_bytes=args.record_bytes,
+        in_flight=args.in_flight,
+        ack_order=args.ack_order,
+        seconds=args.seconds,
+        path=args.path,
+        model=args.model,
+        durability=args.durability,
+        peers=args.peers,
+        runs=args.runs,
+        progress=sys.stderr.isatty() and not args.json,
+    )
+    publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=args.out)
+    return 0
+
+
+def _orders(text: str) -> list[str]:
+    orders = text.split(",")
+    for order in orders:
+        if order not in ORDERS:
+            raise argparse.ArgumentTypeError(f"{order!r} is not an order: append or completion")
+    return orders

@@ -1,0 +1,222 @@
+"""`walkit bench write`: a matrix of ways in, callers, record sizes and options, beside the raw device in the same run.
+
+Every measurement gets a log of its own and the same records: a value, no key; its first segment is there before
+anything counts. The raw loop runs just before and just after each, so that drift shows. With `runs` above 1 the whole
+matrix is gone through so many times, one after the other, and the row of the median is shown: what drifts, drifts for
+all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any, Literal, NamedTuple
+
+from walkit.config import LogOptions
+from walkit.errors import OptionsError
+from walkit.log.opening import open_log
+from walkit.log.wal import WriteAheadLog
+from walkit.measure import MachineFacts
+from walkit.workload.bench import _arrow, _many, _on_a_thread, _raw, _submit, _tasks, _threads
+from walkit.workload.benchreport import BenchReport, BenchRow
+from walkit.workload.peers import PEERS, LevelDb, measure_peer, require_peers
+from walkit.workload.progress import progress_bar
+
+Measure = Callable[[str], BenchRow]
+"""Measures in an empty folder."""
+
+Orders = Sequence[Literal["append", "completion"] | None]
+
+
+class Case(NamedTuple):
+    """One record size: the bytes of its raw writes, and what is measured with it, in order."""
+
+    record_bytes: int
+    raw_block_bytes: int
+    measures: list[Measure]
+
+
+def bench_write(
+    *,
+    writers: list[int],
+    tasks: list[int],
+    record_bytes: int | Sequence[int] = 100,
+    in_flight: Sequence[int] = (1,),
+    ack_order: Orders = (None,),
+    seconds: float = 2.0,
+    path: str | None = None,
+    model: str | None = None,
+    durability: Literal["sync", "interval", "none"] = "sync",
+    peers: bool = False,
+    runs: int | None = None,
+    progress: bool = True,
+) -> BenchReport:
+    """Measure every combination, each on a fresh log, with the raw loop before, between and after.
+
+    `writers` and `tasks` are numbers of callers of `append` and `append_async`; `submit`, `append_many` and
+    `append_arrow` have one. `path` is a folder on the device to measure (default: the folder for temporary files);
+    nothing is left in it. Each measurement takes `seconds`, and some before them that do not count. `peers` adds
+    SQLite, LevelDB, RocksDB and LMDB (extra `peers`), driven by as many threads. `runs`: medians of so many (default: 5
+    with peers, else 1). Compare rows of one report with each other, not with another report: machines drift.
+
+    Raises OptionsError (for `model`, too: modelled devices are not in this version), and what the log raises.
+    """
+    sizes = [record_bytes] if isinstance(record_bytes, int) else list(record_bytes)
+    runs = (5 if peers else 1) if runs is None else runs
+    _check(writers, tasks, sizes, seconds, path, runs)
+    if model is not None:
+        raise OptionsError(
+            f"model={model!r}: modelled devices are not in this version of walkit; give a folder as path",
+            option="model",
+            wanted=model,
+        )
+    options = [
+        LogOptions(durability=durability, in_flight=depth, ack_order=order)
+        for depth, order in product(in_flight, ack_order)
+    ]
+    if peers:
+        require_peers()
+    folder = tempfile.mkdtemp(prefix="walkit-bench-", dir=path)
+    try:
+        machine = MachineFacts.here(folder)
+        cases = [
+            Case(
+                size,
+                _frame_bytes(folder, options[0], size),
+                _measures(options, writers, tasks, size, seconds, peers),
+            )
+            for size in sizes
+        ]
+        passes = []
+        total = runs * sum(len(case.measures) for case in cases)
+        with progress_bar("bench write", total, unit="ways", show=progress) as bar:
+            for _ in range(runs):
+                passes.append([row for case in cases for row in _pass(case, folder, seconds, bar)])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return BenchReport(
+        record_bytes=tuple(sizes),
+        durability=durability,
+        location=os.path.dirname(folder),
+        raw_block_bytes=cases[0].raw_block_bytes,
+        machine=machine,
+        rows=tuple(median_row(same) for same in zip(*passes, strict=True)),
+        runs=runs,
+    )
+
+
+def median_row(rows: Sequence[BenchRow]) -> BenchRow:
+    """Return the row of median throughput, of an even number the lower one, with the throughputs of all."""
+    ordered = sorted(rows, key=lambda row: row.records_per_s)
+    return replace(ordered[(len(rows) - 1) // 2], all_per_s=tuple(row.records_per_s for row in rows))
+
+
+def _pass(case: Case, folder: str, seconds: float, bar: Any) -> list[BenchRow]:
+    def raw() -> BenchRow:
+        return replace(_raw(folder, case.raw_block_bytes, seconds), record_bytes=case.record_bytes)
+
+    rows = [raw()]
+    for measure in case.measures:
+        row = _in_a_folder(folder, measure)
+        after = raw()
+        raw_per_s = (rows[-1].raw_per_s + after.raw_per_s) / 2
+        rows += [replace(row, raw_per_s=raw_per_s, record_bytes=case.record_bytes), after]
+        bar.update(1)
+    return rows
+
+
+def _measures(
+    options: Sequence[LogOptions],
+    writers: Sequence[int],
+    tasks: Sequence[int],
+    record_bytes: int,
+    seconds: float,
+    peers: bool,
+) -> list[Measure]:
+    value = os.urandom(record_bytes)
+
+    def of(chosen: LogOptions, way: Callable[[WriteAheadLog], BenchRow]) -> Measure:
+        return lambda folder: _of_log(folder, chosen, value, way)
+
+    def called(way: Callable[[WriteAheadLog, int, bytes, float], BenchRow], callers: int) -> Any:
+        return lambda log: way(log, callers, value, seconds)
+
+    def of_peer(name: str, make: Callable[[str], Any], callers: int) -> Measure:
+        return lambda folder: _of_peer(folder, name, make, callers, value, seconds)
+
+    found: list[Measure] = []
+    for chosen in options:
+        found += [of(chosen, called(_threads, count)) for count in writers]
+        found += [of(chosen, called(_tasks, count)) for count in tasks]
+        found += [
+            of(chosen, lambda log: _on_a_thread("bench-submit", lambda: _submit(log, value, seconds))),
+            of(chosen, lambda log: _many(log, value, seconds)),
+            of(chosen, lambda log: _arrow(log, value, seconds)),
+        ]
+    if peers:
+        found += [of_peer(name, make, count) for count in writers for name, make in PEERS.items()]
+        found.append(of_peer("leveldb", lambda folder: LevelDb(folder, sync=False), 1))
+    return found
+
+
+def _of_log(
+    folder: str, options: LogOptions, value: bytes, way: Callable[[WriteAheadLog], BenchRow]
+) -> BenchRow:
+    with open_log(os.path.join(folder, "log"), "x", options) as log:
+        log.append(value)  # makes the first segment
+        row = way(log)
+    return replace(
+        row,
+        durability=options.durability,
+        in_flight=options.in_flight,
+        ack_order=options.ack_order or "append",
+    )
+
+
+def _of_peer(
+    folder: str, name: str, make: Callable[[str], Any], callers: int, value: bytes, seconds: float
+) -> BenchRow:
+    peer = make(folder)
+    try:
+        return measure_peer(name, peer, callers, value, seconds)
+    finally:
+        peer.close()
+
+
+def _in_a_folder(parent: str, measure: Measure) -> BenchRow:
+    folder = os.path.join(parent, "one")
+    os.mkdir(folder)
+    try:
+        return measure(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _frame_bytes(parent: str, options: LogOptions, record_bytes: int) -> int:
+    """Return the bytes of a frame with one record."""
+    path = os.path.join(parent, f"frame-{record_bytes}")
+    with open_log(path, "x", options) as log:
+        log.append(bytes(record_bytes))
+        size = log.statistics().frame_bytes
+    shutil.rmtree(path)
+    return size
+
+
+def _check(
+    writers: list[int], tasks: list[int], sizes: Sequence[int], seconds: float, path: str | None, runs: int
+) -> None:
+    for name, counts in (("writers", writers), ("tasks", tasks), ("record_bytes", sizes), ("runs", [runs])):
+        if any(type(count) is not int or count < 1 for count in counts):
+            raise OptionsError(f"{name}={counts}: whole numbers from 1 on", option=name, wanted=counts)
+    if not sizes:
+        raise OptionsError("record_bytes is empty: give at least one size", option="record_bytes")
+    if not seconds > 0:
+        raise OptionsError(f"seconds={seconds}: more than 0", option="seconds", wanted=seconds)
+    if path is not None and not os.path.isdir(path):
+        raise OptionsError(
+            f"{path} is not a folder; give one on the device to measure", option="path", wanted=path
+        )
