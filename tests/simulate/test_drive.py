@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -32,7 +31,9 @@ def at_one_time(run: Run) -> Run:
 
 @pytest.mark.parametrize("device", ["essd-pl1-20g", DeviceModel(name="d", latency=LognormalLatency(100, 1))])
 @pytest.mark.parametrize("order", ["append", "completion"])
-def test_the_same_run_for_the_same_seed(device: str | DeviceModel, order: Literal["append", "completion"]) -> None:
+def test_the_same_run_for_the_same_seed(
+    device: str | DeviceModel, order: Literal["append", "completion"]
+) -> None:
     """Twice the same arguments give an equal Run, bit for bit; another seed does not."""
     options = replace(ONE_EACH, ack_order=order)
     first, second = (at_one_time(drive(SMALL, device, options)) for _ in range(2))

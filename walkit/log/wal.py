@@ -43,8 +43,8 @@ class WriteAheadLog(ManyWays, ReadSurface):
 
     What an acknowledgement promises is the log's durability level: "sync" (the default) means that the records are on
     stable storage when `append` returns. Records are acknowledged in LSN order, but for `ack_order="completion"`:
-    there each frame is as soon as it is written, and `acked_lsn` is the last LSN with everything before it, which is how
-    far readers, observers and other processes see.
+    there each frame is as soon as it is written, and `acked_lsn` is the last LSN with everything before it: how far
+    readers, observers and other processes see.
     """
 
     def __init__(self, engine: LogEngine) -> None:

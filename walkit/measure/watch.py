@@ -45,6 +45,8 @@ class FrameWatch:
         self._frames: list[tuple[int, int, int, int, int]] = []
         self._syncs: list[tuple[int, int]] = []
         self.begin_segment = self._place.begin_segment
+        self.admit = self._place.admit
+        self.passed = self._place.passed
         self.publish = self._place.publish
 
     def write(self, frame: SealedFrame, *, sync: bool) -> None:
