@@ -12,10 +12,10 @@ import pytest
 import walkit
 from tests.workload.streams import SMALL, seeded_stream, state_of
 from walkit.errors import CommitFailedError, LogPoisonedError, OptionsError
-from walkit.measure import Run, compare, load
+from walkit.measure import Run, compare, kept_up, knee, load, offered_per_s
 from walkit.measure.watch import FrameTimes, FrameWatch, split_latency
 from walkit.storage import FaultyStorage, MemoryStorage
-from walkit.workload import KeyChoice, Mix, OpenLoop, Workload, drive, ycsb
+from walkit.workload import KeyChoice, Mix, OpenLoop, Workload, drive, sweep, ycsb
 from walkit.workload.child import ChildWriter
 
 PARTS = ("queue", "write", "callback")
@@ -210,3 +210,32 @@ def test_a_preloaded_log_has_every_key_before_the_run() -> None:
         )
         assert (log.acked_lsn, run.records) == (70, 20)
         assert len({r.key for r in log.read(1, 50)}) == 50
+
+
+def test_a_sweep_goes_up_to_the_knee() -> None:
+    """Offer a call in two seconds, then millions a second: the sweep ends after the first rate that is not kept up."""
+    workload = Workload(value_bytes=10, writers=2, arrival=OpenLoop(rate=1, process="fixed"))
+    runs = sweep(
+        lambda: walkit.open(storage=MemoryStorage(), options=SMALL),
+        workload,
+        [0.5, 5e6, 6e6],
+        seconds=4e-4,
+        progress=False,
+    )
+    assert [offered_per_s(run) for run in runs] == [0.5, 5e6]
+    assert [kept_up(run) for run in runs] == [True, False]
+    assert [run.records for run in runs] == [1, 2000]
+    assert (knee(runs), runs[0].labels["process"]) == (0.5, "fixed")
+    for rates in ([], [2, 1], [1, 1]):
+        with pytest.raises(OptionsError):
+            sweep(
+                lambda: walkit.open(storage=MemoryStorage(), options=SMALL), workload, rates, progress=False
+            )
+    with pytest.raises(OptionsError):
+        sweep(
+            lambda: walkit.open(storage=MemoryStorage(), options=SMALL),
+            workload,
+            [1],
+            seconds=0,
+            progress=False,
+        )

@@ -7,6 +7,7 @@ loaded, compared and plotted. Histograms need the `measure` extra.
 from walkit.measure.baseline import Baseline, raw_baseline
 from walkit.measure.compare import compare
 from walkit.measure.histogram import Buckets, LatencyHistogram
+from walkit.measure.knee import kept_up, knee, offered_per_s
 from walkit.measure.machine import FileSystemFacts, MachineFacts, file_system
 from walkit.measure.recorder import RunRecorder, ThreadRecorder
 from walkit.measure.run import FrameSummary, Plain, Run, RunEvent
@@ -28,6 +29,9 @@ __all__ = [
     "Timeline",
     "compare",
     "file_system",
+    "kept_up",
+    "knee",
     "load",
+    "offered_per_s",
     "raw_baseline",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from time import perf_counter_ns
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ class FrameTimes(NamedTuple):
 
 
 class FrameWatch:
-    """Notes the frames written and the syncs made while its `with` block runs. A FramePlace over the log's own.
+    """Notes the frames written and the syncs made while its `with` block runs: a FramePlace over the log's own.
 
     Costs two clock readings a frame. Safe with several frames in flight. One at a time watches a log.
     """
@@ -62,13 +62,13 @@ class FrameWatch:
         self._syncs.append((began, perf_counter_ns()))
 
     def __enter__(self) -> Self:
-        self._driver.place = self
+        self._driver.place = cast("FramePlace", self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._driver.place is self:
+        if cast("object", self._driver.place) is self:
             self._driver.place = self._place
 
     def frames(self) -> FrameTimes:

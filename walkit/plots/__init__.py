@@ -5,12 +5,16 @@ plotly raises MissingExtraError.
 """
 
 from walkit.plots.latency import latency_distribution
+from walkit.plots.load import latency_over_load
+from walkit.plots.space import space_amplification
 from walkit.plots.timeline import PhaseLike, RecoveryReportLike, recovery_timeline, throughput_timeline
 
 __all__ = [
     "PhaseLike",
     "RecoveryReportLike",
     "latency_distribution",
+    "latency_over_load",
     "recovery_timeline",
+    "space_amplification",
     "throughput_timeline",
 ]

@@ -10,6 +10,7 @@ from walkit.workload.flights import flight_operations, load_flights
 from walkit.workload.matrix import bench_write
 from walkit.workload.operations import Operation, OperationGroup, OperationStream, operation_mask
 from walkit.workload.spec import YCSB, OpenLoop, Workload, ycsb
+from walkit.workload.sweep import sweep
 from walkit.workload.trace import trace_operations
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "flight_operations",
     "load_flights",
     "operation_mask",
+    "sweep",
     "trace_operations",
     "ycsb",
 ]

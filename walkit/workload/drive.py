@@ -8,6 +8,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from walkit.errors import StorageError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Baseline, FrameSummary, LatencyHistogram, Run, RunRecorder, raw_baseline
 from walkit.measure.watch import FrameWatch, split_latency
@@ -65,10 +66,11 @@ def drive(
     log = target if isinstance(target, WriteAheadLog) else target.log
     _require_possible(target, workload, operations)
     _preload(target, workload)
-    recorder = _recorder_of(target, log, workload, len(operations))
     parts = operations.route(workload.callers)
+    due = due_times(workload, operations, parts)
+    recorder = _recorder_of(target, log, workload, operations, due)
     kind = TaskWriters if workload.tasks else Writers
-    writers = kind(target, parts, recorder, due=due_times(workload, operations, parts))
+    writers = kind(target, parts, recorder, due=due)
     interrupted = False
     before = log.statistics()
     log.events.add_listener(recorder.event)
@@ -91,16 +93,15 @@ def drive(
     failure = writers.errors[0] if writers.errors else None
     after = log.statistics()
     frames = watch.summary(after.padding_bytes - before.padding_bytes)
-    if isinstance(baseline, bool):
-        whole = baseline and not interrupted and failure is None
-        baseline = _baseline_of(log, frames) if whole else None
+    if baseline is True and not interrupted and failure is None:
+        baseline, interrupted = _baseline_of(log, frames)
     run = finish_run(
         recorder,
         before,
         after,
         operations=kinds_done(parts, writers.done),
         end_ns=end_ns,
-        baseline=baseline,
+        baseline=None if isinstance(baseline, bool) else baseline,
         interrupted=interrupted,
         failure=failure,
         frames=frames,
@@ -134,23 +135,37 @@ def _path_of(log: WriteAheadLog) -> str | None:
 
 
 def _recorder_of(
-    target: WriteAheadLog | Store, log: WriteAheadLog, workload: Workload, operations: int
+    target: WriteAheadLog | Store,
+    log: WriteAheadLog,
+    workload: Workload,
+    operations: OperationStream,
+    due: Sequence[Due] | None,
 ) -> RunRecorder:
+    options = {**log.options.as_dict(), "operations": len(operations), "workload": workload.as_dict()}
+    if due is not None:
+        options["due_s"] = max((part[-1] for part in due if part), default=0) / 1e9
     return RunRecorder(
         workload.name,
         durability=log.options.durability,
         path=_path_of(log),
         seed=workload.seed if workload.generated or workload.arrival != "closed" else None,
-        options={**log.options.as_dict(), "operations": operations, "workload": workload.as_dict()},
+        options=options,
         labels=_labels(target, workload),
         arrival="closed" if workload.arrival == "closed" else "open",
     )
 
 
-def _baseline_of(log: WriteAheadLog, frames: FrameSummary) -> Baseline | None:
+def _baseline_of(log: WriteAheadLog, frames: FrameSummary) -> tuple[Baseline | None, bool]:
+    """Return a raw baseline of equal frames in the log's own folder, and whether measuring it was interrupted."""
     path = _path_of(log)
     block_bytes = int(frames.bytes_mean) if frames.frames else BASELINE_BLOCK_BYTES
-    return None if path is None else raw_baseline(path, block_bytes=block_bytes, seconds=BASELINE_S)
+    try:
+        found = None if path is None else raw_baseline(path, block_bytes=block_bytes, seconds=BASELINE_S)
+    except StorageError:
+        return None, False  # a full disk: the run is worth more than what it is compared with
+    except KeyboardInterrupt:
+        return None, True
+    return found, False
 
 
 def _labels(target: WriteAheadLog | Store, workload: Workload) -> dict[str, object]:

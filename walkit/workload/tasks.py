@@ -32,9 +32,10 @@ class TaskWriters(Writers):
     """Writers that are tasks of one event loop. The same interface; `due`, `done` and `lsns` mean the same."""
 
     def _make_threads(self) -> list[threading.Thread]:
-        recorders = [
-            (self._recorder.thread().record, self._recorder.thread("read").record) for _ in self.parts
-        ]
+        records = [self._recorder.thread().record for _ in self.parts]
+        reads = any(bool((part.kinds == READ).any()) for part in self.parts)
+        readers = [self._recorder.thread("read").record for _ in self.parts] if reads else records
+        recorders = list(zip(records, readers, strict=True))
         return [threading.Thread(target=self._run_loop, args=(recorders,), name="writer-loop", daemon=True)]
 
     def _run_loop(self, recorders: list[tuple[RecordFunction, RecordFunction]]) -> None:

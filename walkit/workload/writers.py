@@ -145,7 +145,7 @@ class Writers:
                     return
             records = end - first
             if records > 1:
-                records, result = self._do_group(part, kinds, range(first, end), began, record_read)
+                records, result = self._do_group(part, kinds, range(first, end), read, began, record_read)
             elif kinds[first] == DELETE:
                 result = delete(keys[first])
             elif kinds[first] == READ:
@@ -161,10 +161,15 @@ class Writers:
             done[writer] = group + 1
 
     def _do_group(
-        self, part: OperationStream, kinds: list[int], rows: range, began: int, record_read: RecordFunction
+        self,
+        part: OperationStream,
+        kinds: list[int],
+        rows: range,
+        read: Callable[[bytes], object],
+        began: int,
+        record_read: RecordFunction,
     ) -> tuple[int, AppendResult | None]:
         """Do the reads of a group, then its changes in one transaction; return (records, where they are)."""
-        _, _, read = calls_of(self.target)
         reads = [i for i in rows if kinds[i] == READ]
         if reads:
             for i in reads:
