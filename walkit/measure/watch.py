@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, NamedTuple, Self, cast
+from typing import NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt

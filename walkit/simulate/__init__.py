@@ -5,6 +5,7 @@ from __future__ import annotations
 from walkit.simulate.commit import Call, CommitSimulation, Host, Step
 from walkit.simulate.drive import CallColumns, drive
 from walkit.simulate.fit import fitted_device
+from walkit.simulate.order import order_cost
 from walkit.storage.device import (
     PRESETS,
     ConstantLatency,
@@ -28,4 +29,5 @@ __all__ = [
     "Step",
     "drive",
     "fitted_device",
+    "order_cost",
 ]
