@@ -58,13 +58,14 @@ if TYPE_CHECKING:
     from walkit import measure as measure
     from walkit import plots as plots
     from walkit import replication as replication
+    from walkit import simulate as simulate
     from walkit import spark as spark
     from walkit import storage as storage
     from walkit import workload as workload
 
 __version__ = "0.1.0.dev0"
 
-_ROOMS = ("measure", "plots", "replication", "spark", "storage", "testing", "workload")
+_ROOMS = ("measure", "plots", "replication", "simulate", "spark", "storage", "testing", "workload")
 
 __all__ = [
     "RECORD_SCHEMA",

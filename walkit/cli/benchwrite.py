@@ -25,7 +25,7 @@ def add_bench_write(kinds: Any) -> None:
         "--writers", type=_counts, default=[1, 8, 64], metavar="N,N", help="threads (default: 1,8,64)"
     )
     write.add_argument(
-        "--tasks", type=_counts, default=[64], metavar="N,N", help="asyncio tasks (default: 64)"
+        "--tasks", type=_counts, metavar="N,N", help="asyncio tasks (default: 64; none with --model)"
     )
     write.add_argument(
         "--record-bytes", type=_counts, default=[100], metavar="N,N", help="bytes of a value (default: 100)"
@@ -77,9 +77,10 @@ def bench_write(args: argparse.Namespace) -> int:
     from walkit.cli.output import publish
     from walkit.workload.matrix import bench_write as measure
 
+    tasks = args.tasks or ([] if args.model else [64])
     report = measure(
         writers=args.writers,
-        tasks=args.tasks,
+        tasks=tasks,
         record_bytes=args.record_bytes,
         in_flight=args.in_flight,
         ack_order=args.ack_order,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, NamedTuple, Self, cast
+from typing import NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -44,10 +44,10 @@ class FrameWatch:
         self._place: FramePlace = driver.place
         self._frames: list[tuple[int, int, int, int, int]] = []
         self._syncs: list[tuple[int, int]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        """Pass on whatever else a place is asked for."""
-        return getattr(self._place, name)
+        self.begin_segment = self._place.begin_segment
+        self.admit = self._place.admit
+        self.passed = self._place.passed
+        self.publish = self._place.publish
 
     def write(self, frame: SealedFrame, *, sync: bool) -> None:
         """See FramePlace."""

@@ -95,6 +95,8 @@ class BenchReport:
     rows: tuple[BenchRow, ...] = field(default_factory=tuple)
     runs: int = 1
     """How often everything was measured; each row is the run of its median."""
+    model: str | None = None
+    """The modelled device, where all of it is virtual time."""
 
     @property
     def raw_per_s(self) -> float:
@@ -107,12 +109,16 @@ class BenchReport:
         """What the numbers were taken on, and what makes them mean less."""
         system = self.machine.file_system
         where = "an unknown file system" if system is None else f"{system.type} ({system.mount_point})"
+        if self.model is not None:
+            where = f"the modelled device {self.model}, in virtual time"
         sizes = ", ".join(f"{size:,}" for size in self.record_bytes)
         medians = "" if self.runs == 1 else f"; medians of {self.runs} runs, gone through one after the other"
         several = " (of the first size; a frame of one record for each)" if len(self.record_bytes) > 1 else ""
         notes = [
             f"values of {sizes} bytes, durability {self.durability}, on {where}{medians}",
-            f"raw: pwrite of {self.raw_block_bytes:,} bytes{several}, O_DSYNC, on zeroed space",
+            f"raw: pwrite of {self.raw_block_bytes:,} bytes{several}, O_DSYNC, on zeroed space"
+            if self.model is None
+            else f"raw: one writer, blocks of {self.raw_block_bytes:,} bytes, one frame in flight",
         ]
         if system is not None and system.tmpfs:
             notes.append("tmpfs: sync means nothing here")
@@ -129,6 +135,7 @@ class BenchReport:
             "bench": "write",
             "record_bytes": self.record_bytes[0] if len(self.record_bytes) == 1 else list(self.record_bytes),
             "durability": self.durability,
+            "model": self.model,
             "runs": self.runs,
             "file_system": None if system is None else system.type,
             "tmpfs": bool(system is not None and system.tmpfs),

@@ -23,6 +23,7 @@ from walkit.log.wal import WriteAheadLog
 from walkit.measure import MachineFacts
 from walkit.workload.bench import _arrow, _many, _on_a_thread, _raw, _submit, _tasks, _threads
 from walkit.workload.benchreport import BenchReport, BenchRow
+from walkit.workload.modelled import bench_modelled
 from walkit.workload.peers import PEERS, LevelDb, measure_peer, require_peers
 from walkit.workload.progress import progress_bar
 
@@ -62,22 +63,25 @@ def bench_write(
     nothing is left in it. Each measurement takes `seconds`, and some before them that do not count. `peers` adds
     SQLite, LevelDB, RocksDB and LMDB (extra `peers`), driven by as many threads. `runs`: medians of so many (default: 5
     with peers, else 1). Compare rows of one report with each other, not with another report: machines drift.
+    With `model`, the name of a modelled device, `seconds` are virtual ones and there are writers alone.
 
-    Raises OptionsError (for `model`, too: modelled devices are not in this version), and what the log raises.
+    Raises OptionsError, and what the log raises.
     """
     sizes = [record_bytes] if isinstance(record_bytes, int) else list(record_bytes)
     runs = (5 if peers else 1) if runs is None else runs
     _check(writers, tasks, sizes, seconds, path, runs)
-    if model is not None:
-        raise OptionsError(
-            f"model={model!r}: modelled devices are not in this version of walkit; give a folder as path",
-            option="model",
-            wanted=model,
-        )
     options = [
         LogOptions(durability=durability, in_flight=depth, ack_order=order)
         for depth, order in product(in_flight, ack_order)
     ]
+    if model is not None:
+        if peers or tasks or path is not None:
+            raise OptionsError(
+                f"model={model!r}: in virtual time there are writers alone, no tasks, peers or path",
+                option="model",
+                wanted=model,
+            )
+        return bench_modelled(model, writers=writers, sizes=sizes, options=options, seconds=seconds)
     if peers:
         require_peers()
     folder = tempfile.mkdtemp(prefix="walkit-bench-", dir=path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from walkit.workload.choice import (
 from walkit.workload.flights import flight_operations
 from walkit.workload.generate import generated_operations
 from walkit.workload.operations import OperationStream
+
+if TYPE_CHECKING:
+    from walkit.simulate.drive import CallColumns
 
 VALUE_BYTES_DEFAULT = 100
 YCSB_VALUE_BYTES: Final = 1000
@@ -165,6 +168,12 @@ class Workload:
             mix=PUTS,
             seed=self.seed,
         )
+
+    def calls(self) -> list[CallColumns]:
+        """Return sizes and times of the calls of each writer or task, for virtual time (`walkit.simulate.drive`)."""
+        from walkit.workload.calls import call_columns
+
+        return call_columns(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what was asked for as plain values, for the record of a run; a source by its length."""
