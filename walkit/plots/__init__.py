@@ -5,12 +5,16 @@ plotly raises MissingExtraError.
 """
 
 from walkit.plots.latency import latency_distribution
+from walkit.plots.live import LiveSeries, live_timeline, move_live_timeline
 from walkit.plots.timeline import PhaseLike, RecoveryReportLike, recovery_timeline, throughput_timeline
 
 __all__ = [
+    "LiveSeries",
     "PhaseLike",
     "RecoveryReportLike",
     "latency_distribution",
+    "live_timeline",
+    "move_live_timeline",
     "recovery_timeline",
     "throughput_timeline",
 ]
