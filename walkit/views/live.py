@@ -31,6 +31,7 @@ class LiveView(View):
         self._drawing.layout.uirevision = "live"  # what the reader zoomed into stays
         self.figure = pn.pane.Plotly(
             self._drawing,
+            link_figure=False,  # else each curve that is moved is a message of its own, and a redraw
             config={"displaylogo": False, "responsive": True},
             sizing_mode="stretch_width",
         )

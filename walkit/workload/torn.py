@@ -11,7 +11,15 @@ from pathlib import Path
 
 from walkit.errors import WalkitError
 from walkit.format.body import Columns
-from walkit.format.frame import FrameFault, FrameHeader, FrameIdentity, check_header, prepare_body, seal_frame
+from walkit.format.frame import (
+    FrameFault,
+    FrameHeader,
+    FrameIdentity,
+    check_body,
+    check_header,
+    prepare_body,
+    seal_frame,
+)
 from walkit.format.layout import HAS_VALUE, SEGMENT_HEADER_BYTES
 from walkit.format.segment import SegmentHeader
 from walkit.record import Kind
@@ -42,6 +50,8 @@ def _write_half(file: Path, data: bytes, segment: SegmentHeader) -> int:
         found, fault = check_header(data, offset, segment.alignment, segment.frame_bytes_max)
         if found is None:
             break
+        if check_body(found, memoryview(data)[offset : offset + found.footprint]) is not None:
+            return 0
         last, offset = found, offset + found.footprint
     if last is None or fault is not FrameFault.END:
         return 0
@@ -55,7 +65,6 @@ def _write_half(file: Path, data: bytes, segment: SegmentHeader) -> int:
 
 
 def _half_of_next(last: FrameHeader, segment: SegmentHeader) -> bytes:
-    # Zeros would look like space that was never written: a body of them could not be told from a whole one's lack.
     columns = Columns(1, [int(Kind.PUT) | HAS_VALUE], None, [b"torn" * (BODY_BYTES // 4)])
     buffers, footprint, _ = seal_frame(
         prepare_body(columns),
