@@ -106,10 +106,12 @@ def live_timeline(
 def move_live_timeline(drawing: go.Figure, series: LiveSeries, *, window_s: float | None = None) -> None:
     """Make a figure of `live_timeline` show another series, in place: much less work than drawing it anew."""
     columns, traces = series.columns(), iter(drawing.data)
+    # Before anything was seen, nothing is missing.
+    began = any(np.isfinite(values).any() for name, values in columns.items() if name != "time_s")
     for _, _, curves in _PANELS:
         for name, shown, _ in curves:
             values = columns[name]
-            seen = len(series) == 0 or bool(np.isfinite(values).any())
+            seen = not began or bool(np.isfinite(values).any())
             next(traces).update(
                 x=series.time_s,
                 y=values,

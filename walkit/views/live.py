@@ -24,8 +24,8 @@ class LiveView(View):
         super().__init__()
         self.source = source
         self.history = History() if history is None else history
-        self.status = pn.pane.HTML("", sizing_mode="stretch_width", name="status")
-        self.numbers = pn.pane.HTML("", sizing_mode="stretch_width", name="numbers")
+        self.status = pn.pane.HTML("", sizing_mode="stretch_width")
+        self.numbers = pn.pane.HTML("", sizing_mode="stretch_width")
         self.window_s = None if isinstance(source, RunSource) else WINDOW_S
         self._drawing = live_timeline(self.history.series(), window_s=self.window_s)
         self._drawing.layout.uirevision = "live"  # what the reader zoomed into stays

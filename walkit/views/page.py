@@ -23,13 +23,15 @@ class Controls(View):
     def __init__(self) -> None:
         super().__init__()
         self.style = pn.widgets.RadioButtonGroup(
-            name="style", options=list(STYLES), value="writer threads", width=240
+            label="style", options=list(STYLES), value="writer threads", width=240
         )
-        self.writers = pn.widgets.IntInput(name="writers or tasks", value=8, start=1, end=1024, width=130)
-        self.record_bytes = pn.widgets.IntInput(name="bytes a record", value=100, start=1, end=MIB, width=130)
-        self.durability = pn.widgets.Select(name="durability", options=DURABILITIES, value="sync", width=130)
-        self.start = pn.widgets.Button(name="Start", button_type="primary", width=90)
-        self.stop = pn.widgets.Button(name="Stop", width=90, disabled=True)
+        self.writers = pn.widgets.IntInput(label="writers or tasks", value=8, start=1, end=1024, width=130)
+        self.record_bytes = pn.widgets.IntInput(
+            label="bytes a record", value=100, start=1, end=MIB, width=130
+        )
+        self.durability = pn.widgets.Select(label="durability", options=DURABILITIES, value="sync", width=130)
+        self.start = pn.widgets.Button(label="Start", button_type="primary", width=90)
+        self.stop = pn.widgets.Button(label="Stop", width=90, disabled=True)
         self._layout = pn.FlexBox(
             pn.Column("<b>who appends</b>", self.style, margin=0),
             self.writers,
@@ -64,9 +66,9 @@ class Dashboard(View):
         self.controls = Controls()
         self.live = LiveView(self.session)
         self.recovery = RecoveryView()
-        self.kill = pn.widgets.Button(name="Kill and recover", button_type="danger", width=160)
+        self.kill = pn.widgets.Button(label="Kill and recover", button_type="danger", width=160)
         self.torn = pn.widgets.Checkbox(
-            name="leave half a frame behind the log, as a power cut would", value=True, align="center"
+            label="leave half a frame behind the log, as a power cut would", value=True, align="center"
         )
         self.tabs = pn.Tabs(
             ("Live", pn.Column(self.controls, self.live, sizing_mode="stretch_width")),

@@ -18,14 +18,14 @@ class RecoveryView(View):
     def __init__(self) -> None:
         super().__init__()
         self._shown: KillReport | None = None
-        self.text = pn.pane.HTML(f"<p>{NOTHING_YET}</p>", sizing_mode="stretch_width", name="verdict")
+        self.text = pn.pane.HTML(f"<p>{NOTHING_YET}</p>", sizing_mode="stretch_width")
         self.figure = pn.pane.Plotly(
             None,
             config={"displaylogo": False, "responsive": True},
             sizing_mode="stretch_width",
             visible=False,
         )
-        self.cuts = pn.pane.HTML("", sizing_mode="stretch_width", name="cuts")
+        self.cuts = pn.pane.HTML("", sizing_mode="stretch_width")
         self._layout = pn.Column(self.text, self.figure, self.cuts, sizing_mode="stretch_width")
 
     def __panel__(self) -> pn.viewable.Viewable:
