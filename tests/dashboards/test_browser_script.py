@@ -1,4 +1,4 @@
-"""scripts/browser.sh: it installs a browser where it can and there is none, says so where it cannot, and never fails."""
+"""scripts/browser.sh: it installs a browser where it can and there is none, says so where it cannot, never fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def test_a_browser_is_installed_where_it_can_be(
     checkout: Checkout, tmp_path: Path, tools: dict[str, str], user: str, calls: list[str], words: str
 ) -> None:
-    """Tools on an otherwise empty PATH note how they are called: the right calls, the right words, always exit code 0."""
+    """Tools on an otherwise empty PATH note how they are called: the right calls and words, always exit code 0."""
     note = tmp_path / "calls"
     note.touch()
     found = tmp_path / "bin"

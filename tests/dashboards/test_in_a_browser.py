@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -182,7 +183,8 @@ def test_live_updates_keep_memory_flat(
         seen.press("Start")
         measured = []
         for wanted in (warm_up, warm_up + updates):
-            eventually(lambda wanted=wanted: seen.page.evaluate("window.redraws") >= wanted, 3 * wanted + 60)
+            enough = f"window.redraws >= {wanted}"
+            eventually(partial(seen.page.evaluate, enough), 3 * wanted + 60)
             rss = psutil.Process(server.process.pid).memory_info().rss
             measured.append((heap_bytes(seen), rss))
         grown = [(after - before) / 2**20 for before, after in zip(*measured, strict=True)]

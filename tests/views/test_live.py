@@ -91,7 +91,8 @@ def test_events_of_a_live_log_are_on_the_clock(tmp_path: Path) -> None:
 
 def test_a_view_does_not_keep_a_log_open() -> None:
     """A log that is dropped while a view shows it closes itself; the view says that it is closed."""
-    log = walkit.open("memory://live-dropped")
+    log: walkit.WriteAheadLog | None = walkit.open("memory://live-dropped")
+    assert log is not None
     view = LiveView(LogSource(log))
     with pytest.warns(ResourceWarning):
         log = None

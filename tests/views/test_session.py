@@ -50,6 +50,8 @@ def test_writing_is_seen_until_it_is_stopped(session: Session) -> None:
     """Start, stop, start: points on one clock with a gap between, the sentence says what is going on."""
     history = History()
 
+    known = 0
+
     def seen() -> int:
         reading = session.read()
         history.add(reading.points, reading.events)
@@ -59,7 +61,7 @@ def test_writing_is_seen_until_it_is_stopped(session: Session) -> None:
     for turn in (1, 2):
         known = len(history)
         session.start(LOAD)
-        eventually(lambda known=known: seen() >= known + 4)
+        eventually(lambda: seen() >= known + 4)
         reading = session.read()
         history.add(reading.points, reading.events)
         assert reading.status.startswith(
