@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -50,8 +51,6 @@ def test_writing_is_seen_until_it_is_stopped(session: Session) -> None:
     """Start, stop, start: points on one clock with a gap between, the sentence says what is going on."""
     history = History()
 
-    known = 0
-
     def seen() -> int:
         reading = session.read()
         history.add(reading.points, reading.events)
@@ -59,9 +58,9 @@ def test_writing_is_seen_until_it_is_stopped(session: Session) -> None:
 
     assert "Nothing has been written yet" in session.read().status
     for turn in (1, 2):
-        known = len(history)
+        wanted = len(history) + 4
         session.start(LOAD)
-        eventually(lambda: seen() >= known + 4)
+        eventually(partial(lambda enough: seen() >= enough, wanted))
         reading = session.read()
         history.add(reading.points, reading.events)
         assert reading.status.startswith(
