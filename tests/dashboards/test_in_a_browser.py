@@ -21,6 +21,7 @@ LIVE_S = 5.0
 """A page that takes longer to be of use on a quiet machine is too slow; on a busy one it is only reported."""
 CURVES = """element => element.data.map(
     curve => [curve.name, Array.from(curve.y ?? [], y => Number.isFinite(y) ? y : null)])"""
+VIEW = "element => [element.data[0].x.at(-1), element._fullLayout.xaxis.range[1]]"
 TEXTS = """elements => elements.map(element => Array.from(element.shadowRoot.children)
     .filter(part => part.tagName == "DIV").map(part => part.innerText).join(" "))"""
 
@@ -84,6 +85,8 @@ def test_start_writes_and_stop_ends_it(browser: Browser, server: Server, record_
             assert len([y for y in found[name] if y is not None]) >= 3, name
         p50, p99 = ([y for y in found[name] if y] for name in ("p50", "p99"))
         assert all(low <= high for low, high in zip(p50, p99, strict=True))
+        newest_s, end_s = seen.page.locator(".js-plotly-plot").nth(0).evaluate(VIEW)
+        assert newest_s - 5 < end_s, "the newest part is out of the view"
         assert len(writers(server)) == 1
         assert "8 writer threads, 100 bytes a record, durability sync" in text(seen)
         eventually(lambda: curves(seen)["events"])  # a segment was made

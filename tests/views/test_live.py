@@ -116,6 +116,18 @@ class Steps:
     def close(self) -> None: ...
 
 
+def test_a_change_reaches_what_the_browser_has() -> None:
+    """Rendered as for a browser, the model's data, clock and marks are those of the newest point after each refresh."""
+    view = LiveView(Steps())
+    model = view.figure.get_root()
+    for steps in range(2, 6):
+        view.refresh()
+        for axis in ("xaxis", "xaxis6"):
+            assert model.layout[axis]["range"] == [0.0, max(steps / 2, 1.0)]
+        assert len(model.data[-1]["marker"]["symbol"]) == steps
+        assert model.data_sources[0].data["y"][0].tolist() == [float(i) for i in range(1, steps + 1)]
+
+
 def test_what_nobody_sees_is_not_drawn() -> None:
     """While the figure is hidden its data stands still; shown again, it has everything."""
     view = LiveView(Steps())

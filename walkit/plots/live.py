@@ -104,7 +104,10 @@ def live_timeline(
 
 
 def move_live_timeline(drawing: go.Figure, series: LiveSeries, *, window_s: float | None = None) -> None:
-    """Make a figure of `live_timeline` show another series, in place: much less work than drawing it anew."""
+    """Make a figure of `live_timeline` show another series, in place: much less work than drawing it anew.
+
+    Whatever changes is replaced and not changed inside, so that who kept a shallow copy (Panel does) sees a difference.
+    """
     columns, traces = series.columns(), iter(drawing.data)
     # Before anything was seen, nothing is missing.
     began = any(np.isfinite(values).any() for name, values in columns.items() if name != "time_s")
@@ -128,11 +131,13 @@ def move_live_timeline(drawing: go.Figure, series: LiveSeries, *, window_s: floa
             "color": [VERMILION if kill else PURPLE for kill in killed],
             "size": 12,
         },
+        overwrite=True,
     )
     end_s = float(series.time_s[-1]) if len(series) else 1.0
     begin_s = 0.0 if window_s is None else max(end_s - window_s, 0.0)
-    for axis in drawing.select_xaxes():
-        axis.range = [begin_s, max(end_s, begin_s + 1.0)]
+    span = [begin_s, max(end_s, begin_s + 1.0)]
+    axes = {axis.plotly_name: axis.to_plotly_json() | {"range": span} for axis in drawing.select_xaxes()}
+    drawing.update_layout(axes, overwrite=True)
 
 
 def _event_text(event: RunEvent) -> str:
