@@ -7,6 +7,7 @@ from walkit.workload.child import ChildOutcome, ChildWriter, ChildWriterError
 from walkit.workload.drive import Workload, drive
 from walkit.workload.flights import flight_operations, load_flights
 from walkit.workload.operations import Operation, OperationGroup, OperationStream, operation_mask
+from walkit.workload.steady import SteadyLoad, SteadyWriter
 
 __all__ = [
     "BenchReport",
@@ -16,6 +17,8 @@ __all__ = [
     "Operation",
     "OperationGroup",
     "OperationStream",
+    "SteadyLoad",
+    "SteadyWriter",
     "Workload",
     "bench_write",
     "drive",
