@@ -6,9 +6,9 @@ plotly raises MissingExtraError.
 
 from walkit.plots.framebytes import frame_bytes
 from walkit.plots.latency import latency_distribution
+from walkit.plots.live import LiveSeries, live_timeline, move_live_timeline
 from walkit.plots.positions import segments
 from walkit.plots.replication import replication_lag
-from walkit.plots.live import LiveSeries, live_timeline, move_live_timeline
 from walkit.plots.timeline import PhaseLike, RecoveryReportLike, recovery_timeline, throughput_timeline
 
 __all__ = [
