@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,7 +120,7 @@ class Steps:
 def test_a_change_reaches_what_the_browser_has() -> None:
     """Rendered as for a browser, the model's data, clock and marks are those of the newest point after each refresh."""
     view = LiveView(Steps())
-    model = view.figure.get_root()
+    model: Any = view.figure.get_root()
     for steps in range(2, 6):
         view.refresh()
         for axis in ("xaxis", "xaxis6"):
