@@ -33,7 +33,7 @@ def main() -> int:
         return 1
     FOLDER.mkdir(exist_ok=True)
     with serve() as server, open_browser(browser) as running:
-        seen = look_at(running, server.url, width=1000, height=940)
+        seen = look_at(running, server.url, width=1000, height=1120)
         seen.press("Start")
         time.sleep(WRITING_S)
         take(seen, "live")
@@ -41,7 +41,7 @@ def main() -> int:
         seen.press("Kill and recover")
         seen.page.locator("table.cuts").wait_for()
         time.sleep(1.0)  # the bars are drawn
-        seen.page.set_viewport_size({"width": 1000, "height": 700})
+        seen.page.set_viewport_size({"width": 1000, "height": 860})
         time.sleep(1.0)
         take(seen, "recovery")
     return 0

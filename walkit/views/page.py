@@ -30,7 +30,7 @@ class Controls(View):
             label="bytes a record", value=100, start=1, end=MIB, width=130
         )
         self.durability = pn.widgets.Select(label="durability", options=DURABILITIES, value="sync", width=130)
-        self.start = pn.widgets.Button(label="Start", button_type="primary", width=90)
+        self.start = pn.widgets.Button(label="Start", color="primary", width=90)
         self.stop = pn.widgets.Button(label="Stop", width=90, disabled=True)
         self._layout = pn.FlexBox(
             pn.Column("<b>who appends</b>", self.style, margin=0),
@@ -66,7 +66,7 @@ class Dashboard(View):
         self.controls = Controls()
         self.live = LiveView(self.session)
         self.recovery = RecoveryView()
-        self.kill = pn.widgets.Button(label="Kill and recover", button_type="danger", width=160)
+        self.kill = pn.widgets.Button(label="Kill and recover", color="danger", width=160)
         self.torn = pn.widgets.Checkbox(
             label="leave half a frame behind the log, as a power cut would", value=True, align="center"
         )
