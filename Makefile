@@ -8,10 +8,10 @@ export PYTHON
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab test check pytest bench format lock golden clean
+.PHONY: help setup demo lab dashboard screenshots browser test check pytest bench format lock golden clean
 
 help: ## say what there is to run
-	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | while IFS='	' read -r name text; do printf '  make %-7s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | while IFS='	' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 
 setup: ## make .venv, unless it is there and up to date
 	@sh scripts/setup.sh
@@ -22,7 +22,16 @@ demo: setup ## the main job: flights into a log, a killed writer, recovery, Spar
 lab: setup ## JupyterLab on notebooks/; ARGS="--no-browser --ip=0.0.0.0" for another machine's browser
 	$(VENV)/jupyter lab --notebook-dir=notebooks $(ARGS)
 
-test: check ## ruff, mypy --strict and all tests
+dashboard: setup ## the live dashboard, on the address that it prints
+	PATH="$(CURDIR)/$(VENV):$$PATH" panel serve dashboards/app.py $(ARGS)
+
+screenshots: setup browser ## the pictures of the dashboard in README.md, made anew
+	$(VENV)/python scripts/screenshots.py
+
+browser: ## Debian's chromium for the tests of the dashboard, where there is none and this is root
+	@sh scripts/browser.sh
+
+test: check browser ## ruff, mypy --strict and all tests
 	$(VENV)/python -m pytest $(ARGS)
 
 pytest: setup ## the tests alone: make pytest ARGS="-m 'not spark' tests/log"

@@ -61,11 +61,12 @@ if TYPE_CHECKING:
     from walkit import simulate as simulate
     from walkit import spark as spark
     from walkit import storage as storage
+    from walkit import views as views
     from walkit import workload as workload
 
 __version__ = "0.1.0.dev0"
 
-_ROOMS = ("measure", "plots", "replication", "simulate", "spark", "storage", "testing", "workload")
+_ROOMS = ("measure", "plots", "replication", "simulate", "spark", "storage", "testing", "views", "workload")
 
 __all__ = [
     "RECORD_SCHEMA",

@@ -100,7 +100,7 @@ def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants:
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    notebook: Any = nbformat.read(folder / name, as_version=4)  # type: ignore[no-untyped-call]
+    notebook: Any = nbformat.read(folder / name, as_version=4)
     for constant, value in constants.items():
         pattern = re.compile(rf"^{constant} = [\d_]+", re.MULTILINE)
         assert sum(len(pattern.findall(cell.source)) for cell in notebook.cells) == 1, constant

@@ -6,18 +6,22 @@ plotly raises MissingExtraError.
 
 from walkit.plots.framebytes import frame_bytes
 from walkit.plots.latency import latency_distribution
+from walkit.plots.live import LiveSeries, live_timeline, move_live_timeline
+from walkit.plots.load import latency_over_load
 from walkit.plots.positions import segments
 from walkit.plots.replication import replication_lag
-from walkit.plots.load import latency_over_load
 from walkit.plots.space import space_amplification
 from walkit.plots.timeline import PhaseLike, RecoveryReportLike, recovery_timeline, throughput_timeline
 
 __all__ = [
+    "LiveSeries",
     "PhaseLike",
     "RecoveryReportLike",
     "frame_bytes",
     "latency_distribution",
     "latency_over_load",
+    "live_timeline",
+    "move_live_timeline",
     "recovery_timeline",
     "replication_lag",
     "segments",

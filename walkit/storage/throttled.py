@@ -57,9 +57,9 @@ class ThrottledStorage:
         """Make the folder."""
         self.inner.create()
 
-    def names(self) -> list[str]:
-        """Return the names of all files."""
-        return self.inner.names()
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names of what stands in one folder."""
+        return self.inner.names(folder)
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
         """Open a file, whose synced writes and syncs take the device's time."""

@@ -10,6 +10,7 @@ from walkit.workload.flights import flight_operations, load_flights
 from walkit.workload.matrix import bench_write
 from walkit.workload.operations import Operation, OperationGroup, OperationStream, operation_mask
 from walkit.workload.spec import YCSB, OpenLoop, Workload, ycsb
+from walkit.workload.steady import SteadyLoad, SteadyWriter
 from walkit.workload.sweep import sweep
 from walkit.workload.trace import trace_operations
 
@@ -27,6 +28,8 @@ __all__ = [
     "Operation",
     "OperationGroup",
     "OperationStream",
+    "SteadyLoad",
+    "SteadyWriter",
     "UniformBytes",
     "Workload",
     "bench_write",

@@ -8,42 +8,25 @@ and the metrics of the log. A line that a kill has cut was never acted on by eit
 from __future__ import annotations
 
 import base64
-import json
 import os
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from time import perf_counter_ns
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from walkit.config import LogOptions
-from walkit.errors import OptionsError, WalkitError
+from walkit.errors import OptionsError
 from walkit.measure import Run, RunEvent, RunRecorder
 from walkit.metrics import LogStatistics
 from walkit.workload.child_process import options_text
 from walkit.workload.drive import Workload, finish_run, kinds_done
 from walkit.workload.handover import stream_to_ipc
 from walkit.workload.operations import Mask, OperationStream, operation_mask
+from walkit.workload.process import ChildWriterError, TalkingChild
 
-LAST_WORDS_BYTES = 4000
-
-
-class ChildWriterError(WalkitError):
-    """The child writer ended in a way that nobody asked for. `returncode` is negative for a signal."""
-
-    code = "child-writer"
-
-    def __init__(self, message: str, *, returncode: int | None, output: str = "") -> None:
-        super().__init__(f"{message}\n{output}" if output else message)
-        self.returncode, self.output = returncode, output
+__all__ = ["ChildOutcome", "ChildWriter", "ChildWriterError"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,18 +88,14 @@ class ChildWriter:
         self._before = self._after = LogStatistics()
         self._events: list[tuple[int, str, dict[str, Any]]] = []
         self._last_ns = 0
-        self._error: str | None = None
         self._records = 0
-        self._changed = threading.Condition()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reader: threading.Thread | None = None
-        self._words: IO[bytes] | None = None
-        self._killed_ns: int | None = None
+        arguments = ("walkit.workload", self.path, "--operations-on-stdin", f"--writers={workload.writers}")
+        self._child = TalkingChild([*arguments, f"--options={options_text(self.options)}"], self._take)
 
     @property
     def pid(self) -> int:
         """Process id of the child."""
-        return self._running().pid
+        return self._child.pid
 
     @property
     def records(self) -> int:
@@ -125,57 +104,9 @@ class ChildWriter:
 
     def start(self) -> None:
         """Start the child, hand it the operations, and begin to read its lines. ChildWriterError: it cannot be."""
-        command = [
-            sys.executable,
-            "-P",  # a file of the current folder must not stand in for a module
-            *("-m", "walkit.workload", self.path, "--operations-on-stdin"),
-            f"--writers={self.workload.writers}",
-            f"--options={options_text(self.options)}",
-        ]
-        root = str(Path(__file__).resolve().parents[2])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        handed = stream_to_ipc(self.stream)
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
-        pipe = subprocess.PIPE
-        try:
-            self._process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=self._words, env=environment, bufsize=0
-            )
-            self._reader = threading.Thread(target=self._read, name="child-pipe", daemon=True)
-            self._reader.start()
-            _write_all(self._process.stdin, handed)
-        except BrokenPipeError:
-            return  # it has ended already: outcome() says why
-        except OSError as error:
-            self.close()
-            raise ChildWriterError(f"the child writer did not start: {error}", returncode=None) from error
-        except BaseException:
-            self.close()
-            raise
-
-    def _read(self) -> None:
-        process = self._running()
-        assert process.stdout is not None
-        try:
-            with open(process.stdout.fileno(), "rb", closefd=False) as lines:
-                for line in lines:
-                    if not line.endswith(b"\n"):
-                        break  # cut by the kill
-                    said = json.loads(line)
-                    with self._changed:
-                        self._take(said)
-                        self._changed.notify_all()
-        except Exception as error:  # noqa: BLE001 - whatever it said, nobody may wait for what it says next
-            self._error = f"a line that makes no sense: {error!r}"
-            process.kill()
-        with self._changed:
-            self._changed.notify_all()
+        self._child.start(stream_to_ipc(self.stream))
 
     def _take(self, said: dict[str, Any]) -> None:
-        if "error" in said:
-            self._error = said["error"]
-            return
         self._after = LogStatistics(**said["statistics"])
         if "acked" in said:
             self._acked, self._announced = said["acked"], said["announced"]
@@ -194,50 +125,43 @@ class ChildWriter:
 
     def wait_for(self, records: int, on_progress: Callable[[int], object] | None = None) -> bool:
         """Wait until so many records are acknowledged; False where the child ended before. `on_progress(records)`."""
-        assert self._reader is not None
         while True:
-            ended = not self._reader.is_alive()
+            ended = not self._child.talking
             if on_progress is not None:
                 on_progress(self._records)
             if self._records >= records:
                 return True
             if ended:
                 return False
-            with self._changed:
-                self._changed.wait(0.1)
+            with self._child.changed:
+                self._child.changed.wait(0.1)
 
     def kill(self) -> None:
         """End the child with SIGKILL: it can do nothing about it, and nothing more."""
-        self._killed_ns = perf_counter_ns()
-        self._running().kill()
+        self._child.kill()
 
     def outcome(self) -> ChildOutcome:
         """Wait for the child's end, read its pipe to the end, and tell what is known.
 
         Waits as long as the child works, where it was not killed. Raises ChildWriterError where it failed.
         """
-        process = self._running()
-        assert self._reader is not None
-        self._reader.join()
-        process.wait()
-        killed = self._killed_ns is not None and process.returncode == -signal.SIGKILL
-        if self._error is not None or (process.returncode != 0 and not killed):
-            raise self._failure(process.returncode)
+        killed = self._child.wait()
+        killed_ns = self._child.killed_ns
         bounds = [min(b, part.group_count) for b, part in zip(self._announced, self.parts, strict=True)]
         size = int(self.stream.numbers[-1]) + 1 if len(self.stream) else 0
         return ChildOutcome(
             acknowledged=operation_mask(self.parts, self._acked, size),
             submitted=operation_mask(self.parts, bounds, size),
-            returncode=process.returncode,
+            returncode=self._child.returncode,
             killed=killed,
-            killed_after_s=(self._killed_ns - self.recorder.start_ns) / 1e9
-            if killed and self._killed_ns is not None
+            killed_after_s=(killed_ns - self.recorder.start_ns) / 1e9
+            if killed and killed_ns is not None
             else None,
         )
 
     def run(self) -> Run:
         """Return the Run of what the child had said until its end; `interrupted` where that was not its own."""
-        killed_ns = self._killed_ns if self.outcome().killed else None
+        killed_ns = self._child.killed_ns if self.outcome().killed else None
         # It may have worked for some microseconds more, until the signal arrived.
         end_ns = max(killed_ns or 0, self._last_ns, self.recorder.start_ns)
         run = finish_run(
@@ -256,18 +180,7 @@ class ChildWriter:
 
     def close(self) -> None:
         """Kill the child if it is still there, and free what it used. Closing twice does nothing."""
-        process = self._process
-        if process is not None:
-            if process.poll() is None:
-                self.kill()
-            process.wait()
-            if self._reader is not None:
-                self._reader.join()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
-        if self._words is not None:
-            self._words.close()
+        self._child.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -277,27 +190,3 @@ class ChildWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise ChildWriterError("the child writer was not started", returncode=None)
-        return self._process
-
-    def _failure(self, returncode: int) -> ChildWriterError:
-        if self._error is not None:
-            return ChildWriterError(f"the child writer failed: {self._error}", returncode=returncode)
-        how = f"exit status {returncode}"
-        if returncode < 0:
-            how = f"signal {-returncode}, which this process did not send"
-        output = ""
-        if self._words is not None and not self._words.closed:
-            size = self._words.seek(0, os.SEEK_END)
-            self._words.seek(max(size - LAST_WORDS_BYTES, 0))
-            output = self._words.read().decode("utf-8", "replace").strip()
-        return ChildWriterError(f"the child writer ended with {how}", returncode=returncode, output=output)
-
-
-def _write_all(pipe: IO[bytes] | None, data: memoryview) -> None:
-    assert pipe is not None
-    while data:
-        data = data[pipe.write(data) :]

@@ -1,0 +1,163 @@
+"""Serving the dashboard and looking at it with a headless browser: for its tests and for the screenshots.
+
+The browser is the machine's own Chromium, driven by playwright; nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ROOT = Path(__file__).resolve().parent.parent
+APP = ROOT / "dashboards" / "app.py"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PATIENCE_S = 120.0
+"""How long a server may take to start on a busy machine."""
+CHROMIUM_ARGUMENTS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+
+
+def find_browser() -> str | None:
+    """Return the path of a Chromium or Chrome on PATH; None where there is none."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@dataclass(kw_only=True)
+class Server:
+    """A `panel serve` that is running."""
+
+    url: str
+    process: subprocess.Popen[str]
+    scratch: Path
+    """Its TMPDIR: where its sessions have their logs."""
+    said: list[str]
+    """The lines it has written."""
+
+    def folders(self) -> list[Path]:
+        """Return the folders of the sessions that are there."""
+        return sorted(self.scratch.glob("walkit-dashboard-*"))
+
+
+@contextmanager
+def serve(
+    *arguments: str, cwd: Path = ROOT, app: str | Path = APP, variables: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Run `panel serve APP` until the block is left; ends with SIGTERM, as a person's Ctrl-C or a service would."""
+    panel = Path(sys.executable).with_name("panel")
+    command = [str(panel), "serve", str(app), "--port", "0", *arguments]
+    with tempfile.TemporaryDirectory(prefix="walkit-served-") as scratch:
+        environment = {**os.environ, "TMPDIR": scratch, "PYTHONPATH": str(ROOT), **(variables or {})}
+        process = subprocess.Popen(
+            command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        said: list[str] = []
+        found: list[str] = []
+        ready = threading.Event()
+        listener = threading.Thread(target=_listen, args=(process, said, found, ready), daemon=True)
+        listener.start()
+        try:
+            if not ready.wait(PATIENCE_S) or not found:
+                raise RuntimeError("panel serve did not come up:\n" + "".join(said))
+            yield Server(url=found[0], process=process, scratch=Path(scratch), said=said)
+        finally:
+            process.terminate()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            listener.join()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def _listen(
+    process: subprocess.Popen[str], said: list[str], found: list[str], ready: threading.Event
+) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        said.append(line)
+        address = re.search(r"running at: (http://\S+)", line)
+        if address:
+            found.append(address[1])
+            ready.set()
+    ready.set()
+
+
+@contextmanager
+def open_browser(path: str) -> Iterator[Browser]:
+    """Run the browser at `path`, headless, until the block is left."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(CHROMIUM_ARGUMENTS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass(kw_only=True)
+class Seen:
+    """A page, and what it asked for and complained of since it was opened."""
+
+    page: Page
+    host: str
+    ready_s: float
+    """Seconds from asking for the page until its button could be pressed."""
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    @property
+    def outside(self) -> list[str]:
+        """Return the requests that went to another place than the server, whatever became of them."""
+        inside = ("data:", "blob:", "about:")
+        return [
+            url for url in self.requests if urlsplit(url).netloc != self.host and not url.startswith(inside)
+        ]
+
+    def press(self, name: str) -> None:
+        """Press the button of this name, once it can be pressed."""
+        self.page.get_by_role("button", name=name, exact=True).click()
+
+    def turn_to(self, tab: str) -> None:
+        """Show the part of the dashboard of this name."""
+        self.page.locator(".bk-tab", has_text=tab).click()
+
+
+def look_at(browser: Browser, url: str, *, width: int = 1200, height: int = 1000) -> Seen:
+    """Open `url` in a window of its own (a session of its own) and wait until the Start button can be pressed."""
+    page = browser.new_context(viewport={"width": width, "height": height}).new_page()
+    page.set_default_timeout(90_000)
+    seen = Seen(page=page, host=urlsplit(url).netloc, ready_s=0.0)
+    page.on("request", lambda request: seen.requests.append(request.url))
+    page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+    page.on(
+        "console",
+        lambda message: (
+            seen.complaints.append(message.text) if message.type in ("error", "warning") else None
+        ),
+    )
+    began = monotonic()
+    page.goto(url)
+    page.get_by_role("button", name="Start", exact=True).click(trial=True)
+    page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    seen.ready_s = monotonic() - began
+    return seen

@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""Make the screenshots of README.md anew: `make screenshots`. Real pages of the dashboard in a real browser."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if not __package__:  # run as a script: the checkout is what it is about, installed or not
+    sys.path.insert(0, str(ROOT))
+
+from scripts.browsing import Seen, find_browser, look_at, open_browser, serve  # noqa: E402
+
+FOLDER = ROOT / "dashboards" / "screenshots"
+WRITING_S = 12.0
+"""How long the writers are watched before the picture of the Live page is taken."""
+
+
+def take(seen: Seen, name: str) -> None:
+    """Save what the window shows."""
+    path = FOLDER / f"{name}.png"
+    seen.page.screenshot(path=path)
+    print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1000:.0f} kB")
+
+
+def main() -> int:
+    """Serve the dashboard, press its buttons, take a picture of each page."""
+    browser = find_browser()
+    if browser is None:
+        print("there is no Chromium on this machine: install it first", file=sys.stderr)
+        return 1
+    FOLDER.mkdir(exist_ok=True)
+    with serve() as server, open_browser(browser) as running:
+        seen = look_at(running, server.url, width=1000, height=1120)
+        seen.press("Start")
+        time.sleep(WRITING_S)
+        take(seen, "live")
+        seen.turn_to("Recovery")
+        seen.press("Kill and recover")
+        seen.page.locator("table.cuts").wait_for()
+        time.sleep(1.0)  # the bars are drawn
+        seen.page.set_viewport_size({"width": 1000, "height": 860})
+        time.sleep(1.0)
+        take(seen, "recovery")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""What views remember: bounded, in order, and the arithmetic between two snapshots of a log's metrics."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from tests.plots.test_figures import make_run
+from walkit.measure import LatencyHistogram, RunEvent
+from walkit.metrics import LogStatistics
+from walkit.plots import LiveSeries
+from walkit.views.history import History, Point, point_between, points_of_run
+
+
+def test_a_history_is_bounded_and_says_what_it_forgot() -> None:
+    """Ten times as many points and events as fit: the newest stay, in order, events before the first point go too."""
+    history = History(points_max=50, events_max=20)
+    for i in range(500):
+        history.add([Point(float(i), records_per_s=2.0 * i)], [RunEvent(float(i), "seal", {"i": i})])
+    series = history.series()
+    assert (len(history), len(series), history.points_seen) == (50, 50, 500)
+    assert series.time_s.tolist() == list(range(450, 500))
+    assert series.records_per_s.tolist() == [2.0 * i for i in range(450, 500)]
+    assert [event.time_s for event in series.events] == list(range(480, 500))
+    history.add([Point(float(i)) for i in range(500, 550)])
+    assert history.series().events == ()
+
+
+def test_an_empty_history_is_empty_columns() -> None:
+    """Nothing seen: no points, every column there, of length 0; an event alone stands."""
+    history = History()
+    assert history.last is None
+    assert {name: len(column) for name, column in history.series().columns().items()} == dict.fromkeys(
+        Point._fields, 0
+    )
+    history.add(events=[RunEvent(1.0, "open", {})])
+    assert len(history.series().events) == 1
+
+
+def test_points_and_columns_have_the_same_fields() -> None:
+    """The fields of a point are the columns of the figure's series, in that order."""
+    assert (*Point._fields, "events") == tuple(f.name for f in fields(LiveSeries))
+
+
+def test_time_does_not_run_backwards() -> None:
+    """A point that is older than the last one is refused; one at the same time is not."""
+    history = History()
+    history.add([Point(1.0), Point(1.0)])
+    with pytest.raises(ValueError, match="after one at"):
+        history.add([Point(0.5)])
+
+
+def test_between_two_snapshots() -> None:
+    """Rates, means and percentiles of known numbers: 300 records in 10 frames and 2 marks within half a second."""
+    before = LogStatistics(
+        records_acked=100, frames_written=5, marks_written=1, frame_bytes=1_000, write_ns=10**6
+    )
+    after = LogStatistics(
+        records_acked=400,
+        frames_written=17,
+        marks_written=3,
+        frame_bytes=13_000,
+        write_ns=13 * 10**6,
+        queue_records=7,
+    )
+    latency = LatencyHistogram.from_samples([100_000] * 98 + [900_000] * 2)
+    point = point_between(before, after, time_s=9.0, interval_s=0.5, latency=latency)
+    assert (point.time_s, point.records_per_s, point.queue_records) == (9.0, 600.0, 7.0)
+    assert (point.frame_records, point.frame_bytes, point.write_us) == (30.0, 1_000.0, 1_000.0)
+    assert point.p50_us == pytest.approx(100, rel=1e-3)
+    assert point.p99_us == point.max_us == pytest.approx(900, rel=1e-3)
+
+
+def test_an_idle_interval_has_a_rate_and_no_means() -> None:
+    """Nothing written, and a mark alone: 0 records/s, and nan for what there was none of."""
+    still = LogStatistics(records_acked=100, frames_written=5)
+    marked = LogStatistics(
+        records_acked=100, frames_written=6, marks_written=1, frame_bytes=64, write_ns=1_000
+    )
+    for after in (still, marked):
+        point = point_between(still, after, time_s=1.0, interval_s=0.5)
+        assert point.records_per_s == 0
+        assert all(map(math.isnan, (point.p50_us, point.p99_us, point.frame_records, point.frame_bytes)))
+
+
+def test_a_run_is_its_timeline() -> None:
+    """A recorded Run gives one point per bucket, at its end; what it does not hold is nan."""
+    run = make_run("a", 1)
+    history = History(points_max=len(run.timeline))
+    history.add(points_of_run(run), run.events)
+    series, line = history.series(), run.timeline
+    assert np.array_equal(series.records_per_s, line.records_per_s)
+    assert np.array_equal(series.p99_us, line.p99_us, equal_nan=True)
+    assert np.array_equal(series.time_s, line.start_s + line.width_s)
+    assert np.isnan(series.queue_records).all()

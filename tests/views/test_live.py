@@ -1,0 +1,198 @@
+"""Views from recorded and live sources, without a browser: what they show is what the source told."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import walkit
+from tests.plots.test_figures import make_run
+from walkit.errors import MissingExtraError
+from walkit.measure import RunEvent
+from walkit.views import History, LiveView, LogSource, Point, Reading, live, recorded
+from walkit.views.live import view_of_run
+from walkit.views.parts import numbers_html, pn, sentence_html
+
+
+def curves(view: LiveView) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    """What the figure's pane has, by curve."""
+    return {trace.name: np.asarray(trace.y, dtype=float) for trace in view.figure.object.data}
+
+
+def test_a_recorded_run_is_shown_as_it_was() -> None:
+    """Curves, events, percentiles, warnings and the sentence are the Run's; a second refresh adds nothing."""
+    run = make_run("a <run>", 1, durability="none", events=(RunEvent(0.25, "walkit.segment.seal", {}),))
+    view = recorded(run)
+    for _ in range(2):
+        shown = curves(view)
+        assert np.array_equal(shown["records/s"], run.timeline.records_per_s)
+        assert np.array_equal(shown["p50"], run.timeline.p50_us, equal_nan=True)
+        assert "records that wait (not seen)" in shown
+        assert list(view.figure.object.data[-1].x) == [0.25]
+        assert "a &lt;run&gt;" in view.status.object
+        assert "an acknowledged record may be lost" in view.status.object
+        assert f"{run.latency['total'].percentile(50) / 1000:,.0f}" in view.numbers.object
+        assert view.refresh() is False
+
+
+def test_a_live_log_is_shown_through_its_statistics() -> None:
+    """Two refreshes around 100 records: the newest point has their rate, and the marks are the log's."""
+    with walkit.open("memory://live-view") as log:
+        view = live(log)
+        for i in range(100):
+            log.append(b"%d" % i)
+        assert view.refresh() is True
+        last = view.history.last
+        assert last is not None
+        assert last.records_per_s > 0
+        assert last.write_us > 0
+        assert np.isnan(last.p50_us)
+        assert "p50 (not seen)" in curves(view)
+        assert "acked lsn" in view.numbers.object
+        assert ">100<" in view.numbers.object
+        assert view.history.series().time_s.tolist() == sorted(view.history.series().time_s)
+    assert view.refresh() is False
+    assert "is closed" in view.status.object
+
+
+def test_a_store_is_shown_through_its_log() -> None:
+    """`live` takes a Store, and says where its log is."""
+    with walkit.Store.open("memory://live-store") as store:
+        view = live(store)
+        assert store.log.location in view.status.object
+        view.close()
+
+
+def test_events_of_a_live_log_are_on_the_clock(tmp_path: Path) -> None:
+    """Segments that are made and sealed while a source listens are told once, with rising times; not after close."""
+    options = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024)
+    with walkit.open(tmp_path / "log", options=options, events=lambda *_: None) as log:
+        source = LogSource(log)
+        for _ in range(40):
+            log.append(bytes(8_000))
+        reading = source.read()
+        assert {"walkit.segment.prepare", "walkit.segment.rotate"} <= {event.name for event in reading.events}
+        assert [e.time_s for e in reading.events] == sorted(e.time_s for e in reading.events)
+        assert reading.events[0].time_s >= 0
+        source.close()
+        source.close()
+        source.read()
+        for _ in range(20):
+            log.append(bytes(8_000))
+        assert source.read().events == []
+
+
+def test_a_view_does_not_keep_a_log_open() -> None:
+    """A log that is dropped while a view shows it closes itself; the view says that it is closed."""
+    log: walkit.WriteAheadLog | None = walkit.open("memory://live-dropped")
+    assert log is not None
+    view = LiveView(LogSource(log))
+    with pytest.warns(ResourceWarning):
+        log = None
+    gc.collect()
+    assert view.refresh() is False
+
+
+class Steps:
+    """A source that tells one point at each reading, for counting updates."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def read(self) -> Reading:
+        self.steps += 1
+        point = Point(self.steps / 2, *(float(self.steps + i) for i in range(8)))
+        return Reading(
+            status=f"step {self.steps}", points=[point], events=[RunEvent(self.steps / 2, "seal", {})]
+        )
+
+    def close(self) -> None: ...
+
+
+def test_a_change_reaches_what_the_browser_has() -> None:
+    """Rendered as for a browser, the model's data, clock and marks are those of the newest point after each refresh."""
+    view = LiveView(Steps())
+    model: Any = view.figure.get_root()
+    for steps in range(2, 6):
+        view.refresh()
+        for axis in ("xaxis", "xaxis6"):
+            assert model.layout[axis]["range"] == [0.0, max(steps / 2, 1.0)]
+        assert len(model.data[-1]["marker"]["symbol"]) == steps
+        assert model.data_sources[0].data["y"][0].tolist() == [float(i) for i in range(1, steps + 1)]
+
+
+def test_what_nobody_sees_is_not_drawn() -> None:
+    """While the figure is hidden its data stands still; shown again, it has everything."""
+    view = LiveView(Steps())
+    view.shown = False
+    for _ in range(5):
+        view.refresh()
+    assert len(curves(view)["records/s"]) == 1
+    view.shown = True
+    view.refresh()
+    assert curves(view)["records/s"].tolist() == [float(i) for i in range(1, 8)]
+
+
+def test_memory_stays_flat() -> None:
+    """Updates beyond what the history holds: from the 50th to the 130th no memory is added."""
+    view = LiveView(Steps(), History(points_max=40, events_max=10))
+    for _ in range(50):
+        view.refresh()
+    tracemalloc.start()
+    try:
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(80):
+            view.refresh()
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 200_000
+
+
+def test_sentences_and_numbers_are_escaped() -> None:
+    """Whatever a path or an error holds, it is text on the page; a problem is an alert."""
+    html = sentence_html("<a>", warnings=("<b>",), problem="<c>")
+    assert "<a>" not in html
+    assert "&lt;a&gt;" in html
+    assert "role='alert'" in html
+    assert "&quot;x&quot;" in numbers_html([("n", "1", 'is "x"')])
+
+
+def test_panel_is_set_up_without_a_network() -> None:
+    """After `live` Panel takes what the browser needs from here: inline, with plotly among its extensions."""
+    with walkit.open("memory://live-inline") as log:
+        live(log).close()
+    assert pn.config.inline is True
+    assert "panel.models.plotly" in sys.modules
+
+
+def test_a_view_of_a_run_shows_all_of_it() -> None:
+    """However many buckets a Run has, its view forgets none, and reaches back to 0."""
+    view = view_of_run(make_run("a", 1))
+    assert view.figure.object.layout.xaxis.range[0] == 0
+
+
+def test_views_load_on_first_use() -> None:
+    """`walkit.views` is there without being asked for, and brings Panel only then."""
+    probe = "import sys, walkit; assert 'panel' not in sys.modules; walkit.views.live; assert 'panel' in sys.modules"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_missing_panel_says_which_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without panel, importing the room raises the error that names the extra."""
+    for name in [name for name in sys.modules if name.split(".")[:2] == ["walkit", "views"]]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "panel", None)
+    with pytest.raises(MissingExtraError, match=r"walkit\[dashboard\]"):
+        importlib.import_module("walkit.views")

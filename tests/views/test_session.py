@@ -1,0 +1,174 @@
+"""A session of the dashboard with a real child process: what it does, says, and leaves behind, without a browser."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from walkit.views import Dashboard, Session
+from walkit.views.history import History
+from walkit.workload import SteadyLoad
+
+LOAD = SteadyLoad(writers=3)
+
+
+def eventually(what: Callable[[], object], seconds: float = 90.0) -> None:
+    """Wait until `what` is true."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, f"never true within {seconds} s"
+        time.sleep(0.02)
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    """A session; when it is closed no folder, process or thread of it may be left."""
+    before, threads = children(), set(threading.enumerate())
+    made = Session()
+    try:
+        yield made
+    finally:
+        made.close()
+    made.close()
+    assert not Path(made.folder).exists()
+    assert children() <= before
+    assert set(threading.enumerate()) <= threads
+
+
+def test_writing_is_seen_until_it_is_stopped(session: Session) -> None:
+    """Start, stop, start: points on one clock with a gap between, the sentence says what is going on."""
+    history = History()
+
+    def seen() -> int:
+        reading = session.read()
+        history.add(reading.points, reading.events)
+        return len(history)
+
+    assert "Nothing has been written yet" in session.read().status
+    for turn in (1, 2):
+        wanted = len(history) + 4
+        session.start(LOAD)
+        eventually(partial(lambda enough: seen() >= enough, wanted))
+        reading = session.read()
+        history.add(reading.points, reading.events)
+        assert reading.status.startswith(
+            "Writing: 3 writer threads, 100 bytes a record, durability sync; process"
+        )
+        assert reading.latency is not None and reading.latency.count > 0
+        session.stop()
+        eventually(lambda: not session.busy)
+        assert not session.writing
+        assert (seen(), session.read().problem) == (len(history), None)
+        assert session.read().status == "Nothing is being written."
+        gaps = [i for i, rate in enumerate(history.series().records_per_s.tolist()) if rate != rate]
+        assert len(gaps) == turn
+
+
+def test_kill_and_recover_starts_a_writer_where_none_is(session: Session) -> None:
+    """One press on a new session: a report of a killed child, half a frame cut, nothing lost; the events say so."""
+    session.kill_and_recover(LOAD, torn=True)
+    eventually(lambda: not session.busy)
+    report, reading = session.kill_report, session.read()
+    assert reading.problem is None
+    assert report is not None
+    assert report.lost == 0
+    assert report.acked_lsn >= 200
+    assert [cut.bytes for cut in report.recovery.cuts] == [report.torn_bytes]
+    names = [event.name for event in reading.events]
+    assert "SIGKILL" in names
+    assert "walkit.recovery.cut" in names
+    session.kill_and_recover(LOAD)
+    eventually(lambda: not session.busy)
+    assert session.kill_report is not None and session.kill_report is not report
+    assert session.kill_report.acked_lsn > report.recovery.last_lsn
+    assert session.kill_report.torn_bytes == 0
+
+
+def test_what_cannot_be_done_is_a_sentence(session: Session) -> None:
+    """Stop without writers, a log that is none, two wishes at once: refused in words, and the session goes on."""
+    session.stop()
+    eventually(lambda: not session.busy)
+    assert session.read().problem == "Stopping the writers failed: no writers are at work."
+    Path(session.path).write_text("not a log")
+    session.start(LOAD)
+    session.start(LOAD)
+    assert session.read().problem == "Still starting the writers; ask again when that is done."
+    eventually(lambda: not session.busy)
+    assert "NotALogError" in str(session.read().problem)
+    Path(session.path).unlink()
+    session.start(LOAD)
+    eventually(lambda: not session.busy)
+    assert session.read().problem is None
+    assert session.writing
+
+
+def test_a_child_that_dies_by_itself_is_told(session: Session) -> None:
+    """A child that somebody else kills: the page says so within the next readings, and can start another."""
+    session.start(LOAD)
+    eventually(lambda: not session.busy)
+    (pid,) = children()
+    psutil.Process(pid).kill()
+    eventually(lambda: session.read().problem)
+    assert "signal 9" in str(session.read().problem)
+    assert not session.writing
+
+
+def test_closing_ends_what_is_under_way(session: Session) -> None:
+    """Closed in the middle of a kill and recovery: the fixture finds nothing left, and later wishes are refused."""
+    session.kill_and_recover(LOAD)
+    session.close()
+    session.start(LOAD)
+    assert "session has ended" in str(session.read().problem)
+
+
+def test_a_session_that_is_dropped_is_cleaned_up() -> None:
+    """A process that forgets its session, and one that exits with it: neither leaves folder or child."""
+    program = (
+        "import time; from walkit.views import Session; from walkit.workload import SteadyLoad; import psutil\n"
+        "s = Session(); s.start(SteadyLoad(writers=1))\n"
+        "while s.busy: time.sleep(0.01)\n"
+        "print(s.folder, *[c.pid for c in psutil.Process().children()], flush=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    folder, pid = done.stdout.split()
+    assert not Path(folder).exists()
+    assert not psutil.pid_exists(int(pid))
+
+
+def test_the_page_drives_its_session() -> None:
+    """Buttons without a browser: enabled when they can be pressed, a load that cannot be is a sentence."""
+    page = Dashboard()
+    try:
+        assert (page.controls.start.disabled, page.controls.stop.disabled) == (False, True)
+        page.controls.writers.value = None
+        page.controls.start.clicks += 1
+        assert "writers=0" in page.live.status.object
+        page.controls.writers.value = 2
+        page.controls.start.clicks += 1
+        eventually(lambda: not page.session.busy)
+        page.refresh()
+        assert (page.controls.start.disabled, page.controls.stop.disabled) == (True, False)
+        page.tabs.active = 1
+        page.kill.clicks += 1
+        eventually(lambda: not page.session.busy)
+        page.refresh()
+        assert "Every record" in page.recovery.text.object
+        assert "checksum" in page.recovery.cuts.object
+        assert page.recovery.figure.object is not None
+        assert page.refresh()
+    finally:
+        page.close()
+    assert not Path(page.session.folder).exists()

@@ -1,0 +1,195 @@
+"""The steady load in a child process: it writes until it is told to stop, says what it does, and leaves no process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from walkit.errors import OptionsError
+from walkit.workload import ChildWriterError, SteadyLoad, SteadyWriter
+from walkit.workload.child_process import ORPHANED
+from walkit.workload.steady import LINES_WAITING_MAX, SteadyLine
+from walkit.workload.steady_process import keep_small
+from walkit.workload.torn import leave_half_a_frame
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60.0
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        SteadyLoad(writers=3),
+        SteadyLoad(writers=20, style="tasks", record_bytes=3, durability="none"),
+    ],
+    ids=["threads", "tasks"],
+)
+def test_a_steady_load_is_written_until_it_is_stopped(tmp_path: Path, load: SteadyLoad) -> None:
+    """What the lines call acknowledged is in the log, of the size asked for, with a latency for each record."""
+    with SteadyWriter(tmp_path / "log", load) as writer:
+        assert writer.wait_for(500, PATIENCE_S)
+        writer.stop()
+        lines, last = writer.read(), writer.statistics
+        assert not writer.writing
+    assert last is not None
+    assert lines[-1].statistics == last
+    assert [line.at_ns for line in lines] == sorted(line.at_ns for line in lines)
+    assert sum(line.latency.count for line in lines if line.latency is not None) == last.records_acked
+    names = [name for line in lines for _, name, _ in line.events]
+    assert "walkit.segment.prepare" in names
+    with walkit.open(tmp_path / "log") as log:
+        assert log.recovery.verdict == "clean"
+        assert log.acked_lsn == last.acked_lsn == last.records_acked >= 500
+        assert {len(record.value or b"") for record in log.read(last_lsn=200)} == {load.record_bytes}
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["whole", "torn"])
+def test_a_killed_child_leaves_what_it_acknowledged(tmp_path: Path, torn: bool) -> None:
+    """SIGKILL: all that the lines called acknowledged is recovered; half a frame left behind is cut, and why."""
+    path = tmp_path / "log"
+    with SteadyWriter(path) as writer:
+        assert writer.wait_for(300, PATIENCE_S)
+        writer.kill()
+        assert writer.wait()
+        told = writer.statistics
+    assert told is not None
+    left = leave_half_a_frame(path) if torn else 0
+    assert (left > 0) is torn
+    before = walkit.scan(path)
+    with walkit.open(path, events=lambda *_: None) as log:
+        assert before.last_lsn == log.acked_lsn >= told.acked_lsn
+        assert [cut.bytes for cut in log.recovery.cuts] == ([left] if torn else [])
+        assert all("checksum" in cut.reason and cut.kept_as for cut in log.recovery.cuts)
+        log.append(b"goes on")
+    assert walkit.verify(path).ok
+
+
+def test_half_a_frame_is_left_only_behind_frames(tmp_path: Path) -> None:
+    """Without a segment, with an unused one only, and behind half a frame that is there already: 0, nothing written."""
+    assert leave_half_a_frame(tmp_path) == 0
+    with walkit.open(tmp_path / "empty"):
+        pass
+    assert leave_half_a_frame(tmp_path / "empty") == 0
+    with SteadyWriter(tmp_path / "log") as writer:
+        assert writer.wait_for(10, PATIENCE_S)
+        writer.kill()
+        writer.wait()
+    assert leave_half_a_frame(tmp_path / "log") > 0
+    held = {p: p.read_bytes() for p in (tmp_path / "log").glob("*.segment")}
+    assert leave_half_a_frame(tmp_path / "log") == 0
+    assert {p: p.read_bytes() for p in (tmp_path / "log").glob("*.segment")} == held
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"writers": 0},
+        {"writers": 5_000},
+        {"record_bytes": 0},
+        {"record_bytes": 2.5},
+        {"style": "fork"},
+        {"durability": 1},
+    ],
+)
+def test_a_load_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    """Each field out of its range names itself and the value."""
+    with pytest.raises(OptionsError) as refused:
+        SteadyLoad(**wrong)
+    assert refused.value.option in wrong
+
+
+def test_a_child_that_cannot_write_says_why(tmp_path: Path) -> None:
+    """A path that is a file ends the child with the error's name, in whatever is asked of it."""
+    (tmp_path / "file").write_text("not a log")
+    with SteadyWriter(tmp_path / "file") as writer:
+        assert not writer.wait_for(1, PATIENCE_S)
+        with pytest.raises(ChildWriterError, match="NotALogError"):
+            writer.stop()
+    with pytest.raises(ChildWriterError, match="not started"):
+        _ = SteadyWriter(tmp_path / "log").pid
+
+
+def test_a_kill_from_elsewhere_is_an_error(tmp_path: Path) -> None:
+    """A child that somebody else killed is told apart from one that `kill` ended."""
+    with SteadyWriter(tmp_path / "log") as writer:
+        assert writer.wait_for(1, PATIENCE_S)
+        os.kill(writer.pid, signal.SIGKILL)
+        with pytest.raises(ChildWriterError, match="signal 9"):
+            writer.wait()
+
+
+def test_the_child_ends_with_its_leash(tmp_path: Path) -> None:
+    """When its standard input ends, as it does with its parent, the child ends at once and its log is recoverable."""
+    command = [
+        sys.executable,
+        "-m",
+        "walkit.workload.steady_process",
+        str(tmp_path / "log"),
+        '{"writers": 2}',
+    ]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        for _ in range(2):
+            assert b"statistics" in process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(PATIENCE_S) == ORPHANED
+        assert process.stderr.read() == b""
+    with walkit.open(tmp_path / "log") as log:
+        assert log.acked_lsn > 0
+
+
+def test_nobody_is_left_behind_an_exception(tmp_path: Path) -> None:
+    """Leaving the block by an exception ends the child before it goes on."""
+    writer = SteadyWriter(tmp_path / "log")
+
+    def interrupted() -> None:
+        with writer:
+            assert writer.wait_for(1, PATIENCE_S)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with pytest.raises(ProcessLookupError):
+        os.kill(writer.pid, 0)
+
+
+def test_lines_that_nobody_reads_are_bounded() -> None:
+    """A parent that does not read keeps the newest lines and no more."""
+    writer = SteadyWriter("nowhere")
+    statistics = {"acked_lsn": 0}
+    for at_ns in range(LINES_WAITING_MAX + 10):
+        writer._take({"at_ns": at_ns, "statistics": statistics, "latency": None, "events": []})
+    lines: list[SteadyLine] = writer.read()
+    assert len(lines) == LINES_WAITING_MAX
+    assert lines[-1].at_ns == LINES_WAITING_MAX + 9
+    assert writer.read() == []
+
+
+def test_the_log_is_kept_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above its limit the older half goes, in whole segments; below it nothing does."""
+    options = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024)
+    with walkit.open("memory://steady-small", options=options) as log:
+        for _ in range(40):
+            log.append(bytes(8_000))
+        deadline = time.monotonic() + PATIENCE_S
+        keep_small(log)
+        assert log.first_lsn == 1
+        monkeypatch.setattr("walkit.workload.steady_process.KEPT_BYTES_MAX", 100_000)
+        while log.first_lsn == 1:  # a segment is sealed in the background, and only then it can go
+            keep_small(log)
+            assert time.monotonic() < deadline
+        assert 1 < log.first_lsn <= 21

@@ -1,0 +1,145 @@
+"""A log as it works: throughput, latency, queue, frames and events on one clock, from a history of plain columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from html import escape
+
+import numpy as np
+import numpy.typing as npt
+
+from walkit.measure import RunEvent
+from walkit.plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, dress, go, make_subplots
+
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LiveSeries:
+    """What was seen of a log: arrays of one length, one element per interval, nan where it was not seen.
+
+    A point without anything but its time is a gap: the curves end before it and begin anew behind it.
+    """
+
+    time_s: Float64Array
+    """End of the interval, seconds on the clock of the history; never falling."""
+    records_per_s: Float64Array
+    """Records acknowledged a second."""
+    p50_us: Float64Array
+    """Median latency of the records acknowledged in the interval, microseconds."""
+    p99_us: Float64Array
+    """Their 99th percentile."""
+    max_us: Float64Array
+    """Their longest latency."""
+    write_us: Float64Array
+    """Mean time of the write and sync of one frame, microseconds."""
+    queue_records: Float64Array
+    """Records that waited for their frame at the end of the interval."""
+    frame_records: Float64Array
+    """Mean number of records in a frame."""
+    frame_bytes: Float64Array
+    """Mean size of a frame, bytes, padding included."""
+    events: Sequence[RunEvent] = ()
+    """What happened, on the same clock."""
+
+    def columns(self) -> dict[str, Float64Array]:
+        """Return the arrays by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "events"}
+
+    def __len__(self) -> int:
+        """Return the number of points, gaps included."""
+        return len(self.time_s)
+
+
+_PANELS: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
+    ("records/s", "linear", (("records_per_s", "records/s", BLUE),)),
+    (
+        "latency, µs",
+        "log",
+        (
+            ("p50_us", "p50", GREEN),
+            ("p99_us", "p99", ORANGE),
+            ("max_us", "max", VERMILION),
+            ("write_us", "write and sync of a frame, mean", SKY),
+        ),
+    ),
+    ("queue", "linear", (("queue_records", "records that wait", PURPLE),)),
+    ("rec./frame", "linear", (("frame_records", "records a frame, mean", BLUE),)),
+    ("B/frame", "linear", (("frame_bytes", "bytes a frame, mean", GREEN),)),
+)
+_HEIGHTS = (0.27, 0.29, 0.13, 0.13, 0.13)
+HEIGHT_PX = 760
+
+
+def live_timeline(
+    series: LiveSeries, *, title: str = "", warnings: tuple[str, ...] = (), window_s: float | None = None
+) -> go.Figure:
+    """Draw throughput, latency percentiles, queue, frame sizes and events, one below the other on one clock.
+
+    `window_s` is how many seconds back from the newest point the first view reaches; None: all of it. A curve of which
+    nothing was seen stays empty, and says so in its name. `move_live_timeline` gives the figure a newer series.
+    """
+    panels = make_subplots(
+        rows=6, cols=1, shared_xaxes=True, vertical_spacing=0.02, row_heights=[*_HEIGHTS, 0.05]
+    )
+    drawing = dress(panels, escape(title), warnings=warnings, height=HEIGHT_PX, hovermode="x unified")
+    for row, (label, scale, curves) in enumerate(_PANELS, start=1):
+        for _, shown, paint in curves:
+            curve = go.Scatter(mode="lines", name=shown, line={"color": paint}, connectgaps=False)
+            drawing.add_trace(curve, row=row, col=1)
+        drawing.update_yaxes(title={"text": label, "font": {"size": 11}}, type=scale, row=row, col=1)
+        if scale == "linear":
+            drawing.update_yaxes(rangemode="tozero", row=row, col=1)
+    events = go.Scatter(
+        mode="markers", name="events", showlegend=False, hovertemplate="%{text}<extra></extra>"
+    )
+    drawing.add_trace(events, row=6, col=1)
+    drawing.update_yaxes(visible=False, range=[0, 2], row=6, col=1)
+    drawing.update_xaxes(title_text="seconds", row=6, col=1)
+    if not title and not warnings:
+        drawing.update_layout(margin_t=15)
+    move_live_timeline(drawing, series, window_s=window_s)
+    return drawing
+
+
+def move_live_timeline(drawing: go.Figure, series: LiveSeries, *, window_s: float | None = None) -> None:
+    """Make a figure of `live_timeline` show another series, in place: much less work than drawing it anew.
+
+    Whatever changes is replaced and not changed inside, so that who kept a shallow copy (Panel does) sees a difference.
+    """
+    columns, traces = series.columns(), iter(drawing.data)
+    # Before anything was seen, nothing is missing.
+    began = any(np.isfinite(values).any() for name, values in columns.items() if name != "time_s")
+    for _, _, curves in _PANELS:
+        for name, shown, _ in curves:
+            values = columns[name]
+            seen = not began or bool(np.isfinite(values).any())
+            next(traces).update(
+                x=series.time_s,
+                y=values,
+                name=shown if seen else f"{shown} (not seen)",
+                showlegend=len(curves) > 1 or not seen,
+            )
+    killed = [event.name == "SIGKILL" for event in series.events]
+    next(traces).update(
+        x=[event.time_s for event in series.events],
+        y=[1] * len(killed),
+        text=[_event_text(event) for event in series.events],
+        marker={
+            "symbol": ["x" if kill else "line-ns-open" for kill in killed],
+            "color": [VERMILION if kill else PURPLE for kill in killed],
+            "size": 12,
+        },
+        overwrite=True,
+    )
+    end_s = float(series.time_s[-1]) if len(series) else 1.0
+    begin_s = 0.0 if window_s is None else max(end_s - window_s, 0.0)
+    span = [begin_s, max(end_s, begin_s + 1.0)]
+    axes = {axis.plotly_name: axis.to_plotly_json() | {"range": span} for axis in drawing.select_xaxes()}
+    drawing.update_layout(axes, overwrite=True)
+
+
+def _event_text(event: RunEvent) -> str:
+    facts = (f"{escape(name)}={escape(str(value))}" for name, value in event.attributes.items())
+    return "<br>".join([f"<b>{escape(event.name)}</b>", *facts])

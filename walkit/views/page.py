@@ -1,0 +1,139 @@
+"""The dashboard: one page with a Live and a Recovery part over the scratch log of one session."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+from walkit.config import MIB
+from walkit.errors import OptionsError
+from walkit.views.live import LiveView
+from walkit.views.parts import View, pn, tick
+from walkit.views.recovery import RecoveryView
+from walkit.views.session import Session
+from walkit.workload.steady import SteadyLoad, Style
+
+STYLES = {"writer threads": "threads", "asyncio tasks": "tasks"}
+DURABILITIES = ["sync", "interval", "none"]
+
+
+class Controls(View):
+    """The load that is asked for, and the two buttons of the Live part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.style = pn.widgets.RadioButtonGroup(
+            label="style", options=list(STYLES), value="writer threads", width=240
+        )
+        self.writers = pn.widgets.IntInput(label="writers or tasks", value=8, start=1, end=1024, width=130)
+        self.record_bytes = pn.widgets.IntInput(
+            label="bytes a record", value=100, start=1, end=MIB, width=130
+        )
+        self.durability = pn.widgets.Select(label="durability", options=DURABILITIES, value="sync", width=130)
+        self.start = pn.widgets.Button(label="Start", color="primary", width=90)
+        self.stop = pn.widgets.Button(label="Stop", width=90, disabled=True)
+        self._layout = pn.FlexBox(
+            pn.Column("<b>who appends</b>", self.style, margin=0),
+            self.writers,
+            self.record_bytes,
+            self.durability,
+            self.start,
+            self.stop,
+            align_items="end",
+        )
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self._layout
+
+    @property
+    def load(self) -> SteadyLoad:
+        """What is asked for. OptionsError: it cannot be."""
+        return SteadyLoad(
+            writers=self.writers.value or 0,
+            style=cast("Style", STYLES[self.style.value]),
+            record_bytes=self.record_bytes.value or 0,
+            durability=self.durability.value,
+        )
+
+
+class Dashboard(View):
+    """The whole page. Each has a Session of its own, which `close` ends; a served one is closed with its session."""
+
+    def __init__(self, session: Session | None = None) -> None:
+        super().__init__()
+        self.session = Session() if session is None else session
+        self.controls = Controls()
+        self.live = LiveView(self.session)
+        self.recovery = RecoveryView()
+        self.kill = pn.widgets.Button(label="Kill and recover", color="danger", width=160)
+        self.torn = pn.widgets.Checkbox(
+            label="leave half a frame behind the log, as a power cut would", value=True, align="center"
+        )
+        self.tabs = pn.Tabs(
+            ("Live", pn.Column(self.controls, self.live, sizing_mode="stretch_width")),
+            ("Recovery", self._recovery_part()),
+            sizing_mode="stretch_width",
+        )
+        self.controls.start.on_click(self._start)
+        self.controls.stop.on_click(lambda _: self.session.stop())
+        self.kill.on_click(self._kill)
+        self.refresh()
+
+    def _recovery_part(self) -> pn.viewable.Viewable:
+        words = (
+            "The writers are one child process. It is killed with SIGKILL, and its log is opened again. Where none is "
+            "at work, one with the settings of the Live page is started first."
+        )
+        return pn.Column(
+            pn.pane.HTML(f"<p>{words}</p>", sizing_mode="stretch_width"),
+            pn.FlexBox(self.kill, self.torn, align_items="center"),
+            self.live.status,
+            self.recovery,
+            sizing_mode="stretch_width",
+        )
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self.tabs
+
+    def _start(self, _: Any) -> None:
+        self._with_load(self.session.start)
+
+    def _kill(self, _: Any) -> None:
+        self._with_load(lambda load: self.session.kill_and_recover(load, torn=self.torn.value))
+
+    def _with_load(self, do: Any) -> None:
+        try:
+            do(self.controls.load)
+        except OptionsError as error:
+            self.session.refuse(f"{error}.")
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Show what is new."""
+        self.live.shown = self.tabs.active == 0
+        self.live.refresh()
+        self.recovery.tell(self.session.kill_report)
+        busy, writing = self.session.busy, self.session.writing
+        self.controls.start.disabled = busy or writing
+        self.controls.stop.disabled = busy or not writing
+        self.kill.disabled = busy
+        return True
+
+    def close(self) -> None:
+        """End the session: its writers are killed, its log is removed. Closing twice does nothing."""
+        self.session.close()
+
+
+def served() -> Dashboard:
+    """Return a Dashboard for the session that is being served, refreshed while it lives and closed with it."""
+    page = Dashboard()
+    pn.state.onload(lambda: tick(page))
+
+    def ended(_: Any) -> None:
+        # Ending a session waits for what is under way; the server's loop does not.
+        threading.Thread(target=page.close, name="walkit-session-end").start()
+
+    pn.state.on_session_destroyed(ended)
+    return page

@@ -1,0 +1,122 @@
+"""What every view is made of: Panel itself, set up to work without a network, and the clock that refreshes a view."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterable
+from html import escape
+from typing import TYPE_CHECKING, Protocol
+
+from walkit.errors import MissingExtraError
+
+try:
+    import panel as pn
+    from panel.io.resources import LOCAL_DIST
+except ImportError as error:
+    raise MissingExtraError(extra="dashboard", package="panel") from error
+
+if TYPE_CHECKING:
+    from bokeh.document import Document
+
+__all__ = ["REFRESH_MS", "Refreshing", "View", "numbers_html", "pn", "ready", "sentence_html", "tick"]
+
+REFRESH_MS = 500
+"""Time between two refreshes of a view."""
+RED = "#d9534f"
+logger = logging.getLogger("walkit")
+
+
+class Refreshing(Protocol):
+    """What `tick` keeps moving."""
+
+    def refresh(self) -> bool:
+        """Show what is new; False where nothing more will come."""
+
+
+class View(pn.viewable.Viewer):
+    """A part of a page: what `__panel__` returns is shown, in a cell and in a served session alike."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+
+def ready() -> None:
+    """Set Panel up for the place where this runs, a notebook or a served session. Anywhere else it changes nothing.
+
+    `inline`: what the browser needs comes from here and from no CDN, so that nothing is blank without a network.
+    """
+    pn.extension("plotly", inline=True)
+    document = served_document()
+    if document is not None:
+        # Panel learns where its styles are when it renders the page. A session that a browser comes back to after the
+        # server had given it up is made without a page, and would send it to the CDN.
+        document.template_variables.setdefault("dist_url", f"{pn.state.rel_path or '.'}/{LOCAL_DIST}")
+
+
+def served_document() -> Document | None:
+    """Return the document of the session that is being served; None anywhere else."""
+    document = pn.state.curdoc
+    return document if document is not None and document.session_context is not None else None
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    if "IPython" not in sys.modules:
+        return False
+    from IPython.core.getipython import get_ipython
+
+    return hasattr(get_ipython(), "kernel")
+
+
+def tick(view: Refreshing) -> None:
+    """Refresh `view` from now on, as long as it is there and more may come.
+
+    In a served session on its event loop; it ends with the session. In a notebook on a thread, because the kernel's
+    event loop stands still while a cell runs, which is when there is something to see. Elsewhere nothing happens:
+    whoever made the view calls `refresh`.
+    """
+    if served_document() is not None:
+        pn.state.add_periodic_callback(lambda: _refresh(view), period=REFRESH_MS)
+    elif in_notebook():
+        threading.Thread(
+            target=_keep_refreshing, args=(weakref.ref(view),), name="walkit-view", daemon=True
+        ).start()
+
+
+def _refresh(view: Refreshing) -> None:
+    view.refresh()
+
+
+def _keep_refreshing(known: weakref.ref[Refreshing]) -> None:
+    while (view := known()) is not None:
+        try:
+            if not view.refresh():
+                return
+        except Exception:
+            logger.exception("a view could not be refreshed, and stands still from now on")
+            return
+        del view
+        time.sleep(REFRESH_MS / 1000)
+
+
+def sentence_html(text: str, *, warnings: Iterable[str] = (), problem: str | None = None) -> str:
+    """Return a status sentence; what makes the numbers mean less, and what went wrong, stand in red."""
+    red = [f"<b style='color:{RED}'>{escape(warning)}</b>" for warning in warnings]
+    if problem:
+        red.append(f"<b role='alert' style='color:{RED}'>{escape(problem)}</b>")
+    return "<br>".join([f"<span>{escape(text)}</span>", *red])
+
+
+def numbers_html(numbers: Iterable[tuple[str, str, str]]) -> str:
+    """Return (name, value, what it means) as a row of large numbers; the meaning shows on hovering."""
+    cells = "".join(
+        f"<div title='{escape(meaning, quote=True)}' style='min-width:6.5em'>"
+        f"<div style='font-size:0.8em;opacity:0.7'>{escape(name)}</div>"
+        f"<div style='font-size:1.35em;font-variant-numeric:tabular-nums'>{escape(value)}</div></div>"
+        for name, value, meaning in numbers
+    )
+    return f"<div style='display:flex;flex-wrap:wrap;gap:0.4em 1.6em'>{cells}</div>"

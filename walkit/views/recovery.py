@@ -1,0 +1,109 @@
+"""The recovery view: what became of a log whose writer was killed. It renders, and does nothing else."""
+
+from __future__ import annotations
+
+from html import escape
+
+from walkit.config import DURABILITY_PROMISES
+from walkit.plots import recovery_timeline
+from walkit.views.parts import RED, View, numbers_html, pn
+from walkit.views.session import KillReport
+
+NOTHING_YET = "Nothing has been killed yet."
+
+
+class RecoveryView(View):
+    """Shows the newest KillReport. Used by one thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: KillReport | None = None
+        self.text = pn.pane.HTML(f"<p>{NOTHING_YET}</p>", sizing_mode="stretch_width")
+        self.figure = pn.pane.Plotly(
+            None,
+            config={"displaylogo": False, "responsive": True},
+            sizing_mode="stretch_width",
+            visible=False,
+        )
+        self.cuts = pn.pane.HTML("", sizing_mode="stretch_width")
+        self._layout = pn.Column(self.text, self.figure, self.cuts, sizing_mode="stretch_width")
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self._layout
+
+    def tell(self, report: KillReport | None) -> None:
+        """Show a report, unless it is the one that is shown already."""
+        if report is None or report is self._shown:
+            return
+        self._shown = report
+        self.text.object = verdict_html(report)
+        self.figure.object = recovery_timeline(report.recovery)
+        self.figure.visible = True
+        self.cuts.object = cuts_html(report)
+
+
+def verdict_html(report: KillReport) -> str:
+    """Return the verdict as a sentence, and the numbers it rests on."""
+    found = report.recovery
+    if report.lost:
+        verdict = (
+            f"<b role='alert' style='color:{RED}'>{report.lost:,} acknowledged records are gone: this is a bug in "
+            f"walkit.</b>"
+        )
+    else:
+        beyond = found.last_lsn - report.acked_lsn
+        verdict = (
+            f"<b>Every record that was known to be acknowledged is there.</b> {beyond:,} more had been written "
+            f"without that word having come."
+        )
+    numbers = numbers_html(
+        [
+            ("acked LSN before the kill", f"{report.acked_lsn:,}", "the last that the child had told of"),
+            ("last LSN recovered", f"{found.last_lsn:,}", "the last record of the log now"),
+            ("recovery, ms", f"{found.duration_s * 1000:,.1f}", "from the beginning of the opening to ready"),
+            (
+                "frames read",
+                f"{found.frames_scanned:,}",
+                "frames behind the last seal: they had to be checked",
+            ),
+            ("bytes read", f"{found.bytes_scanned:,}", "of those frames"),
+            ("segments (read)", f"{found.segments:,} ({found.segments_scanned:,})", "of the log"),
+        ]
+    )
+    durability = report.load.durability
+    kill, power, _, _ = DURABILITY_PROMISES[durability]
+    promise = (
+        f"SIGKILL shows the crash of a process only: the page cache survives it. With durability {durability} a killed "
+        f"process loses {kill} of what was acknowledged, a power cut {power}."
+    )
+    return f"<p>{verdict}</p>{numbers}<p style='opacity:0.8'>{escape(promise)}</p>"
+
+
+def cuts_html(report: KillReport) -> str:
+    """Return what was cut and why, or why nothing was."""
+    torn = (
+        f"<p>Half a frame ({report.torn_bytes:,} bytes) was left behind the log after the kill, as a write that was "
+        f"cut short does.</p>"
+        if report.torn_bytes
+        else ""
+    )
+    cuts = report.recovery.cuts
+    if not cuts:
+        return (
+            f"{torn}<p>Nothing was cut: the kernel finished the write that was under way, so the log ended with a "
+            f"whole frame.</p>"
+        )
+    cells = "".join(
+        f"<tr><td>{cut.position:,}</td><td>{cut.bytes:,}</td><td>{cut.first_lsn:,}</td><td>{escape(cut.reason)}</td>"
+        f"<td><code>{escape(cut.segment)}</code></td><td><code>{escape(cut.kept_as or '')}</code></td></tr>"
+        for cut in cuts
+    )
+    head = "".join(
+        f"<th style='text-align:left;padding-right:1em'>{name}</th>"
+        for name in ("cut at position", "bytes", "LSN from", "why", "segment", "kept as")
+    )
+    return (
+        f"{torn}<table class='cuts'><tr>{head}</tr>{cells}</table><p>Nothing promised these bytes: no later frame, no "
+        f"seal, and not the durable file. So nobody was told that they are there, and they are no part of the log.</p>"
+    )

@@ -1,0 +1,198 @@
+"""Where views get what they show: a live log, the pipe of a child process, a recorded Run. No panel in here."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+from walkit.log.wal import WriteAheadLog
+from walkit.measure import LatencyHistogram, Run, RunEvent, file_system
+from walkit.measure.run import plain
+from walkit.metrics import LogStatistics
+from walkit.views.history import EVENTS_MAX, Point, point_between, points_of_run
+from walkit.workload.steady import SteadyLine, SteadyWriter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a source has to tell since it was asked last, and how things stand now."""
+
+    status: str
+    """One sentence: what is being shown, and what it is doing."""
+    points: list[Point] = field(default_factory=list)
+    events: list[RunEvent] = field(default_factory=list)
+    statistics: LogStatistics | None = None
+    """The newest metrics of the log; None: none are known."""
+    latency: LatencyHistogram | None = None
+    """Of all records that are known of; None: single records are not seen."""
+    warnings: tuple[str, ...] = ()
+    """What a reader must know before believing the numbers."""
+    problem: str | None = None
+    """A sentence on what went wrong, and what can be done."""
+    ended: bool = False
+    """Nothing more will come."""
+
+
+class Source(Protocol):
+    """Something to watch. Asked by one thread, never waits."""
+
+    def read(self) -> Reading:
+        """Return what is new."""
+
+    def close(self) -> None:
+        """Stop watching; closing twice does nothing."""
+
+
+def warnings_of(path: str | None, durability: str) -> tuple[str, ...]:
+    """Return what makes the numbers of a log at `path` mean less, worst first."""
+    place = None if path is None or "://" in path else file_system(path)
+    found = []
+    if place is not None and place.tmpfs:
+        found.append(f"{place.type}: sync means nothing here")
+    if durability == "none":
+        found.append("durability none: an acknowledged record may be lost")
+    return tuple(found)
+
+
+class LogSource:
+    """A log that is open in this process, through its statistics and events. It does not keep the log open.
+
+    Statistics know no single records, so latencies are those of frames: the mean time of a write and sync.
+    """
+
+    def __init__(self, log: WriteAheadLog) -> None:
+        self._log = weakref.ref(log)
+        self._sink = log.events
+        self._name, self._durability = log.location, log.options.durability
+        self._warnings = warnings_of(log.location, self._durability)
+        self._start_ns = self._last_ns = perf_counter_ns()
+        self._last = log.statistics()
+        self._events: deque[tuple[int, str, dict[str, Any]]] = deque(maxlen=EVENTS_MAX)
+        self._sink.add_listener(self._event)
+
+    def _event(self, name: str, attributes: dict[str, Any]) -> None:
+        self._events.append((perf_counter_ns(), name, attributes))
+
+    def read(self) -> Reading:
+        """Return one point for the time since the last call."""
+        log = self._log()
+        events = []
+        while self._events:
+            at_ns, name, attributes = self._events.popleft()
+            events.append(RunEvent((at_ns - self._start_ns) / 1e9, name, _plain(attributes)))
+        if log is None or log.closed:
+            self.close()
+            return Reading(
+                status=f"The log {self._name} is closed.",
+                events=events,
+                statistics=self._last,
+                warnings=self._warnings,
+                ended=True,
+            )
+        now_ns, before, after = perf_counter_ns(), self._last, log.statistics()
+        point = point_between(
+            before,
+            after,
+            time_s=(now_ns - self._start_ns) / 1e9,
+            interval_s=(now_ns - self._last_ns) / 1e9,
+        )
+        self._last, self._last_ns = after, now_ns
+        return Reading(
+            status=f"The log {self._name} is open, durability {self._durability}.",
+            points=[point],
+            events=events,
+            statistics=after,
+            warnings=self._warnings,
+            problem="A write or sync failed, and the log takes no more: close it and open it again."
+            if after.poisoned
+            else None,
+        )
+
+    def close(self) -> None:
+        """Stop listening to the log's events."""
+        self._sink.remove_listener(self._event)
+
+
+class ChildSource:
+    """The child process of a steady load, through its pipe. `start_ns` is time 0 of the points; None: the first line.
+
+    Closing it does not end the child, which belongs to whoever started it.
+    """
+
+    def __init__(self, writer: SteadyWriter, start_ns: int | None = None) -> None:
+        self.writer = writer
+        self.start_ns = start_ns
+        self._last: SteadyLine | None = None
+        self._latency = LatencyHistogram()
+        self._warnings = warnings_of(writer.path, writer.load.durability)
+
+    def read(self) -> Reading:
+        """Return a point for each line that has come."""
+        writing = self.writer.writing  # before the lines: after the last one there are none
+        points: list[Point] = []
+        events: list[RunEvent] = []
+        heard: list[LatencyHistogram] = []
+        for line in self.writer.read():
+            start_ns = self.start_ns = line.at_ns if self.start_ns is None else self.start_ns
+            points.append(self._point(line, start_ns))
+            events += [RunEvent((at - start_ns) / 1e9, name, _plain(more)) for at, name, more in line.events]
+            if line.latency is not None:
+                heard.append(line.latency)
+            self._last = line
+        if heard:
+            self._latency = LatencyHistogram.merged([self._latency, *heard])
+        return Reading(
+            status=f"Writing: {self.writer.load}." if writing else f"Not writing: {self.writer.load}.",
+            points=points,
+            events=events,
+            statistics=None if self._last is None else self._last.statistics,
+            latency=self._latency,
+            warnings=self._warnings,
+            ended=not writing,
+        )
+
+    def _point(self, line: SteadyLine, start_ns: int) -> Point:
+        last, time_s = self._last, (line.at_ns - start_ns) / 1e9
+        if last is None:
+            return Point(time_s)  # a gap to what another child did before
+        return point_between(
+            last.statistics,
+            line.statistics,
+            time_s=time_s,
+            interval_s=(line.at_ns - last.at_ns) / 1e9,
+            latency=line.latency,
+        )
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to let go of."""
+
+
+class RunSource:
+    """A Run that was recorded: everything at once, then nothing."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._told = False
+
+    def read(self) -> Reading:
+        """Return all points at the first call."""
+        run, first, self._told = self._run, not self._told, True
+        when = run.started_at.strftime("%Y-%m-%d %H:%M:%S %Z")
+        return Reading(
+            status=f"Recorded: {run.name}, {when}, durability {run.durability}, {run.arrival} loop.",
+            points=points_of_run(run) if first else [],
+            events=list(run.events) if first else [],
+            latency=run.latency.get("total"),
+            warnings=run.warnings,
+            ended=True,
+        )
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to let go of."""
+
+
+def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {str(name): plain(value) for name, value in attributes.items()}

@@ -1,0 +1,183 @@
+"""A Python child that tells its standard output JSON lines, and its parent's end of the pipes.
+
+Whatever the lines say, three things hold for every child: none is left behind when its parent closes it or dies, a
+line that a kill has cut is never acted on, and a child that ends as nobody asked says its last words in the error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter_ns
+from typing import IO, Any
+
+from walkit.errors import WalkitError
+
+LAST_WORDS_BYTES = 4000
+
+
+class ChildWriterError(WalkitError):
+    """The child writer ended in a way that nobody asked for. `returncode` is negative for a signal."""
+
+    code = "child-writer"
+
+    def __init__(self, message: str, *, returncode: int | None, output: str = "") -> None:
+        super().__init__(f"{message}\n{output}" if output else message)
+        self.returncode, self.output = returncode, output
+
+
+class TalkingChild:
+    """Starts `python -m ARGUMENTS` and calls `take(line)` for each of its lines, on a thread of its own.
+
+    `take` is called with `changed` held; whoever waits for it is told after each line and at the end. An object with
+    the key "error" is the child's own word of why it ends. Used by one thread, but for `take` and `kill`.
+    """
+
+    def __init__(self, arguments: Sequence[str], take: Callable[[dict[str, Any]], None]) -> None:
+        self.changed = threading.Condition()
+        self.killed_ns: int | None = None
+        """When `kill` was called, on the machine's monotonic clock."""
+        self._arguments = list(arguments)
+        self._take = take
+        self._error: str | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self._words: IO[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child."""
+        return self._running().pid
+
+    @property
+    def talking(self) -> bool:
+        """Whether lines may still come."""
+        return self._reader is not None and self._reader.is_alive()
+
+    def start(self, handed: memoryview | bytes = b"") -> None:
+        """Start the child, begin to read its lines, and write `handed` to its standard input, which stays open.
+
+        ChildWriterError: it cannot be started. One that ends before it has read everything is no error here.
+        """
+        command = [sys.executable, "-P"]  # a file of the current folder must not stand in for a module
+        root = str(Path(__file__).resolve().parents[2])
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(
+                [*command, "-m", *self._arguments],
+                stdin=pipe,
+                stdout=pipe,
+                stderr=self._words,
+                env=environment,
+                bufsize=0,
+            )
+            self._reader = threading.Thread(target=self._read, name="child-pipe", daemon=True)
+            self._reader.start()
+            self.send(handed)
+        except OSError as error:
+            self.close()
+            raise ChildWriterError(f"the child writer did not start: {error}", returncode=None) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, data: memoryview | bytes) -> None:
+        """Write to the child's standard input; a child that has ended already does not get it."""
+        pipe = self._running().stdin
+        assert pipe is not None
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[pipe.write(left) :]
+        except BrokenPipeError:
+            return  # wait() and failure() say why
+
+    def _read(self) -> None:
+        process = self._running()
+        assert process.stdout is not None
+        try:
+            with open(process.stdout.fileno(), "rb", closefd=False) as lines:
+                for line in lines:
+                    if not line.endswith(b"\n"):
+                        break  # cut by the kill
+                    said = json.loads(line)
+                    with self.changed:
+                        if "error" in said:
+                            self._error = said["error"]
+                        else:
+                            self._take(said)
+                        self.changed.notify_all()
+        except Exception as error:  # noqa: BLE001 - whatever it said, nobody may wait for what it says next
+            self._error = f"a line that makes no sense: {error!r}"
+            process.kill()
+        with self.changed:
+            self.changed.notify_all()
+
+    def kill(self) -> None:
+        """End the child with SIGKILL: it can do nothing about it, and nothing more."""
+        self.killed_ns = perf_counter_ns()
+        self._running().kill()
+
+    def wait(self) -> bool:
+        """Wait for the child's end and for its last line; True where `kill` ended it while it was still at work.
+
+        Raises ChildWriterError where it failed.
+        """
+        process = self._running()
+        assert self._reader is not None
+        self._reader.join()
+        returncode = process.wait()
+        killed = self.killed_ns is not None and returncode == -signal.SIGKILL
+        if self._error is not None or (returncode != 0 and not killed):
+            raise self._failure(returncode)
+        return killed
+
+    @property
+    def returncode(self) -> int:
+        """How the child ended; only after `wait`."""
+        returncode = self._running().returncode
+        assert returncode is not None
+        return returncode
+
+    def close(self) -> None:
+        """Kill the child if it is still there, and free what it used. Closing twice does nothing."""
+        process = self._process
+        if process is not None:
+            if process.poll() is None:
+                self.kill()
+            process.wait()
+            if self._reader is not None:
+                self._reader.join()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        if self._words is not None:
+            self._words.close()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ChildWriterError("the child writer was not started", returncode=None)
+        return self._process
+
+    def _failure(self, returncode: int) -> ChildWriterError:
+        if self._error is not None:
+            return ChildWriterError(f"the child writer failed: {self._error}", returncode=returncode)
+        how = f"exit status {returncode}"
+        if returncode < 0:
+            how = f"signal {-returncode}, which this process did not send"
+        output = ""
+        if self._words is not None and not self._words.closed:
+            size = self._words.seek(0, os.SEEK_END)
+            self._words.seek(max(size - LAST_WORDS_BYTES, 0))
+            output = self._words.read().decode("utf-8", "replace").strip()
+        return ChildWriterError(f"the child writer ended with {how}", returncode=returncode, output=output)
