@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from walkit.compaction import CompactionReport
 from walkit.config import LogOptions, Retention, StoreOptions
+from walkit.commit import policy
 from walkit.errors import (
     AppendTimeoutError,
     CommitFailedError,
@@ -113,6 +114,7 @@ __all__ = [
     "diff",
     "open",
     "opened",
+    "policy",
     "replay",
     "scan",
     "scratch",
