@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from walkit.commit import policy
 from walkit.compaction import CompactionReport
 from walkit.config import LogOptions, Retention, StoreOptions
-from walkit.commit import policy
 from walkit.errors import (
     AppendTimeoutError,
     CommitFailedError,
