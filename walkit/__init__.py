@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from walkit.commit import policy
 from walkit.compaction import CompactionReport
 from walkit.config import LogOptions, Retention, StoreOptions
 from walkit.errors import (
@@ -115,6 +116,7 @@ __all__ = [
     "diff",
     "open",
     "opened",
+    "policy",
     "replay",
     "scan",
     "scratch",

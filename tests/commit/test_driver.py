@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.commit.places import GUARD_S, GatedPlace, Rig, Task, io_error, until
-from walkit.commit.policy import OneRecordPerFrame
+from walkit.commit.policy import CappedFrames, OneRecordPerFrame
 from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError, StorageError
 
 
@@ -126,6 +126,21 @@ def test_failing_syncs_under_load_leave_nobody_waiting() -> None:
             rig.driver.sync()
         assert {t.result() for t in tasks} <= {CommitFailedError, LogPoisonedError}
         Task(rig.driver.stop, LogClosedError("over")).result()
+
+
+@pytest.mark.parametrize("completion", [False, True])
+def test_no_lead_is_lost_when_another_leader_takes_the_record_of_a_successor(completion: bool) -> None:
+    """Append from eight threads with four places, many rounds: all are acknowledged, and stopping finds no leader."""
+    for _ in range(25):
+        rig = Rig(in_flight_max=4, completion=completion, policy=CappedFrames(records=2))
+
+        def work(rig: Rig = rig) -> list[int]:
+            return [rig.append().first_lsn for _ in range(20)]
+
+        told = [lsn for task in [Task(work) for _ in range(8)] for lsn in task.result()]
+        assert sorted(told) == list(range(1, 161))
+        Task(rig.driver.stop, LogClosedError("over")).result()
+        assert rig.driver._leaders == 0
 
 
 def test_a_failed_write_fails_its_frame_and_refuses_what_waits(rigs: list[Rig]) -> None:

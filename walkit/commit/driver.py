@@ -91,12 +91,16 @@ class CommitDriver(FrameWriter):
             if ticket.done():
                 return True
             gate = self.attach_waiter(ticket)
-        while not ticket.done():
-            gate.acquire()
-            if ticket.promoted:
+        while True:
+            if not ticket.done():
+                gate.acquire()
+            if (
+                ticket.promoted
+            ):  # also where another leader took the record meanwhile: the lead must not be lost
                 ticket.promoted = False
                 self._lead()
-        return True
+            elif ticket.done():
+                return True
 
     def _enter(self, ticket: Ticket, *, can_lead: bool) -> Any:
         """Queue the ticket; return a gate to wait at, LEAD where the caller has to lead, FULL where nothing was done.

@@ -132,7 +132,7 @@ class FrameWriter:
             if self._parallel:
                 self._lock.release()
         self.counters.padding_bytes += footprint - body.stored_bytes - FRAME_HEADER_BYTES
-        if core.failure is not None:
+        if core.failure is not None and core.has_failed(frame):
             self._fail(core.failure, frame)  # a sync failed on another thread before this frame was sealed
             return None
         return self._admit(frame)

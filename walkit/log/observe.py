@@ -52,7 +52,11 @@ class DurableFrames:
 
 
 class Observation:
-    """A registered observer; `close()` ends it. After close returns no new call begins."""
+    """A registered observer; `close()` ends it. After close returns no new call begins.
+
+    Frames wait in memory while a callback blocks, without a bound (`statistics().deliveries_waiting` counts them). Who
+    may fall behind uses `follow`, which reads from the segments.
+    """
 
     def __init__(self, engine: LogEngine, callback: Callable[[DurableFrames], object]) -> None:
         self._engine = engine
