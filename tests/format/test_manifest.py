@@ -252,7 +252,7 @@ def test_a_manifest_over_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_holes_of_a_segment() -> None:
-    """F-2.7, F-2.8: a hole is its segment's where frames stand behind it there, and its LSNs are not missing records."""
+    """F-2.7, F-2.8: a hole is its segment's where frames stand behind it, and its LSNs are no missing records."""
     hole = HoleRecord(**HOLE)
     segment = replace(PLAIN.segments[0], end_position=192, first_lsn=1, last_lsn=3, records=2)
     manifest = replace(
