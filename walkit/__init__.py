@@ -34,6 +34,7 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
+from walkit.log.decision import recovery_table
 from walkit.log.examine.verdicts import ScanReport
 from walkit.log.logreader import LogReader
 from walkit.log.observe import DurableFrames
@@ -107,6 +108,7 @@ __all__ = [
     "diff",
     "open",
     "opened",
+    "recovery_table",
     "replay",
     "scan",
     "scratch",

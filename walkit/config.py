@@ -174,7 +174,7 @@ def _check_later(options: LogOptions) -> None:
         "ack_order": options.ack_order == "completion",
         "policy": options.policy is not None,
         "direct_io": options.direct_io,
-        "recovery": options.recovery in ("holes", "salvage"),
+        "recovery": options.recovery == "salvage",
         "retention": options.retention != Retention(),
     }
     for name, asked in later.items():

@@ -23,6 +23,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "walkit.log.poison": (logging.ERROR, "a write or sync failed; the log takes no more"),
     "walkit.log.drop": (logging.WARNING, "a log was dropped without close()"),
     "walkit.recovery.cut": (logging.WARNING, "a torn or unacknowledged tail was cut"),
+    "walkit.recovery.hole": (logging.WARNING, "frames behind a hole of unacknowledged ones were kept"),
     "walkit.recovery.finish": (logging.DEBUG, "recovery is done"),
     "walkit.segment.prepare": (logging.DEBUG, "a segment was made ahead"),
     "walkit.segment.rotate": (logging.DEBUG, "frames go to a new segment"),

@@ -39,7 +39,7 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"queue_bytes_max": 10}, "queue_bytes_max"),
     ({"on_full": "drop"}, "on_full"),
     ({"recovery": "hope"}, "recovery"),
-    ({"recovery": "holes"}, "recovery"),
+    ({"recovery": "salvage"}, "recovery"),
     ({"recovery": "salvage"}, "recovery"),
     ({"retention": Retention(bytes_max=10)}, "retention"),
     ({"retention": None}, "retention"),

@@ -39,10 +39,11 @@ from walkit.log.manifest_store import (
 )
 from walkit.log.openview import view_of_open
 from walkit.log.reader import LogView
-from walkit.log.recovery import RecoveryPlan, apply_plan, make_plan, settle_unsealed
+from walkit.log.recovery import RecoveryPlan, make_plan
 from walkit.log.report import PhaseClock, RecoveryReport
 from walkit.log.scan import Progress, read_mark, scan_log
 from walkit.log.segments import SegmentSet
+from walkit.log.tidy import apply_plan, settle_unsealed
 from walkit.log.trim import Leftovers
 from walkit.metrics import LogStatistics
 from walkit.storage.base import LockHolder, Storage, StorageLock
@@ -264,6 +265,10 @@ def open_engine(
     engine.recovery = recovery_report(storage, options, clock, plan, created)
     for cut in engine.recovery.cuts:
         events.emit("walkit.recovery.cut", segment=cut.segment, position=cut.position, bytes=cut.bytes)
+    for hole in engine.recovery.holes:
+        events.emit(
+            "walkit.recovery.hole", position=hole.start_position, first_lsn=hole.first_lsn, lsns=hole.lsns
+        )
     events.emit("walkit.log.open", location=storage.location, verdict=engine.recovery.verdict)
     return engine
 
@@ -315,10 +320,11 @@ def recovery_report(
     end: LogEnd = plan.end
     return RecoveryReport(
         location=storage.location,
-        policy=options.recovery,
+        policy=plan.policy,
         verdict="created" if created else "clean" if clean else "recovered",
         phases=tuple(clock.phases),
         cuts=plan.cuts,
+        holes=plan.holes,
         segments=len(plan.manifest.segments),
         segments_scanned=len(scanned),
         frames_scanned=sum(f.frames for f in scanned),

@@ -48,12 +48,13 @@ from walkit.log.manifest_store import (
 )
 from walkit.log.openview import view_of_open
 from walkit.log.reader import LogView
-from walkit.log.recovery import apply_plan, make_plan, settle_unsealed
+from walkit.log.recovery import make_plan
 from walkit.log.report import PhaseClock, RecoveryReport
 from walkit.log.run import FrameRun
 from walkit.log.scan import read_mark, scan_log
 from walkit.log.segments import SegmentSet
 from walkit.log.surface import ReadSurface
+from walkit.log.tidy import apply_plan, settle_unsealed
 from walkit.record import Record
 from walkit.storage.base import LockHolder, Storage
 

@@ -80,6 +80,7 @@ class LogView:
             segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), span.record.name)
             self.check(span.record, segment)
             assert segment is not None
+            holes = self.manifest.holes_of(span.record)
             start, lsn, chain = segment.start_position, segment.first_lsn, segment.chain
             if first_lsn > lsn:
                 hop = FrameWalk(
@@ -90,6 +91,7 @@ class LogView:
                     next_lsn=lsn,
                     chain=chain,
                     body=False,
+                    holes=holes,
                 )
                 for header, _ in hop:
                     if header.last_lsn >= first_lsn and header.records:
@@ -106,6 +108,7 @@ class LogView:
                 next_lsn=lsn,
                 chain=chain,
                 body=body,
+                holes=holes,
             )
             yield from walk
             self.refuse(walk, span)

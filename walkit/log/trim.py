@@ -81,6 +81,9 @@ def move_watermark(engine: LogEngine, up_to_lsn: int, checkpoint_lsn: int = 0) -
         dropped[:] = [s for s in manifest.sealed if s.last_lsn <= low]
         return manifest.next(
             segments=tuple(s for s in manifest.segments if s not in dropped),
+            holes=tuple(
+                h for h in manifest.holes if not dropped or h.end_position > dropped[-1].end_position
+            ),
             low_watermark=low,
             checkpoint_lsn=checkpoint,
             exact_from_lsn=max(manifest.exact_from_lsn, low + 1) if low else manifest.exact_from_lsn,

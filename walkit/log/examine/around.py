@@ -9,11 +9,11 @@ from walkit.errors import CorruptionError, StorageError, WalkitError
 from walkit.format.layout import DURABLE_CELL_BYTES, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
+from walkit.log.behind import nonzero_until
 from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
 from walkit.log.examine.verdicts import RangeVerdict, Verdict
 from walkit.log.leftover import leftover_of
 from walkit.log.manifest_store import DURABLE_NAME, LOST_FOLDER, OWN_NAMES, load_manifest
-from walkit.log.scan import nonzero_until
 
 NAMES_SHOWN_MAX = 5
 
@@ -51,6 +51,9 @@ def _manifest_facts(manifest: Manifest) -> Iterator[tuple[str, object, object, S
             last_lsn=record.first_lsn - 1, position=record.start_position, chain=record.start_chain
         )
         there = LogEnd(last_lsn=before.last_lsn, position=_end_before(before, record), chain=before.end_chain)
+        hole = next((h for h in manifest.holes if h.start_position == before.end_position), None)
+        if hole is not None and hole.end_position <= record.start_position:
+            there = LogEnd(last_lsn=hole.last_lsn, position=hole.end_position, chain=hole.chain)
         yield f"it follows segment {before.name}", there, wanted, record
         epoch = manifest.epoch_of(record.epoch)
         if epoch is not None and record.epoch != before.epoch:

@@ -15,10 +15,11 @@ from walkit.format.frame import FrameFault
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd, SegmentRecord
 from walkit.format.segment import SegmentHeader
+from walkit.log.behind import nonzero_until
 from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
 from walkit.log.examine.survey import Stretch
 from walkit.log.examine.verdicts import Verdict
-from walkit.log.scan import check_identity, nonzero_until
+from walkit.log.scan import check_identity
 
 
 @dataclass(kw_only=True, slots=True)

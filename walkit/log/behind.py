@@ -1,0 +1,129 @@
+"""The frames of an unsealed segment: those that follow, and those that stand behind a hole or behind damage.
+
+Behind the first frame that does not belong each alignment boundary is probed for intact frames of the same log. What
+they promise decides whether the damage is corruption or a torn tail (pebble's sync offset is the source of the idea);
+those within the window of a hole can be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from walkit.errors import FormatVersionError
+from walkit.format.frame import FrameHeader, check_body, check_header
+from walkit.format.layout import FRAME_HEADER_BYTES, FRAME_MAGIC, SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.manifest import LogEnd
+from walkit.format.segment import SegmentHeader
+from walkit.log.findings import SegmentFinding
+from walkit.log.walk import FrameWalk
+from walkit.storage.base import StorageFile
+
+PROBE_BYTES = 4 << 20
+
+
+def walk_unsealed(file: StorageFile, finding: SegmentFinding, end: LogEnd, hole: int | None) -> None:
+    """Note the facts of a segment in use. `end` is where the log before it ends, `hole` where its first hole begins."""
+    header = finding.header
+    assert header is not None
+    finding.follows = hole is None and follows_exactly(header, end)
+    if hole is None and not finding.follows:
+        hole = end.position
+    limit = header.start_position + finding.file_bytes - SEGMENT_HEADER_BYTES
+    limit -= limit % header.alignment
+    walk = FrameWalk(
+        file,
+        header,
+        position=header.start_position,
+        end_position=limit,
+        next_lsn=header.first_lsn,
+        chain=header.chain,
+    )
+    for frame, _ in walk:
+        if hole is not None:
+            _note_beyond(finding, frame, hole)
+    finding.end_position, finding.last_lsn = walk.position, (walk.next_lsn or 1) - 1
+    finding.chain = walk.chain or 0
+    finding.frames, finding.records = walk.frames, walk.records
+    finding.bytes_scanned = walk.position - header.start_position
+    # What an imported frame promises is about the primary's disk (FORMAT.md F-3.6).
+    if not header.flags & SegmentFlag.IMPORTED:
+        finding.promised_position = walk.promised_position
+    finding.fault, finding.at_fault = walk.fault, walk.at_fault
+    if finding.nonzero_until > finding.end_offset:
+        for frame in _probe(file, finding):
+            finding.frames_behind += 1
+            if not header.flags & SegmentFlag.IMPORTED:
+                finding.promised_position = max(finding.promised_position, frame.durable_position)
+            _note_beyond(finding, frame, walk.position if hole is None else hole)
+
+
+def follows_exactly(header: SegmentHeader, end: LogEnd) -> bool:
+    """Say whether a segment begins where the log before it ends."""
+    return (header.previous_end, header.first_lsn, header.chain) == (
+        end.position,
+        end.last_lsn + 1,
+        end.chain,
+    )
+
+
+def _note_beyond(finding: SegmentFinding, frame: FrameHeader, hole: int) -> None:
+    """Note a frame behind a hole where it ends within the window (FORMAT.md F-2.7); so the list is bounded by it."""
+    assert finding.header is not None
+    if frame.end_position <= hole + finding.header.window_bytes:
+        finding.beyond.append(frame)
+
+
+def _probe(file: StorageFile, finding: SegmentFinding) -> Iterator[FrameHeader]:
+    """Yield the intact frames of this segment behind its damage, by position; what lies within one is its content."""
+    header = finding.header
+    assert header is not None
+    offset = finding.end_offset
+    reach = 0
+    while offset < finding.nonzero_until:
+        block = file.read(offset, min(PROBE_BYTES, finding.nonzero_until - offset) + FRAME_HEADER_BYTES)
+        # The block reaches one header further than the step, so that no frame is looked at twice or not at all.
+        whole = min(len(block) - len(block) % header.alignment, PROBE_BYTES)
+        words = np.frombuffer(block, "<u4", whole // 4)[:: header.alignment // 4]
+        for index in np.flatnonzero(words == FRAME_MAGIC):
+            at = int(index) * header.alignment
+            found = _frame_at(block, at, header)
+            if found is None or found.position < reach or header.offset_of(found.position) != offset + at:
+                continue
+            if _is_whole(file, offset + at, found):
+                reach = found.end_position
+                yield found
+        offset += PROBE_BYTES
+
+
+def _frame_at(block: bytes, at: int, segment: SegmentHeader) -> FrameHeader | None:
+    """Return the header of a frame of this segment that stands at `at`, or None.
+
+    What looks like a frame of a newer format is a value that holds one: no frame is newer than its segment.
+    """
+    try:
+        found, fault = check_header(block, at, segment.alignment, segment.frame_bytes_max)
+    except FormatVersionError:
+        return None
+    if found is None or fault is not None:
+        return None
+    ours = (found.log_id, found.epoch, found.epoch_id) == (segment.log_id, segment.epoch, segment.epoch_id)
+    return found if ours else None
+
+
+def _is_whole(file: StorageFile, offset: int, header: FrameHeader) -> bool:
+    return check_body(header, memoryview(file.read(offset, header.footprint))) is None
+
+
+def nonzero_until(file: StorageFile, start: int, size: int) -> int:
+    """Return the file offset behind the last nonzero byte at or after `start`; `start` where there is none."""
+    end = size
+    while end > start:
+        begin = max(start, end - PROBE_BYTES)
+        block = np.frombuffer(file.read(begin, end - begin), "u1")
+        nonzero = np.flatnonzero(block)
+        if len(nonzero):
+            return begin + int(nonzero[-1]) + 1
+        end = begin
+    return start
