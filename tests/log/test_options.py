@@ -40,7 +40,6 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"on_full": "drop"}, "on_full"),
     ({"recovery": "hope"}, "recovery"),
     ({"recovery": "salvage"}, "recovery"),
-    ({"recovery": "salvage"}, "recovery"),
     ({"retention": Retention(bytes_max=10)}, "retention"),
     ({"retention": None}, "retention"),
     ({"idle_mark_ms": -1}, "idle_mark_ms"),
