@@ -22,6 +22,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "walkit.log.close": (logging.DEBUG, "a log was closed"),
     "walkit.log.poison": (logging.ERROR, "a write or sync failed; the log takes no more"),
     "walkit.log.drop": (logging.WARNING, "a log was dropped without close()"),
+    "walkit.log.buffered": (logging.WARNING, "direct_io was asked for, and the place refuses it"),
     "walkit.recovery.cut": (logging.WARNING, "a torn or unacknowledged tail was cut"),
     "walkit.recovery.hole": (logging.WARNING, "frames behind a hole of unacknowledged ones were kept"),
     "walkit.recovery.finish": (logging.DEBUG, "recovery is done"),

@@ -17,11 +17,11 @@ from dataclasses import replace
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
 from walkit.commit.ticket import Ticket
-from walkit.config import ALIGNMENT_BUFFERED, LogOptions
+from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import LogClosedError, LogExistsError, LogLockedError, LogNotFoundError, OptionsError
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
-from walkit.format.layout import DURABLE_CELL_BYTES
+from walkit.format.layout import DURABLE_CELL_BYTES, align_up
 from walkit.format.manifest import (
     MANIFEST_NAME,
     LogEnd,
@@ -46,7 +46,7 @@ from walkit.log.segments import SegmentSet
 from walkit.log.tidy import apply_plan, settle_unsealed
 from walkit.log.trim import Leftovers
 from walkit.metrics import LogStatistics
-from walkit.storage.base import LockHolder, Storage, StorageLock
+from walkit.storage.base import DirectStorage, LockHolder, Storage, StorageLock
 
 _engines: weakref.WeakSet[LogEngine] = weakref.WeakSet()
 
@@ -86,12 +86,13 @@ class LogEngine:
         self.identity = FrameIdentity(manifest.log_id, number, secrets.randbits(64) | 1)
         began = replace(end, last_lsn=max(end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn))
         name = os.path.basename(self.storage.location.rstrip("/")) or "log"
+        alignment = self._alignment()
         core: OrderingCore[Ticket] = OrderingCore(
             self.identity,
             last_lsn=began.last_lsn,
-            position=began.position,
+            position=align_up(began.position, alignment),
             chain=began.chain,
-            alignment=ALIGNMENT_BUFFERED,
+            alignment=alignment,
             frame_bytes_max=self.options.frame_bytes_max,
             ack_when_durable=self.options.durability == "sync",
             idle_mark_us=self.options.idle_mark_ms * 1000,
@@ -107,6 +108,7 @@ class LogEngine:
             mark=plan.findings.mark,
             events=self.events,
             name=name,
+            alignment=alignment,
         )
         offset_ns = time.time_ns() - time.monotonic_ns()
         self.driver = CommitDriver(
@@ -121,6 +123,19 @@ class LogEngine:
         )
         self.core = core
         _engines.add(self)
+
+    def _alignment(self) -> int:
+        """Return the alignment of the frames to come: that of direct I/O where it is wanted and the place takes it."""
+        if not self.options.direct_io:
+            return ALIGNMENT_BUFFERED
+        storage = self.storage
+        why_not = "the storage has none"
+        if isinstance(storage, DirectStorage):
+            why_not = storage.why_not_direct() or ""
+        if not why_not:
+            return ALIGNMENT_DIRECT
+        self.events.emit("walkit.log.buffered", location=storage.location, reason=why_not)
+        return ALIGNMENT_BUFFERED
 
     @property
     def first_lsn(self) -> int:

@@ -22,6 +22,7 @@ from walkit.errors import (
     LogLockedError,
     LogNotFoundError,
     LogPoisonedError,
+    OptionsError,
     WalkitError,
 )
 from walkit.events import EventSink
@@ -173,8 +174,14 @@ class ImportedLog(ReadSurface):
         self, storage: Storage, options: LogOptions | None = None, events: EventSink | None = None
     ) -> None:
         """Raises what opening a log for writing raises; then nothing is held and nothing was changed."""
-        self.storage = storage
         self.options = options or LogOptions()
+        if self.options.direct_io:
+            raise OptionsError(
+                "direct_io=True: a replica keeps the frames of its primary, with their alignment",
+                option="direct_io",
+                wanted=True,
+            )
+        self.storage = storage
         self.events = events or EventSink()
         self.closed = False
         self.adopted = False

@@ -11,7 +11,7 @@ import threading
 import time
 
 from walkit.commit.frame import SealedFrame
-from walkit.config import LogOptions
+from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import LogFullError, StorageError
 from walkit.events import EventSink
 from walkit.format.durable import DurableMark, encode_slot
@@ -21,7 +21,7 @@ from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord,
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.log.manifest_store import ManifestStore
 from walkit.log.upkeep import Upkeep
-from walkit.storage.base import Cell, Storage, StorageFile
+from walkit.storage.base import Cell, DirectStorage, Storage, StorageFile
 
 ZERO_STEP_BYTES = 1 << 20
 ZERO_AHEAD_BYTES = 16 << 20
@@ -111,6 +111,7 @@ class SegmentSet:
         mark: DurableMark,
         events: EventSink,
         name: str,
+        alignment: int = ALIGNMENT_BUFFERED,
     ) -> None:
         self.storage = storage
         self.store = store
@@ -122,7 +123,7 @@ class SegmentSet:
         self.current: OpenSegment | None = None
         self.open_segments: list[OpenSegment] = []
         self.rotations = 0
-        self._alignment = 64
+        self._alignment = alignment
         self._cell = cell
         self._mark = mark
         self._spare: OpenSegment | None = None
@@ -164,7 +165,8 @@ class SegmentSet:
             epoch_id=self.identity.epoch_id,
             number=number,
             start_position=position,
-            previous_end=position,
+            # The first one may begin behind the end of another epoch, on its own alignment (FORMAT.md F-2.5).
+            previous_end=position if self.rotations else self.epoch_began.position,
             first_lsn=first_lsn,
             chain=chain,
             alignment=self._alignment,
@@ -261,7 +263,7 @@ class SegmentSet:
         while True:
             number = self.store.take_number()
             try:
-                file = self.storage.open(segment_name(number), "create")
+                file = self._create(segment_name(number))
                 break
             except StorageError as error:
                 if error.errno != errno.EEXIST:
@@ -278,6 +280,11 @@ class SegmentSet:
             raise
         self.events.emit("walkit.segment.prepare", number=number, bytes=self.options.segment_bytes)
         return segment
+
+    def _create(self, name: str) -> StorageFile:
+        if self._alignment == ALIGNMENT_DIRECT and isinstance(self.storage, DirectStorage):
+            return self.storage.open_direct(name, "create")
+        return self.storage.open(name, "create")
 
     def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
         """Name a prepared segment in the manifest, and the epoch with the first one of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walkit.storage.base import Buffer, Cell, LockHolder, Storage, StorageFile, StorageLock
+from walkit.storage.base import Buffer, Cell, DirectStorage, LockHolder, Storage, StorageFile, StorageLock
 from walkit.storage.crash import CrashReport
 from walkit.storage.faults import Fault, FaultyStorage, Operation
 from walkit.storage.file import FileStorage
@@ -14,6 +14,7 @@ __all__ = [
     "Buffer",
     "Cell",
     "CrashReport",
+    "DirectStorage",
     "Fault",
     "FaultyStorage",
     "FileFate",
