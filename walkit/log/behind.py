@@ -84,8 +84,8 @@ def _probe(file: StorageFile, finding: SegmentFinding) -> Iterator[FrameHeader]:
     while offset < finding.nonzero_until:
         block = file.read(offset, min(PROBE_BYTES, finding.nonzero_until - offset) + FRAME_HEADER_BYTES)
         # The block reaches one header further than the step, so that no frame is looked at twice or not at all.
-        whole = min(len(block) - len(block) % header.alignment, PROBE_BYTES)
-        words = np.frombuffer(block, "<u4", whole // 4)[:: header.alignment // 4]
+        boundaries = -(-min(len(block), PROBE_BYTES) // header.alignment)
+        words = np.frombuffer(block, "<u4", len(block) // 4)[:: header.alignment // 4][:boundaries]
         for index in np.flatnonzero(words == FRAME_MAGIC):
             at = int(index) * header.alignment
             found = _frame_at(block, at, header)

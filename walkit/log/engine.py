@@ -171,6 +171,7 @@ class LogEngine:
             frames_written=counters.frames_written,
             frame_bytes=counters.frame_bytes,
             padding_bytes=counters.padding_bytes,
+            alignment=core.alignment,
             marks_written=counters.marks_written,
             syncs=counters.syncs,
             write_ns=counters.write_ns,
