@@ -111,6 +111,10 @@ def test_readers_and_tools_know_holes_from_loss(order: str) -> None:
             wanted = flight.rows({0, 1, *landed})
             if order == "completion":
                 assert rows_by_ranges(image) == wanted
+                before = walkit.verify(image)
+                assert (
+                    before.ok and before.last_lsn == wanted[-1][0] and before.records_checked == len(wanted)
+                )
             with opened(image, "holes") as log:
                 assert log.complete_from_lsn == 1
                 assert [(r.lsn, r.value) for r in log.follow(1, timeout=0)] == wanted
