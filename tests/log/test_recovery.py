@@ -11,6 +11,7 @@ import pytest
 
 import walkit
 from tests.log.crashes import SMALL, dirty_image, log_of, recovered_rows, rows_of
+from tests.log.flights import Flight
 from walkit.errors import (
     CorruptionError,
     FormatVersionError,
@@ -22,6 +23,7 @@ from walkit.errors import (
 from walkit.format.checksum import crc32c
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
+from walkit.format.segment import segment_name
 from walkit.log.decision import DECISION_TABLE, MEANINGS, Decision, Facts, decide, recovery_table, table_rows
 from walkit.log.manifest_store import DURABLE_NAME
 from walkit.storage import MemoryStorage
@@ -131,6 +133,22 @@ def test_a_flip_below_a_promise_is_corruption_of_acknowledged_data(where: int) -
     assert pickle.loads(pickle.dumps(error)).position == error.position
     after = {n: live.image.open(n, "read").read(0, 1 << 20) for n in before}
     assert after == before, "a refused opening changes nothing"
+
+
+@pytest.mark.parametrize("alignment", [64, 4096])
+@pytest.mark.parametrize("header", [b"!", bytes(SEGMENT_HEADER_BYTES)])
+def test_a_damaged_segment_header_does_not_hide_what_its_frames_promise(
+    header: bytes, alignment: int
+) -> None:
+    """Damage or zero the header of the only segment after a power cut took the cell: refused, and verify says so."""
+    image = Flight(base=5, flying=1, alignment=alignment).landed((5,))
+    file = image.open(segment_name(1), "write")
+    file.write(50 if len(header) == 1 else 0, [header], sync=True)
+    file.close()
+    with pytest.raises(CorruptionError) as caught:
+        log_of(image)
+    assert (caught.value.segment, caught.value.first_lost_lsn) == (segment_name(1), 1)
+    assert not walkit.verify(image).ok
 
 
 def test_a_flip_in_the_last_frame_is_a_torn_tail_only_while_nothing_promises_it() -> None:

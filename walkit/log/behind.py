@@ -13,8 +13,16 @@ import numpy as np
 
 from walkit.errors import FormatVersionError
 from walkit.format.frame import FrameHeader, check_body, check_header
-from walkit.format.layout import FRAME_HEADER_BYTES, FRAME_MAGIC, SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import LogEnd
+from walkit.format.layout import (
+    ALIGNMENT_BUFFERED,
+    ALIGNMENT_DIRECT,
+    FRAME_BYTES_LIMIT,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    SEGMENT_HEADER_BYTES,
+    SegmentFlag,
+)
+from walkit.format.manifest import LogEnd, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.log.findings import SegmentFinding
 from walkit.log.walk import FrameWalk
@@ -79,21 +87,56 @@ def _probe(file: StorageFile, finding: SegmentFinding) -> Iterator[FrameHeader]:
     """Yield the intact frames of this segment behind its damage, by position; what lies within one is its content."""
     header = finding.header
     assert header is not None
-    offset = finding.end_offset
-    reach = 0
-    while offset < finding.nonzero_until:
-        block = file.read(offset, min(PROBE_BYTES, finding.nonzero_until - offset) + FRAME_HEADER_BYTES)
+    for offset, frame in _intact_frames(file, header, finding.end_offset, finding.nonzero_until):
+        if header.offset_of(frame.position) == offset:
+            yield frame
+
+
+def promise_without_header(file: StorageFile, manifest: Manifest, record: SegmentRecord, until: int) -> int:
+    """Return the furthest promise of the intact frames in a file whose segment header cannot be trusted; 0 for none.
+
+    Where they stood cannot be told, and need not be: a promise is true wherever it is found. Whether the segment was
+    imported cannot be told either; its header was durable before its first frame, so it is damaged in any case.
+    """
+    epoch = manifest.epoch_of(record.epoch)
+    if epoch is None:
+        return 0
+    promised = 0
+    for alignment in (ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT):
+        stand_in = SegmentHeader(
+            log_id=manifest.log_id,
+            epoch=epoch.number,
+            epoch_id=epoch.id,
+            number=record.number,
+            start_position=0,
+            previous_end=0,
+            first_lsn=1,
+            chain=0,
+            alignment=alignment,
+            frame_bytes_max=FRAME_BYTES_LIMIT,
+            created_us=0,
+        )
+        frames = _intact_frames(file, stand_in, SEGMENT_HEADER_BYTES, until)
+        promised = max([promised, *(frame.durable_position for _, frame in frames)])
+    return promised
+
+
+def _intact_frames(
+    file: StorageFile, segment: SegmentHeader, start: int, until: int
+) -> Iterator[tuple[int, FrameHeader]]:
+    """Yield (file offset, header) of the intact frames of a segment's log and epoch, from `start` on."""
+    offset, reach = start, 0
+    while offset < until:
+        block = file.read(offset, min(PROBE_BYTES, until - offset) + FRAME_HEADER_BYTES)
         # The block reaches one header further than the step, so that no frame is looked at twice or not at all.
-        boundaries = -(-min(len(block), PROBE_BYTES) // header.alignment)
-        words = np.frombuffer(block, "<u4", len(block) // 4)[:: header.alignment // 4][:boundaries]
+        boundaries = -(-min(len(block), PROBE_BYTES) // segment.alignment)
+        words = np.frombuffer(block, "<u4", len(block) // 4)[:: segment.alignment // 4][:boundaries]
         for index in np.flatnonzero(words == FRAME_MAGIC):
-            at = int(index) * header.alignment
-            found = _frame_at(block, at, header)
-            if found is None or found.position < reach or header.offset_of(found.position) != offset + at:
-                continue
-            if _is_whole(file, offset + at, found):
-                reach = found.end_position
-                yield found
+            at = int(index) * segment.alignment
+            found = _frame_at(block, at, segment)
+            if found is not None and offset + at >= reach and _is_whole(file, offset + at, found):
+                reach = offset + at + found.footprint
+                yield offset + at, found
         offset += PROBE_BYTES
 
 

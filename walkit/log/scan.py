@@ -15,7 +15,7 @@ from walkit.format.frame import FrameFault
 from walkit.format.layout import DURABLE_CELL_BYTES, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoleRecord, LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
-from walkit.log.behind import nonzero_until, walk_unsealed
+from walkit.log.behind import nonzero_until, promise_without_header, walk_unsealed
 from walkit.log.findings import LogFindings, SegmentFinding
 from walkit.log.leftover import leftover_of
 from walkit.log.manifest_store import DURABLE_NAME
@@ -238,9 +238,11 @@ def _look_at_unsealed(
                 check_identity(manifest, record, finding.header)
         except CorruptionError as error:
             finding.header, finding.header_error = None, error
-            return finding
         if finding.header is not None:
             walk_unsealed(file, finding, end, hole)
+        elif finding.nonzero_until:
+            until = finding.nonzero_until
+            finding.promised_position = promise_without_header(file, manifest, record, until)
         return finding
     finally:
         file.close()

@@ -16,7 +16,7 @@ from walkit.format.frame import FrameFault
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd, SegmentRecord
 from walkit.format.segment import SegmentHeader
-from walkit.log.behind import nonzero_until
+from walkit.log.behind import nonzero_until, promise_without_header
 from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
 from walkit.log.examine.survey import Stretch
 from walkit.log.examine.verdicts import Verdict
@@ -116,6 +116,12 @@ class UnsealedPart:
         except WalkitError as error:
             found.error = error
             found.foreign = isinstance(error, CorruptionError) and whole_header(block) is not None
+        try:
+            if found.header is None and found.nonzero_until:
+                promise = promise_without_header(file, ledger.manifest, record, found.nonzero_until)
+                ledger.promised = max(ledger.promised, promise)
+        except StorageError as error:
+            found.error = found.error or error
         finally:
             file.close()
         return found
