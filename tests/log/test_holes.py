@@ -290,6 +290,15 @@ def test_replication_refuses_to_send_over_a_hole(second: int | None) -> None:
 def test_trim_and_compaction_take_holes_with_them(second: int | None) -> None:
     """Trim past a hole, and compact over one: its record goes, the log reads on, and verify finds nothing wrong."""
     flight = Flight(second=second)
+    image = flight.landed((4,), torn)
+    with opened(image, "holes") as log:
+        first_lsn = flight.frames[4][0].first_lsn
+        log.trim(first_lsn - 1)
+        assert bool(load_manifest(image).holes) == (second != 4), (
+            "a hole before the oldest segment is none of its"
+        )
+        assert rows_of(log) == flight.rows((4,)) and log.first_lsn == first_lsn
+    assert walkit.verify(image).ok
     for way in ("trim", "compact"):
         image = flight.landed((4,), torn)
         options = walkit.LogOptions(**SMALL, recovery="holes")  # type: ignore[arg-type]

@@ -37,20 +37,14 @@ class Decision(Enum):
 
 
 class Facts(NamedTuple):
-    """What is known of one unsealed segment when it is decided on."""
+    """What is known of one unsealed segment when it is decided on; MEANINGS says what each means."""
 
     header_right: bool
-    """Its header is there, intact, and of this log."""
     follows: bool
-    """It begins where the intact log before it ends, and no hole lies before it."""
     bytes_behind: bool
-    """Nonzero bytes stand behind those of its frames that follow without a hole."""
     promised_beyond: bool
-    """The log that is intact without a hole ends in it, before what was promised to be on stable storage."""
     keeps_frames: bool
-    """Holes are kept, and intact frames stand in it behind a hole, within the window."""
     absolute: bool
-    """The policy is absolute."""
 
 
 MEANINGS = {
@@ -108,7 +102,7 @@ def table_rows() -> Iterator[dict[str, Any]]:
 
 
 def recovery_table() -> pd.DataFrame:
-    """Return the decision table of recovery as a DataFrame, one line per row; see `walkit.log.decision.Facts`.
+    """Return the decision table of recovery as a DataFrame, one line per row; see `walkit.log.decision.MEANINGS`.
 
     For every combination of facts exactly one row matches; "any" matches both. MissingExtraError without pandas.
     """
