@@ -38,6 +38,7 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
+from walkit.log.decision import recovery_table
 from walkit.log.examine.verdicts import ScanReport
 from walkit.log.logreader import LogReader
 from walkit.log.observe import DurableFrames
@@ -117,6 +118,7 @@ __all__ = [
     "open",
     "opened",
     "policy",
+    "recovery_table",
     "replay",
     "scan",
     "scratch",

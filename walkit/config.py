@@ -32,6 +32,7 @@ acknowledged record is, and whether LSNs of acknowledged records may be given ag
 INTERVAL_MS_DEFAULT = 50
 IDLE_MARK_MS_DEFAULT = 200
 ALIGNMENT_BUFFERED = 64
+ALIGNMENT_DIRECT = 4096
 SEGMENT_BYTES_MIN = 64 * KIB
 SEGMENT_BYTES_MAX = 1 << 40
 FRAME_BYTES_MAX_MAX = 1 << 30
@@ -73,7 +74,8 @@ class LogOptions:
     """A call to the device that has not returned after this time, and a second of grace, has failed, with everything
     behind it: the log is poisoned, and nobody waits any longer. None waits for ever."""
     direct_io: bool = False
-    """Write past the page cache."""
+    """Write past the page cache (O_DIRECT, and O_DSYNC at level "sync"), frames aligned to 4096 bytes. Where the place
+    refuses that, the log is written through the page cache, and an event says so."""
     segment_bytes: int = 64 * MIB
     """Size of one segment file, header included."""
     frame_bytes_max: int = 4 * MIB
@@ -177,6 +179,14 @@ def _check_numbers(options: LogOptions) -> None:
             raise OptionsError(
                 f"{name}={value!r}: a whole number from {low:,} to {high:,}", option=name, wanted=value
             )
+    if options.direct_io and options.frame_bytes_max < 2 * ALIGNMENT_DIRECT:
+        raise OptionsError(
+            f"frame_bytes_max={options.frame_bytes_max:,} leaves no room beside the alignment of direct_io: "
+            f"{2 * ALIGNMENT_DIRECT:,} at least",
+            option="frame_bytes_max",
+            wanted=options.frame_bytes_max,
+            stored=2 * ALIGNMENT_DIRECT,
+        )
     room = options.segment_bytes - 4 * KIB
     if options.frame_bytes_max > room:
         raise OptionsError(
@@ -210,8 +220,7 @@ def _check_window(options: LogOptions) -> None:
 def _check_later(options: LogOptions) -> None:
     """Refuse by name what the format provides for and this version does not do yet, instead of ignoring it."""
     later: dict[str, bool] = {
-        "direct_io": options.direct_io,
-        "recovery": options.recovery in ("holes", "salvage"),
+        "recovery": options.recovery == "salvage",
         "retention": options.retention != Retention(),
     }
     for name, asked in later.items():

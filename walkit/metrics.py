@@ -28,6 +28,9 @@ class LogStatistics:
     frames_written: int = _metric("frames", "frames written since opening, marks included")
     frame_bytes: int = _metric("bytes", "bytes of frames written since opening, padding included")
     padding_bytes: int = _metric("bytes", "zero bytes that fill frames up to the alignment")
+    alignment: int = _metric(
+        "bytes", "frames begin at multiples of this: 4096 where direct I/O is in use, else 64"
+    )
     marks_written: int = _metric("frames", "frames without records, written when the log fell idle")
     syncs: int = _metric("syncs", "waits for stable storage on the path of frames")
     write_ns: int = _metric("ns", "time spent in writes and syncs of frames")
@@ -42,6 +45,11 @@ class LogStatistics:
     segments: int = _metric("segments", "segments that are the log now")
     log_bytes: int = _metric("bytes", "bytes of frames in the log now")
     poisoned: int = _metric("flag", "1 after a failed write or sync")
+
+    @property
+    def space_amplification(self) -> float:
+        """Bytes of frames written per byte of keys and values since opening; 0.0 before the first."""
+        return self.frame_bytes / self.user_bytes if self.user_bytes else 0.0
 
     def _repr_html_(self) -> str:
         """Render a table of name, value, unit and meaning for a notebook."""

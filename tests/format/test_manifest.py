@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from tests.format.makers import flipped
 from tests.format.plain_reader import read_manifest
 from walkit.errors import CorruptionError, FormatVersionError, NotALogError
 from walkit.format.checksum import crc32c
-from walkit.format.layout import MANIFEST_BYTES_MAX
+from walkit.format.layout import MANIFEST_BYTES_MAX, SegmentFlag
 from walkit.format.manifest import (
     EpochRecord,
     HoldRecord,
+    HoleRecord,
     LogEnd,
     Manifest,
     SegmentRecord,
@@ -42,6 +44,18 @@ SEGMENTS = st.builds(
     **dict.fromkeys(("records", "frames", "created_us"), U64),
 )
 EPOCHS = st.builds(EpochRecord, number=U64, id=U64, first_lsn=U64, position=U64, chain=U32)
+HOLES = st.lists(st.tuples(st.integers(1, 1 << 40), U32, U32), max_size=3).map(
+    lambda sizes: tuple(
+        HoleRecord(
+            start_position=sum(s for s, _, _ in sizes[:i]) + i,
+            end_position=sum(s for s, _, _ in sizes[: i + 1]) + i,
+            first_lsn=1 + lsns,
+            last_lsn=lsns + size,
+            chain=lsns,
+        )
+        for i, (size, lsns, _) in enumerate(sizes)
+    )
+)
 MANIFESTS = st.builds(
     Manifest,
     log_id=U64,
@@ -56,6 +70,7 @@ MANIFESTS = st.builds(
     checkpoint_lsn=U64,
     exact_from_lsn=U64,
     tombstones_from_lsn=U64,
+    holes=HOLES,
     holds=st.lists(st.builds(HoldRecord, name=st.text(), first_lsn=U64, lease_until_us=U64), max_size=2).map(
         tuple
     ),
@@ -175,6 +190,7 @@ def test_unknown_optional_features_are_ignored() -> None:
 
 
 SEGMENT = read_manifest(DATA)["segments"][0]
+HOLE = {"start_position": 64, "end_position": 128, "first_lsn": 2, "last_lsn": 2, "chain": 7}
 NONSENSE: dict[str, bytes] = {
     "nothing": b"",
     "not JSON": b"{",
@@ -208,6 +224,10 @@ NONSENSE: dict[str, bytes] = {
     "a segment twice": with_fields(segments=[SEGMENT, SEGMENT]),
     "an epoch twice": with_fields(lineage=read_manifest(DATA)["lineage"] * 2),
     "a hold without a name": with_fields(holds=[{"name": 3, "first_lsn": 1, "lease_until_us": 1}]),
+    "no holes": with_fields(holes=...),
+    "a hole of no bytes": with_fields(holes=[{**HOLE, "end_position": 64}]),
+    "a hole that ends before its first LSN": with_fields(holes=[{**HOLE, "last_lsn": 0, "first_lsn": 2}]),
+    "a hole twice": with_fields(holes=[HOLE, HOLE]),
     "an end that is a list": with_fields(end=[1, 2, 3]),
 }
 
@@ -229,6 +249,20 @@ def test_a_manifest_over_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         decode_manifest(flipped(DATA, 8 * 40), "log")
     monkeypatch.setattr("walkit.format.manifest.MANIFEST_BYTES_MAX", len(DATA))
     assert decode_manifest(encode_manifest(PLAIN), "log") == PLAIN
+
+
+def test_the_holes_of_a_segment() -> None:
+    """F-2.7, F-2.8: a hole is its segment's where frames stand behind it, and its LSNs are no missing records."""
+    hole = HoleRecord(**HOLE)
+    segment = replace(PLAIN.segments[0], end_position=192, first_lsn=1, last_lsn=3, records=2)
+    manifest = replace(
+        PLAIN, segments=(segment,), end=LogEnd(last_lsn=3, position=192, chain=9), holes=(hole,)
+    )
+    assert decode_manifest(encode_manifest(manifest), "log") == manifest
+    assert manifest.holes_of(segment) == (hole,)
+    assert (manifest.complete_from_lsn, replace(manifest, holes=()).complete_from_lsn) == (1, 4)
+    assert manifest.holes_of(replace(segment, end_position=64)) == ()
+    assert manifest.holes_of(replace(segment, flags=int(SegmentFlag.COMPACTED))) == ()
 
 
 def test_absurd_lengths_allocate_nothing() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 import walkit
 from tests.log.crashes import SMALL, dirty_image, log_of, recovered_rows, rows_of
+from tests.log.flights import Flight
 from walkit.errors import (
     CorruptionError,
     FormatVersionError,
@@ -21,32 +23,62 @@ from walkit.errors import (
 from walkit.format.checksum import crc32c
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
+from walkit.format.segment import segment_name
+from walkit.log.decision import DECISION_TABLE, MEANINGS, Decision, Facts, decide, recovery_table, table_rows
 from walkit.log.manifest_store import DURABLE_NAME
-from walkit.log.recovery import DECISION_TABLE, FACT_NAMES, Decision, decide
 from walkit.storage import MemoryStorage
 from walkit.storage.faults import FaultyStorage
 
+ALL_FACTS = [Facts(*f) for f in product((False, True), repeat=len(Facts._fields))]
+
 
 def test_exactly_one_row_matches_every_combination_of_facts() -> None:
-    """Enumerate all 2^5 facts: one row each; and every row is needed by some facts."""
+    """Enumerate all 2^6 facts: one row each; and every row is needed by some facts."""
     used = set()
-    for facts in product((False, True), repeat=len(FACT_NAMES)):
+    for facts in ALL_FACTS:
         rows = [row for row in DECISION_TABLE if row.matches(facts)]
-        assert len(rows) == 1, dict(zip(FACT_NAMES, facts, strict=True))
+        assert len(rows) == 1, facts
         used.add(rows[0].label)
         assert decide(facts) is rows[0]
     assert used == {row.label for row in DECISION_TABLE}
 
 
 def test_a_promise_always_refuses_and_absolute_never_cuts() -> None:
-    """Enumerate the facts: nothing promised is ever cut or dropped, and policy absolute cuts nothing."""
-    for facts in product((False, True), repeat=len(FACT_NAMES)):
-        named = dict(zip(FACT_NAMES, facts, strict=True))
+    """Enumerate the facts: what is promised is never cut or dropped, absolute cuts and keeps nothing damaged."""
+    for facts in ALL_FACTS:
         decision = decide(facts).decision
-        if named["promised_beyond"]:
+        if facts.promised_beyond:
             assert decision is Decision.REFUSE
-        if named["absolute"]:
-            assert decision not in (Decision.CUT, Decision.CUT_WHOLE)
+        if facts.absolute:
+            assert decision not in (Decision.CUT, Decision.CUT_WHOLE, Decision.KEEP)
+        if decision is Decision.KEEP:
+            assert facts.header_right and facts.keeps_frames
+
+
+def test_the_table_as_a_frame_answers_as_the_table_does() -> None:
+    """Look each combination of facts up in `walkit.recovery_table()` by its words: the same row and decision."""
+    table = walkit.recovery_table()
+    assert recovery_table is walkit.recovery_table and set(MEANINGS) == set(Facts._fields)
+    assert list(table.columns) == [*Facts._fields, "decision", "meaning"]
+    for facts in ALL_FACTS:
+        words = {name: "yes" if have else "no" for name, have in facts._asdict().items()}
+        fits = table[[all(row[n] in (w, "any") for n, w in words.items()) for _, row in table.iterrows()]]
+        assert (list(fits.index), list(fits.decision)) == (
+            [decide(facts).label],
+            [decide(facts).decision.name],
+        )
+
+
+def test_the_table_in_the_design_is_the_table_of_the_code() -> None:
+    """Write the table and the meanings of its facts as DESIGN.md has them, and find them there."""
+    text = (Path(walkit.__file__).parent / "DESIGN.md").read_text()
+    for row in table_rows():
+        line = "| " + " | ".join(str(v).replace("any", "") for k, v in row.items() if k != "meaning") + " |"
+        assert line in text, line
+    for name, meaning in MEANINGS.items():
+        assert f"| `{name}` | {meaning} |" in text
+    for decision in Decision:
+        assert f"| {decision.name} | {decision.value} |" in text
 
 
 class Live:
@@ -101,6 +133,22 @@ def test_a_flip_below_a_promise_is_corruption_of_acknowledged_data(where: int) -
     assert pickle.loads(pickle.dumps(error)).position == error.position
     after = {n: live.image.open(n, "read").read(0, 1 << 20) for n in before}
     assert after == before, "a refused opening changes nothing"
+
+
+@pytest.mark.parametrize("alignment", [64, 4096])
+@pytest.mark.parametrize("header", [b"!", bytes(SEGMENT_HEADER_BYTES)])
+def test_a_damaged_segment_header_does_not_hide_what_its_frames_promise(
+    header: bytes, alignment: int
+) -> None:
+    """Damage or zero the header of the only segment after a power cut took the cell: refused, and verify says so."""
+    image = Flight(base=5, flying=1, alignment=alignment).landed((5,))
+    file = image.open(segment_name(1), "write")
+    file.write(50 if len(header) == 1 else 0, [header], sync=True)
+    file.close()
+    with pytest.raises(CorruptionError) as caught:
+        log_of(image)
+    assert (caught.value.segment, caught.value.first_lost_lsn) == (segment_name(1), 1)
+    assert not walkit.verify(image).ok
 
 
 def test_a_flip_in_the_last_frame_is_a_torn_tail_only_while_nothing_promises_it() -> None:
@@ -411,9 +459,8 @@ def test_absolute_refuses_a_torn_tail_that_prefix_cuts() -> None:
 
 def test_policies_that_are_not_there_yet_are_refused_by_name() -> None:
     """Ask for what a later version does: an OptionsError, not another behaviour."""
-    for policy in ("holes", "salvage"):
-        with pytest.raises(OptionsError, match=policy):
-            walkit.LogOptions(recovery=policy)
+    with pytest.raises(OptionsError, match="salvage"):
+        walkit.LogOptions(recovery="salvage")
 
 
 def test_strays_are_set_aside_and_trimmed_leftovers_removed() -> None:

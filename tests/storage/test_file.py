@@ -18,8 +18,8 @@ import pytest
 
 from walkit.errors import StorageError
 from walkit.storage import FaultyStorage, FileStorage, LockHolder, Storage
-from walkit.storage import file as file_module
 from walkit.storage import locks as locks_module
+from walkit.storage import openfile as file_module
 from walkit.testing.storage import LockTests, SpaceTests, StorageHooks, StorageTests
 from walkit.testing.storage_hooks import Refused
 

@@ -260,6 +260,11 @@ class Compactor:
                 next_segment=max(manifest.next_segment, record.number + 1),
                 exact_from_lsn=max(manifest.exact_from_lsn, selection.exact_from_lsn),
                 tombstones_from_lsn=max(manifest.tombstones_from_lsn, selection.tombstones_from_lsn),
+                holes=tuple(
+                    h
+                    for h in manifest.holes
+                    if h.end_position <= group[0].start_position or h.start_position >= group[-1].end_position
+                ),
                 holds=holds,
             )
 

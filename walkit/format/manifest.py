@@ -19,6 +19,7 @@ from walkit.format.layout import (
     MANIFEST_BYTES_MAX,
     MANIFEST_HEADER,
     MANIFEST_MAGIC,
+    SegmentFlag,
 )
 from walkit.format.segment import refuse_newer, segment_name
 
@@ -83,6 +84,26 @@ class HoldRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HoleRecord:
+    """Frames that never came to the disk while later ones did: positions [start_position, end_position).
+
+    None of them was acknowledged, so nothing is lost, and their LSNs, `first_lsn` to `last_lsn`, are not given again;
+    `last_lsn` is `first_lsn - 1` where they were marks. The frame behind the hole follows `chain`.
+    """
+
+    start_position: int
+    end_position: int
+    first_lsn: int
+    last_lsn: int
+    chain: int
+
+    @property
+    def lsns(self) -> int:
+        """How many LSNs were given to what is missing."""
+        return self.last_lsn - self.first_lsn + 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LogEnd:
     """Where the sealed log ends: what the next frame must follow. Survives the deletion of every segment."""
 
@@ -107,6 +128,7 @@ class Manifest:
     checkpoint_lsn: int = 0
     exact_from_lsn: int = 1
     tombstones_from_lsn: int = 1
+    holes: tuple[HoleRecord, ...] = ()
     holds: tuple[HoldRecord, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -127,9 +149,28 @@ class Manifest:
 
     @property
     def complete_from_lsn(self) -> int:
-        """From here on no record is missing: neither dropped nor superseded and compacted away."""
-        holed = [s.last_lsn for s in self.sealed if s.records <= s.last_lsn - s.first_lsn]
-        return max([self.low_watermark, *holed]) + 1
+        """From here on no record is missing: neither dropped nor superseded and compacted away.
+
+        The LSNs of a hole are no missing records: nobody was ever told of them.
+        """
+        thinned = [
+            s.last_lsn for s in self.sealed if s.records < s.last_lsn - s.first_lsn + 1 - self._unborn(s)
+        ]
+        return max([self.low_watermark, *thinned]) + 1
+
+    def _unborn(self, segment: SegmentRecord) -> int:
+        """Return how many LSNs between the first and the last of a segment belong to holes."""
+        return sum(h.lsns for h in self.holes_of(segment))
+
+    def holes_of(self, segment: SegmentRecord) -> tuple[HoleRecord, ...]:
+        """Return the holes among the frames of a sealed segment; one behind its last frame is not among them.
+
+        Compaction leaves none: what it writes covers their LSNs.
+        """
+        if segment.flags & SegmentFlag.COMPACTED:
+            return ()
+        start, end = segment.start_position, segment.end_position
+        return tuple(h for h in self.holes if start <= h.start_position and h.end_position < end)
 
     def epoch_of(self, number: int) -> EpochRecord | None:
         """Return the epoch of this number."""
@@ -182,11 +223,19 @@ def _from_plain(plain: dict[str, Any]) -> Manifest:
         "lineage": tuple(_checked(EpochRecord, e) for e in plain["lineage"]),
         "segments": tuple(_checked(SegmentRecord, s) for s in plain["segments"]),
         "end": _checked(LogEnd, plain["end"]),
+        "holes": tuple(_checked(HoleRecord, h) for h in plain["holes"]),
         "holds": tuple(_checked(HoldRecord, h) for h in plain["holds"]),
     }
     manifest = _checked(Manifest, {**plain, **parts})
     if manifest.ack_order not in ("append", "completion"):
         raise ValueError(f"ack_order is {manifest.ack_order!r}")
+    position = 0
+    for hole in manifest.holes:
+        if not position <= hole.start_position < hole.end_position or hole.lsns < 0 or not hole.first_lsn:
+            raise ValueError(
+                f"a hole from position {hole.start_position} to {hole.end_position} cannot be there"
+            )
+        position = hole.end_position
     for what, numbers in (
         ("segment", [s.number for s in manifest.segments]),
         ("epoch", [e.number for e in manifest.lineage]),

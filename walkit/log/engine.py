@@ -17,11 +17,11 @@ from dataclasses import replace
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
 from walkit.commit.ticket import Ticket
-from walkit.config import ALIGNMENT_BUFFERED, LogOptions
+from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import LogClosedError, LogExistsError, LogLockedError, LogNotFoundError, OptionsError
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
-from walkit.format.layout import DURABLE_CELL_BYTES, SegmentFlag
+from walkit.format.layout import DURABLE_CELL_BYTES, SegmentFlag, align_up
 from walkit.format.manifest import (
     MANIFEST_NAME,
     LogEnd,
@@ -39,13 +39,14 @@ from walkit.log.manifest_store import (
 )
 from walkit.log.openview import view_of_open
 from walkit.log.reader import LogView
-from walkit.log.recovery import RecoveryPlan, apply_plan, make_plan, settle_unsealed
+from walkit.log.recovery import RecoveryPlan, make_plan
 from walkit.log.report import PhaseClock, RecoveryReport
 from walkit.log.scan import Progress, read_mark, scan_log
 from walkit.log.segments import SegmentSet
+from walkit.log.tidy import apply_plan, settle_unsealed
 from walkit.log.trim import Leftovers
 from walkit.metrics import LogStatistics
-from walkit.storage.base import LockHolder, Storage, StorageLock
+from walkit.storage.base import DirectStorage, LockHolder, Storage, StorageLock
 
 _engines: weakref.WeakSet[LogEngine] = weakref.WeakSet()
 
@@ -85,12 +86,13 @@ class LogEngine:
         self.identity = FrameIdentity(manifest.log_id, number, secrets.randbits(64) | 1)
         began = replace(end, last_lsn=max(end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn))
         name = os.path.basename(self.storage.location.rstrip("/")) or "log"
+        alignment = self._alignment()
         core: OrderingCore[Ticket] = OrderingCore(
             self.identity,
             last_lsn=began.last_lsn,
-            position=began.position,
+            position=align_up(began.position, alignment),
             chain=began.chain,
-            alignment=ALIGNMENT_BUFFERED,
+            alignment=alignment,
             frame_bytes_max=self.options.frame_bytes_max,
             in_flight_max=self.options.in_flight,
             completion=manifest.ack_order == "completion",
@@ -110,6 +112,7 @@ class LogEngine:
             mark=plan.findings.mark,
             events=self.events,
             name=name,
+            alignment=alignment,
         )
         if self.options.in_flight > 1:
             self.segments.window_bytes = core.window_bytes
@@ -130,6 +133,19 @@ class LogEngine:
         self.driver.on_poison = self._wake_followers
         self.core = core
         _engines.add(self)
+
+    def _alignment(self) -> int:
+        """Return the alignment of the frames to come: that of direct I/O where it is wanted and the place takes it."""
+        if not self.options.direct_io:
+            return ALIGNMENT_BUFFERED
+        storage = self.storage
+        why_not = "the storage has none"
+        if isinstance(storage, DirectStorage):
+            why_not = storage.why_not_direct() or ""
+        if not why_not:
+            return ALIGNMENT_DIRECT
+        self.events.emit("walkit.log.buffered", location=storage.location, reason=why_not)
+        return ALIGNMENT_BUFFERED
 
     @property
     def first_lsn(self) -> int:
@@ -165,6 +181,7 @@ class LogEngine:
             frames_written=counters.frames_written,
             frame_bytes=counters.frame_bytes,
             padding_bytes=counters.padding_bytes,
+            alignment=core.alignment,
             marks_written=counters.marks_written,
             syncs=counters.syncs,
             write_ns=counters.write_ns,
@@ -284,6 +301,10 @@ def open_engine(
     engine.recovery = recovery_report(storage, options, clock, plan, created)
     for cut in engine.recovery.cuts:
         events.emit("walkit.recovery.cut", segment=cut.segment, position=cut.position, bytes=cut.bytes)
+    for hole in engine.recovery.holes:
+        events.emit(
+            "walkit.recovery.hole", position=hole.start_position, first_lsn=hole.first_lsn, lsns=hole.lsns
+        )
     events.emit("walkit.log.open", location=storage.location, verdict=engine.recovery.verdict)
     return engine
 
@@ -335,10 +356,11 @@ def recovery_report(
     end: LogEnd = plan.end
     return RecoveryReport(
         location=storage.location,
-        policy=options.recovery,
+        policy=plan.policy,
         verdict="created" if created else "clean" if clean else "recovered",
         phases=tuple(clock.phases),
         cuts=plan.cuts,
+        holes=plan.holes,
         segments=len(plan.manifest.segments),
         segments_scanned=len(scanned),
         frames_scanned=sum(f.frames for f in scanned),

@@ -22,6 +22,7 @@ from walkit.errors import (
     LogLockedError,
     LogNotFoundError,
     LogPoisonedError,
+    OptionsError,
     WalkitError,
 )
 from walkit.events import EventSink
@@ -48,12 +49,13 @@ from walkit.log.manifest_store import (
 )
 from walkit.log.openview import view_of_open
 from walkit.log.reader import LogView
-from walkit.log.recovery import apply_plan, make_plan, settle_unsealed
+from walkit.log.recovery import make_plan
 from walkit.log.report import PhaseClock, RecoveryReport
 from walkit.log.run import FrameRun
 from walkit.log.scan import read_mark, scan_log
 from walkit.log.segments import SegmentSet
 from walkit.log.surface import ReadSurface
+from walkit.log.tidy import apply_plan, settle_unsealed
 from walkit.record import Record
 from walkit.storage.base import LockHolder, Storage
 
@@ -175,8 +177,14 @@ class ImportedLog(ReadSurface):
         self, storage: Storage, options: LogOptions | None = None, events: EventSink | None = None
     ) -> None:
         """Raises what opening a log for writing raises; then nothing is held and nothing was changed."""
-        self.storage = storage
         self.options = options or LogOptions()
+        if self.options.direct_io:
+            raise OptionsError(
+                "direct_io=True: a replica keeps the frames of its primary, with their alignment",
+                option="direct_io",
+                wanted=True,
+            )
+        self.storage = storage
         self.events = events or EventSink()
         self.closed = False
         self.adopted = False

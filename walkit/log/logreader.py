@@ -15,7 +15,7 @@ from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.log.manifest_store import LOCK_NAME, load_manifest
 from walkit.log.reader import LogView, Span
-from walkit.log.recovery import Decision, make_plan
+from walkit.log.recovery import make_plan
 from walkit.log.report import report_html
 from walkit.log.scan import open_segment, read_mark, scan_log
 from walkit.log.show import reader_html
@@ -31,7 +31,7 @@ def view_of(storage: Storage) -> tuple[LogView, int]:
     """Return what a reader may see now, and its last LSN.
 
     While a writer lives: all that its durable cell says is on stable storage. After its death: what recovery would
-    keep, as the prefix policy decides it.
+    keep by the policy "prefix", in a log of completion order by "holes".
     """
     for attempt in range(VIEW_TRIES):
         live = storage.is_locked(LOCK_NAME)
@@ -86,16 +86,9 @@ def _live_view(storage: Storage, manifest: Manifest, mark: DurableMark) -> tuple
 
 
 def _settled_view(storage: Storage, manifest: Manifest, mark: DurableMark) -> tuple[LogView, int]:
-    findings = scan_log(storage, manifest, mark)
-    plan = make_plan(findings, "prefix")
-    spans = [Span(s, s.end_position, s.last_lsn) for s in manifest.sealed]
-    for step in plan.steps:
-        finding = step.finding
-        if step.row.decision in (Decision.SEAL, Decision.CUT) and finding.header is not None:
-            record = _record_of(finding.record, finding.header)
-            if finding.end_position > record.start_position:
-                spans.append(Span(record, finding.end_position, finding.last_lsn))
-    return LogView(storage, manifest, tuple(spans)), plan.end.last_lsn
+    plan = make_plan(scan_log(storage, manifest, mark), "prefix")
+    spans = tuple(Span(s, s.end_position, s.last_lsn) for s in plan.manifest.sealed)
+    return LogView(storage, plan.manifest, spans), plan.end.last_lsn
 
 
 def _header_of(storage: Storage, record: SegmentRecord) -> SegmentHeader | None:

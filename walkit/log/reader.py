@@ -80,6 +80,7 @@ class LogView:
             segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), span.record.name)
             self.check(span.record, segment)
             assert segment is not None
+            holes = self.manifest.holes_of(span.record)
             start, lsn, chain = segment.start_position, segment.first_lsn, segment.chain
             last_chain = last_chain_of(span.record, segment, span.end_position)
             if first_lsn > lsn:
@@ -92,6 +93,7 @@ class LogView:
                     chain=chain,
                     last_chain=last_chain,
                     body=False,
+                    holes=holes,
                 )
                 for header, _ in hop:
                     if header.last_lsn >= first_lsn and header.records:
@@ -109,6 +111,7 @@ class LogView:
                 chain=chain,
                 last_chain=last_chain,
                 body=body,
+                holes=holes,
             )
             yield from walk
             self.refuse(walk, span)

@@ -1,80 +1,27 @@
-"""Recovery: facts in, one decision out per segment, a plan, and `apply` as the only code that changes files.
+"""Recovery: facts in, one decision out per segment, and a plan of them, which `walkit.log.tidy` applies.
 
-The decision is a table (TigerBeetle's journal is the model): for every combination of facts exactly one row matches,
-which a test proves. Rows are about one unsealed segment, in the order of the log; what is sealed is vouched for by the
-manifest, and any damage there is corruption.
+The decision is a table (`walkit.log.decision`). Its rows are about one unsealed segment, in the order of the log; what
+is sealed is vouched for by the manifest, and any damage there is corruption.
+
+Policies: "prefix" cuts the tail that nothing promised, "holes" keeps intact frames behind a hole in it, "absolute"
+refuses any damage. What stands behind a hole may have been acknowledged where the log acknowledges in completion order:
+there "prefix" means "holes".
 """
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass, replace
-from enum import Enum
 
-from walkit.errors import CorruptionError, StorageError
-from walkit.format.frame import FrameFault
-from walkit.format.layout import SEGMENT_HEADER_BYTES, ZEROS
-from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.errors import CorruptionError
+from walkit.format.frame import FrameFault, FrameHeader
+from walkit.format.layout import SegmentFlag
+from walkit.format.manifest import HoleRecord, LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
-from walkit.log.leftover import leftover_of
-from walkit.log.manifest_store import LOST_FOLDER, ManifestStore
+from walkit.log.decision import Decision, Facts, Row, decide
+from walkit.log.findings import LogFindings, SegmentFinding
+from walkit.log.manifest_store import LOST_FOLDER
 from walkit.log.report import Cut
-from walkit.log.scan import LogFindings, SegmentFinding, nonzero_until
 from walkit.log.segments import with_sealed
-from walkit.storage.base import Storage
-
-
-class Decision(Enum):
-    """What to do with an unsealed segment."""
-
-    DROP = "it was made ahead and never used: remove it"
-    SEAL = "all its frames are intact and nothing stands behind them: seal it"
-    CUT = (
-        "what stands behind its intact frames was never promised: seal it there, keep the bytes in lost+found"
-    )
-    CUT_WHOLE = (
-        "nothing in it follows from the log, and nothing of it was promised: keep the file in lost+found"
-    )
-    REFUSE = "something in it was promised and is not intact: corruption of acknowledged data"
-    REFUSE_TAIL = "the policy refuses any damage, also that of a tail that was never promised"
-
-
-FACT_NAMES = ("header_right", "follows", "bytes_behind", "promised_beyond", "absolute")
-"""Its header is right; it follows where the log ends; nonzero bytes stand behind its intact frames; the intact log
-ends in it before what was promised; the policy is absolute."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of the decision table; None matches both."""
-
-    label: str
-    facts: tuple[bool | None, bool | None, bool | None, bool | None, bool | None]
-    decision: Decision
-
-    def matches(self, facts: tuple[bool, ...]) -> bool:
-        """Say whether the row is for these facts."""
-        return all(want is None or want == have for want, have in zip(self.facts, facts, strict=True))
-
-
-DECISION_TABLE: tuple[Row, ...] = (
-    #             header  follows  behind  promised absolute
-    Row("A", (None, None, None, True, None), Decision.REFUSE),
-    Row("B", (False, None, False, False, None), Decision.DROP),
-    Row("C", (False, None, True, False, False), Decision.CUT_WHOLE),
-    Row("D", (False, None, True, False, True), Decision.REFUSE_TAIL),
-    Row("E", (True, True, False, False, None), Decision.SEAL),
-    Row("F", (True, True, True, False, False), Decision.CUT),
-    Row("G", (True, True, True, False, True), Decision.REFUSE_TAIL),
-    Row("H", (True, False, None, False, False), Decision.CUT_WHOLE),
-    Row("I", (True, False, None, False, True), Decision.REFUSE_TAIL),
-)
-
-
-def decide(facts: tuple[bool, ...]) -> Row:
-    """Return the one row for these facts."""
-    (row,) = [r for r in DECISION_TABLE if r.matches(facts)]
-    return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +30,19 @@ class Step:
 
     finding: SegmentFinding
     row: Row
-    facts: tuple[bool, ...]
+    facts: Facts
+    sealed: SegmentRecord | None
+    """What the manifest says of it afterwards; None where it leaves the log."""
+
+    @property
+    def end_position(self) -> int:
+        """Where its part of the log ends."""
+        return self.finding.end_position if self.sealed is None else self.sealed.end_position
+
+    @property
+    def next_lsn(self) -> int:
+        """The LSN behind its part of the log."""
+        return (self.finding.last_lsn if self.sealed is None else self.sealed.last_lsn) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +50,8 @@ class RecoveryPlan:
     """What opening for writing will do, and where the log will end."""
 
     findings: LogFindings
+    policy: str
+    """The policy that was applied."""
     steps: tuple[Step, ...]
     manifest: Manifest
     """The manifest after the plan."""
@@ -101,45 +62,174 @@ class RecoveryPlan:
         return self.manifest.end
 
     @property
+    def holes(self) -> tuple[HoleRecord, ...]:
+        """The holes that the plan records."""
+        return self.manifest.holes[len(self.findings.manifest.holes) :]
+
+    @property
     def cuts(self) -> tuple[Cut, ...]:
         """The tails that the plan cuts off."""
-        return tuple(_cut_of(s) for s in self.steps if s.row.decision in (Decision.CUT, Decision.CUT_WHOLE))
+        return tuple(_cut_of(s) for s in self.steps if _has_tail(s))
 
 
 def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
-    """Decide. Raises CorruptionError where the table refuses; changes nothing.
-
-    Policy "prefix" cuts an unpromised tail and refuses corruption; "absolute" refuses any damage.
-    """
-    absolute = policy == "absolute"
-    manifest = findings.manifest
+    """Decide. Raises CorruptionError where the table refuses; changes nothing."""
+    policy = _policy_for(findings, policy)
     for finding in findings.sealed:
         if finding.fault is not None:
             raise corruption(finding, "a sealed segment is damaged")
     promised = findings.promised_position
-    steps: list[Step] = []
-    end = manifest.end
-    whole = True
     broken = _first_break(findings, promised)
+    tail = _Tail(findings.manifest, findings.manifest.end)
+    steps: list[Step] = []
+    whole = True
     for finding in findings.unsealed:
         follows = finding.header is not None and whole and finding.follows
         behind = finding.nonzero_until > (finding.end_offset if follows else 0)
-        used = finding.header is not None
-        facts = (used, follows, behind, finding is broken, absolute)
+        kept = tail.kept(finding, follows) if policy == "holes" else []
+        facts = Facts(
+            header_right=finding.header is not None,
+            follows=follows,
+            bytes_behind=behind,
+            promised_beyond=finding is broken,
+            keeps_frames=bool(kept),
+            absolute=policy == "absolute",
+        )
         row = decide(facts)
-        steps.append(Step(finding, row, facts))
         if row.decision is Decision.REFUSE:
-            raise corruption(finding, f"frames were promised up to position {promised:,}", promised=promised)
+            why = f"frames were promised up to position {promised:,}"
+            raise corruption(finding, why, end=tail.end, promised=promised)
         if row.decision is Decision.REFUSE_TAIL:
-            raise corruption(finding, "the tail is damaged, and recovery='absolute' refuses any damage")
-        if row.decision in (Decision.SEAL, Decision.CUT):
-            end = LogEnd(last_lsn=finding.last_lsn, position=finding.end_position, chain=finding.chain)
-            manifest = with_sealed(manifest, _record_of(finding))
-            whole = row.decision is Decision.SEAL
+            why = "the tail is damaged, and recovery='absolute' refuses any damage"
+            raise corruption(finding, why, end=tail.end)
+        if row.decision in (Decision.SEAL, Decision.CUT, Decision.KEEP):
+            steps.append(Step(finding, row, facts, tail.seal(finding, follows, kept)))
         else:
-            name = finding.record.number
-            manifest = manifest.next(segments=tuple(s for s in manifest.segments if s.number != name))
-            whole = whole and row.decision is Decision.DROP
+            if row.decision is Decision.CUT_WHOLE and finding.header_error is not None:
+                tail.unlocated = tail.unlocated or finding
+            tail.drop(finding)
+            steps.append(Step(finding, row, facts, None))
+        whole = whole and row.decision in (Decision.SEAL, Decision.DROP)
+    manifest = tail.manifest
+    _refuse_missing(manifest, promised)
+    if manifest is not findings.manifest:
+        manifest = replace(manifest, generation=findings.manifest.generation + 1)
+    return RecoveryPlan(findings, policy, tuple(steps), manifest)
+
+
+def _policy_for(findings: LogFindings, policy: str) -> str:
+    """Return the policy to apply: what may have been acknowledged behind a hole is never cut."""
+    headers = [f.header for f in findings.unsealed if f.header is not None]
+    unordered = findings.manifest.ack_order == "completion" or any(
+        h.flags & SegmentFlag.COMPLETION_ORDER for h in headers
+    )
+    return "holes" if policy == "prefix" and unordered else policy
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The manifest while it grows over the unsealed segments, and where the log ends by then, holes jumped over."""
+
+    manifest: Manifest
+    end: LogEnd
+    unlocated: SegmentFinding | None = None
+    """A used segment before the end whose header is damaged, so that nobody can say where its frames belong."""
+
+    def kept(self, finding: SegmentFinding, follows: bool) -> list[FrameHeader]:
+        """Return the intact frames that stand behind a hole. CorruptionError where one does not fit what is before it.
+
+        No crash leaves such a frame, and what was acknowledged must be neither cut nor put in the wrong place.
+        """
+        header = finding.header
+        if header is None or not finding.beyond:
+            return []
+        if self.unlocated is not None:
+            why = "its header was on stable storage before any frame behind it was written"
+            raise corruption(self.unlocated, why, end=self.end)
+        fits = follows or _fits(self.end, header.previous_end, header.first_lsn, header.chain)
+        end = self._end_of(finding) if follows else _start_of(header)
+        for frame in finding.beyond:
+            fits = fits and _fits(end, frame.position, frame.first_lsn, frame.chain)
+            if not fits:
+                raise corruption(finding, "an intact frame behind a hole does not follow what is before it")
+            end = LogEnd(last_lsn=frame.last_lsn, position=frame.end_position, chain=frame.header_crc)
+        return finding.beyond
+
+    def seal(self, finding: SegmentFinding, follows: bool, kept: list[FrameHeader]) -> SegmentRecord | None:
+        """Take a segment into the sealed log with these frames behind holes; None where it has no frame at all."""
+        header = finding.header
+        assert header is not None
+        holes: list[HoleRecord] = []
+        if follows:
+            self.end = self._end_of(finding)
+        else:
+            holes += _hole(self.end, header.previous_end, header.first_lsn, header.chain)
+            self.end = _start_of(header)
+        for frame in kept:
+            holes += _hole(self.end, frame.position, frame.first_lsn, frame.chain)
+            self.end = LogEnd(last_lsn=frame.last_lsn, position=frame.end_position, chain=frame.header_crc)
+        own = (finding.frames, finding.records) if follows else (0, 0)
+        record = SegmentRecord(
+            number=finding.record.number,
+            state=SegmentState.SEALED,
+            epoch=header.epoch,
+            start_position=header.start_position,
+            end_position=self.end.position,
+            first_lsn=header.first_lsn,
+            last_lsn=self.end.last_lsn,
+            start_chain=header.chain,
+            end_chain=self.end.chain,
+            records=own[1] + sum(f.records for f in kept),
+            frames=own[0] + len(kept),
+            created_us=header.created_us,
+            flags=int(header.flags),
+        )
+        self.manifest = with_sealed(self.manifest, record)
+        if holes:
+            self.manifest = replace(self.manifest, holes=(*self.manifest.holes, *holes))
+        return record if record.size_bytes else None
+
+    def drop(self, finding: SegmentFinding) -> None:
+        """Take a segment out of the log."""
+        left = tuple(s for s in self.manifest.segments if s.number != finding.record.number)
+        self.manifest = self.manifest.next(segments=left)
+
+    @staticmethod
+    def _end_of(finding: SegmentFinding) -> LogEnd:
+        return LogEnd(last_lsn=finding.last_lsn, position=finding.end_position, chain=finding.chain)
+
+
+def _start_of(header: SegmentHeader) -> LogEnd:
+    """Return what the first frame of a segment follows, at the position where it stands."""
+    return LogEnd(last_lsn=header.first_lsn - 1, position=header.start_position, chain=header.chain)
+
+
+def _fits(end: LogEnd, position: int, first_lsn: int, chain: int) -> bool:
+    """Say whether what begins there follows `end`, at once or behind a hole."""
+    if position == end.position:
+        return (first_lsn, chain) == (end.last_lsn + 1, end.chain)
+    return position > end.position and first_lsn > end.last_lsn
+
+
+def _hole(end: LogEnd, position: int, first_lsn: int, chain: int) -> list[HoleRecord]:
+    """Return the hole between `end` and what begins at `position`; none where it begins at the end."""
+    if position == end.position:
+        return []
+    return [
+        HoleRecord(
+            start_position=end.position,
+            end_position=position,
+            first_lsn=end.last_lsn + 1,
+            last_lsn=first_lsn - 1,
+            chain=chain,
+        )
+    ]
+
+
+def _refuse_missing(manifest: Manifest, promised: int) -> None:
+    """Refuse a log that ends before what was promised, or before what its manifest was told to be durable."""
+    end = manifest.end
+    told = max(manifest.low_watermark, manifest.checkpoint_lsn)
     if end.position < promised:
         raise CorruptionError(
             f"frames were promised up to position {promised:,}, and the log ends at {end.position:,}: "
@@ -149,7 +239,6 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
             found=end.position,
             first_lost_lsn=end.last_lsn + 1,
         )
-    told = max(manifest.low_watermark, manifest.checkpoint_lsn)
     if end.last_lsn < told:
         raise CorruptionError(
             f"the manifest says that the log was durable up to LSN {told:,}, and the log ends at {end.last_lsn:,}: "
@@ -159,9 +248,6 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
             found=end.last_lsn,
             first_lost_lsn=end.last_lsn + 1,
         )
-    if manifest is not findings.manifest:
-        manifest = replace(manifest, generation=findings.manifest.generation + 1)
-    return RecoveryPlan(findings, tuple(steps), manifest)
 
 
 def _first_break(findings: LogFindings, promised: int) -> SegmentFinding | None:
@@ -178,26 +264,6 @@ def _first_break(findings: LogFindings, promised: int) -> SegmentFinding | None:
     return last if position < promised else None
 
 
-def _record_of(finding: SegmentFinding) -> SegmentRecord:
-    header = finding.header
-    assert header is not None
-    return SegmentRecord(
-        number=finding.record.number,
-        state=SegmentState.SEALED,
-        epoch=header.epoch,
-        start_position=header.start_position,
-        end_position=finding.end_position,
-        first_lsn=header.first_lsn,
-        last_lsn=finding.last_lsn,
-        start_chain=header.chain,
-        end_chain=finding.chain,
-        records=finding.records,
-        frames=finding.frames,
-        created_us=header.created_us,
-        flags=int(header.flags),
-    )
-
-
 def _reason(finding: SegmentFinding) -> str:
     if finding.header_error is not None:
         return str(finding.header_error)
@@ -208,158 +274,43 @@ def _reason(finding: SegmentFinding) -> str:
     return f"{fault.value}{behind}"
 
 
+def _has_tail(step: Step) -> bool:
+    """Say whether nonzero bytes are cut off: all of a file, or what stands behind the last frame that is kept."""
+    if step.row.decision is not Decision.KEEP:
+        return step.row.decision in (Decision.CUT, Decision.CUT_WHOLE)
+    header = step.finding.header
+    return header is not None and step.finding.nonzero_until > header.offset_of(step.end_position)
+
+
 def _cut_of(step: Step) -> Cut:
-    finding = step.finding
+    finding, header = step.finding, step.finding.header
     whole = step.row.decision is Decision.CUT_WHOLE
-    offset = 0 if whole else finding.end_offset
+    offset = 0 if whole or header is None else header.offset_of(step.end_position)
     return Cut(
         segment=finding.name,
-        position=finding.end_position,
+        position=step.end_position,
         bytes=finding.nonzero_until - offset,
-        first_lsn=finding.last_lsn + 1,
+        first_lsn=step.next_lsn,
         reason=_reason(finding),
-        kept_as=f"{LOST_FOLDER}/{finding.name}" + ("" if whole else f".{finding.end_position}.tail"),
+        kept_as=f"{LOST_FOLDER}/{finding.name}" + ("" if whole else f".{step.end_position}.tail"),
     )
 
 
-def corruption(finding: SegmentFinding, why: str, *, promised: int | None = None) -> CorruptionError:
-    """Return the error for damage in this segment, with what was expected and found."""
+def corruption(
+    finding: SegmentFinding, why: str, *, end: LogEnd | None = None, promised: int | None = None
+) -> CorruptionError:
+    """Return the error for damage in this segment; `end` is where the log before it ends, where it does not follow."""
     header = finding.at_fault
+    position, last_lsn = finding.end_position, finding.last_lsn
+    if end is not None and not (finding.header is not None and finding.follows):
+        position, last_lsn = end.position, end.last_lsn
     return CorruptionError(
-        f"segment {finding.name} is damaged at position {finding.end_position:,}: {_reason(finding)}. "
+        f"segment {finding.name} is damaged at position {position:,}: {_reason(finding)}. "
         f"{why[0].upper()}{why[1:]}. Nothing was changed",
         segment=finding.name,
-        position=finding.end_position,
-        expected=f"LSN {finding.last_lsn + 1}"
-        if promised is None
-        else f"intact frames up to position {promised}",
+        position=position,
+        expected=f"LSN {last_lsn + 1}" if promised is None else f"intact frames up to position {promised}",
         found=(finding.fault or FrameFault.END).name
         + (f" (LSN {header.first_lsn}, position {header.position})" if header is not None else ""),
-        first_lost_lsn=finding.last_lsn + 1,
+        first_lost_lsn=last_lsn + 1,
     )
-
-
-def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> None:
-    """Make the plan true: the manifest first, then the files. Doing it again, also after a crash, changes nothing more.
-
-    Bytes that are cut off or set aside are kept under lost+found, durably, before they go from where they were.
-    """
-    if plan.manifest is not plan.findings.manifest:
-        store.update(lambda _: plan.manifest)
-    changed = False
-    for finding in plan.findings.sealed:
-        changed |= _tidy_end(storage, finding)
-    for step in plan.steps:
-        finding = step.finding
-        if step.row.decision in (Decision.SEAL, Decision.CUT) and finding.end_position > _start_of(finding):
-            _tidy_end(storage, finding)
-        else:
-            changed |= _set_aside(storage, finding.name, keep=step.row.decision is Decision.CUT_WHOLE)
-    for name in plan.findings.strays:
-        changed |= _set_aside(storage, name, keep=not _is_leftover(storage, name, plan.manifest))
-    if changed:
-        storage.sync_directory()
-
-
-def _start_of(finding: SegmentFinding) -> int:
-    return 0 if finding.header is None else finding.header.start_position
-
-
-def _tidy_end(storage: Storage, finding: SegmentFinding) -> bool:
-    """Keep what stands behind the sealed end under lost+found, then shorten the file."""
-    if finding.file_bytes <= finding.end_offset:
-        return False
-    file = storage.open(finding.name, "write")
-    try:
-        size = file.size()
-        until = nonzero_until(file, finding.end_offset, size)
-        if until > finding.end_offset:
-            tail = file.read(finding.end_offset, until - finding.end_offset)
-            _keep(storage, f"{finding.name}.{finding.end_position}.tail", tail)
-        file.shorten(finding.end_offset)
-        file.sync()
-    finally:
-        file.close()
-    return True
-
-
-def _set_aside(storage: Storage, name: str, *, keep: bool) -> bool:
-    """Take a whole file out of the log: under lost+found where it holds anything to keep, else away."""
-    try:
-        file = storage.open(name, "read")
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        return False
-    try:
-        until = nonzero_until(file, 0, file.size()) if keep else 0
-        data = file.read(0, until)
-    finally:
-        file.close()
-    if data:
-        _keep(storage, name, data)
-    storage.remove(name)
-    return True
-
-
-def _keep(storage: Storage, name: str, data: bytes) -> None:
-    number = 0
-    while True:
-        target = f"{LOST_FOLDER}/{name}" + (f".{number}" if number else "")
-        try:
-            file = storage.open(target, "create")
-            break
-        except StorageError as error:
-            if error.errno != errno.EEXIST:
-                raise
-            if _holds(storage, target, data):
-                return
-            number += 1
-    try:
-        for offset in range(0, len(data), len(ZEROS)):
-            file.write(offset, [data[offset : offset + len(ZEROS)]])
-        file.sync()
-    finally:
-        file.close()
-    storage.sync_directory(LOST_FOLDER)
-    storage.sync_directory()
-
-
-def _holds(storage: Storage, name: str, data: bytes) -> bool:
-    file = storage.open(name, "read")
-    try:
-        return file.size() == len(data) and file.read(0, len(data)) == data
-    finally:
-        file.close()
-
-
-def _is_leftover(storage: Storage, name: str, manifest: Manifest) -> bool:
-    """Say whether an unnamed segment is what trimming or compaction left: nothing in it is needed."""
-    file = storage.open(name, "read")
-    try:
-        header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), name)
-    except CorruptionError:
-        return False
-    finally:
-        file.close()
-    return header is not None and leftover_of(header, manifest) is not None
-
-
-def settle_unsealed(storage: Storage, manifest: Manifest) -> None:
-    """Before anything of an unsealed segment is trusted: sync it and drop its cached pages.
-
-    What was only in the page cache, of a killed writer or behind a failed fsync, must not be sealed as if it were on
-    disk: after a failed fsync the pages look clean, and only the device says what is there.
-    """
-    for record in manifest.unsealed:
-        try:
-            file = storage.open(record.name, "write")
-        except StorageError as error:
-            if error.errno == errno.ENOENT:
-                continue
-            raise
-        try:
-            file.sync()
-            file.drop_cached()
-        finally:
-            file.close()

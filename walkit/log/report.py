@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from walkit.format.manifest import HoleRecord
 from walkit.html import COLOURS, Part, bar, join, swatch, tag
 from walkit.html import facts as fact_table
 
@@ -41,10 +42,13 @@ class RecoveryReport:
 
     location: str
     policy: str
+    """The policy that was applied: "holes" instead of "prefix" where the log acknowledges in completion order."""
     verdict: str
     """created: a new log. clean: closed in order. recovered: frames were found behind the last seal, or cut."""
     phases: tuple[Phase, ...]
     cuts: tuple[Cut, ...]
+    holes: tuple[HoleRecord, ...]
+    """Frames that never came to the disk while later ones did, which were kept; none was acknowledged."""
     segments: int
     segments_scanned: int
     frames_scanned: int
@@ -82,6 +86,10 @@ class RecoveryReport:
                 ("records scanned", f"{self.records_scanned:,}"),
                 ("bytes scanned", f"{self.bytes_scanned:,}"),
                 ("policy", self.policy),
+                *(
+                    (f"hole from position {h.start_position:,}", f"LSN {h.first_lsn:,} to {h.last_lsn:,}")
+                    for h in self.holes
+                ),
                 ("time", f"{self.duration_s * 1000:.1f} ms"),
             ],
             phases=self.phases,

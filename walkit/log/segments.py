@@ -12,7 +12,7 @@ import time
 from collections import deque
 
 from walkit.commit.frame import SealedFrame
-from walkit.config import LogOptions
+from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import LogFullError, StorageError
 from walkit.events import EventSink
 from walkit.format.durable import DurableMark, encode_slot
@@ -23,7 +23,7 @@ from walkit.format.segment import SegmentHeader, segment_name
 from walkit.log.manifest_store import ManifestStore
 from walkit.log.opensegment import ZERO_STEP_BYTES, OpenSegment
 from walkit.log.upkeep import Upkeep
-from walkit.storage.base import Cell, Storage
+from walkit.storage.base import Cell, DirectStorage, Storage, StorageFile
 
 ZERO_AHEAD_BYTES = 16 << 20
 """How far ahead of the write position a segment in use is zeroed."""
@@ -44,6 +44,7 @@ class SegmentSet:
         mark: DurableMark,
         events: EventSink,
         name: str,
+        alignment: int = ALIGNMENT_BUFFERED,
     ) -> None:
         self.storage = storage
         self.store = store
@@ -58,7 +59,7 @@ class SegmentSet:
         self.current: OpenSegment | None = None
         self.open_segments: list[OpenSegment] = []
         self.rotations = 0
-        self._alignment = 64
+        self._alignment = alignment
         self._cell = cell
         self._mark = mark
         self._full: deque[OpenSegment] = deque()
@@ -101,7 +102,8 @@ class SegmentSet:
             epoch_id=self.identity.epoch_id,
             number=number,
             start_position=position,
-            previous_end=position,
+            # The first one may begin behind the end of another epoch, on its own alignment (FORMAT.md F-2.5).
+            previous_end=position if self.rotations else self.epoch_began.position,
             first_lsn=first_lsn,
             chain=chain,
             alignment=self._alignment,
@@ -215,7 +217,7 @@ class SegmentSet:
         while True:
             number = self.store.take_number()
             try:
-                file = self.storage.open(segment_name(number), "create")
+                file = self._create(segment_name(number))
                 break
             except StorageError as error:
                 if error.errno != errno.EEXIST:
@@ -232,6 +234,11 @@ class SegmentSet:
             raise
         self.events.emit("walkit.segment.prepare", number=number, bytes=self.options.segment_bytes)
         return segment
+
+    def _create(self, name: str) -> StorageFile:
+        if self._alignment == ALIGNMENT_DIRECT and isinstance(self.storage, DirectStorage):
+            return self.storage.open_direct(name, "create")
+        return self.storage.open(name, "create")
 
     def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
         """Name a prepared segment in the manifest, and the epoch with the first one of it."""

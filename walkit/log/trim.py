@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from walkit.errors import StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.log.holds import live_holds
 from walkit.storage.base import Storage
 
@@ -82,8 +82,13 @@ def move_watermark(engine: LogEngine, up_to_lsn: int, checkpoint_lsn: int = 0) -
         same = (low, checkpoint, holds) == (manifest.low_watermark, manifest.checkpoint_lsn, manifest.holds)
         if same and not dropped:
             return manifest
+        left = tuple(s for s in manifest.segments if s not in dropped)
+        begins = [s.start_position for s in left if s.state is SegmentState.SEALED][:1] or [
+            manifest.end.position
+        ]
         return manifest.next(
-            segments=tuple(s for s in manifest.segments if s not in dropped),
+            segments=left,
+            holes=tuple(h for h in manifest.holes if h.end_position > begins[0]),
             low_watermark=low,
             checkpoint_lsn=checkpoint,
             exact_from_lsn=max(manifest.exact_from_lsn, low + 1) if low else manifest.exact_from_lsn,

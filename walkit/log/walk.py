@@ -6,12 +6,12 @@ does not judge what an end means; `fault` says why it ended, and recovery decide
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from walkit.errors import StorageError
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header
 from walkit.format.layout import FRAME_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import SegmentRecord, SegmentState
+from walkit.format.manifest import HoleRecord, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
 from walkit.storage.base import StorageFile
 
@@ -24,6 +24,7 @@ class FrameWalk:
     `first_lsn` and `chain` are what the first frame must follow; None takes them from the first frame (a reader that
     begins in the middle of a segment). `last_chain` is the header checksum of the frame that ends at `end_position`,
     where that is known (see `last_chain_of`). `body` off leaves bodies unread for hopping over frames by their headers.
+    At the start of one of `holes` the walk goes on behind it (FORMAT.md F-2.8).
 
     After the iteration `position`, `next_lsn` and `chain` say what the next frame would have to follow, `fault` why the
     walk ended before `end_position` (None where it reached it) and `at_fault` what the damaged header said, if it could
@@ -41,6 +42,7 @@ class FrameWalk:
         chain: int | None = None,
         last_chain: int | None = None,
         body: bool = True,
+        holes: Sequence[HoleRecord] = (),
     ) -> None:
         self.file = file
         self.segment = segment
@@ -50,6 +52,7 @@ class FrameWalk:
         self.chain = chain
         self.last_chain = last_chain
         self.body = body
+        self._holes = {hole.start_position: hole for hole in holes}
         self.fault: FrameFault | None = None
         self.at_fault: FrameHeader | None = None
         self.error: StorageError | None = None
@@ -62,6 +65,10 @@ class FrameWalk:
     def __iter__(self) -> Iterator[tuple[FrameHeader, memoryview]]:
         """Yield each frame that belongs, in order."""
         while self.position < self.end_position:
+            hole = self._holes.get(self.position)
+            if hole is not None:
+                self.position, self.next_lsn, self.chain = hole.end_position, hole.last_lsn + 1, hole.chain
+                continue
             try:
                 header, frame, fault = self._next()
             except StorageError as error:

@@ -234,6 +234,7 @@ def _end_within(view: LogView, span: Span, end: LogEnd) -> LogEnd | None:
             next_lsn=segment.first_lsn,
             chain=segment.chain,
             body=False,
+            holes=view.manifest.holes_of(span.record),
         )
         for _ in walk:
             pass
@@ -289,7 +290,8 @@ class FrameReader:
     def read(self, after: LogEnd, limit_bytes: int) -> FrameRun | None:
         """Return whole frames that follow `after`: up to `limit_bytes`, or one that is larger; None if there is none.
 
-        GapError where they have been trimmed; CorruptionError where one of them is not intact.
+        GapError where they have been trimmed, or where a hole begins at `after`, over which nothing is sent;
+        CorruptionError where one of them is not intact.
         """
         if not self._goes_on(after) and not self._begin(after):
             return None
@@ -365,14 +367,18 @@ class FrameReader:
         start = max(after.position, segment.start_position)
         if start > after.position and segment.previous_end != after.position:
             raise GapError(after.last_lsn + 1, record.first_lsn)
+        holes = [h for h in view.manifest.holes_of(record) if h.start_position >= start]
+        if holes and holes[0].start_position == start:
+            raise GapError(holes[0].first_lsn, holes[0].last_lsn + 1)
+        end_position = min([span.end_position, position, *(h.start_position for h in holes)])
         self._walk = FrameWalk(
             self._file,
             segment,
             position=start,
-            end_position=min(span.end_position, position),
+            end_position=end_position,
             next_lsn=after.last_lsn + 1,
             chain=after.chain,
-            last_chain=last_chain_of(record, segment, min(span.end_position, position)),
+            last_chain=last_chain_of(record, segment, end_position),
         )
         self._iterator = iter(self._walk)
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walkit.storage.base import Buffer, Cell, LockHolder, Storage, StorageFile, StorageLock
+from walkit.storage.base import Buffer, Cell, DirectStorage, LockHolder, Storage, StorageFile, StorageLock
 from walkit.storage.crash import CrashReport
 from walkit.storage.device import (
     PRESETS,
@@ -26,6 +26,7 @@ __all__ = [
     "ConstantLatency",
     "CrashReport",
     "DeviceModel",
+    "DirectStorage",
     "Fault",
     "FaultyStorage",
     "FileFate",

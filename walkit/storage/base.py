@@ -155,3 +155,17 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Let go of the storage's own resources. Open files, cells and locks stay."""
+
+
+@runtime_checkable
+class DirectStorage(Protocol):
+    """A storage that can write past the page cache. Optional: through any other, `direct_io` falls back, and says so.
+
+    The contract of the files is that of all files, reads through the cache included; only the way of the bytes differs.
+    """
+
+    def why_not_direct(self) -> str | None:
+        """Say why files cannot be written past the page cache here; None where they can."""
+
+    def open_direct(self, name: str, mode: OpenMode) -> StorageFile:
+        """Open a file whose writes go past the page cache where offset and size are multiples of 4096."""

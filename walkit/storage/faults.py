@@ -17,7 +17,16 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
 from walkit.errors import OptionsError
-from walkit.storage.base import Buffer, Cell, LockHolder, OpenMode, Storage, StorageFile, StorageLock
+from walkit.storage.base import (
+    Buffer,
+    Cell,
+    DirectStorage,
+    LockHolder,
+    OpenMode,
+    Storage,
+    StorageFile,
+    StorageLock,
+)
 from walkit.storage.border import storage_error
 
 OperationName: TypeAlias = Literal[
@@ -223,6 +232,18 @@ class FaultyStorage:
         """Open a file; its operations pass through the faults of this storage."""
         operation = Operation(name="create" if mode == "create" else "open", file=name)
         return FaultyFile(self, self.perform(operation, lambda: self.inner.open(name, mode)))
+
+    def why_not_direct(self) -> str | None:
+        """Say what the storage behind this one says; see `DirectStorage`."""
+        inner = self.inner
+        return inner.why_not_direct() if isinstance(inner, DirectStorage) else "the storage behind has none"
+
+    def open_direct(self, name: str, mode: OpenMode) -> StorageFile:
+        """Open a direct file of the storage behind; its operations pass through the faults of this storage."""
+        inner = self.inner
+        assert isinstance(inner, DirectStorage)
+        operation = Operation(name="create" if mode == "create" else "open", file=name)
+        return FaultyFile(self, self.perform(operation, lambda: inner.open_direct(name, mode)))
 
     def replace(self, source: str, target: str) -> None:
         """Rename `source` to `target`."""

@@ -6,15 +6,21 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from walkit.errors import CorruptionError, StorageError, WalkitError
-from walkit.format.layout import DURABLE_CELL_BYTES, SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.layout import (
+    ALIGNMENT_DIRECT,
+    DURABLE_CELL_BYTES,
+    SEGMENT_HEADER_BYTES,
+    SegmentFlag,
+    align_up,
+)
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.names import UNFINISHED_NAMES, lsn_of_name
 from walkit.format.segment import SegmentHeader
+from walkit.log.behind import nonzero_until
 from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
 from walkit.log.examine.verdicts import RangeVerdict, Verdict
 from walkit.log.leftover import leftover_of
 from walkit.log.manifest_store import DURABLE_NAME, LOST_FOLDER, OWN_NAMES, load_manifest
-from walkit.log.scan import nonzero_until
 
 NAMES_SHOWN_MAX = 5
 
@@ -52,10 +58,14 @@ def _manifest_facts(manifest: Manifest) -> Iterator[tuple[str, object, object, S
             last_lsn=record.first_lsn - 1, position=record.start_position, chain=record.start_chain
         )
         there = LogEnd(last_lsn=before.last_lsn, position=_end_before(before, record), chain=before.end_chain)
+        hole = next((h for h in manifest.holes if h.start_position == before.end_position), None)
+        if hole is not None and hole.end_position <= record.start_position:
+            there = LogEnd(last_lsn=hole.last_lsn, position=hole.end_position, chain=hole.chain)
         yield f"it follows segment {before.name}", there, wanted, record
         epoch = manifest.epoch_of(record.epoch)
         if epoch is not None and record.epoch != before.epoch:
-            position = record.start_position if _has_moved(record) else epoch.position
+            placed = align_up(epoch.position, ALIGNMENT_DIRECT) == record.start_position
+            position = record.start_position if placed or _has_moved(record) else epoch.position
             began = LogEnd(last_lsn=epoch.first_lsn - 1, position=position, chain=epoch.chain)
             yield f"epoch {epoch.number} begins with it", began, wanted, record
     if sealed:
@@ -74,6 +84,10 @@ def _has_moved(record: SegmentRecord) -> bool:
 def _end_before(before: SegmentRecord, record: SegmentRecord) -> int:
     """Return the position at which `record` has to begin."""
     behind = record.start_position >= before.end_position
+    if record.epoch != before.epoch and record.start_position == align_up(
+        before.end_position, ALIGNMENT_DIRECT
+    ):
+        return record.start_position  # an epoch of direct I/O begins on its own alignment
     return record.start_position if _has_moved(record) and behind else before.end_position
 
 

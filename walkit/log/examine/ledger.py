@@ -9,11 +9,12 @@ from walkit.errors import CorruptionError, WalkitError
 from walkit.format.durable import DurableMark
 from walkit.format.frame import FrameFault, FrameHeader
 from walkit.format.layout import SegmentFlag
-from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.manifest import HoleRecord, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
+from walkit.log.behind import nonzero_until
 from walkit.log.examine.survey import FrameSeen, SegmentSurvey, Stretch
 from walkit.log.examine.verdicts import Problem, RangeVerdict, SegmentFacts, SegmentUse, Verdict, worst
-from walkit.log.scan import Progress, nonzero_until
+from walkit.log.scan import Progress
 from walkit.storage.base import Storage, StorageFile
 
 
@@ -27,6 +28,7 @@ class FrameSpan:
     bodies: bool
     last_chain: int | None = None
     """Header checksum of the frame that ends at `end_position`, where the segment's own header tells it."""
+    holes: tuple[HoleRecord, ...] = ()
 
     def survey(
         self, file: StorageFile, *, decode: bool = False, seen: FrameSeen | None = None
@@ -43,6 +45,7 @@ class FrameSpan:
             bodies=self.bodies,
             decode=decode,
             seen=seen,
+            holes=self.holes,
         )
 
 

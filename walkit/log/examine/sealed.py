@@ -14,6 +14,8 @@ from walkit.log.scan import check_identity, open_segment
 from walkit.log.walk import last_chain_of
 from walkit.storage.base import StorageFile
 
+_HOLE = "frames that were in flight never came to the disk, and later ones did; none of them was acknowledged"
+
 
 def examine_sealed(ledger: Ledger, record: SegmentRecord) -> None:
     """Examine one sealed segment. Of a live log, one that was trimmed meanwhile is left out."""
@@ -50,8 +52,18 @@ def _examine_file(ledger: Ledger, file: StorageFile, record: SegmentRecord, size
     file_end = header.start_position + size - SEGMENT_HEADER_BYTES
     stop = min(record.end_position, file_end)
     own_chain = last_chain_of(record, header, stop) if header.flags & SegmentFlag.COMPACTED else None
+    manifest = ledger.manifest
+    before = next((h for h in manifest.holes if h.end_position == header.previous_end), None)
+    if before is not None:
+        lsns = before.first_lsn, before.last_lsn
+        ledger.add(record.name, before.start_position, before.end_position, Verdict.HOLE, _HOLE, lsns)
     span = FrameSpan(
-        name=record.name, header=header, end_position=stop, bodies=ledger.bodies, last_chain=own_chain
+        name=record.name,
+        header=header,
+        end_position=stop,
+        bodies=ledger.bodies,
+        last_chain=own_chain,
+        holes=manifest.holes_of(record),
     )
     end = LogEnd(last_lsn=record.first_lsn - 1, position=record.start_position, chain=header.chain)
     frames = records = 0
@@ -62,6 +74,10 @@ def _examine_file(ledger: Ledger, file: StorageFile, record: SegmentRecord, size
             frames, records = frames + stretch.frames, records + stretch.records
             last = end.last_lsn if stretch.last_lsn is None else stretch.last_lsn
             end = LogEnd(last_lsn=last, position=stretch.end_position, chain=stretch.chain)
+            continue
+        if stretch.hole:
+            ledger.add_stretch(record.name, stretch, Verdict.HOLE, _HOLE)
+            end = LogEnd(last_lsn=stretch.last_lsn or end.last_lsn, position=stretch.end_position)
             continue
         damaged = True
         if stretch.end_position < stop or stop == record.end_position:

@@ -7,7 +7,7 @@ on from it. Never changes a byte, never judges: what a damaged stretch means dep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,9 @@ import numpy as np
 from walkit.errors import CorruptionError, FormatVersionError, StorageError, WalkitError
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header, decode_frame
 from walkit.format.layout import FRAME_HEADER_BYTES, FRAME_MAGIC, align_up
+from walkit.format.manifest import HoleRecord
 from walkit.format.segment import SegmentHeader
-from walkit.log.scan import PROBE_BYTES, nonzero_until
+from walkit.log.behind import PROBE_BYTES, nonzero_until
 from walkit.log.walk import FrameWalk
 from walkit.storage.base import StorageFile
 
@@ -49,6 +50,8 @@ class Stretch:
     at_fault: FrameHeader | None = None
     error: WalkitError | None = None
     """A newer format, an unreadable place, or a body that its checksum vouches for and that cannot be decoded."""
+    hole: bool = False
+    """A hole that the manifest records: frames that never came to the disk, and whatever stands in their place."""
 
     @property
     def intact(self) -> bool:
@@ -85,6 +88,7 @@ class SegmentSurvey:
         bodies: bool = True,
         decode: bool = False,
         seen: FrameSeen | None = None,
+        holes: Sequence[HoleRecord] = (),
     ) -> None:
         self.file = file
         self.segment = segment
@@ -96,28 +100,45 @@ class SegmentSurvey:
         self.promised_position = 0
         self._next = _Next(next_lsn, chain)
         self._last_chain = last_chain
+        self._holes = {hole.start_position: hole for hole in holes}
 
     def __iter__(self) -> Iterator[Stretch]:
         """Yield the stretches in order, without a gap between them."""
         while self.position < self.end_position:
             start = self.position
+            hole = self._holes.get(start)
+            if hole is not None:
+                yield self._pass(hole)
+                continue
             walked = self._walk_on()
             if self.position > start:
                 yield self._frames(start, walked)
-            if self.position < self.end_position:
+            if self.position < self.end_position and self.position not in self._holes:
                 yield from self._damage(walked)
+
+    def _pass(self, hole: HoleRecord) -> Stretch:
+        self.position, self._next = hole.end_position, _Next(hole.last_lsn + 1, hole.chain)
+        return Stretch(
+            start_position=hole.start_position,
+            end_position=hole.end_position,
+            fault=FrameFault.END,
+            first_lsn=hole.first_lsn,
+            last_lsn=hole.last_lsn,
+            hole=True,
+        )
 
     # -- intact frames
 
     def _walk_on(self) -> _Walked:
+        end_position = min([self.end_position, *(p for p in self._holes if p > self.position)])
         walk = FrameWalk(
             self.file,
             self.segment,
             position=self.position,
-            end_position=self.end_position,
+            end_position=end_position,
             next_lsn=self._next.lsn,
             chain=self._next.chain,
-            last_chain=self._last_chain,
+            last_chain=self._last_chain if end_position == self.end_position else None,
             body=self.bodies,
         )
         walked = _Walked(walk)

@@ -1,7 +1,8 @@
 """Examining segments that are not sealed: in use by a living writer, or left by one that ended without close().
 
 The judgement is that of recovery's policy "prefix" (`walkit.log.recovery`), told range by range: damage of what was
-promised is corruption; from the first damage that nothing promised on, the rest is a torn tail. Of a log with a living
+promised is corruption; from the first damage that nothing promised on, the rest is a torn tail, but for intact frames
+within the window in a log in completion order. Of a log with a living
 writer only what is at or below its durable position is judged.
 """
 
@@ -15,10 +16,11 @@ from walkit.format.frame import FrameFault
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd, SegmentRecord
 from walkit.format.segment import SegmentHeader
+from walkit.log.behind import nonzero_until, promise_without_header
 from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
 from walkit.log.examine.survey import Stretch
 from walkit.log.examine.verdicts import Verdict
-from walkit.log.scan import check_identity, nonzero_until
+from walkit.log.scan import check_identity
 
 
 @dataclass(kw_only=True, slots=True)
@@ -56,6 +58,10 @@ class UnsealedPart:
         """Where the intact log ends so far."""
         self.broken: Verdict | None = None
         """What the first damage was: CORRUPT or TORN."""
+        self.hole = 0
+        """Where it began, if it was TORN."""
+        self.keeps = ledger.manifest.ack_order == "completion"
+        """Whether the next opening keeps what stands behind it, as a log in completion order needs (policy holes)."""
 
     def examine(self) -> None:
         """Look at every segment first, because a later frame may promise an earlier one; then judge."""
@@ -110,6 +116,12 @@ class UnsealedPart:
         except WalkitError as error:
             found.error = error
             found.foreign = isinstance(error, CorruptionError) and whole_header(block) is not None
+        try:
+            if found.header is None and found.nonzero_until:
+                promise = promise_without_header(file, ledger.manifest, record, found.nonzero_until)
+                ledger.promised = max(ledger.promised, promise)
+        except StorageError as error:
+            found.error = found.error or error
         finally:
             file.close()
         return found
@@ -144,6 +156,8 @@ class UnsealedPart:
                 continue
             torn = self.broken is Verdict.TORN
             reason = "intact frames behind what was never promised" if torn else ""
+            if torn and self.keeps and stretch.end_position <= self.hole + header.window_bytes:
+                torn, reason = False, "intact frames behind a hole, which the next opening keeps"
             ledger.add_stretch(found.name, stretch, Verdict.TORN if torn else Verdict.INTACT, reason)
             if not torn:
                 last = self.end.last_lsn if stretch.last_lsn is None else stretch.last_lsn
@@ -173,10 +187,11 @@ class UnsealedPart:
         """The frames before this segment are not there, or it was made for another past."""
         ledger, end = self.ledger, self.end
         if end.position >= ledger.promised:
-            self.broken = Verdict.TORN
+            self.broken, self.hole = Verdict.TORN, end.position
+            does = "keeps what is intact in it" if self.keeps else "sets it aside"
             ledger.notes.append(
                 f"segment {found.name} does not follow where the log ends, and nothing of it was promised; "
-                "the next opening sets it aside"
+                f"the next opening {does}"
             )
             return
         if end.position < header.previous_end:
@@ -217,11 +232,13 @@ class UnsealedPart:
             ledger.add_stretch(name, replace(rest, first_lsn=None, last_lsn=None), Verdict.UNUSED)
             return
         if self.broken is not Verdict.TORN:
-            self.broken = Verdict.TORN
+            self.broken, self.hole = Verdict.TORN, rest.start_position
+            does = "cuts it off and keeps it in lost+found"
+            if self.keeps:
+                does = "keeps what is intact behind it, and the rest in lost+found"
             ledger.notes.append(
                 f"segment {name} has a torn tail at position {rest.start_position:,}: nothing promised it, so it is an "
-                "unfinished write, unless the device lost what it had synced; the next opening cuts it off and keeps "
-                "it in lost+found"
+                f"unfinished write, unless the device lost what it had synced; the next opening {does}"
             )
         ledger.add_stretch(name, rest, Verdict.TORN, (rest.fault or FrameFault.END).value)
 

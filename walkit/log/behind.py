@@ -1,0 +1,172 @@
+"""The frames of an unsealed segment: those that follow, and those that stand behind a hole or behind damage.
+
+Behind the first frame that does not belong each alignment boundary is probed for intact frames of the same log. What
+they promise decides whether the damage is corruption or a torn tail (pebble's sync offset is the source of the idea);
+those within the window of a hole can be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from walkit.errors import FormatVersionError
+from walkit.format.frame import FrameHeader, check_body, check_header
+from walkit.format.layout import (
+    ALIGNMENT_BUFFERED,
+    ALIGNMENT_DIRECT,
+    FRAME_BYTES_LIMIT,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    SEGMENT_HEADER_BYTES,
+    SegmentFlag,
+)
+from walkit.format.manifest import LogEnd, Manifest, SegmentRecord
+from walkit.format.segment import SegmentHeader
+from walkit.log.findings import SegmentFinding
+from walkit.log.walk import FrameWalk
+from walkit.storage.base import StorageFile
+
+PROBE_BYTES = 4 << 20
+
+
+def walk_unsealed(file: StorageFile, finding: SegmentFinding, end: LogEnd, hole: int | None) -> None:
+    """Note the facts of a segment in use. `end` is where the log before it ends, `hole` where its first hole begins."""
+    header = finding.header
+    assert header is not None
+    finding.follows = hole is None and follows_exactly(header, end)
+    if hole is None and not finding.follows:
+        hole = end.position
+    limit = header.start_position + finding.file_bytes - SEGMENT_HEADER_BYTES
+    limit -= limit % header.alignment
+    walk = FrameWalk(
+        file,
+        header,
+        position=header.start_position,
+        end_position=limit,
+        next_lsn=header.first_lsn,
+        chain=header.chain,
+    )
+    for frame, _ in walk:
+        if hole is not None:
+            _note_beyond(finding, frame, hole)
+    finding.end_position, finding.last_lsn = walk.position, (walk.next_lsn or 1) - 1
+    finding.chain = walk.chain or 0
+    finding.frames, finding.records = walk.frames, walk.records
+    finding.bytes_scanned = walk.position - header.start_position
+    # What an imported frame promises is about the primary's disk (FORMAT.md F-3.6).
+    if not header.flags & SegmentFlag.IMPORTED:
+        finding.promised_position = walk.promised_position
+    finding.fault, finding.at_fault = walk.fault, walk.at_fault
+    if finding.nonzero_until > finding.end_offset:
+        for frame in _probe(file, finding):
+            finding.frames_behind += 1
+            if not header.flags & SegmentFlag.IMPORTED:
+                finding.promised_position = max(finding.promised_position, frame.durable_position)
+            _note_beyond(finding, frame, walk.position if hole is None else hole)
+
+
+def follows_exactly(header: SegmentHeader, end: LogEnd) -> bool:
+    """Say whether a segment begins where the log before it ends."""
+    return (header.previous_end, header.first_lsn, header.chain) == (
+        end.position,
+        end.last_lsn + 1,
+        end.chain,
+    )
+
+
+def _note_beyond(finding: SegmentFinding, frame: FrameHeader, hole: int) -> None:
+    """Note a frame behind a hole where it ends within the window (FORMAT.md F-2.7); so the list is bounded by it."""
+    assert finding.header is not None
+    if frame.end_position <= hole + finding.header.window_bytes:
+        finding.beyond.append(frame)
+
+
+def _probe(file: StorageFile, finding: SegmentFinding) -> Iterator[FrameHeader]:
+    """Yield the intact frames of this segment behind its damage, by position; what lies within one is its content."""
+    header = finding.header
+    assert header is not None
+    for offset, frame in _intact_frames(file, header, finding.end_offset, finding.nonzero_until):
+        if header.offset_of(frame.position) == offset:
+            yield frame
+
+
+def promise_without_header(file: StorageFile, manifest: Manifest, record: SegmentRecord, until: int) -> int:
+    """Return the furthest promise of the intact frames in a file whose segment header cannot be trusted; 0 for none.
+
+    Where they stood cannot be told, and need not be: a promise is true wherever it is found. Whether the segment was
+    imported cannot be told either; its header was durable before its first frame, so it is damaged in any case.
+    """
+    epoch = manifest.epoch_of(record.epoch)
+    if epoch is None:
+        return 0
+    promised = 0
+    for alignment in (ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT):
+        stand_in = SegmentHeader(
+            log_id=manifest.log_id,
+            epoch=epoch.number,
+            epoch_id=epoch.id,
+            number=record.number,
+            start_position=0,
+            previous_end=0,
+            first_lsn=1,
+            chain=0,
+            alignment=alignment,
+            frame_bytes_max=FRAME_BYTES_LIMIT,
+            created_us=0,
+        )
+        frames = _intact_frames(file, stand_in, SEGMENT_HEADER_BYTES, until)
+        promised = max([promised, *(frame.durable_position for _, frame in frames)])
+    return promised
+
+
+def _intact_frames(
+    file: StorageFile, segment: SegmentHeader, start: int, until: int
+) -> Iterator[tuple[int, FrameHeader]]:
+    """Yield (file offset, header) of the intact frames of a segment's log and epoch, from `start` on."""
+    offset, reach = start, 0
+    while offset < until:
+        block = file.read(offset, min(PROBE_BYTES, until - offset) + FRAME_HEADER_BYTES)
+        # The block reaches one header further than the step, so that no frame is looked at twice or not at all.
+        boundaries = -(-min(len(block), PROBE_BYTES) // segment.alignment)
+        words = np.frombuffer(block, "<u4", len(block) // 4)[:: segment.alignment // 4][:boundaries]
+        for index in np.flatnonzero(words == FRAME_MAGIC):
+            at = int(index) * segment.alignment
+            found = _frame_at(block, at, segment)
+            if found is not None and offset + at >= reach and _is_whole(file, offset + at, found):
+                reach = offset + at + found.footprint
+                yield offset + at, found
+        offset += PROBE_BYTES
+
+
+def _frame_at(block: bytes, at: int, segment: SegmentHeader) -> FrameHeader | None:
+    """Return the header of a frame of this segment that stands at `at`, or None.
+
+    What looks like a frame of a newer format is a value that holds one: no frame is newer than its segment.
+    """
+    try:
+        found, fault = check_header(block, at, segment.alignment, segment.frame_bytes_max)
+    except FormatVersionError:
+        return None
+    if found is None or fault is not None:
+        return None
+    ours = (found.log_id, found.epoch, found.epoch_id) == (segment.log_id, segment.epoch, segment.epoch_id)
+    return found if ours else None
+
+
+def _is_whole(file: StorageFile, offset: int, header: FrameHeader) -> bool:
+    return check_body(header, memoryview(file.read(offset, header.footprint))) is None
+
+
+def nonzero_until(file: StorageFile, start: int, size: int) -> int:
+    """Return the file offset behind the last nonzero byte at or after `start`; `start` where there is none."""
+    end = size
+    while end > start:
+        begin = max(start, end - PROBE_BYTES)
+        block = np.frombuffer(file.read(begin, end - begin), "u1")
+        nonzero = np.flatnonzero(block)
+        if len(nonzero):
+            return begin + int(nonzero[-1]) + 1
+        end = begin
+    return start

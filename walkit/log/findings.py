@@ -1,0 +1,69 @@
+"""What a scan finds, said as facts: about one segment, and about the whole log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from walkit.errors import CorruptionError
+from walkit.format.durable import DurableMark
+from walkit.format.frame import FrameFault, FrameHeader
+from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.segment import SegmentHeader
+
+
+@dataclass(kw_only=True, slots=True)
+class SegmentFinding:
+    """Facts about one segment file."""
+
+    record: SegmentRecord
+    file_bytes: int = 0
+    header: SegmentHeader | None = None
+    header_error: CorruptionError | None = None
+    end_position: int = 0
+    """Where the intact frames that follow from the log before end."""
+    last_lsn: int = 0
+    chain: int = 0
+    frames: int = 0
+    records: int = 0
+    bytes_scanned: int = 0
+    fault: FrameFault | None = None
+    at_fault: FrameHeader | None = None
+    follows: bool = True
+    """Whether its first frame follows the segment before."""
+    nonzero_until: int = 0
+    """File offset behind the last nonzero byte."""
+    promised_position: int = 0
+    """The furthest promise of any intact frame in the file, those behind the damage included."""
+    frames_behind: int = 0
+    """Intact frames of this log behind the damage."""
+    beyond: list[FrameHeader] = field(default_factory=list)
+    """Intact frames that stand behind a hole in this segment or before it, and within the window, by position."""
+
+    @property
+    def name(self) -> str:
+        """The segment's file name."""
+        return self.record.name
+
+    @property
+    def end_offset(self) -> int:
+        """File offset where the intact frames end."""
+        return 0 if self.header is None else self.header.offset_of(self.end_position)
+
+
+@dataclass(kw_only=True, slots=True)
+class LogFindings:
+    """Facts about a whole log."""
+
+    manifest: Manifest
+    mark: DurableMark
+    sealed: list[SegmentFinding] = field(default_factory=list)
+    unsealed: list[SegmentFinding] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+    """Segment files that the manifest does not name."""
+
+    @property
+    def promised_position(self) -> int:
+        """How far the log has been promised to be on stable storage, by anything that can be trusted."""
+        known = {e.id for e in self.manifest.lineage}
+        marked = self.mark.position if self.mark.epoch_id in known else 0
+        return max([self.manifest.end.position, marked, *(f.promised_position for f in self.unsealed)])

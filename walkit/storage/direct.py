@@ -1,0 +1,145 @@
+"""Files that are written past the page cache, and read through it.
+
+A write whose offset and size are multiples of 4096 goes to the device as it is (O_DIRECT, with `sync` as O_DSYNC
+does); any other goes through the page cache. Linux keeps the two coherent on one file: a direct write first writes back
+and then drops the cached pages of its range, so a read that begins after it sees it. Direct writes to different places
+of one file run in parallel, which is what makes several frames in flight worth while.
+
+The device reads memory that begins at a page, so the bytes are copied once, into page-aligned buffers that are reused.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from walkit.storage.base import Buffer
+from walkit.storage.border import Translated, storage_error
+from walkit.storage.mounts import mount_of
+from walkit.storage.openfile import FileStorageFile
+
+DIRECT_BYTES: Final = 4096
+"""Direct writes begin and end at multiples of this: no device has larger logical blocks."""
+BUFFER_BYTES_MAX: Final = 8 << 20
+"""A longer write is done in parts of this size."""
+POOL_BYTES_MAX: Final = 32 << 20
+O_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
+
+
+class AlignedBuffers:
+    """Page-aligned memory for writes, kept for the next one; safe from any thread."""
+
+    def __init__(self, bytes_max: int = POOL_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._free: dict[int, list[mmap.mmap]] = {}
+        self._free_bytes = 0
+
+    def take(self, size: int) -> mmap.mmap:
+        """Return memory of at least `size` bytes, whatever is in it; give it back after use."""
+        capacity = 1 << max(size - 1, DIRECT_BYTES - 1).bit_length()
+        with self._lock:
+            free = self._free.get(capacity)
+            if free:
+                self._free_bytes -= capacity
+                return free.pop()
+        # Private: a forked child must not share what the parent is just writing from.
+        return mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def give(self, memory: mmap.mmap) -> None:
+        """Keep the memory for the next write, or let it go where enough is kept."""
+        with self._lock:
+            if self._free_bytes + len(memory) <= self.bytes_max:
+                self._free_bytes += len(memory)
+                self._free.setdefault(len(memory), []).append(memory)
+
+
+_buffers = AlignedBuffers()
+
+
+class DirectFile(FileStorageFile):
+    """An open file with two descriptors: one past the page cache for aligned writes, one through it for all else."""
+
+    __slots__ = ("_direct",)
+
+    def __init__(self, fd: int, direct: int, name: str, location: str) -> None:
+        super().__init__(fd, name, location)
+        self._direct = direct
+
+    def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        """Write all bytes of `buffers` at `offset`; past the page cache where offset and size are aligned."""
+        pieces = [memoryview(buffer).cast("B") for buffer in buffers]
+        size = sum(map(len, pieces))
+        if offset % DIRECT_BYTES or size % DIRECT_BYTES or not size or offset < 0 or self._fd < 0:
+            super().write(offset, pieces, sync=sync)
+            return
+        memory = _buffers.take(min(size, BUFFER_BYTES_MAX))
+        try:
+            with memoryview(memory)[: min(size, BUFFER_BYTES_MAX)] as room:
+                self._write_parts(offset, pieces, room, sync)
+        finally:
+            _buffers.give(memory)
+
+    def _write_parts(self, offset: int, pieces: list[memoryview], room: memoryview, sync: bool) -> None:
+        filled = 0
+        for piece in pieces:
+            taken = 0
+            while taken < len(piece):
+                count = min(len(piece) - taken, len(room) - filled)
+                room[filled : filled + count] = piece[taken : taken + count]
+                taken, filled = taken + count, filled + count
+                if filled == len(room):
+                    self._write_once(offset, [room], filled, sync, self._direct)
+                    offset, filled = offset + filled, 0
+        if filled:
+            with room[:filled] as rest:
+                self._write_once(offset, [rest], filled, sync, self._direct)
+
+    def _take_descriptors(self) -> list[int]:
+        direct, self._direct = self._direct, -1
+        return [*super()._take_descriptors(), *([direct] if direct >= 0 else [])]
+
+
+def open_direct(path: str, flags: int, name: str, location: str) -> DirectFile:
+    """Open a file with both descriptors; what `flags` created is removed again where that fails."""
+    if not O_DIRECT:
+        raise storage_error("open past the page cache", name, location, errno.EINVAL, "this platform cannot")
+    with Translated("open past the page cache", name, location):
+        fd = os.open(path, flags, 0o666)
+        try:
+            direct = os.open(path, os.O_RDWR | os.O_CLOEXEC | O_DIRECT)
+        except BaseException:
+            os.close(fd)
+            if flags & os.O_CREAT:
+                os.unlink(path)
+            raise
+    return DirectFile(fd, direct, name, location)
+
+
+def why_not_direct(folder: str) -> str | None:
+    """Return why files in this folder cannot be written past the page cache; None where they can.
+
+    Asks by a synced write of one block to a file without a name, so nothing is left behind, whatever happens.
+    """
+    mount = mount_of(folder)
+    if mount is not None and mount.in_memory:
+        return f"{mount.file_system} is in memory"  # newer kernels take the flag there, and it means nothing
+    if not O_DIRECT or not hasattr(os, "O_TMPFILE"):
+        return "this platform has no direct I/O"
+    memory = _buffers.take(DIRECT_BYTES)
+    try:
+        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC | O_DIRECT, 0o600)
+        try:
+            with memoryview(memory)[:DIRECT_BYTES] as block:
+                written = os.pwritev(fd, [block], 0, getattr(os, "RWF_DSYNC", 0))
+        finally:
+            os.close(fd)
+    except OSError as error:
+        return f"the file system refuses it ({errno.errorcode.get(error.errno or 0, error.errno)})"
+    finally:
+        _buffers.give(memory)
+    return None if written == DIRECT_BYTES else "the file system took a part of a block"

@@ -1,0 +1,204 @@
+"""One open file of the file system, through the page cache.
+
+Durability is the file system's: RWF_DSYNC and fdatasync for bytes (macOS: F_FULLFSYNC). Nothing here buffers or retries
+a failed sync.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+import warnings
+from collections.abc import Sequence
+
+from walkit.errors import StorageError
+from walkit.storage.base import Buffer
+from walkit.storage.border import Translated, storage_error
+
+_WRITE_BYTES_MAX = 0x7FFF_F000
+"""Most bytes one write or read call takes on Linux (MAX_RW_COUNT, write(2)); more is split."""
+_BUFFERS_MAX = max(16, os.sysconf("SC_IOV_MAX"))
+_READ_AT_ONCE = 1 << 20
+_DSYNC: int = getattr(os, "RWF_DSYNC", 0)
+_NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS)
+_closing = threading.Lock()
+
+
+_FULLFSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+"""macOS: its fsync leaves bytes in the drive's cache, and only this call does not (fcntl(2) there)."""
+
+
+def _sync_data(fd: int) -> None:
+    if _FULLFSYNC is None:
+        os.fdatasync(fd)
+    else:
+        fcntl.fcntl(fd, _FULLFSYNC)
+
+
+class FileStorageFile:
+    """An open file: see `walkit.storage.StorageFile`.
+
+    A buffer is anything contiguous with the buffer protocol; another object is a TypeError or BufferError before
+    anything is written. `close` must not run while another call on this file does: the descriptor's number could
+    be another file's by then.
+    """
+
+    __slots__ = ("_fd", "_location", "_name")
+
+    def __init__(self, fd: int, name: str, location: str) -> None:
+        self._fd, self._name, self._location = fd, name, location
+
+    @property
+    def name(self) -> str:
+        """The file's name within its storage."""
+        return self._name
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from `offset`; fewer only where the file ends."""
+        try:
+            if size > _READ_AT_ONCE:
+                # pread allocates what is asked for before it looks at the file.
+                size = max(0, min(size, os.fstat(self._fd).st_size - offset))
+            data = os.pread(self._fd, size, offset)
+            if len(data) == size or not data:
+                return data
+            parts = [data]
+            offset, size = offset + len(data), size - len(data)
+            while size and (data := os.pread(self._fd, size, offset)):
+                parts.append(data)
+                offset, size = offset + len(data), size - len(data)
+            return b"".join(parts)
+        except OSError as error:
+            raise self._refused("read", error) from error
+
+    def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        """Write all bytes of `buffers` at `offset`, with `sync` durably: one pwritev in all but extreme cases."""
+        if offset < 0:
+            # pwritev2 takes -1 as "where the descriptor stands", and would write.
+            raise storage_error("write", self._name, self._location, errno.EINVAL, "a negative offset")
+        size = sum(map(len, buffers))
+        if memoryview in map(type, buffers):
+            size = _byte_count(buffers)
+        if size > _WRITE_BYTES_MAX or len(buffers) > _BUFFERS_MAX:
+            self._write_split(offset, buffers, sync)
+        else:
+            self._write_once(offset, buffers, size, sync)
+
+    def sync(self) -> None:
+        """Put everything that was written before this call on stable storage, the file's size included."""
+        try:
+            if self._fd < 0:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # os.fdatasync has a ValueError for this
+            _sync_data(self._fd)
+        except OSError as error:
+            raise self._refused("sync", error) from error
+
+    def allocate(self, size: int) -> None:
+        """Reserve space up to `size` bytes; what is new reads as zero.
+
+        This counts as a write of the range from the old size to the new one: after a full disk the file is brought
+        back to its old size. Holes below the old size stay holes. Where the file system cannot reserve, the file
+        only grows.
+        """
+        with Translated("allocate space for", self._name, self._location):
+            old = os.fstat(self._fd).st_size
+            if size <= old:
+                return
+            try:
+                os.posix_fallocate(self._fd, old, size - old)
+            except AttributeError:
+                os.ftruncate(self._fd, size)
+            except OSError as error:
+                if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
+                    os.ftruncate(self._fd, size)
+                    return
+                # ext4 keeps the part it could reserve.
+                os.ftruncate(self._fd, old)
+                raise
+
+    def shorten(self, size: int) -> None:
+        """Drop all bytes from `size` on."""
+        with Translated("shorten", self._name, self._location):
+            if os.fstat(self._fd).st_size > size:
+                os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        """Return the file's size in bytes."""
+        with Translated("read the size of", self._name, self._location):
+            return os.fstat(self._fd).st_size
+
+    def drop_cached(self) -> None:
+        """Drop the clean pages of the file from the page cache (a hint; does nothing where there is no fadvise)."""
+        if hasattr(os, "posix_fadvise"):
+            with Translated("drop the cached pages of", self._name, self._location):
+                os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def close(self) -> None:
+        """Close the file."""
+        with _closing:
+            descriptors = self._take_descriptors()
+        with Translated("close", self._name, self._location), contextlib.ExitStack() as closing:
+            for fd in descriptors:
+                closing.callback(os.close, fd)
+
+    def __del__(self) -> None:
+        """Close what was dropped open, and say so as Python's own files do."""
+        if getattr(self, "_fd", -1) >= 0:
+            warnings.warn(f"unclosed file {self._name!r} in {self._location}", ResourceWarning, 2, self)
+            for fd in self._take_descriptors():
+                os.close(fd)
+
+    def _take_descriptors(self) -> list[int]:
+        fd, self._fd = self._fd, -1
+        return [fd] if fd >= 0 else []
+
+    def _write_once(
+        self, offset: int, buffers: Sequence[Buffer], size: int, sync: bool, fd: int | None = None
+    ) -> None:
+        fd = self._fd if fd is None else fd
+        try:
+            written = os.pwritev(fd, buffers, offset, _DSYNC if sync else 0)
+        except OSError as error:
+            if not (sync and error.errno in _NO_SUCH_CALL):
+                raise self._refused("write", error) from error
+            written = self._write_then_sync(offset, buffers, fd)
+        if written != size and written != (size := _byte_count(buffers)):
+            reason = f"only {written:,} of {size:,} bytes were taken"
+            raise storage_error("write", self._name, self._location, errno.EIO, reason)
+        if sync and not _DSYNC:
+            self.sync()
+
+    def _write_split(self, offset: int, buffers: Sequence[Buffer], sync: bool) -> None:
+        batch: list[memoryview] = []
+        batch_bytes = 0
+        for view in [memoryview(buffer).cast("B") for buffer in buffers]:
+            rest = view
+            while rest:
+                if len(batch) == _BUFFERS_MAX or batch_bytes == _WRITE_BYTES_MAX:
+                    self._write_once(offset, batch, batch_bytes, sync)
+                    offset, batch, batch_bytes = offset + batch_bytes, [], 0
+                batch.append(rest[: _WRITE_BYTES_MAX - batch_bytes])
+                batch_bytes += len(batch[-1])
+                rest = rest[len(batch[-1]) :]
+        self._write_once(offset, batch, batch_bytes, sync)
+
+    def _write_then_sync(self, offset: int, buffers: Sequence[Buffer], fd: int) -> int:
+        """Do what RWF_DSYNC does, on a kernel or file system that refuses the flag (it has written nothing then)."""
+        try:
+            written = os.pwritev(fd, buffers, offset)
+        except OSError as error:
+            raise self._refused("write", error) from error
+        self.sync()
+        return written
+
+    def _refused(self, action: str, error: OSError) -> StorageError:
+        reason = "the file is closed" if self._fd < 0 else ""
+        return storage_error(action, self._name, self._location, error.errno, reason)
+
+
+def _byte_count(buffers: Sequence[Buffer]) -> int:
+    """Return the bytes of all buffers, also of views whose len() counts something else."""
+    return sum(memoryview(buffer).nbytes for buffer in buffers)
