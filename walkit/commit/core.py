@@ -133,7 +133,11 @@ class OrderingCore(WaitingLine[S]):
         Empty where nothing waits, as many frames as allowed are in flight, the window is full, or the policy waits.
         A group that was taken is sealed, or given up by `refuse` or `fail`.
         """
-        verdict = self._verdict(now_us)
+        verdict: Take | None = TAKE_ALL
+        if self.policy is not None or self.in_flight or self.taken_frames:
+            verdict = self._verdict(now_us)
+        elif not self.pending or self.failure is not None:
+            return ()
         if verdict is None:
             return ()
         self.taken_frames += 1

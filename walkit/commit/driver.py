@@ -196,7 +196,8 @@ class CommitDriver(FrameWriter):
     def _lead(self, to_the_end: bool = False) -> None:
         """Write one frame, then hand the lead on; a writer thread goes on until nothing is to be taken."""
         interrupt: BaseException | None = None
-        news, callbacks = self._news, list[Callable[[], object]]()
+        news = self._news
+        callbacks: list[Callable[[], object]] = []
         while True:
             with self._lock:
                 group = self.core.take(self._clock_us() if self._timed else 0)

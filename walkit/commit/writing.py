@@ -161,18 +161,24 @@ class FrameWriter:
             return None
         return frame
 
-    def _begin_call(self, frame: SealedFrame | None = None) -> int:
-        """A call to the device begins; return its time."""
-        watch, begun = self._watch, perf_counter_ns()
-        watch.begin(begun, frame)
-        if watch.asleep and self._timer is not None:
-            watch.asleep = False
+    def _begin_call(self) -> None:
+        """A call to the device begins that is not about one frame."""
+        self._watch.begin(perf_counter_ns())
+        if self._watch.asleep:
+            self._wake_watch()
+
+    def _wake_watch(self) -> None:
+        if self._timer is not None:
+            self._watch.asleep = False
             self._timer.wake()
-        return begun
 
     def _write(self, frame: SealedFrame) -> None:
-        core = self.core
-        begun = self._begin_call(frame)
+        core, watch = self.core, self._watch
+        thread, begun = threading.get_ident(), perf_counter_ns()
+        watch.calls[thread] = (begun, frame)
+        watch.active = True
+        if watch.asleep:
+            self._wake_watch()
         try:
             self.place.write(frame, sync=self._sync_writes)
         except BaseException as error:
@@ -181,7 +187,7 @@ class FrameWriter:
                 raise
             return
         finally:
-            self._watch.end()
+            watch.calls.pop(thread, None)
         with self._lock:
             self.counters.wrote(frame, perf_counter_ns() - begun, self._sync_writes)
             now_us = self._clock_us() if self._timed else 0
