@@ -100,9 +100,9 @@ def test_kill_and_recover_shows_what_became_of_the_log(browser: Browser, server:
     with looking(browser, server) as seen:
         seen.turn_to("Recovery")
         seen.press("Kill and recover")
-        seen.page.locator("table.cuts").wait_for()
+        seen.page.locator(".cuts table").wait_for()
         assert "Every record that was known to be acknowledged is there." in text(seen)
-        row = seen.page.locator("table.cuts tr").nth(1).inner_text()
+        row = seen.page.locator(".cuts table tr").nth(1).inner_text()
         assert "checksum" in row
         assert "lost+found/" in row
         (bars,) = seen.page.locator(".js-plotly-plot").nth(1).evaluate("element => element.data")

@@ -12,6 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, Protocol
 
 from walkit.errors import MissingExtraError
+from walkit.html import tag
 
 try:
     import panel as pn
@@ -113,10 +114,14 @@ def sentence_html(text: str, *, warnings: Iterable[str] = (), problem: str | Non
 
 def numbers_html(numbers: Iterable[tuple[str, str, str]]) -> str:
     """Return (name, value, what it means) as a row of large numbers; the meaning shows on hovering."""
-    cells = "".join(
-        f"<div title='{escape(meaning, quote=True)}' style='min-width:6.5em'>"
-        f"<div style='font-size:0.8em;opacity:0.7'>{escape(name)}</div>"
-        f"<div style='font-size:1.35em;font-variant-numeric:tabular-nums'>{escape(value)}</div></div>"
+    cells = [
+        tag(
+            "div",
+            tag("div", name, style="font-size:0.8em;opacity:0.7"),
+            tag("div", value, style="font-size:1.35em;font-variant-numeric:tabular-nums"),
+            title=meaning,
+            style="min-width:6.5em",
+        )
         for name, value, meaning in numbers
-    )
-    return f"<div style='display:flex;flex-wrap:wrap;gap:0.4em 1.6em'>{cells}</div>"
+    ]
+    return tag("div", *cells, style="display:flex;flex-wrap:wrap;gap:0.4em 1.6em")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from walkit.config import DURABILITY_PROMISES
+from walkit.html import table, tag
 from walkit.plots import recovery_timeline
 from walkit.views.parts import RED, View, numbers_html, pn
 from walkit.views.session import KillReport
@@ -94,16 +95,22 @@ def cuts_html(report: KillReport) -> str:
             f"{torn}<p>Nothing was cut: the kernel finished the write that was under way, so the log ended with a "
             f"whole frame.</p>"
         )
-    cells = "".join(
-        f"<tr><td>{cut.position:,}</td><td>{cut.bytes:,}</td><td>{cut.first_lsn:,}</td><td>{escape(cut.reason)}</td>"
-        f"<td><code>{escape(cut.segment)}</code></td><td><code>{escape(cut.kept_as or '')}</code></td></tr>"
-        for cut in cuts
-    )
-    head = "".join(
-        f"<th style='text-align:left;padding-right:1em'>{name}</th>"
-        for name in ("cut at position", "bytes", "LSN from", "why", "segment", "kept as")
+    shown = table(
+        (
+            (
+                f"{cut.position:,}",
+                f"{cut.bytes:,}",
+                f"{cut.first_lsn:,}",
+                cut.reason,
+                tag("code", cut.segment),
+                tag("code", cut.kept_as or ""),
+            )
+            for cut in cuts
+        ),
+        ("cut at position", "bytes", "LSN from", "why", "segment", "kept as"),
+        right=(0, 1, 2),
     )
     return (
-        f"{torn}<table class='cuts'><tr>{head}</tr>{cells}</table><p>Nothing promised these bytes: no later frame, no "
-        f"seal, and not the durable file. So nobody was told that they are there, and they are no part of the log.</p>"
+        f"{torn}{tag('div', shown, class_='cuts')}<p>Nothing promised these bytes: no later frame, no seal, and not the durable file. So nobody "
+        f"was told that they are there, and they are no part of the log.</p>"
     )
