@@ -8,6 +8,7 @@ from walkit.plots.framebytes import frame_bytes
 from walkit.plots.latency import latency_distribution
 from walkit.plots.live import LiveSeries, live_timeline, move_live_timeline
 from walkit.plots.load import latency_over_load
+from walkit.plots.order import order_cost
 from walkit.plots.positions import segments
 from walkit.plots.replication import replication_lag
 from walkit.plots.space import space_amplification
@@ -22,6 +23,7 @@ __all__ = [
     "latency_over_load",
     "live_timeline",
     "move_live_timeline",
+    "order_cost",
     "recovery_timeline",
     "replication_lag",
     "segments",

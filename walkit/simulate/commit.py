@@ -87,7 +87,8 @@ class Request:
 class Step(NamedTuple):
     """One thing that the core was told or said, for those who compare drivers.
 
-    `what` is "submit" (requests by number), "seal", "land", "acknowledge" or "fail" (frames by first LSN).
+    `what` is "submit" (by number of the writer), "seal", "land" or "break" (a write succeeded or failed), "acknowledge"
+    or "fail" (by first LSN of the frame).
     """
 
     now_ns: int
@@ -254,6 +255,7 @@ class CommitSimulation:
         lost, waiting = self.core.fail(self.error, frame)
         self.failed_requests += len(waiting) + sum(len(f.submissions) for f in lost)
         if self._trace is not None:
+            self._trace(Step(self.now_ns, "break", frame.first_lsn))
             for failed in lost:
                 self._trace(Step(self.now_ns, "fail", failed.first_lsn))
 
