@@ -62,7 +62,7 @@ def seen(
     latency = (column["acknowledged_ns"] - column["intended_ns"])[inside] / 1_000
     frames = {name: np.asarray(simulation.frames.column(name)) for name in simulation.frames.names}
     late = frames["acknowledged_ns"] > begin_ns
-    writing_ns = (frames["landed_ns"] - frames["sealed_ns"])[late].sum()
+    writing_ns = (frames["landed_ns"] - np.maximum(frames["sealed_ns"], begin_ns))[late].clip(0).sum()
     return OrderSeen(
         records_per_s=len(latency) * NS_PER_S / (end_ns - begin_ns),
         p50_us=float(np.percentile(latency, 50)),

@@ -111,6 +111,6 @@ def cuts_html(report: KillReport) -> str:
         right=(0, 1, 2),
     )
     return (
-        f"{torn}{tag('div', shown, class_='cuts')}<p>Nothing promised these bytes: no later frame, no seal, and not the "
-        f"durable file. So nobody was told that they are there, and they are no part of the log.</p>"
+        f"{torn}{tag('div', shown, class_='cuts')}<p>Nothing promised these bytes: no later frame, no seal, and not "
+        f"the durable file. So nobody was told that they are there, and they are no part of the log.</p>"
     )
