@@ -108,10 +108,11 @@ def test_a_stopped_replay_goes_on_where_it_stood(kernel: Kernel) -> None:
     )
     sent = kernel.begin(
         """
+        table = KeyedTable()
         print("begun", flush=True)
         while True:
-            table = KeyedTable()
             walkit.replay(log, table)
+            table = KeyedTable()
         """
     )
     kernel.until("begun")

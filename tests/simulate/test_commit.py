@@ -162,7 +162,7 @@ def test_segments_follow_one_another() -> None:
     footprints = simulation.frames.column("footprint")
     assert sum(footprints) == simulation.core.position
     per_segment = (64 << 10) // footprints[0]
-    assert begun == ["walkit.segment.begin"] * -(-1000 // per_segment)
+    assert begun == ["walkit.segment.rotate"] * -(-1000 // per_segment)
 
 
 @pytest.mark.parametrize("sizes", [[100], [100] * 9, [0], [1, 2, 3], [0, 7], [5000, 1]])

@@ -108,7 +108,7 @@ def test_slow_hosts_and_rotations_are_in_the_run() -> None:
     run = drive(SMALL, device, options, host=Host(frame_us=1_000))
     assert run.duration_s == pytest.approx(2, rel=0.01)
     assert len(run.events) > 1
-    assert {event.name for event in run.events} == {"walkit.segment.begin"}
+    assert {event.name for event in run.events} == {"walkit.segment.rotate"}
     assert all(0 <= event.time_s <= run.duration_s for event in run.events)
 
 

@@ -116,9 +116,10 @@ def test_what_cannot_be_done_is_a_sentence(session: Session) -> None:
 
 def test_a_child_that_dies_by_itself_is_told(session: Session) -> None:
     """A child that somebody else kills: the page says so within the next readings, and can start another."""
+    before = children()
     session.start(LOAD)
     eventually(lambda: not session.busy)
-    (pid,) = children()
+    (pid,) = children() - before
     psutil.Process(pid).kill()
     eventually(lambda: session.read().problem)
     assert "signal 9" in str(session.read().problem)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import walkit
+from tests.commit.places import GUARD_S
 from tests.workload.streams import SMALL, seeded_stream, state_of
 from walkit.errors import CommitFailedError, LogPoisonedError, OptionsError, StorageError
 from walkit.measure import Run, compare, kept_up, knee, load, offered_per_s
@@ -18,6 +21,7 @@ from walkit.measure.watch import FrameTimes, FrameWatch, split_latency
 from walkit.storage import FaultyStorage, MemoryStorage
 from walkit.workload import KeyChoice, Mix, OpenLoop, Workload, drive, sweep, ycsb
 from walkit.workload.child import ChildWriter
+from walkit.workload.writers import Writers, WriterThread
 
 PARTS = ("queue", "write", "callback")
 
@@ -256,3 +260,25 @@ def test_a_run_outlives_its_baseline(
         run = drive(log, Workload(operations=50, writers=2, value_bytes=5), progress=False)
     assert (run.records, run.baseline) == (50, None)
     assert run.interrupted is isinstance(error, KeyboardInterrupt)
+
+
+def test_an_interrupted_wait_takes_no_running_writer_for_ended() -> None:
+    """SIGINT while the main thread waits for a writer: the next wait still waits for the writer, as it is running."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        entered.set()
+        go_on.wait(GUARD_S)
+
+    thread = WriterThread(target=work, daemon=True)
+    writers = object.__new__(Writers)
+    writers._threads = [thread]
+    thread.start()
+    assert entered.wait(GUARD_S)
+    for _ in range(5):
+        threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            writers.wait(GUARD_S)
+        assert not writers.wait(0.001)
+    go_on.set()
+    assert writers.wait(GUARD_S)

@@ -135,7 +135,7 @@ class CommitSimulation:
         self.failed_requests = 0
         """Requests that nobody acknowledged, because the log was poisoned."""
         self.on_event: Callable[[str], object] | None = None
-        """Called with the name of what happens now: `walkit.segment.begin`."""
+        """Called with the name of what happens now: `walkit.segment.rotate`."""
         self.requests = Columns("intended_ns", "sealed_ns", "landed_ns", "acknowledged_ns", "count")
         self.frames = Columns("sealed_ns", "landed_ns", "acknowledged_ns", "records", "footprint")
         self.padding_bytes = self.user_bytes = 0
@@ -213,7 +213,7 @@ class CommitSimulation:
         if core.needs_segment(footprint):
             core.segment_ready(core.position + self._segment_bytes)
             if self.on_event is not None:
-                self.on_event("walkit.segment.begin")
+                self.on_event("walkit.segment.rotate")
         frame = core.seal(group, body, self.now_ns // NS_PER_US)
         self.padding_bytes += footprint - FRAME_HEADER_BYTES - body.stored_bytes
         sealed_ns = self.now_ns

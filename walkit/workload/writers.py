@@ -6,6 +6,7 @@ import threading
 from array import array
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter_ns, sleep
+from typing import Any
 
 from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
@@ -42,6 +43,26 @@ def calls_of(
     return target.put, target.delete, target.get
 
 
+class WriterThread(threading.Thread):
+    """A thread that says itself when it has ended.
+
+    In Python 3.11 a `join` that Ctrl-C ends takes the thread for stopped while it runs (what bpo-45274 added there
+    looks whether the thread's lock is held, and it is held by the thread). A Run of threads that still write would
+    miss what they are acknowledged afterwards.
+    """
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        """See threading.Thread."""
+        try:
+            super().run()
+        finally:
+            self.ended.set()
+
+
 class Writers:
     """The writer threads of one run. Each takes its part of the stream in order, one group at a time.
 
@@ -71,14 +92,14 @@ class Writers:
         self._stop = threading.Event()
         self._threads = self._make_threads()
 
-    def _make_threads(self) -> list[threading.Thread]:
+    def _make_threads(self) -> list[WriterThread]:
         recorder = self._recorder
         made = []
         for w, part in enumerate(self.parts):
             record = recorder.thread().record
             reads = recorder.thread("read").record if bool((part.kinds == READ).any()) else record
             made.append(
-                threading.Thread(
+                WriterThread(
                     target=self._write, args=(w, part, record, reads), name=f"writer-{w}", daemon=True
                 )
             )
@@ -105,11 +126,9 @@ class Writers:
         """Wait for the writers to end; False after `timeout` seconds."""
         deadline = None if timeout is None else monotonic() + timeout
         for thread in self._threads:
-            # One that an interrupted start() never made is not alive, and joining it would raise.
-            if thread.is_alive():
-                thread.join(None if deadline is None else max(deadline - monotonic(), 0))
-                if thread.is_alive():
-                    return False
+            left = None if deadline is None else max(deadline - monotonic(), 0)
+            if thread.ident is not None and not thread.ended.wait(left):
+                return False
         return True
 
     def _write(
