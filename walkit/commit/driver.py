@@ -12,12 +12,13 @@ What is under the lock is small: queueing, taking, marking. Encoding, writing, s
 from __future__ import annotations
 
 import threading
+from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 from typing import Any, Final
 
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
-from walkit.commit.interrupts import Uninterrupted, on_main_thread
+from walkit.commit.interrupts import MAIN, Uninterrupted, on_main_thread
 from walkit.commit.news import News
 from walkit.commit.place import FramePlace
 from walkit.commit.ticket import Ticket, TicketCallback, new_gate, open_gate
@@ -76,7 +77,7 @@ class CommitDriver(FrameWriter):
 
         The caller may write its own and others' frames meanwhile. Raises what refuses the log.
         """
-        if on_main_thread():
+        if get_ident() == MAIN:
             with Uninterrupted():
                 gate = self._enter(ticket, can_lead=False)
                 if gate is LEAD:
@@ -92,15 +93,13 @@ class CommitDriver(FrameWriter):
                 return True
             gate = self.attach_waiter(ticket)
         while True:
-            if not ticket.done():
-                gate.acquire()
-            if (
-                ticket.promoted
-            ):  # also where another leader took the record meanwhile: the lead must not be lost
+            frame = ticket.frame
+            if frame is not None and frame.state != "sealed":
+                return True
+            gate.acquire()
+            if ticket.promoted:
                 ticket.promoted = False
                 self._lead()
-            elif ticket.done():
-                return True
 
     def _enter(self, ticket: Ticket, *, can_lead: bool) -> Any:
         """Queue the ticket; return a gate to wait at, LEAD where the caller has to lead, FULL where nothing was done.
@@ -118,7 +117,8 @@ class CommitDriver(FrameWriter):
                 self._leaders += 1
                 return LEAD
             ticket.can_lead = can_lead
-            ticket.waiter = gate = new_gate()
+            ticket.waiter = gate = allocate_lock()
+            gate.acquire()
             return gate
 
     def enqueue(self, ticket: Ticket) -> bool:

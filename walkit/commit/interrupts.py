@@ -18,12 +18,12 @@ SIGINT: int = _signal.SIGINT
 getsignal: Callable[[int], Any] = _signal.getsignal
 set_handler: Callable[[int, Any], Any] = _signal.signal
 
-_MAIN = threading.main_thread().ident
+MAIN = threading.main_thread().ident
 
 
 def on_main_thread() -> bool:
     """Say whether the caller is the main thread, where interrupts arrive."""
-    return threading.get_ident() == _MAIN
+    return threading.get_ident() == MAIN
 
 
 class Uninterrupted:

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import Policy
@@ -23,6 +26,8 @@ from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.format.frame import FrameIdentity, PreparedBody
 from walkit.format.layout import ALIGNMENT_BUFFERED, CODEC_NONE, FRAME_HEADER_BYTES
 from walkit.storage.device import NS_PER_US, Device
+
+Int64s = npt.NDArray[np.int64]
 
 IDENTITY = FrameIdentity(log_id=1, epoch=1, epoch_id=1)
 
@@ -58,30 +63,20 @@ class Call(NamedTuple):
 
 
 class Request:
-    """A call under way. Times are virtual nanoseconds."""
+    """A call under way. Times are virtual nanoseconds. The core sets `first_lsn` and `frame` when it seals."""
 
-    __slots__ = (
-        "call",
-        "callbacks",
-        "count",
-        "first_lsn",
-        "frame",
-        "intended_ns",
-        "size_bytes",
-        "waiter",
-        "writer",
-    )
+    __slots__ = ("call", "count", "first_lsn", "frame", "intended_ns", "size_bytes", "writer")
+    first_lsn: int
+    frame: SealedFrame | None
+    waiter: Any = None
+    callbacks: list[Any] | None = None
 
     def __init__(self, writer: int, call: Call, intended_ns: int) -> None:
         self.writer = writer
         self.call = call
-        self.count = call.records
-        self.size_bytes = call.key_bytes + call.value_bytes + call.records * COLUMN_BYTES_PER_RECORD
+        self.count, key_bytes, value_bytes, _ = call
+        self.size_bytes = key_bytes + value_bytes + self.count * COLUMN_BYTES_PER_RECORD
         self.intended_ns = intended_ns
-        self.first_lsn = 0
-        self.frame: SealedFrame | None = None
-        self.waiter: Any = None
-        self.callbacks: list[Any] | None = None
 
 
 class Step(NamedTuple):
@@ -136,8 +131,10 @@ class CommitSimulation:
         """Requests that nobody acknowledged, because the log was poisoned."""
         self.on_event: Callable[[str], object] | None = None
         """Called with the name of what happens now: `walkit.segment.rotate`."""
-        self.requests = Columns("intended_ns", "sealed_ns", "landed_ns", "acknowledged_ns", "count")
-        self.frames = Columns("sealed_ns", "landed_ns", "acknowledged_ns", "records", "footprint")
+        self.frames = Columns("sealed_ns", "landed_ns", "acknowledged_ns", "records", "footprint", "calls")
+        self._intended_ns = array("q")
+        self._counts = array("q")
+        self._writing = 0
         self.padding_bytes = self.user_bytes = 0
         self._segment_bytes = segment_bytes
         self._host = host or Host()
@@ -174,9 +171,15 @@ class CommitSimulation:
 
     def _next_of(self, writer: int, now_ns: int) -> None:
         call = next(self._writers[writer], None)
-        if call is not None:
-            intended_ns = now_ns if call.due_ns is None else call.due_ns
-            self._push(max(now_ns, intended_ns), _ARRIVED, Request(writer, call, intended_ns))
+        if call is None:
+            return
+        due_ns = call[3]
+        self._sequence += 1
+        if due_ns is None or due_ns <= now_ns:
+            request = Request(writer, call, now_ns if due_ns is None else due_ns)
+            heappush(self._events, (now_ns, self._sequence, _ARRIVED, request))
+        else:
+            heappush(self._events, (due_ns, self._sequence, _ARRIVED, Request(writer, call, due_ns)))
 
     def _arrive(self, request: Request) -> None:
         if self.error is not None:
@@ -188,8 +191,8 @@ class CommitSimulation:
 
     def _seal_what_may(self) -> None:
         """Seal frames as long as the core lets them go, each when the processor is free for it."""
-        core, now_ns = self.core, self.now_ns
-        while core.pending:
+        core, now_ns, in_flight_max = self.core, self.now_ns, self.core.in_flight_max
+        while core.pending and self._writing < in_flight_max:
             if now_ns < self._host_free_ns:
                 self._look_at(self._host_free_ns)
                 return
@@ -208,22 +211,24 @@ class CommitSimulation:
 
     def _seal(self, group: Sequence[Request]) -> None:
         core = self.core
-        body = body_of(group)
+        body, user_bytes = body_of(group)
         footprint = body.footprint(core.alignment)
         if core.needs_segment(footprint):
             core.segment_ready(core.position + self._segment_bytes)
             if self.on_event is not None:
                 self.on_event("walkit.segment.rotate")
-        frame = core.seal(group, body, self.now_ns // NS_PER_US)
+        frame = core.seal(group, body, self.now_ns // NS_PER_US, user_bytes=user_bytes)
         self.padding_bytes += footprint - FRAME_HEADER_BYTES - body.stored_bytes
         sealed_ns = self.now_ns
         begins_ns = self._host_free_ns = sealed_ns + self._host.prepare_ns(body.count)
         service = self.device.submit(begins_ns, footprint)
+        self._writing += 1
         self._push(service.done_ns, _LANDED, (frame, sealed_ns, service.failed))
         if self._trace is not None:
             self._trace(Step(sealed_ns, "seal", frame.first_lsn))
 
     def _land(self, frame: SealedFrame, sealed_ns: int, failed: bool) -> None:
+        self._writing -= 1
         if failed:
             self._fail(frame)
             return
@@ -239,14 +244,32 @@ class CommitSimulation:
         sealed_ns, landed_ns = frame.target
         if self._trace is not None:
             self._trace(Step(now_ns, "acknowledge", frame.first_lsn))
-        self.frames.add(sealed_ns, landed_ns, now_ns, frame.count, frame.footprint)
-        add = self.requests.add
-        request: Any
-        for request in frame.submissions:
-            add(request.intended_ns, sealed_ns, landed_ns, now_ns, request.count)
-            self.user_bytes += request.call.key_bytes + request.call.value_bytes
+        group: Any = frame.submissions
+        self.frames.add(sealed_ns, landed_ns, now_ns, frame.count, frame.footprint, len(group))
+        self.user_bytes += frame.user_bytes
+        self._intended_ns.extend([request.intended_ns for request in group])
+        self._counts.extend([request.count for request in group])
+        for request in group:
             self._next_of(request.writer, now_ns)
         frame.forget()
+
+    @property
+    def acknowledged(self) -> int:
+        """How many calls are acknowledged."""
+        return len(self._counts)
+
+    def requests(self) -> dict[str, Int64s]:
+        """Return the acknowledged calls, in the order of their frames' acknowledgements, as arrays of one length.
+
+        intended_ns, sealed_ns, landed_ns, acknowledged_ns: virtual nanoseconds; count: records.
+        """
+        calls = np.asarray(self.frames.column("calls"), np.int64)
+        times = {
+            name: np.repeat(np.asarray(self.frames.column(name), np.int64), calls)
+            for name in ("sealed_ns", "landed_ns", "acknowledged_ns")
+        }
+        own = {"intended_ns": self._intended_ns, "count": self._counts}
+        return {**times, **{name: np.array(column, np.int64) for name, column in own.items()}}
 
     def _fail(self, frame: SealedFrame) -> None:
         """The device failed under this frame: it and all behind it are lost, and no writer goes on."""
@@ -280,8 +303,8 @@ class Columns:
         return len(self._numbers) // len(self.names)
 
 
-def body_of(group: Sequence[Request]) -> PreparedBody:
-    """Return the body that these records would have, without its bytes.
+def body_of(group: Sequence[Request]) -> tuple[PreparedBody, int]:
+    """Return the body that these records would have, without its bytes; and the bytes of keys and values.
 
     Exact for calls of one record; the lengths within a call of several count as different ones.
     """
@@ -297,4 +320,4 @@ def body_of(group: Sequence[Request]) -> PreparedBody:
         same_values = same_values and records == 1 and value_bytes == first_value
     key_lengths = 4 if same_keys or not keys else 4 * count
     stored = 1 + key_lengths + (4 if same_values else 4 * count) + keys + values
-    return PreparedBody(count, 0, CODEC_NONE, [], stored, stored, 0)
+    return PreparedBody(count, 0, CODEC_NONE, [], stored, stored, 0), keys + values

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import repeat
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.format.layout import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT
 from walkit.measure import FrameSummary, LatencyHistogram, Run, RunRecorder
-from walkit.simulate.commit import Call, CommitSimulation, Host
+from walkit.simulate.commit import Call, CommitSimulation, Host, Int64s
 from walkit.storage.device import Device, DeviceModel, device_model
-
-Int64s = npt.NDArray[np.int64]
 
 
 class CallColumns(NamedTuple):
@@ -109,15 +107,13 @@ def _require_simulated(options: LogOptions) -> None:
 
 
 def _calls(columns: CallColumns) -> Iterator[Call]:
-    due = [None] * len(columns.records) if columns.due_ns is None else columns.due_ns.tolist()
-    rows = zip(
-        columns.records.tolist(), columns.key_bytes.tolist(), columns.value_bytes.tolist(), due, strict=True
-    )
-    return (Call(*row) for row in rows)
+    due = repeat(None) if columns.due_ns is None else columns.due_ns.tolist()
+    sizes = (columns.records.tolist(), columns.key_bytes.tolist(), columns.value_bytes.tolist())
+    return map(Call._make, zip(*sizes, due, strict=False))
 
 
 def _finish(recorder: RunRecorder, simulation: CommitSimulation, bucket_s: float | None) -> Run:
-    requests = {name: np.asarray(simulation.requests.column(name)) for name in simulation.requests.names}
+    requests = simulation.requests()
     frames = {name: np.asarray(simulation.frames.column(name)) for name in simulation.frames.names}
     counts, acknowledged = requests["count"], requests["acknowledged_ns"]
     recorder.thread().record_many(requests["intended_ns"], acknowledged, counts)

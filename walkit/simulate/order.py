@@ -57,7 +57,7 @@ def seen(
     if simulation.error is not None:
         raise simulation.error
     begin_ns = end_ns // 10
-    column = {name: np.asarray(simulation.requests.column(name)) for name in simulation.requests.names}
+    column = simulation.requests()
     inside = column["acknowledged_ns"] > begin_ns
     latency = (column["acknowledged_ns"] - column["intended_ns"])[inside] / 1_000
     frames = {name: np.asarray(simulation.frames.column(name)) for name in simulation.frames.names}

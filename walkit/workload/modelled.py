@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import repeat
 
-import numpy as np
-
 from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.measure import LatencyHistogram, MachineFacts
@@ -78,20 +76,19 @@ def _row(
     simulation.run(until_ns=round(seconds * NS_PER_S))
     if simulation.error is not None:
         raise simulation.error
-    requests, frames = simulation.requests, len(simulation.frames)
-    acknowledged, intended = (np.asarray(requests.column(n)) for n in ("acknowledged_ns", "intended_ns"))
-    latency = LatencyHistogram.from_samples(acknowledged - intended)
+    requests, records, frames = simulation.requests(), simulation.acknowledged, len(simulation.frames)
+    latency = LatencyHistogram.from_samples(requests["acknowledged_ns"] - requests["intended_ns"])
     return BenchRow(
         way=way,
         callers=writers,
-        records=len(requests),
+        records=records,
         seconds=seconds,
         p50_us=latency.percentile(50) / 1000,
         p99_us=latency.percentile(99) / 1000,
         latency_of="a write" if way == "raw" else "a call",
         frames=None if way == "raw" else frames,
-        records_per_frame=len(requests) / frames if way != "raw" and frames else None,
-        raw_per_s=raw_per_s if way != "raw" else len(requests) / seconds,
+        records_per_frame=records / frames if way != "raw" and frames else None,
+        raw_per_s=raw_per_s if way != "raw" else records / seconds,
         record_bytes=size,
         in_flight=None if way == "raw" else options.in_flight,
         ack_order=None if way == "raw" else options.ack_order or "append",
