@@ -94,12 +94,15 @@ class CommitDriver(FrameWriter):
             gate = self.attach_waiter(ticket)
         while True:
             frame = ticket.frame
-            if frame is not None and frame.state != "sealed":
-                return True
-            gate.acquire()
+            done = frame is not None and frame.state != "sealed"
+            if not done:
+                gate.acquire()
             if ticket.promoted:
+                # Also where it is done: another leader may have taken the record of one who was to lead next.
                 ticket.promoted = False
                 self._lead()
+            if done:
+                return True
 
     def _enter(self, ticket: Ticket, *, can_lead: bool) -> Any:
         """Queue the ticket; return a gate to wait at, LEAD where the caller has to lead, FULL where nothing was done.

@@ -63,9 +63,14 @@ class SealedFrame:
         """Position after the frame: valid for whatever comes next."""
 
     def forget(self) -> None:
-        """Everybody has been told: let go of bytes and submissions, so that no cycle waits for the collector."""
+        """Everybody has been told: let go of bytes, submissions and place.
+
+        A ticket that a caller keeps holds its frame, which must neither make a cycle nor keep a sealed segment's file.
+        """
         self.buffers = []
         self.submissions = ()
+        if self.state == "acked":  # one that failed may be on its way to its place still
+            self.target = None
 
     @classmethod
     def refused(cls, submissions: Sequence[Submission], error: BaseException) -> SealedFrame:
