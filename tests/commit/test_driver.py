@@ -12,6 +12,7 @@ import pytest
 
 from tests.commit.places import GUARD_S, GatedPlace, Rig, Task, io_error, until
 from walkit.commit.policy import CappedFrames, OneRecordPerFrame
+from walkit.commit.ticket import Ticket
 from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError, StorageError
 
 
@@ -483,3 +484,26 @@ def test_a_tail_that_somebody_synced_is_promised_too(rigs: list[Rig]) -> None:
     )
     rig.driver.sync()
     until(lambda: rig.driver.counters.marks_written == 1, "the mark")
+
+
+def test_a_lead_that_comes_to_a_caller_who_is_done_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promote a caller and let another leader write its record before it looks: append returns, and nobody leads."""
+    place = GatedPlace()
+    rig = Rig(place=place, in_flight_max=2, policy=OneRecordPerFrame())
+    driver = rig.driver
+    rig.in_flight(2)
+    enter = driver._enter
+
+    def enter_late(ticket: Ticket, *, can_lead: bool) -> Any:
+        gate = enter(ticket, can_lead=can_lead)
+        with driver._lock:
+            ticket.promoted = True
+            driver._leaders += 1
+        place.release()
+        until(ticket.done, "the record written by another leader")
+        return gate
+
+    monkeypatch.setattr(driver, "_enter", enter_late)
+    Task(rig.append, b"third").result()
+    until(lambda: driver._leaders == 0, "the lead to be given back")
+    driver.stop(LogClosedError())
