@@ -12,7 +12,7 @@ import pytest
 
 from tests.commit.places import GUARD_S, GatedPlace, Rig, Task, io_error, until
 from walkit.commit.policy import CappedFrames, OneRecordPerFrame
-from walkit.commit.ticket import Ticket
+from walkit.commit.ticket import TO_LEAD, Ticket
 from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError, StorageError
 
 
@@ -494,10 +494,10 @@ def test_a_lead_that_comes_to_a_caller_who_is_done_is_given_back(monkeypatch: py
     rig.in_flight(2)
     enter = driver._enter
 
-    def enter_late(ticket: Ticket, *, can_lead: bool) -> Any:
-        gate = enter(ticket, can_lead=can_lead)
+    def enter_late(ticket: Ticket, lead: int) -> Any:
+        gate = enter(ticket, lead)
         with driver._lock:
-            ticket.promoted = True
+            ticket.lead = TO_LEAD
             driver._leaders += 1
         place.release()
         until(ticket.done, "the record written by another leader")

@@ -23,10 +23,10 @@ from tests.log.logs import lsns, reopened, tiny, values
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import OneRecordPerFrame
-from walkit.commit.ticket import ManyTicket
+from walkit.commit.ticket import ManyTicket, prepare
 from walkit.errors import LogClosedError, LogPoisonedError
 from walkit.format.body import Columns
-from walkit.format.frame import FrameHeader, prepare_body
+from walkit.format.frame import FrameHeader
 from walkit.format.layout import HAS_VALUE
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, encode_manifest
 from walkit.log.manifest_store import NEW_NAME, write_whole
@@ -207,17 +207,16 @@ def test_frames_are_sealed_in_the_order_they_were_taken(monkeypatch: pytest.Monk
     place = GatedPlace()
     place.release()
     rig = Rig(place=place, in_flight_max=3, policy=OneRecordPerFrame())
-    prepare = prepare_body
     begun: list[bytes] = []
 
-    def slowly(columns: Any, codec: Any) -> Any:
-        value = columns.values[0]
+    def slowly(group: Any, codec: Any, **options: Any) -> Any:
+        value = group[0].value
         begun.append(value)
         if value == b"0":
             until(lambda: len(begun) == 3, "the other two to be prepared")
-        return prepare(columns, codec)
+        return prepare(group, codec, **options)
 
-    monkeypatch.setattr("walkit.commit.writing.prepare_body", slowly)
+    monkeypatch.setattr("walkit.commit.writing.prepare", slowly)
     tickets = [rig.queued(b"%d" % n) for n in range(3)]
     assert [t.result(GUARD_S).first_lsn for t in tickets] == [1, 2, 3]
     assert sorted(begun) == [b"0", b"1", b"2"]
@@ -228,14 +227,13 @@ def test_what_cannot_be_prepared_fails_all_that_follows(monkeypatch: pytest.Monk
     """Raise while the second of four groups is encoded: it and what follows is refused, the first may land (2.3)."""
     place = GatedPlace()
     rig = Rig(place=place, in_flight_max=4, policy=OneRecordPerFrame())
-    prepare = prepare_body
 
-    def fails(columns: Any, codec: Any) -> Any:
-        if columns.values[0] == b"1":
+    def fails(group: Any, codec: Any, **options: Any) -> Any:
+        if group[0].value == b"1":
             raise MemoryError("no room to encode")
-        return prepare(columns, codec)
+        return prepare(group, codec, **options)
 
-    monkeypatch.setattr("walkit.commit.writing.prepare_body", fails)
+    monkeypatch.setattr("walkit.commit.writing.prepare", fails)
     first: Any = rig.queued(b"0")
     until(lambda: len(place.gates) == 1)
     others = [rig.queued(b"1")]

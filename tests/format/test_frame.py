@@ -10,7 +10,7 @@ from tests.format import makers
 from tests.format.makers import MANY, ONE, STAMPED, TRANSACTION, flipped, forged, frame_of, judged
 from tests.format.plain_reader import PlainRecord, read_frame
 from walkit.errors import CorruptionError, FormatVersionError
-from walkit.format.body import Columns
+from walkit.format.body import Columns, one_record
 from walkit.format.checksum import crc32c
 from walkit.format.frame import (
     MARK_BODY,
@@ -19,12 +19,15 @@ from walkit.format.frame import (
     check_body,
     check_header,
     prepare_body,
+    prepare_one,
     seal_frame,
 )
 from walkit.format.layout import (
     FRAME_HEADER,
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
+    HAS_KEY,
+    HAS_VALUE,
     LSN_MAX,
     POSITION_MAX,
     RECORDS_PER_FRAME_MAX,
@@ -272,6 +275,35 @@ def test_a_mark_has_nothing_but_its_promise() -> None:
         MARK_BODY.stored_bytes,
         MARK_BODY.crc,
     )
+
+
+@given(
+    kind=st.integers(0, 255),
+    key=st.binary(max_size=40),
+    value=st.one_of(st.binary(max_size=200), st.sampled_from([bytes(n) for n in (4086, 4087, 4088, 9000)])),
+    stamp=st.integers(-(1 << 63), (1 << 63) - 1),
+    codec=st.sampled_from([None, "zstd"]),
+)
+def test_one_record_takes_the_short_way_to_the_same_bytes(
+    kind: int, key: bytes, value: bytes, stamp: int, codec: str | None
+) -> None:
+    """F-5: whatever one record is, prepare_one gives the body that prepare_body gives for a column of one, or its error."""
+    key, value = key if kind & HAS_KEY else b"", value if kind & HAS_VALUE else b""
+    made: list[object] = []
+    for prepared in (
+        lambda: prepare_one(kind, key, value, stamp, codec),
+        lambda: prepare_body(one_record(kind, key, value, stamp), codec),
+    ):
+        try:
+            body = prepared()
+        except ValueError as error:
+            made.append(str(error))
+        else:
+            made.append(
+                (body.count, body.flags, body.codec, b"".join(body.buffers), body.crc, body.raw_bytes)
+            )
+            assert body.stored_bytes == len(b"".join(body.buffers))
+    assert made[0] == made[1]
 
 
 def test_span_belongs_to_sparse_frames() -> None:

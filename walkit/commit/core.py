@@ -147,6 +147,13 @@ class OrderingCore(WaitingLine[S]):
         self.taken_records += records
         return group
 
+    def submit_and_take(self, submission: S) -> Sequence[S]:
+        """Do what `submit` and `take` do where nothing waits or is in flight and there is no policy."""
+        assert not (self.pending or self.in_flight or self.taken_frames) and self.policy is None
+        self.taken_frames = 1
+        self.taken_records = submission.count
+        return (submission,)
+
     def _verdict(self, now_us: int) -> Take | None:
         """Return what may be taken now, or None."""
         self.seal_at_us = None
@@ -213,10 +220,16 @@ class OrderingCore(WaitingLine[S]):
             group, first_lsn, count, position, footprint, header_crc, buffers, user_bytes, columns
         )
         lsn = first_lsn
-        for submission in group:
-            submission.first_lsn = lsn
-            submission.frame = frame
-            lsn += submission.count
+        if count == len(group):
+            for lsn, submission in enumerate(group, first_lsn):
+                submission.first_lsn = lsn
+                submission.frame = frame
+            lsn += 1 if count else 0
+        else:
+            for submission in group:
+                submission.first_lsn = lsn
+                submission.frame = frame
+                lsn += submission.count
         assert lsn == first_lsn + count
         self.appended_lsn = lsn - 1
         if group:

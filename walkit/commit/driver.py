@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from _thread import allocate_lock, get_ident
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from walkit.commit.core import OrderingCore
@@ -21,7 +21,17 @@ from walkit.commit.frame import SealedFrame
 from walkit.commit.interrupts import MAIN, Uninterrupted, on_main_thread
 from walkit.commit.news import News
 from walkit.commit.place import FramePlace
-from walkit.commit.ticket import Ticket, TicketCallback, new_gate, open_gate
+from walkit.commit.ticket import (
+    CAN_LEAD,
+    HAS_LED,
+    HAS_LEFT,
+    NO_LEADER,
+    TO_LEAD,
+    Ticket,
+    TicketCallback,
+    new_gate,
+    open_gate,
+)
 from walkit.commit.writers import Writers
 from walkit.commit.writing import FrameWriter
 from walkit.errors import WalkitError
@@ -78,51 +88,93 @@ class CommitDriver(FrameWriter):
         The caller may write its own and others' frames meanwhile. Raises what refuses the log.
         """
         if get_ident() == MAIN:
-            with Uninterrupted():
-                gate = self._enter(ticket, can_lead=False)
-                if gate is LEAD:
-                    self._lead()
-        else:
-            gate = self._enter(ticket, can_lead=True)
+            return self._append_on_main(ticket)
+        gate = self._enter(ticket, CAN_LEAD)
+        if not ticket.lead:
+            if type(gate) is tuple:
+                self._lead_alone(gate)
+                return True
             if gate is LEAD:
                 self._lead()
+            return self._wait_led(ticket, gate)
+        try:
+            gate.acquire()
+            if ticket.lead == CAN_LEAD:
+                if ticket.next_gate is not None:
+                    ticket.next_gate.release()
+                ticket.lead = HAS_LEFT
+                return True
+        finally:
+            if ticket.lead != HAS_LEFT:
+                self._leave_line(ticket, gate)
+        return True
+
+    def _append_on_main(self, ticket: Ticket) -> bool:
+        """See `append`. The main thread gets interrupts, so it never leads for others that wait for it."""
+        with Uninterrupted():
+            gate = self._enter(ticket, NO_LEADER)
+            if type(gate) is tuple:
+                self._lead_alone(gate)
+                return True
+            if gate is LEAD:
+                self._lead()
+        if gate is LEAD or gate is FULL:
+            return self._wait_led(ticket, gate)
+        gate.acquire()
+        return True
+
+    def _wait_led(self, ticket: Ticket, gate: object) -> bool:
+        """Wait for the ticket of a caller who has led: another frame may have it. False where the queue was full."""
         if gate is FULL:
             return False
-        if gate is LEAD:
-            if ticket.done():
-                return True
-            gate = self.attach_waiter(ticket)
-        while True:
-            frame = ticket.frame
-            done = frame is not None and frame.state != "sealed"
-            if not done:
-                gate.acquire()
-            if ticket.promoted:
-                # Also where it is done: another leader may have taken the record of one who was to lead next.
-                ticket.promoted = False
-                self._lead()
-            if done:
-                return True
+        waiter = self.attach_waiter(ticket)
+        if waiter is not None:
+            waiter.acquire()
+        return True
 
-    def _enter(self, ticket: Ticket, *, can_lead: bool) -> Any:
+    def _leave_line(self, ticket: Ticket, gate: Any) -> None:
+        """Lead, where the gate was opened for that, until the ticket is done; then see that who comes next goes on.
+
+        Also where an exception came from another thread while the caller waited: nobody must wait for it in vain.
+        """
+        while True:
+            if ticket.lead == TO_LEAD:
+                ticket.lead = HAS_LED
+                self._lead()
+            # It may have been done before it led: another leader had taken it.
+            if ticket.frame is not None and (ticket.frame.told or ticket.lead == HAS_LED and ticket.done()):
+                break
+            gate.acquire(timeout=STOP_LOOK_S)
+        if ticket.next_gate is not None and ticket.lead == CAN_LEAD:
+            ticket.next_gate.release()
+        ticket.lead = HAS_LEFT
+
+    def _enter(self, ticket: Ticket, lead: int) -> Any:
         """Queue the ticket; return a gate to wait at, LEAD where the caller has to lead, FULL where nothing was done.
 
-        A gate is opened when the ticket is done or, for a caller that can lead, when it is its turn to lead.
+        A group, where the caller leads, and its ticket was taken at once: nobody else was there. A gate is opened when the ticket is done or, for a caller that can lead, when it is its turn to lead.
         """
-        core = self.core
-        with self._lock:
+        core, lock = self.core, self._lock
+        lock.acquire()  # a `with` would cost twice as much, and every record pays it
+        try:
             if self.refusal is not None:
                 raise self.refused()
-            if core.pending and core.pending_bytes + ticket.size_bytes > self.queue_bytes_max:
+            if not self._leaders and self._plain and not core.pending:
+                self._leaders = 1
+                self._taken[0] = group = core.submit_and_take(ticket)
+                return group
+            if core.pending_bytes + ticket.size_bytes > self.queue_bytes_max and core.pending:
                 return FULL
             core.submit(ticket, self._clock_us() if self._timed else 0)
             if self._leaders < self._slots and (self._plain or self._ready()):
                 self._leaders += 1
                 return LEAD
-            ticket.can_lead = can_lead
+            ticket.lead = lead
             ticket.waiter = gate = allocate_lock()
             gate.acquire()
             return gate
+        finally:
+            lock.release()
 
     def enqueue(self, ticket: Ticket) -> bool:
         """Queue the ticket and return at once; False where the queue has no room. Raises what refuses the log."""
@@ -196,6 +248,17 @@ class CommitDriver(FrameWriter):
 
     # -- leading
 
+    def _lead_alone(self, group: Sequence[Ticket]) -> None:
+        """Write the frame that was taken when its only caller came, then hand the lead on."""
+        given_up = False
+        try:
+            given_up = self._commit(group, 0)
+        except Exception:  # noqa: BLE001, S110 - everybody was told
+            pass
+        finally:
+            if not given_up:
+                self._hand_over()
+
     def _lead(self, to_the_end: bool = False) -> None:
         """Write one frame, then hand the lead on; a writer thread goes on until nothing is to be taken."""
         interrupt: BaseException | None = None
@@ -217,8 +280,8 @@ class CommitDriver(FrameWriter):
             if another:
                 self._start(another)
             try:
-                if group:
-                    self._commit(group, turn)
+                if group and self._commit(group, turn):
+                    break
             except BaseException as error:  # noqa: BLE001 - everybody was told; an interrupt goes to its thread
                 if not isinstance(error, Exception):
                     interrupt = error
@@ -267,8 +330,8 @@ class CommitDriver(FrameWriter):
     def _successor(self) -> Ticket | Writers:
         """Return who leads next: the oldest caller that waits and can, else a writer thread. Needs the lock held."""
         for ticket in self.core.pending:
-            if ticket.can_lead and not ticket.promoted:
-                ticket.promoted = True
+            if ticket.lead == CAN_LEAD:
+                ticket.lead = TO_LEAD
                 return ticket
         return self._writers
 

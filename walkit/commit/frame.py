@@ -19,6 +19,8 @@ class Submission(Protocol):
     waiter: Any
     """A lock to release when the frame is done, or None."""
     callbacks: list[Any] | None
+    lead: int
+    next_gate: Any
 
 
 class SealedFrame:
@@ -32,6 +34,8 @@ class SealedFrame:
     error: BaseException | None = None
     written = False
     durable = False
+    told = False
+    """Whether it is settled who opens whose gate."""
     sealed_us = 0
     target: Any = None
     """Where its place puts it: the segment it was admitted to."""

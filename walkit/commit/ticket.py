@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from walkit.commit.frame import SealedFrame
 from walkit.errors import CommitFailedError
-from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
+from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns, one_record
+from walkit.format.frame import PreparedBody, prepare_body, prepare_one
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE
 from walkit.format.packed import PackedBytes
 from walkit.record import AppendResult
@@ -58,7 +59,18 @@ class LoopWaiter:
 TicketCallback = LoopWaiter | Callable[["Ticket"], object]
 
 
-class Ticket:
+NO_LEADER, CAN_LEAD, TO_LEAD, HAS_LED, HAS_LEFT = range(5)
+
+
+class OneRecord:
+    """What is the same in all tickets of one record: no room in each of them is taken by it."""
+
+    __slots__ = ()
+    count = 1
+    columns: Columns | None = None
+
+
+class Ticket(OneRecord):
     """Records that were submitted: wait for them, await them, or be called back.
 
     From any thread: `result(timeout=None)` blocks until the records are acknowledged as their durability level
@@ -68,22 +80,18 @@ class Ticket:
 
     __slots__ = (
         "callbacks",
-        "can_lead",
-        "columns",
-        "count",
         "first_lsn",
         "frame",
         "host",
         "key",
         "kind",
-        "promoted",
+        "lead",
+        "next_gate",
         "size_bytes",
         "timestamp",
         "value",
         "waiter",
     )
-    count: int
-    columns: Columns | None
 
     def __init__(self, host: TicketHost, kind: int, key: bytes, value: bytes, timestamp: int = 0) -> None:
         self.host = host
@@ -92,13 +100,14 @@ class Ticket:
         self.value = value
         self.timestamp = timestamp
         self.size_bytes = len(key) + len(value) + COLUMN_BYTES_PER_RECORD
-        self.count = 1
-        self.columns = None
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
+        self.lead = 0
+        """Whether its caller can lead: NO_LEADER, CAN_LEAD (waits in line), TO_LEAD (is chosen), HAS_LED, HAS_LEFT."""
         self.waiter: Any = None
-        self.can_lead = False
-        self.promoted = False
+        """A lock that is released when the ticket is done or its caller is to lead; None where nobody waits."""
+        self.next_gate: Any = None
+        """What its caller opens once its own gate was opened: that of another caller."""
         self.callbacks: list[TicketCallback] | None = None
 
     def done(self) -> bool:
@@ -179,7 +188,7 @@ class Ticket:
 class ManyTicket(Ticket):
     """A ticket for several records, which stay together in one frame."""
 
-    __slots__ = ()
+    __slots__ = ("columns", "count")
 
     def __init__(self, host: TicketHost, columns: Columns, size_bytes: int) -> None:
         super().__init__(host, 0, b"", b"")
@@ -201,6 +210,19 @@ def open_gate(gate: Any) -> None:
         gate.release()
     except RuntimeError:
         return
+
+
+def prepare(
+    tickets: Sequence[Ticket], codec: str | None, *, keep_columns: bool
+) -> tuple[PreparedBody, int, Columns | None]:
+    """Return (the body, the user bytes, the columns where they are to be kept) of the tickets that share a frame."""
+    if len(tickets) == 1 and not keep_columns:
+        only = tickets[0]
+        if only.columns is None:
+            body = prepare_one(only.kind, only.key, only.value, only.timestamp, codec)
+            return body, only.size_bytes - COLUMN_BYTES_PER_RECORD, None
+    columns, user_bytes = gather(tickets)
+    return prepare_body(columns, codec), user_bytes, columns if keep_columns else None
 
 
 def gather(tickets: Sequence[Ticket]) -> tuple[Columns, int]:
@@ -275,15 +297,9 @@ def _stacked(columns: list[tuple[int, Sequence[bytes] | PackedBytes | None]]) ->
 
 
 def _gather_one(ticket: Ticket) -> tuple[Columns, int]:
-    columns, kind = ticket.columns, ticket.kind
+    columns = ticket.columns
     if columns is None:
-        columns = Columns(
-            1,
-            kind,
-            (ticket.key,) if kind & HAS_KEY else None,
-            (ticket.value,) if kind & HAS_VALUE else None,
-            (ticket.timestamp,) if kind & HAS_TIMESTAMP else None,
-        )
+        columns = one_record(ticket.kind, ticket.key, ticket.value, ticket.timestamp)
     return columns, ticket.size_bytes - COLUMN_BYTES_PER_RECORD * ticket.count
 
 

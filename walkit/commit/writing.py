@@ -11,6 +11,7 @@ import copy
 import errno
 import threading
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from time import perf_counter_ns
 
 from walkit.commit.core import OrderingCore, Tick
@@ -20,14 +21,14 @@ from walkit.commit.frame import SealedFrame
 from walkit.commit.news import News
 from walkit.commit.place import FramePlace
 from walkit.commit.release import Releaser
-from walkit.commit.ticket import Ticket, gather
+from walkit.commit.ticket import Ticket, prepare
 from walkit.commit.timer import CommitTimer
 from walkit.commit.turns import Turns
 from walkit.commit.watch import DeviceWatch
 from walkit.errors import LogClosedError, LogFullError, LogPoisonedError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.body import Columns
-from walkit.format.frame import PreparedBody, prepare_body
+from walkit.format.frame import PreparedBody
 from walkit.format.layout import FRAME_HEADER_BYTES
 
 
@@ -70,8 +71,7 @@ class FrameWriter:
         self._passed: list[SealedFrame] = []
         if core.completion:
             core.on_prefix = self._passed.append
-        self._releaser = Releaser(self.delivery, self._publish)
-        self._publish_lock = threading.Lock()
+        self._releaser = Releaser(self.delivery)
         self._watch = DeviceWatch(write_timeout_us * 1000)
         self._sync_lock = threading.Lock()
         self._stopped = False
@@ -89,14 +89,14 @@ class FrameWriter:
 
     # -- a frame's way
 
-    def _commit(self, group: Sequence[Ticket], turn: int) -> None:
-        """Make a frame of the group, write it, and release whom that acknowledges."""
+    def _commit(self, group: Sequence[Ticket], turn: int) -> bool:
+        """Make a frame of the group, write it, and release whom that acknowledges; True where `_write` says it."""
+        parallel = self._parallel
         try:
             begun = perf_counter_ns()
-            columns, user_bytes = gather(group)
-            body = prepare_body(columns, self._codec)
+            body, user_bytes, columns = prepare(group, self._codec, keep_columns=bool(self.core.sinks))
             prepare_ns = perf_counter_ns() - begun
-            if self._parallel:
+            if parallel:
                 self._turns.wait(turn)
             frame = self._seal(group, turn, body, columns, user_bytes)
             self.counters.prepare_ns += prepare_ns
@@ -104,18 +104,19 @@ class FrameWriter:
             self._fail(error, unsealed=True)
             raise
         finally:
-            if self._parallel:
+            if parallel:
                 self._turns.end(turn)
-        if frame is not None:
-            self._write(frame)
+        return frame is not None and self._write(frame)
 
     def _seal(
-        self, group: Sequence[Ticket], turn: int, body: PreparedBody, columns: Columns, user_bytes: int
+        self, group: Sequence[Ticket], turn: int, body: PreparedBody, columns: Columns | None, user_bytes: int
     ) -> SealedFrame | None:
         """Seal a group whose turn it is; None where everybody in it has been told of a failure."""
         core = self.core
-        footprint = body.footprint(core.alignment)
-        if core.needs_segment(footprint) and core.failure is None:
+        alignment = core.alignment
+        unpadded_bytes = FRAME_HEADER_BYTES + body.stored_bytes
+        footprint = (unpadded_bytes + alignment - 1) & -alignment
+        if core.position + footprint > core.segment_end and core.failure is None:
             try:
                 self._begin_segment()
             except LogFullError as error:
@@ -126,16 +127,25 @@ class FrameWriter:
             self._taken.pop(turn, None)
             if group[0].frame is not None:
                 return None
-            kept = columns if core.sinks else None
-            frame = core.seal(group, body, self._clock_us(), user_bytes=user_bytes, columns=kept)
+            frame = core.seal(group, body, self._clock_us(), user_bytes=user_bytes, columns=columns)
         finally:
             if self._parallel:
                 self._lock.release()
-        self.counters.padding_bytes += footprint - body.stored_bytes - FRAME_HEADER_BYTES
+        self.counters.padding_bytes += footprint - unpadded_bytes
         if core.failure is not None and core.has_failed(frame):
             self._fail(core.failure, frame)  # a sync failed on another thread before this frame was sealed
             return None
-        return self._admit(frame)
+        return frame if self._admit(frame) else None
+
+    def _admit(self, frame: SealedFrame) -> bool:
+        try:
+            self.place.admit(frame)
+        except BaseException as error:
+            self._fail(error, frame)
+            if not isinstance(error, Exception):
+                raise
+            return False
+        return True
 
     def _begin_segment(self) -> None:
         core = self.core
@@ -151,16 +161,6 @@ class FrameWriter:
         core.segment_ready(end)
         self.place.passed(core.written_position)
 
-    def _admit(self, frame: SealedFrame) -> SealedFrame | None:
-        try:
-            self.place.admit(frame)
-        except BaseException as error:
-            self._fail(error, frame)
-            if not isinstance(error, Exception):
-                raise
-            return None
-        return frame
-
     def _begin_call(self) -> None:
         """A call to the device begins that is not about one frame."""
         self._watch.begin(perf_counter_ns())
@@ -172,9 +172,13 @@ class FrameWriter:
             self._watch.asleep = False
             self._timer.wake()
 
-    def _write(self, frame: SealedFrame) -> None:
+    def _write(self, frame: SealedFrame) -> bool:
+        """Write an admitted frame, and release whom that acknowledges.
+
+        True where the lead was given up with it: with one frame in flight, and nobody to be told or waiting.
+        """
         core, watch = self.core, self._watch
-        thread, begun = threading.get_ident(), perf_counter_ns()
+        thread, begun = get_ident(), perf_counter_ns()
         watch.calls[thread] = (begun, frame)
         watch.active = True
         if watch.asleep:
@@ -185,38 +189,59 @@ class FrameWriter:
             self._fail(error, frame)
             if not isinstance(error, Exception):
                 raise
-            return
+            return False
         finally:
             watch.calls.pop(thread, None)
+        problem: Exception | None = None
         with self._lock:
             self.counters.wrote(frame, perf_counter_ns() - begun, self._sync_writes)
-            now_us = self._clock_us() if self._timed else 0
-            told = core.written(frame, durable=self._sync_writes, now_us=now_us)
+            told = core.written(
+                frame, durable=self._sync_writes, now_us=self._clock_us() if self._timed else 0
+            )
+            if self._sync_writes and told:
+                problem = self._publish()
             if self._parallel:
                 self._queue(told)
+            alone = not self._parallel and self._is_alone(frame)
+            if alone:
+                self._leaders = 0
+        if problem is not None:
+            self._fail(problem)
         if core.failure is not None and core.has_failed(frame):
             self._fail(core.failure, frame)  # a sync failed on another thread before this frame was sealed
         if self._parallel:
             self.place.passed(core.written_position)
             self._releaser.run()
+        elif alone:
+            frame.forget()
         else:
-            if told and self._sync_writes:
-                self._publish()
             for each in told:
                 self._releaser.tell(each)
         if self._timer is not None and self._timer.parked:
             self._timer.wake()
+        return alone
 
-    def _publish(self) -> None:
-        """Tell other processes how far the log is durable, before anybody is told; never backwards."""
-        if not self._sync_writes:
-            return
-        core = self.core
+    def _is_alone(self, frame: SealedFrame) -> bool:
+        """Whether nobody waits for anything, and nobody is to be told of the frame but who leads. Needs the lock held."""
+        submissions = frame.submissions
+        return (
+            len(submissions) == 1
+            and frame.state == "acked"
+            and submissions[0].waiter is None
+            and submissions[0].callbacks is None
+            and not (self.core.pending or self._news.wanted or self.delivery.observers)
+        )
+
+    def _publish(self) -> Exception | None:
+        """Tell other processes how far the log is durable, before anybody is told; needs the lock held.
+
+        What goes wrong is returned: it fails the log, but for what is durable already.
+        """
         try:
-            with self._publish_lock:
-                self.place.publish(core.durable_position, core.durable_lsn)
+            self.place.publish(self.core.durable_position, self.core.durable_lsn)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must be told
-            self._fail(error)
+            return error
+        return None
 
     def _queue(self, told: list[SealedFrame]) -> None:
         """Queue what a landed frame has acknowledged; needs the lock held."""
@@ -302,7 +327,10 @@ class FrameWriter:
                 self.counters.syncs += 1
                 with self._lock:
                     self.core.synced(point)
-                self.place.publish(self.core.durable_position, self.core.durable_lsn)
+                    problem = self._publish()
+                if problem is not None:
+                    self._fail(problem)
+                    raise problem
         if failed is not None:
             self._fail(failed)
             raise failed
@@ -353,7 +381,7 @@ class FrameWriter:
             admitted = self._admit(mark)
             if self._parallel:
                 self._turns.end(turn)
-            if admitted is not None:
+            if admitted:
                 self._write(mark)
                 self.counters.marks_written += mark.state == "acked"
         finally:

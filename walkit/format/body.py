@@ -54,7 +54,13 @@ KIND_BYTES: Final = bytes(int(kind) | bits << 4 for bits in range(16) for kind i
 KIND_BYTES_TIMELESS: Final = bytes(kind for kind in KIND_BYTES if not kind & HAS_TIMESTAMP)
 """Every kind byte that is legal in a frame without a timestamp column."""
 _ONE_KIND: Final = {kind: bytes((kind,)) for kind in KIND_BYTES if not kind & JOINED}
-_ONE_KIND_TIMELESS: Final = {kind: bytes((kind,)) for kind in KIND_BYTES_TIMELESS if not kind & JOINED}
+ONE_KIND_TIMELESS: Final = {kind: bytes((kind,)) for kind in KIND_BYTES_TIMELESS if not kind & JOINED}
+"""The kind column, by the kind byte that all records of a frame without timestamps share."""
+
+ONE_RECORD: Final = struct.Struct("<IIB")
+"""The columns of a body of one record without timestamp: lengths of key and value, kind."""
+ONE_RECORD_BYTES: Final = ONE_RECORD.size
+ONE_RECORD_FLAGS: Final = UNIFORM_KEY_LENGTHS | UNIFORM_VALUE_LENGTHS | UNIFORM_KINDS
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +79,17 @@ class Columns:
     values: Sequence[bytes] | PackedBytes | None
     timestamps: Sequence[int] | None = None
     lsn_offsets: Sequence[int] | None = None
+
+
+def one_record(kind: int, key: bytes, value: bytes, timestamp: int) -> Columns:
+    """Return the columns of one record; `kind` is the kind byte."""
+    return Columns(
+        1,
+        kind,
+        (key,) if kind & HAS_KEY else None,
+        (value,) if kind & HAS_VALUE else None,
+        (timestamp,) if kind & HAS_TIMESTAMP else None,
+    )
 
 
 def _lengths(
@@ -123,7 +140,7 @@ def _offsets(offsets: Sequence[int], count: int) -> bytes:
 
 def _kinds(kinds: int | Sequence[int], count: int, timed: bool) -> tuple[int, bytes]:
     if isinstance(kinds, int):
-        one = (_ONE_KIND if timed else _ONE_KIND_TIMELESS).get(kinds)
+        one = (_ONE_KIND if timed else ONE_KIND_TIMELESS).get(kinds)
         if one is not None:
             return UNIFORM_KINDS, one
         kinds = (kinds,) * count

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from walkit.format.checksum import crc32c
-from walkit.format.layout import DURABLE_CELL_BYTES, DURABLE_SLOT, DURABLE_SLOT_STRIDE
+from walkit.format.layout import DURABLE_CELL_BYTES, DURABLE_SLOT, DURABLE_SLOT_CHECKED, DURABLE_SLOT_STRIDE
 
 _CRC_OFFSET = DURABLE_SLOT.size - 4
 
@@ -29,7 +29,7 @@ NOTHING_DURABLE = DurableMark(0, 0, 0, 0, 0)
 
 def encode_slot(mark: DurableMark) -> tuple[int, bytes]:
     """Return (offset in the cell, bytes); turns alternate between the two slots, so that one is always whole."""
-    head = DURABLE_SLOT.pack(*mark, 0)[:_CRC_OFFSET]
+    head = DURABLE_SLOT_CHECKED.pack(*mark)
     return (mark.turn & 1) * DURABLE_SLOT_STRIDE, head + crc32c(head).to_bytes(4, "little")
 
 

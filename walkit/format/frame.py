@@ -14,6 +14,10 @@ import zstandard
 
 from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.body import (
+    ONE_KIND_TIMELESS,
+    ONE_RECORD,
+    ONE_RECORD_BYTES,
+    ONE_RECORD_FLAGS,
     SPARSE,
     TIMESTAMPS,
     UNIFORM_TIMESTAMPS,
@@ -21,6 +25,7 @@ from walkit.format.body import (
     DecodedColumns,
     decode_body,
     encode_body,
+    one_record,
 )
 from walkit.format.checksum import crc32c, crc32c_of
 from walkit.format.layout import (
@@ -30,6 +35,7 @@ from walkit.format.layout import (
     FRAME_FLAGS_KNOWN,
     FRAME_HEADER,
     FRAME_HEADER_BYTES,
+    FRAME_HEADER_CHECKED,
     FRAME_HEADER_CRC_OFFSET,
     FRAME_MAGIC,
     LSN_MAX,
@@ -178,7 +184,7 @@ NO_COLUMNS = DecodedColumns(0, 0, 0, 0, None, None, memoryview(b""), memoryview(
 MARK_BODY = PreparedBody(0, 0, CODEC_NONE, [], 0, 0, 0)
 
 ONE_BUFFER_BYTES = 4096
-"""Up to this size the buffers of a body are joined: copying them is cheaper than handling each."""
+"""Up to this size the buffers of a body, and of a frame, are joined: copying them is cheaper than handling each."""
 
 
 class _Zstd(threading.local):
@@ -205,6 +211,17 @@ def prepare_body(columns: Columns, codec: str | None = None) -> PreparedBody:
         buffers = [b"".join(buffers)]
     crc = crc32c(buffers[0]) if len(buffers) == 1 else crc32c_of(buffers)
     return PreparedBody(columns.count, flags, codec_number, buffers, stored_bytes, raw_bytes, crc)
+
+
+def prepare_one(
+    kind: int, key: bytes, value: bytes, timestamp: int, codec: str | None = None
+) -> PreparedBody:
+    """Return what `prepare_body` returns for one record; `kind` is the kind byte. Most frames of a lone writer."""
+    stored_bytes = ONE_RECORD_BYTES + len(key) + len(value)
+    if codec is not None or stored_bytes > ONE_BUFFER_BYTES or kind not in ONE_KIND_TIMELESS:
+        return prepare_body(one_record(kind, key, value, timestamp), codec)
+    data = ONE_RECORD.pack(len(key), len(value), kind) + key + value
+    return PreparedBody(1, ONE_RECORD_FLAGS, CODEC_NONE, [data], stored_bytes, stored_bytes, crc32c(data))
 
 
 class FrameIdentity(NamedTuple):
@@ -234,9 +251,9 @@ def seal_frame(
     """
     if span is not None and (span < body.count or not body.flags & SPARSE):
         raise ValueError(f"a frame of {body.count:,} records cannot cover {span:,} LSNs, or is not sparse")
-    footprint = body.footprint(alignment)
-    stored_bytes = body.stored_bytes
-    head = FRAME_HEADER.pack(
+    stored_bytes, count = body.stored_bytes, body.count
+    footprint = (FRAME_HEADER_BYTES + stored_bytes + alignment - 1) & -alignment
+    head = FRAME_HEADER_CHECKED.pack(
         FRAME_MAGIC,
         FORMAT_VERSION,
         body.codec,
@@ -244,8 +261,8 @@ def seal_frame(
         *identity,
         position,
         first_lsn,
-        body.count,
-        body.count if span is None else span,
+        count,
+        count if span is None else span,
         footprint,
         stored_bytes,
         body.raw_bytes,
@@ -253,13 +270,14 @@ def seal_frame(
         durable_position,
         sealed_us,
         chain,
-        0,
-    )[:FRAME_HEADER_CRC_OFFSET]
+    )
     header_crc = crc32c(head)
     buffers = [head + header_crc.to_bytes(4, "little"), *body.buffers]
     padding = footprint - FRAME_HEADER_BYTES - stored_bytes
     if padding:
         buffers.append(ZEROS[:padding])
+    if stored_bytes <= ONE_BUFFER_BYTES:
+        return [b"".join(buffers)], footprint, header_crc
     return buffers, footprint, header_crc
 
 

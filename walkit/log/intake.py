@@ -51,6 +51,14 @@ def make_ticket(
     host: TicketHost, limit_bytes: int, kind: int, key: Any, value: Any, timestamp: datetime | int | None
 ) -> Ticket:
     """Return the ticket of one record; RecordTypeError or RecordTooLargeError where it cannot be one."""
+    if timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
+        if key is None:
+            ticket = Ticket(host, kind | HAS_VALUE, b"", value)
+        else:
+            ticket = Ticket(host, kind | HAS_KEY | HAS_VALUE, key, value)
+        if ticket.size_bytes > limit_bytes:
+            raise RecordTooLargeError(ticket.size_bytes, limit_bytes)
+        return ticket
     if key is None:
         key = b""
     else:

@@ -79,9 +79,12 @@ class FileStorageFile:
         if offset < 0:
             # pwritev2 takes -1 as "where the descriptor stands", and would write.
             raise storage_error("write", self._name, self._location, errno.EINVAL, "a negative offset")
-        size = sum(map(len, buffers))
-        if memoryview in map(type, buffers):
+        if len(buffers) == 1 and type(buffers[0]) is bytes:
+            size = len(buffers[0])
+        elif memoryview in map(type, buffers):
             size = _byte_count(buffers)
+        else:
+            size = sum(map(len, buffers))
         if size > _WRITE_BYTES_MAX or len(buffers) > _BUFFERS_MAX:
             self._write_split(offset, buffers, sync)
         else:
