@@ -142,17 +142,18 @@ class CommitDriver(FrameWriter):
                 ticket.lead = HAS_LED
                 self._lead()
             # It may have been done before it led: another leader had taken it.
-            if ticket.frame is not None and (ticket.frame.told or ticket.lead == HAS_LED and ticket.done()):
+            if ticket.frame is not None and (ticket.frame.told or (ticket.lead == HAS_LED and ticket.done())):
                 break
             gate.acquire(timeout=STOP_LOOK_S)
         if ticket.next_gate is not None and ticket.lead == CAN_LEAD:
-            ticket.next_gate.release()
+            open_gate(ticket.next_gate)
         ticket.lead = HAS_LEFT
 
     def _enter(self, ticket: Ticket, lead: int) -> Any:
         """Queue the ticket; return a gate to wait at, LEAD where the caller has to lead, FULL where nothing was done.
 
-        A group, where the caller leads, and its ticket was taken at once: nobody else was there. A gate is opened when the ticket is done or, for a caller that can lead, when it is its turn to lead.
+        A group, where the caller leads and its ticket was taken at once: nobody else was there. A gate is opened when
+        the ticket is done or, for a caller that can lead, when it is its turn to lead.
         """
         core, lock = self.core, self._lock
         lock.acquire()  # a `with` would cost twice as much, and every record pays it
@@ -253,7 +254,7 @@ class CommitDriver(FrameWriter):
         given_up = False
         try:
             given_up = self._commit(group, 0)
-        except Exception:  # noqa: BLE001, S110 - everybody was told
+        except Exception:  # noqa: BLE001 - everybody was told
             pass
         finally:
             if not given_up:

@@ -19,8 +19,6 @@ class Submission(Protocol):
     waiter: Any
     """A lock to release when the frame is done, or None."""
     callbacks: list[Any] | None
-    lead: int
-    next_gate: Any
 
 
 class SealedFrame:

@@ -222,7 +222,7 @@ class FrameWriter:
         return alone
 
     def _is_alone(self, frame: SealedFrame) -> bool:
-        """Whether nobody waits for anything, and nobody is to be told of the frame but who leads. Needs the lock held."""
+        """Whether nobody waits, and nobody but who leads is to be told of the frame; needs the lock held."""
         submissions = frame.submissions
         return (
             len(submissions) == 1
