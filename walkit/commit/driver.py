@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import threading
 from _thread import allocate_lock, get_ident
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
 from walkit.commit.interrupts import MAIN, Uninterrupted, on_main_thread
+from walkit.commit.leading import Leading, call_all
 from walkit.commit.news import News
 from walkit.commit.place import FramePlace
 from walkit.commit.ticket import (
@@ -32,8 +33,6 @@ from walkit.commit.ticket import (
     new_gate,
     open_gate,
 )
-from walkit.commit.writers import Writers
-from walkit.commit.writing import FrameWriter
 from walkit.errors import WalkitError
 from walkit.events import EventSink
 
@@ -42,7 +41,7 @@ FULL: Final = object()
 STOP_LOOK_S = 0.2
 
 
-class CommitDriver(FrameWriter):
+class CommitDriver(Leading):
     """The commit path of one open log. All methods are safe from any thread unless they say otherwise."""
 
     def __init__(
@@ -69,11 +68,6 @@ class CommitDriver(FrameWriter):
             write_timeout_us=write_timeout_us,
         )
         self.queue_bytes_max = queue_bytes_max
-        self._slots = core.in_flight_max
-        self._plain = self._slots == 1 and core.policy is None
-        self._seal_told: int | None = None
-        self._policy_told = False
-        self._writers = Writers(name, self._slots, lambda: self._lead(to_the_end=True))
 
     @property
     def hung(self) -> bool:
@@ -155,9 +149,8 @@ class CommitDriver(FrameWriter):
         A group, where the caller leads and its ticket was taken at once: nobody else was there. A gate is opened when
         the ticket is done or, for a caller that can lead, when it is its turn to lead.
         """
-        core, lock = self.core, self._lock
-        lock.acquire()  # a `with` would cost twice as much, and every record pays it
-        try:
+        core = self.core
+        with self._lock:
             if self.refusal is not None:
                 raise self.refused()
             if not self._leaders and self._plain and not core.pending:
@@ -174,28 +167,34 @@ class CommitDriver(FrameWriter):
             ticket.waiter = gate = allocate_lock()
             gate.acquire()
             return gate
-        finally:
-            lock.release()
 
     def enqueue(self, ticket: Ticket) -> bool:
-        """Queue the ticket and return at once; False where the queue has no room. Raises what refuses the log."""
-        if on_main_thread():
+        """Queue the ticket and return at once; False where the queue has no room. Raises what refuses the log.
+
+        An interrupt (Ctrl-C) strikes before the ticket is queued or after it: `WaitingLine.submit` sees to that.
+        """
+        if self._timed and on_main_thread():
             with Uninterrupted():
                 return self._enqueue(ticket)
         return self._enqueue(ticket)
 
     def _enqueue(self, ticket: Ticket) -> bool:
         core = self.core
-        with self._lock:
-            if self.refusal is not None:
-                raise self.refused()
-            if core.pending and core.pending_bytes + ticket.size_bytes > self.queue_bytes_max:
-                return False
-            core.submit(ticket, self._clock_us() if self._timed else 0)
-            if self._leaders >= self._slots or not (self._plain or self._ready()):
-                return True
-            self._leaders += 1
-        self._writers.wake()
+        try:
+            with self._lock:
+                if self.refusal is not None:
+                    raise self.refused()
+                if core.pending_bytes + ticket.size_bytes > self.queue_bytes_max and core.pending:
+                    return False
+                core.submit(ticket, self._clock_us() if self._timed else 0)
+                if self._asked or self._leaders >= self._slots or not (self._plain or self._ready()):
+                    return True
+                self._asked = True
+            self._writers.wake()
+        except BaseException:
+            self._writers.calls.put(True)  # at once: another interrupt may come in any function of Python
+            self._writers.wake()
+            raise
         return True
 
     def wait_for_room(self, size_bytes: int, timeout: float | None) -> bool:
@@ -223,7 +222,7 @@ class CommitDriver(FrameWriter):
         with self._lock:
             withdrawn = self.core.withdraw(ticket)
             callbacks = self._news.tell_locked() if withdrawn else []
-        _call_all(callbacks)
+        call_all(callbacks)
         return withdrawn
 
     # -- what tickets ask
@@ -247,114 +246,6 @@ class CommitDriver(FrameWriter):
                 return
         self.delivery.put_callback(ticket, callback)
 
-    # -- leading
-
-    def _lead_alone(self, group: Sequence[Ticket]) -> None:
-        """Write the frame that was taken when its only caller came, then hand the lead on."""
-        given_up = False
-        try:
-            given_up = self._commit(group, 0)
-        except Exception:  # noqa: BLE001 - everybody was told
-            pass
-        finally:
-            if not given_up:
-                self._hand_over()
-
-    def _lead(self, to_the_end: bool = False) -> None:
-        """Write one frame, then hand the lead on; a writer thread goes on until nothing is to be taken."""
-        interrupt: BaseException | None = None
-        news = self._news
-        callbacks: list[Callable[[], object]] = []
-        while True:
-            with self._lock:
-                group = self.core.take(self._clock_us() if self._timed else 0)
-                turn = 0
-                if group:
-                    turn = self._turns.draw() if self._parallel else 0
-                    self._taken[turn] = group
-                    if news.wanted:
-                        callbacks = news.tell_locked()
-                another = group and not self._plain and self._choose_another()
-            if callbacks:
-                _call_all(callbacks)
-                callbacks = []
-            if another:
-                self._start(another)
-            try:
-                if group and self._commit(group, turn):
-                    break
-            except BaseException as error:  # noqa: BLE001 - everybody was told; an interrupt goes to its thread
-                if not isinstance(error, Exception):
-                    interrupt = error
-            if not self._hand_over(to_the_end):
-                break
-        if self.core.policy_error is not None:
-            self._tell_policy_error(self.core.policy_error)
-        if interrupt is not None:
-            raise interrupt
-
-    def _hand_over(self, to_the_end: bool = False) -> bool:
-        """Pass the lead on; True where the caller keeps it (`to_the_end`, and there is something to take)."""
-        successor: Ticket | Writers | None = None
-        news = self._news
-        with self._lock:
-            callbacks = news.tell_locked() if news.wanted else []
-            if not self.core.pending or not self._ready():
-                self._leaders -= 1
-                to_the_end = False
-            elif not to_the_end:
-                successor = self._successor()
-        if callbacks:
-            _call_all(callbacks)
-        if successor is not None:
-            self._start(successor)
-        return to_the_end
-
-    def _ready(self) -> bool:
-        """Ask the core whether a frame can be taken now; needs the lock held. Sees that it is asked again in time."""
-        core = self.core
-        ready = core.ready(self._clock_us() if self._timed else 0)
-        due = core.seal_at_us
-        if due != self._seal_told:
-            self._seal_told = due
-            if due is not None and self._timer is not None:
-                self._timer.wake()
-        return ready
-
-    def _choose_another(self) -> Ticket | Writers | None:
-        """Where there is a place and something to take for one more leader, return who it is; needs the lock held."""
-        if self._leaders >= self._slots or not self.core.pending or not self._ready():
-            return None
-        self._leaders += 1
-        return self._successor()
-
-    def _successor(self) -> Ticket | Writers:
-        """Return who leads next: the oldest caller that waits and can, else a writer thread. Needs the lock held."""
-        for ticket in self.core.pending:
-            if ticket.lead == CAN_LEAD:
-                ticket.lead = TO_LEAD
-                return ticket
-        return self._writers
-
-    def _start(self, leader: Ticket | Writers) -> None:
-        if isinstance(leader, Writers):
-            leader.wake()
-        else:
-            open_gate(leader.waiter)
-
-    def _kick(self) -> None:
-        """Begin a frame if there is one to begin: time has passed, or somebody waits for all that is queued."""
-        with self._lock:
-            leader = self._choose_another()
-        if leader is not None:
-            self._start(leader)
-
-    def _tell_policy_error(self, error: Exception) -> None:
-        with self._lock:
-            told, self._policy_told = self._policy_told, True
-        if not told:
-            self.events.emit("walkit.policy.fail", error=repr(error))
-
     # -- the end
 
     def is_free(self) -> bool:
@@ -369,8 +260,7 @@ class CommitDriver(FrameWriter):
         with self._lock:
             target = self.core.queued_lsn
             self.core.flush()
-        if not self._plain:
-            self._kick()
+        self._kick()
         self._news.wait_for(lambda: self.core.acked_lsn >= target or self._is_idle())
 
     def _is_idle(self) -> bool:
@@ -384,8 +274,7 @@ class CommitDriver(FrameWriter):
             if self.refusal is None:
                 self.refusal = refusal
             self.core.flush()
-        if not self._plain:
-            self._kick()
+        self._kick()
         self._news.wait_for(self._is_idle)
         held = False
         while not held and not self._watch.hung:
@@ -413,8 +302,3 @@ class CommitDriver(FrameWriter):
         for frame in core.in_flight:
             if frame.state == "sealed":
                 frame.error, frame.state = refusal, "failed"
-
-
-def _call_all(callbacks: list[Callable[[], object]]) -> None:
-    for callback in callbacks:
-        callback()

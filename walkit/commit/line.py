@@ -32,12 +32,16 @@ class WaitingLine(Generic[S]):
         self.taken_us = self.write_us = 0
 
     def submit(self, submission: S, now_us: int = 0) -> None:
-        """Queue records for the next frame. `now_us` matters to policies only."""
-        self.pending.append(submission)
-        self.pending_bytes += submission.size_bytes
-        self.pending_records += submission.count
+        """Queue records for the next frame. `now_us` matters to policies only.
+
+        Without a policy the call that appends comes last: CPython looks for interrupts after calls, so that one strikes
+        before anything has changed or when all has.
+        """
         if self.policy is not None:
             self.pending_us.append(now_us)
+        self.pending_bytes += submission.size_bytes
+        self.pending_records += submission.count
+        self.pending.append(submission)
 
     def withdraw(self, submission: S) -> bool:
         """Take back a submission that no frame has taken yet; False where it is too late."""

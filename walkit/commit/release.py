@@ -19,8 +19,8 @@ CHAINS = 2
 """How many of those who wait for a frame are woken at a time. Python runs one of them at a time in any case: who is
 woken too early only goes to sleep again at the interpreter's lock.
 
-In one run of a bare sketch 64 threads made 59, 65, 64, 53 thousand records/s with 1, 2, 4, 8 woken at a time, and 53 with
-all of them. A thread that computes beside them changes nothing in that (3.2 to 4.1 thousand, all the same).
+In one run of a bare sketch 64 threads made 59, 65, 64, 53 thousand records/s with 1, 2, 4, 8 woken at a time, and 53
+with all of them. A thread that computes beside them changes nothing in that (3.2 to 4.1 thousand, all the same).
 """
 
 

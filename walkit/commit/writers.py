@@ -8,20 +8,20 @@ from queue import SimpleQueue
 
 
 class Writers:
-    """Calls `lead()` once each time it is woken, on a thread that is free; threads start as they are needed."""
+    """Calls `look()` once each time it is woken, on a thread that is free; threads start as they are needed."""
 
-    def __init__(self, name: str, count: int, lead: Callable[[], None]) -> None:
+    def __init__(self, name: str, count: int, look: Callable[[], None]) -> None:
         self._name = name
         self._count = count
-        self._lead = lead
-        self._calls: SimpleQueue[bool] = SimpleQueue()
+        self._look = look
+        self.calls: SimpleQueue[bool] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
 
     def wake(self) -> None:
-        """Let one of them lead: called once by whoever has taken a lead for it."""
-        self._calls.put(True)
-        if len(self._threads) < self._count and not self._calls.empty():
+        """Let one of them look whether there is something to lead for. Once too often does no harm."""
+        self.calls.put(True)
+        if len(self._threads) < self._count and not self.calls.empty():
             self._start()
 
     def _start(self) -> None:
@@ -35,13 +35,13 @@ class Writers:
                 thread.start()
 
     def _run(self) -> None:
-        while self._calls.get():
-            self._lead()
+        while self.calls.get():
+            self._look()
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads; nobody may wake them any more. May be called again where it was interrupted."""
         for _ in self._threads:
-            self._calls.put(False)
+            self.calls.put(False)
         for thread in self._threads:
             if wait and thread is not threading.current_thread():
                 thread.join()

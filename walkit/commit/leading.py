@@ -1,0 +1,154 @@
+"""Who leads: the thread that takes what waits, writes it as one frame, and hands the lead on.
+
+A lead is a place among the `in_flight` frames: `_leaders` counts them, and whoever takes one gives it back or hands it
+on. A caller that is chosen finds its lead taken; the writer threads are only asked to look, so that asking twice, or
+once too often, does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from walkit.commit.ticket import CAN_LEAD, TO_LEAD, Ticket, open_gate
+from walkit.commit.writers import Writers
+from walkit.commit.writing import FrameWriter
+
+
+class Leading(FrameWriter):
+    """How the lead goes from hand to hand."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._slots = self.core.in_flight_max
+        self._plain = self._slots == 1 and self.core.policy is None
+        self._asked = False
+        """Whether the writer threads were asked to look, and have not done so yet."""
+        self._seal_told: int | None = None
+        self._policy_told = False
+        self._writers = Writers(self._name, self._slots, self._lead_for_others)
+
+    def _lead_alone(self, group: Sequence[Ticket]) -> None:
+        """Write the frame that was taken when its only caller came, then hand the lead on."""
+        given_up = False
+        try:
+            given_up = self._commit(group, 0)
+        except Exception:  # noqa: BLE001 - everybody was told
+            pass
+        finally:
+            if not given_up:
+                self._hand_over()
+
+    def _lead(self, to_the_end: bool = False) -> None:
+        """Write one frame, then hand the lead on; a writer thread goes on until nothing is to be taken."""
+        interrupt: BaseException | None = None
+        news = self._news
+        callbacks: list[Callable[[], object]] = []
+        while True:
+            with self._lock:
+                group = self.core.take(self._clock_us() if self._timed else 0)
+                turn = 0
+                if group:
+                    turn = self._turns.draw() if self._parallel else 0
+                    self._taken[turn] = group
+                    if news.wanted:
+                        callbacks = news.tell_locked()
+                another = group and not self._plain and self._choose_another()
+            if callbacks:
+                call_all(callbacks)
+                callbacks = []
+            if another:
+                self._start(another)
+            try:
+                if group and self._commit(group, turn):
+                    break
+            except BaseException as error:  # noqa: BLE001 - everybody was told; an interrupt goes to its thread
+                if not isinstance(error, Exception):
+                    interrupt = error
+            if not self._hand_over(to_the_end):
+                break
+        if self.core.policy_error is not None:
+            self._tell_policy_error(self.core.policy_error)
+        if interrupt is not None:
+            raise interrupt
+
+    def _lead_for_others(self) -> None:
+        """Write what those who do not wait have queued, where nobody leads: the writer threads' work."""
+        with self._lock:
+            self._asked = False
+            if self._leaders >= self._slots or not self.core.pending or not self._ready():
+                return
+            self._leaders += 1
+        self._lead(to_the_end=True)
+
+    def _hand_over(self, to_the_end: bool = False) -> bool:
+        """Pass the lead on; True where the caller keeps it (`to_the_end`, and there is something to take)."""
+        successor: Ticket | Writers | None = None
+        news = self._news
+        with self._lock:
+            callbacks = news.tell_locked() if news.wanted else []
+            waiting = self.core.pending and self._ready()
+            if not waiting or not to_the_end:
+                self._leaders -= 1
+                to_the_end = False
+            if waiting and not to_the_end:
+                successor = self._choose_another()
+        if callbacks:
+            call_all(callbacks)
+        if successor is not None:
+            self._start(successor)
+        return to_the_end
+
+    def _ready(self) -> bool:
+        """Ask the core whether a frame can be taken now; needs the lock held. Sees that it is asked again in time."""
+        core = self.core
+        ready = core.ready(self._clock_us() if self._timed else 0)
+        due = core.seal_at_us
+        if due != self._seal_told:
+            self._seal_told = due
+            if due is not None and self._timer is not None:
+                self._timer.wake()
+        return ready
+
+    def _choose_another(self) -> Ticket | Writers | None:
+        """Where there is a place and something to take for one more leader, return who it is; needs the lock held.
+
+        The oldest caller that waits and can, with a lead that is taken for it; else the writer threads, which take it
+        themselves.
+        """
+        if self._leaders >= self._slots or not self.core.pending or not self._ready():
+            return None
+        for ticket in self.core.pending:
+            if ticket.lead == CAN_LEAD:
+                ticket.lead = TO_LEAD
+                self._leaders += 1
+                return ticket
+        if self._asked:
+            return None
+        self._asked = True
+        return self._writers
+
+    def _start(self, leader: Ticket | Writers) -> None:
+        if isinstance(leader, Writers):
+            leader.wake()
+        else:
+            open_gate(leader.waiter)
+
+    def _kick(self) -> None:
+        """Begin a frame if there is one to begin: time has passed, or somebody waits for all that is queued."""
+        with self._lock:
+            leader = self._choose_another()
+        if leader is not None:
+            self._start(leader)
+
+    def _tell_policy_error(self, error: Exception) -> None:
+        with self._lock:
+            told, self._policy_told = self._policy_told, True
+        if not told:
+            self.events.emit("walkit.policy.fail", error=repr(error))
+
+
+def call_all(callbacks: list[Callable[[], object]]) -> None:
+    """Make the calls that `News.tell_locked` has returned, without the lock."""
+    for callback in callbacks:
+        callback()
