@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import LoopWaiter, Ticket, TicketCallback
+from walkit.commit.ticket import LoopWaiter, Ticket, TicketCallback, resolve_all
 from walkit.events import EventSink
 
 Observer = Callable[[SealedFrame], object]
@@ -96,7 +96,7 @@ class Delivery:
                 elif whom is None:
                     self._call_back(what)
                 elif isinstance(whom, LoopWaiter):
-                    self._wake_loops([whom])
+                    self.wake_loops([whom.future])
                 else:
                     self._call(whom, what)
                 del what, whom
@@ -116,26 +116,27 @@ class Delivery:
         frame.forget()
 
     def _call_back(self, tickets: Sequence[Any]) -> None:
-        loops: list[LoopWaiter] = []
+        loops: list[asyncio.Future[None]] = []
         for ticket in tickets:
             callbacks: list[TicketCallback] | None = getattr(ticket, "callbacks", None)
             if not callbacks:
                 continue
             for callback in callbacks:
                 if isinstance(callback, LoopWaiter):
-                    loops.append(callback)
+                    loops.append(callback.future)
                 else:
                     self._call(callback, ticket)
         if loops:
-            self._wake_loops(loops)
+            self.wake_loops(loops)
 
-    def _wake_loops(self, waiters: list[LoopWaiter]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[LoopWaiter]] = {}
-        for waiter in waiters:
-            by_loop.setdefault(waiter.loop, []).append(waiter)
+    def wake_loops(self, futures: Sequence[asyncio.Future[None]]) -> None:
+        """Have futures resolved on their loops, each loop woken once. From any thread: it runs nobody's code."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for future in futures:
+            by_loop.setdefault(future.get_loop(), []).append(future)
         for loop, group in by_loop.items():
             try:
-                loop.call_soon_threadsafe(_wake_all, group)
+                loop.call_soon_threadsafe(resolve_all, group)
             except RuntimeError:
                 self._events.emit("walkit.callback.fail", what="event loop", error="the loop is closed")
 
@@ -162,8 +163,3 @@ class Delivery:
         self._wake.set()
         thread.join(timeout)
         return not thread.is_alive()
-
-
-def _wake_all(waiters: list[LoopWaiter]) -> None:
-    for waiter in waiters:
-        waiter.wake()

@@ -11,6 +11,7 @@ What is under the lock is small: queueing, taking, marking. Encoding, writing, s
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
@@ -235,6 +236,14 @@ class CommitDriver(Leading):
             if ticket.waiter is None:
                 ticket.waiter = new_gate()
             return ticket.waiter
+
+    def attach_future(self, ticket: Ticket, future: asyncio.Future[None]) -> bool:
+        """See TicketHost."""
+        with self._lock:
+            if ticket.future is not None or ticket.done():
+                return False
+            ticket.future = future
+            return True
 
     def attach_callback(self, ticket: Ticket, callback: TicketCallback) -> None:
         """See TicketHost."""

@@ -6,6 +6,7 @@ are the delivery thread's. Several frames in flight end on several threads, so o
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,13 +25,15 @@ with all of them. A thread that computes beside them changes nothing in that (3.
 """
 
 
-def open_gates(frame: SealedFrame) -> bool:
+def open_gates(frame: SealedFrame, delivery: Delivery) -> bool:
     """Let through who waits for a frame that is done; say whether somebody else is to be told, by a callback.
 
-    Callers that wait in `append` are let through one after the other: each opens its `next_gate`.
+    Callers that wait in `append` are let through one after the other: each opens its `next_gate`. Event loops are
+    woken once for the frame.
     """
     called = False
     callers: list[Ticket] = []
+    futures: list[asyncio.Future[None]] = []
     submissions: Sequence[Any] = frame.submissions
     for ticket in submissions:
         if ticket.waiter is not None:
@@ -38,6 +41,8 @@ def open_gates(frame: SealedFrame) -> bool:
                 callers.append(ticket)
             else:
                 open_gate(ticket.waiter)
+        if ticket.future is not None:
+            futures.append(ticket.future)
         if ticket.callbacks is not None:
             called = True
     for ticket, following in zip(callers, callers[CHAINS:], strict=False):
@@ -45,6 +50,8 @@ def open_gates(frame: SealedFrame) -> bool:
     frame.told = True
     for ticket in callers[:CHAINS]:
         ticket.waiter.release()
+    if futures:
+        delivery.wake_loops(futures)
     return called
 
 
@@ -60,7 +67,7 @@ class Releaser:
         """A frame is done, acknowledged in order or failed: tell waiters, callbacks and observers."""
         # Looked up for each frame: who observes from one frame on must see every later one, and none before.
         observers = self._delivery.observers
-        deliver = open_gates(frame) or (bool(observers) and frame.count > 0)
+        deliver = open_gates(frame, self._delivery) or (bool(observers) and frame.count > 0)
         if deliver:
             self._delivery.put(frame, observers)
         else:
@@ -68,7 +75,7 @@ class Releaser:
 
     def tell_landed(self, frame: SealedFrame) -> None:
         """Completion order, a frame has landed: tell waiters and callbacks; observers wait for those before it."""
-        if open_gates(frame):
+        if open_gates(frame, self._delivery):
             self._delivery.put_tickets([t for t in frame.submissions if t.callbacks is not None])
         frame.submissions = ()
 

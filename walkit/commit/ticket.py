@@ -32,6 +32,9 @@ class TicketHost(Protocol):
     def attach_waiter(self, ticket: Ticket) -> Any:
         """Return a lock that is released when the ticket is done; None where it is done already."""
 
+    def attach_future(self, ticket: Ticket, future: asyncio.Future[None]) -> bool:
+        """Have the future resolved when the ticket is done; False where it is done, or has such a future already."""
+
     def attach_callback(self, ticket: Ticket, callback: TicketCallback) -> None:
         """Run the callback on the delivery thread when the ticket is done, or soon when it already is."""
 
@@ -56,8 +59,31 @@ class LoopWaiter:
             self.loop.call_soon_threadsafe(self.wake)
 
 
+_woken_at_once: dict[type[asyncio.AbstractEventLoop], bool] = {}
+
+
+def is_woken_at_once(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether waking the loop runs nobody's code, so that it need not wait for the delivery thread."""
+    kind = type(loop)
+    found = _woken_at_once.get(kind)
+    if found is None:
+        found = kind.call_soon_threadsafe is asyncio.BaseEventLoop.call_soon_threadsafe
+        _woken_at_once[kind] = found = found or kind.__module__ == "uvloop"
+    return found
+
+
+def resolve_all(futures: Iterable[asyncio.Future[None]]) -> None:
+    """Resolve futures that nobody has cancelled; on their loop's thread only."""
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
 TicketCallback = LoopWaiter | Callable[["Ticket"], object]
 
+
+new_tuple = tuple.__new__
+"""Half the price of calling a named tuple's class, which every record would pay."""
 
 NO_LEADER, CAN_LEAD, TO_LEAD, HAS_LED, HAS_LEFT = range(5)
 
@@ -82,6 +108,7 @@ class Ticket(OneRecord):
         "callbacks",
         "first_lsn",
         "frame",
+        "future",
         "host",
         "key",
         "kind",
@@ -108,6 +135,8 @@ class Ticket(OneRecord):
         """A lock that is released when the ticket is done or its caller is to lead; None where nobody waits."""
         self.next_gate: Any = None
         """What its caller opens once its own gate was opened: that of another caller."""
+        self.future: asyncio.Future[None] | None = None
+        """What an event loop waits for: resolved on that loop when the ticket is done."""
         self.callbacks: list[TicketCallback] | None = None
 
     def done(self) -> bool:
@@ -124,11 +153,17 @@ class Ticket(OneRecord):
 
         TimeoutError after `timeout` seconds: the records are still on their way, and the ticket may be asked again.
         """
-        self._wait(timeout)
-        error = self._error()
-        if error is not None:
-            raise error
-        return self.outcome()
+        frame = self.frame
+        if frame is None or frame.state != "acked":
+            self._wait(timeout)
+            error = self._error()
+            if error is not None:
+                raise error
+            frame = self.frame
+            assert frame is not None
+        first_lsn = self.first_lsn
+        last_lsn = first_lsn + self.count - 1
+        return new_tuple(AppendResult, (first_lsn, last_lsn, frame.position, frame.next_position))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return the error of the records, or None where they are acknowledged."""
@@ -146,18 +181,21 @@ class Ticket(OneRecord):
 
     def settled(self) -> Generator[Any, None, None]:
         """Wait without blocking the event loop until the ticket is done, whatever became of it."""
-        if not self.done():
-            waiter = LoopWaiter(asyncio.get_running_loop())
+        if self.done():
+            return
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        if is_woken_at_once(loop) and self.host.attach_future(self, future):
+            yield from future.__await__()
+        elif not self.done():
+            waiter = LoopWaiter(loop)
             self.host.attach_callback(self, waiter)
             yield from waiter.future.__await__()
 
     def outcome(self) -> AppendResult:
         """Return where the records are; only once they are acknowledged."""
-        frame = self.frame
-        assert frame is not None
-        return AppendResult(
-            self.first_lsn, self.first_lsn + self.count - 1, frame.position, frame.next_position
-        )
+        assert self.frame is not None and self.frame.state == "acked"
+        return self.result(0)
 
     def _wait(self, timeout: float | None) -> None:
         if self.done():

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from time import perf_counter_ns
+from typing import Any
 
 from walkit.commit.core import OrderingCore, Tick
 from walkit.commit.counters import CommitCounters
@@ -223,12 +224,12 @@ class FrameWriter:
 
     def _is_alone(self, frame: SealedFrame) -> bool:
         """Whether nobody waits, and nobody but who leads is to be told of the frame; needs the lock held."""
-        submissions = frame.submissions
+        if len(frame.submissions) != 1:
+            return False
+        only: Any = frame.submissions[0]
         return (
-            len(submissions) == 1
-            and frame.state == "acked"
-            and submissions[0].waiter is None
-            and submissions[0].callbacks is None
+            frame.state == "acked"
+            and only.waiter is only.callbacks is only.future is None
             and not (self.core.pending or self._news.wanted or self.delivery.observers)
         )
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from walkit.commit.ticket import LoopWaiter, Ticket
+from walkit.commit.ticket import LoopWaiter, Ticket, is_woken_at_once
 from walkit.config import LogOptions
 from walkit.errors import (
     AppendTimeoutError,
@@ -34,9 +34,6 @@ from walkit.log.transaction import Transaction
 from walkit.log.trim import trim
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
-
-new_tuple = tuple.__new__
-"""Half the price of calling a named tuple's class, and `append` pays it for each record."""
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
@@ -82,10 +79,7 @@ class WriteAheadLog(ManyWays, ReadSurface):
         ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
         if timeout is not None or not driver.append(ticket):
             return self._append(ticket, timeout)
-        frame, lsn = ticket.frame, ticket.first_lsn
-        if frame is None or frame.error is not None:
-            return ticket.result(0)
-        return new_tuple(AppendResult, (lsn, lsn, frame.position, frame.next_position))
+        return ticket.result(0)
 
     def delete(self, key: Any, timestamp: datetime | int | None = None) -> AppendResult:
         """Append a tombstone for `key` and return when it is acknowledged. Raises what `append` raises."""
@@ -164,12 +158,16 @@ class WriteAheadLog(ManyWays, ReadSurface):
 
         Cancelling stops the waiting, not a record that was queued already.
         """
-        ticket = make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp)
-        waiter = LoopWaiter(asyncio.get_running_loop())
-        ticket.callbacks = [waiter]
-        while not self._driver.enqueue(ticket):
+        driver, loop = self._driver, asyncio.get_running_loop()
+        ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
+        if is_woken_at_once(loop):
+            ticket.future = future = loop.create_future()
+        else:
+            waiter = LoopWaiter(loop)
+            ticket.callbacks, future = [waiter], waiter.future
+        while not driver.enqueue(ticket):
             await self._room_async()
-        await waiter.future
+        await future
         return ticket.result(0)
 
     async def _room_async(self) -> None:

@@ -1,0 +1,98 @@
+"""Callers that wait for one frame: they let each other through, and an exception in one of them strands nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import threading
+from typing import Any
+
+import pytest
+
+from tests.commit.places import Rig, Task, io_error, until
+from walkit.commit.ticket import HAS_LEFT, is_woken_at_once
+from walkit.errors import LogClosedError, LogPoisonedError
+
+
+class StruckError(Exception):
+    """What a test raises in a thread that waits."""
+
+
+def waiting_callers(rig: Rig, count: int) -> list[Task]:
+    """Start a leader that hangs in its write, and `count` callers who wait behind it for one frame."""
+    tasks = [rig.leader_in_write()]
+    for number in range(count):
+        tasks.append(Task(rig.append, b"%d" % number))
+        until(lambda number=number: len(rig.core.pending) == number + 1, "a caller to wait")  # type: ignore[misc]
+    return tasks
+
+
+def test_callers_of_one_frame_let_each_other_through() -> None:
+    """Let twenty callers wait for one frame: all return, each with its own LSN, most of them let through by another."""
+    rig = Rig()
+    tasks = waiting_callers(rig, 20)
+    tickets = list(rig.core.pending)
+    rig.place.release()
+    assert sorted(task.result().first_lsn for task in tasks) == list(range(1, 22))
+    assert len(rig.place.frames) == 2
+    led_on = [t for t in tickets if t.next_gate is not None]
+    assert len(led_on) == 17, "one led, two were let in by it, and the other seventeen each by another"
+    assert {t.lead for t in tickets} == {HAS_LEFT}
+    rig.driver.stop(LogClosedError())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_exception_in_a_waiting_caller_strands_nobody(fails: bool) -> None:
+    """Raise an exception of another thread in each of nine waiting callers but one, then end the write: all return."""
+    rig = Rig()
+    leader, *tasks = waiting_callers(rig, 9)
+    for task in tasks[:-1]:
+        assert task.thread.ident is not None
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(task.thread.ident), ctypes.py_object(StruckError)
+        )
+    if fails:
+        rig.place.fail("write", io_error())
+    rig.place.release()
+    leader.join()
+    for task in tasks:
+        task.join()
+    assert all(isinstance(task.error, StruckError) for task in tasks[:-1])
+    if not fails:
+        assert tasks[-1].result().first_lsn == rig.core.acked_lsn == 10
+        assert Task(rig.append, b"after").result().first_lsn == 11
+    else:
+        assert isinstance(tasks[-1].result().exception(0), LogPoisonedError)
+    Task(rig.driver.stop, LogClosedError()).result()
+
+
+class SlowToWake(asyncio.SelectorEventLoop):
+    """An event loop of somebody's own: what it does when it is woken is user code."""
+
+    woken_by: str = ""
+
+    def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> Any:
+        self.woken_by = threading.current_thread().name
+        return super().call_soon_threadsafe(*arguments, **options)
+
+
+@pytest.mark.parametrize("kind", [asyncio.SelectorEventLoop, SlowToWake])
+def test_a_loop_that_is_not_asyncio_s_is_woken_by_the_delivery_thread(kind: type[Any]) -> None:
+    """Await a ticket on asyncio's own loop and on one that overrides the wake-up: only this one waits for delivery."""
+    rig = Rig()
+    leader = rig.leader_in_write()
+    ticket = rig.queued()
+    loop = kind()
+    assert is_woken_at_once(loop) is (kind is asyncio.SelectorEventLoop)
+
+    async def main() -> int:
+        return int((await ticket).first_lsn)
+
+    task = Task(loop.run_until_complete, main())
+    until(lambda: ticket.future is not None or ticket.callbacks, "the loop to wait")
+    assert (ticket.callbacks is None) is (kind is asyncio.SelectorEventLoop)
+    rig.place.release()
+    assert task.result() == 2 and leader.result()
+    assert getattr(loop, "woken_by", "walkit-delivery").startswith("walkit-delivery")
+    loop.close()
+    rig.driver.stop(LogClosedError())
