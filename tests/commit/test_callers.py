@@ -71,7 +71,7 @@ class SlowToWake(asyncio.SelectorEventLoop):
 
     woken_by: str = ""
 
-    def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> Any:
+    def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
         self.woken_by = threading.current_thread().name
         return super().call_soon_threadsafe(*arguments, **options)
 

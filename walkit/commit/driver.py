@@ -192,6 +192,8 @@ class CommitDriver(Leading):
                     return True
                 self._asked = True
             self._writers.wake()
+        except WalkitError:
+            raise
         except BaseException:
             self._writers.calls.put(True)  # at once: another interrupt may come in any function of Python
             self._writers.wake()

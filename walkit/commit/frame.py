@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from walkit.format.body import Columns
+from walkit.record import Buffer
 
 
 class Submission(Protocol):
@@ -46,7 +47,7 @@ class SealedFrame:
         position: int,
         footprint: int,
         header_crc: int,
-        buffers: list[bytes],
+        buffers: list[Buffer],
         user_bytes: int,
         columns: Columns | None,
     ) -> None:

@@ -27,7 +27,7 @@ from walkit.format.layout import (
     FrameFlag,
 )
 from walkit.format.packed import PackedBytes
-from walkit.record import RECORD_SCHEMA, Kind
+from walkit.record import RECORD_SCHEMA, Buffer, Kind
 
 Numbers: TypeAlias = npt.NDArray[Any]
 Column: TypeAlias = "int | Numbers"
@@ -94,7 +94,7 @@ def one_record(kind: int, key: bytes, value: bytes, timestamp: int) -> Columns:
 
 def _lengths(
     items: Sequence[bytes] | PackedBytes | None, count: int, uniform: int
-) -> tuple[int, bytes, Sequence[bytes]]:
+) -> tuple[int, bytes, Sequence[Buffer]]:
     """Return (`uniform` where all lengths are equal, else 0; the length column; buffers of the bytes)."""
     if items is None:
         return uniform, _NO_LENGTH, ()
@@ -109,7 +109,7 @@ def _lengths(
     return 0, np.array(lengths, "<u4").tobytes(), (joined,)
 
 
-def _packed_lengths(items: PackedBytes, count: int, uniform: int) -> tuple[int, bytes, Sequence[bytes]]:
+def _packed_lengths(items: PackedBytes, count: int, uniform: int) -> tuple[int, bytes, Sequence[Buffer]]:
     lengths = items.lengths
     if int(lengths.sum(dtype=np.int64)) != items.size_bytes or len(lengths) != count:
         raise ValueError("the lengths of packed keys or values do not add up to their bytes")
@@ -158,7 +158,7 @@ def _require(items: int, count: int) -> None:
         raise ValueError(f"a column has {items:,} items for {count:,} records")
 
 
-def encode_body(columns: Columns) -> tuple[int, list[bytes]]:
+def encode_body(columns: Columns) -> tuple[int, list[Buffer]]:
     """Return (frame flags, buffers of the body in order). A frame without records has no body.
 
     ValueError or OverflowError where the columns contradict each other or do not fit the format.
@@ -170,7 +170,7 @@ def encode_body(columns: Columns) -> tuple[int, list[bytes]]:
     flags, key_lengths, key_bytes = _lengths(columns.keys, count, UNIFORM_KEY_LENGTHS)
     flag, value_lengths, value_bytes = _lengths(columns.values, count, UNIFORM_VALUE_LENGTHS)
     flags |= flag
-    buffers = [key_lengths, value_lengths]
+    buffers: list[Buffer] = [key_lengths, value_lengths]
     if stamps is not None:
         flag, packed = _stamps(stamps, count)
         flags |= flag

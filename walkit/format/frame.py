@@ -170,7 +170,7 @@ class PreparedBody:
     count: int
     flags: int
     codec: int
-    buffers: list[bytes]
+    buffers: list[Buffer]
     stored_bytes: int
     raw_bytes: int
     crc: int
@@ -243,7 +243,7 @@ def seal_frame(
     sealed_us: int,
     alignment: int,
     span: int | None = None,
-) -> tuple[list[bytes], int, int]:
+) -> tuple[list[Buffer], int, int]:
     """Give a body its place: return (buffers to write, footprint, header checksum).
 
     The header checksum is the `chain` of the frame that follows. `span`, the number of LSNs covered, is given for
@@ -272,7 +272,7 @@ def seal_frame(
         chain,
     )
     header_crc = crc32c(head)
-    buffers = [head + header_crc.to_bytes(4, "little"), *body.buffers]
+    buffers: list[Buffer] = [head + header_crc.to_bytes(4, "little"), *body.buffers]
     padding = footprint - FRAME_HEADER_BYTES - stored_bytes
     if padding:
         buffers.append(ZEROS[:padding])

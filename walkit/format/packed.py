@@ -11,6 +11,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from walkit.record import Buffer
+
 Lengths: TypeAlias = npt.NDArray[np.uint32]
 
 LENGTH_DTYPE: Final = np.dtype("<u4")
@@ -24,7 +26,7 @@ class PackedBytes:
 
     __slots__ = ("lengths", "parts")
 
-    def __init__(self, lengths: npt.NDArray[Any], parts: Sequence[bytes]) -> None:
+    def __init__(self, lengths: npt.NDArray[Any], parts: Sequence[Buffer]) -> None:
         self.lengths: Lengths = lengths.astype(LENGTH_DTYPE, copy=False)
         self.parts = tuple(parts)
 
@@ -48,7 +50,8 @@ class PackedBytes:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[bytes]:
-        data = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        only = self.parts[0] if len(self.parts) == 1 else None
+        data = only if isinstance(only, bytes) else b"".join(self.parts)
         start = 0
         for end in np.cumsum(self.lengths, dtype=np.int64).tolist():
             yield data[start:end]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from walkit.commit.frame import SealedFrame
 from walkit.format.frame import FrameHeader
 from walkit.log.reader import frames_to_batches
-from walkit.record import Batch, Record
+from walkit.record import Batch, Buffer, Record
 
 if TYPE_CHECKING:
     from walkit.log.engine import LogEngine
@@ -28,7 +28,7 @@ class DurableFrames:
         self.last_lsn = frame.last_lsn
         self.position = frame.position
         self.next_position = frame.next_position
-        self._data: list[bytes] | bytes = frame.buffers
+        self._data: list[Buffer] | bytes = frame.buffers
 
     @property
     def data(self) -> bytes:

@@ -7,7 +7,6 @@ under an Arrow array) may change them afterwards, and what was checksummed is wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import countOf
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -41,7 +40,7 @@ def checked(items: Any, what: str) -> Items:
         return _checked_arrow(items, what)
     plain: list[Any] = items if isinstance(items, list) else list(items)
     # Exact bytes only: a subclass may say another length than it has.
-    if countOf(map(type, plain), bytes) == len(plain):
+    if list(map(type, plain)).count(bytes) == len(plain):
         return plain
     return [None if item is None else as_bytes(item, what) for item in plain]
 
@@ -94,15 +93,17 @@ class Packed(NamedTuple):
     starts: Int64s
     """Where each item begins in `data`, and the end."""
     data: memoryview
+    owned: bool
+    """Whether the bytes are nobody else's, so that they need no copy."""
 
     def size_bytes(self, first: int, end: int) -> int:
         """Return the bytes of the items [first, end)."""
         return int(self.starts[end]) - int(self.starts[first])
 
     def cut(self, first: int, end: int) -> PackedBytes:
-        """Return a copy of the items [first, end)."""
-        begins, ends = int(self.starts[first]), int(self.starts[end])
-        return PackedBytes(self.lengths[first:end], (self.data[begins:ends].tobytes(),))
+        """Return the items [first, end), whose bytes nobody can change."""
+        part = self.data[int(self.starts[first]) : int(self.starts[end])]
+        return PackedBytes(self.lengths[first:end], (part if self.owned else part.tobytes(),))
 
 
 def packed(items: Items) -> Packed:
@@ -125,7 +126,7 @@ def packed(items: Items) -> Packed:
     view = memoryview(b"" if data is None else data).cast("B")
     if count and (int(lengths.min()) < 0 or int(starts[0]) < 0 or int(starts[-1]) > len(view)):
         raise ValueError("an Arrow array whose offsets do not fit its bytes; nothing was written")
-    return Packed(lengths, present, starts, view)
+    return Packed(lengths, present, starts, view, isinstance(items, list))
 
 
 def _one_array(items: pa.Array | pa.ChunkedArray) -> pa.Array:
