@@ -31,6 +31,7 @@ from walkit.format.layout import (
     FRAME_HEADER,
     FRAME_HEADER_BYTES,
     FRAME_HEADER_CRC_OFFSET,
+    FRAME_HEADER_FRONT,
     FRAME_MAGIC,
     LSN_MAX,
     POSITION_MAX,
@@ -234,9 +235,9 @@ def seal_frame(
     """
     if span is not None and (span < body.count or not body.flags & SPARSE):
         raise ValueError(f"a frame of {body.count:,} records cannot cover {span:,} LSNs, or is not sparse")
-    footprint = body.footprint(alignment)
-    stored_bytes = body.stored_bytes
-    head = FRAME_HEADER.pack(
+    stored_bytes, count = body.stored_bytes, body.count
+    footprint = (FRAME_HEADER_BYTES + stored_bytes + alignment - 1) & -alignment
+    head = FRAME_HEADER_FRONT.pack(
         FRAME_MAGIC,
         FORMAT_VERSION,
         body.codec,
@@ -244,8 +245,8 @@ def seal_frame(
         *identity,
         position,
         first_lsn,
-        body.count,
-        body.count if span is None else span,
+        count,
+        count if span is None else span,
         footprint,
         stored_bytes,
         body.raw_bytes,
@@ -253,8 +254,7 @@ def seal_frame(
         durable_position,
         sealed_us,
         chain,
-        0,
-    )[:FRAME_HEADER_CRC_OFFSET]
+    )
     header_crc = crc32c(head)
     buffers = [head + header_crc.to_bytes(4, "little"), *body.buffers]
     padding = footprint - FRAME_HEADER_BYTES - stored_bytes
