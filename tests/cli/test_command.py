@@ -30,6 +30,7 @@ COMMANDS = (
     ["bench", "write"],
     ["bench", "spark"],
     ["bench", "replication"],
+    ["bench", "recovery"],
 )
 
 
@@ -90,6 +91,8 @@ BAD_ARGUMENTS: tuple[list[str], ...] = (
     ["bench", "write", "--durability", "maybe"],
     ["bench", "replication", "--writers", "1,2"],
     ["bench", "replication", "--seconds", "0.01"],
+    ["bench", "recovery", "--cache", "lukewarm"],
+    ["bench", "recovery", "--checkpoint-age", "1,2"],
     ["inspect", "s3://bucket/log"],
     ["inspect", "LOG", "--out", "LOG/report.txt"],
     ["dump", "LOG", "--out", "LOG/manifest"],

@@ -25,7 +25,7 @@ from walkit.errors import OptionsError
 from walkit.format.body import Columns as BodyColumns
 from walkit.format.frame import prepare_body
 from walkit.format.layout import HAS_VALUE
-from walkit.simulate.commit import Call, CommitSimulation, Host, Request, Step, body_of
+from walkit.simulate.commit import Call, CommitSimulation, Host, Request, Step, body_of, body_sizes
 from walkit.storage.device import ConstantLatency, Device, DeviceModel, LognormalLatency, Stalls, device_model
 
 US = 1_000
@@ -168,12 +168,14 @@ def test_segments_follow_one_another() -> None:
 @pytest.mark.parametrize("sizes", [[100], [100] * 9, [0], [1, 2, 3], [0, 7], [5000, 1]])
 def test_a_body_without_bytes_has_the_size_of_a_real_one(sizes: list[int]) -> None:
     """The size and footprint reckoned for keyless values are those of the encoder."""
-    requests = [Request(0, call, 0) for call in calls(sizes)]
+    requests = [Request(0, iter([call])) for call in calls(sizes)]
+    for request in requests:
+        request.begin(0)
     columns = BodyColumns(len(sizes), 1 | HAS_VALUE, None, [bytes(size) for size in sizes])
-    real, (reckoned, user_bytes) = prepare_body(columns), body_of(requests)
-    assert user_bytes == sum(sizes)
-    assert (reckoned.count, reckoned.stored_bytes) == (real.count, real.stored_bytes)
-    assert reckoned.footprint(64) == real.footprint(64)
+    real = prepare_body(columns)
+    assert body_sizes(requests) == (real.count, real.stored_bytes, sum(sizes))
+    reckoned, footprint = body_of(real.count, real.stored_bytes, 64)
+    assert (reckoned.stored_bytes, footprint) == (real.stored_bytes, real.footprint(64))
 
 
 class Halves:

@@ -35,8 +35,8 @@ from walkit.format.layout import (
     FRAME_FLAGS_KNOWN,
     FRAME_HEADER,
     FRAME_HEADER_BYTES,
-    FRAME_HEADER_CHECKED,
     FRAME_HEADER_CRC_OFFSET,
+    FRAME_HEADER_FRONT,
     FRAME_MAGIC,
     LSN_MAX,
     POSITION_MAX,
@@ -253,7 +253,7 @@ def seal_frame(
         raise ValueError(f"a frame of {body.count:,} records cannot cover {span:,} LSNs, or is not sparse")
     stored_bytes, count = body.stored_bytes, body.count
     footprint = (FRAME_HEADER_BYTES + stored_bytes + alignment - 1) & -alignment
-    head = FRAME_HEADER_CHECKED.pack(
+    head = FRAME_HEADER_FRONT.pack(
         FRAME_MAGIC,
         FORMAT_VERSION,
         body.codec,

@@ -31,8 +31,8 @@ SEGMENT_HEADER_CRC: Final = struct.Struct("<I")
 SEGMENT_EXTENSION_OFFSET: Final = 124
 
 FRAME_HEADER: Final = struct.Struct("<IBBHQQQQQIIIIIIQQII")
-FRAME_HEADER_CHECKED: Final = struct.Struct("<IBBHQQQQQIIIIIIQQI")
-"""All of it but its checksum."""
+FRAME_HEADER_FRONT: Final = struct.Struct("<IBBHQQQQQIIIIIIQQI")
+"""The header without its checksum, which is over these bytes."""
 FRAME_HEADER_BYTES: Final = 96
 FRAME_HEADER_CRC_OFFSET: Final = 92
 
@@ -43,6 +43,7 @@ FRAME_BYTES_LIMIT: Final = 1 << 30
 
 DURABLE_SLOT: Final = struct.Struct("<QQQQQI")
 DURABLE_SLOT_CHECKED: Final = struct.Struct("<QQQQQ")
+"""The slot without its checksum."""
 DURABLE_SLOT_STRIDE: Final = 64
 DURABLE_CELL_BYTES: Final = 2 * DURABLE_SLOT_STRIDE
 
@@ -93,7 +94,8 @@ ZEROS: Final = bytes(1 << 20)
 
 assert SEGMENT_HEADER.size == SEGMENT_EXTENSION_OFFSET
 assert FRAME_HEADER.size == FRAME_HEADER_BYTES == FRAME_HEADER_CRC_OFFSET + 4
-assert FRAME_HEADER_CHECKED.size == FRAME_HEADER_CRC_OFFSET
+assert FRAME_HEADER_FRONT.size == FRAME_HEADER_CRC_OFFSET
+assert FRAME_HEADER.format == FRAME_HEADER_FRONT.format + "I"
 assert FRAME_HEADER_BYTES % 4 == 0
 assert DURABLE_SLOT_CHECKED.size + 4 == DURABLE_SLOT.size <= DURABLE_SLOT_STRIDE
 assert SEGMENT_HEADER_BYTES % ALIGNMENT_DIRECT == 0 and ALIGNMENT_DIRECT % ALIGNMENT_BUFFERED == 0

@@ -7,7 +7,7 @@ those within the window of a hole can be kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -31,8 +31,17 @@ from walkit.storage.base import StorageFile
 PROBE_BYTES = 4 << 20
 
 
-def walk_unsealed(file: StorageFile, finding: SegmentFinding, end: LogEnd, hole: int | None) -> None:
-    """Note the facts of a segment in use. `end` is where the log before it ends, `hole` where its first hole begins."""
+def walk_unsealed(
+    file: StorageFile,
+    finding: SegmentFinding,
+    end: LogEnd,
+    hole: int | None,
+    reached: Callable[[int], object] | None = None,
+) -> None:
+    """Note the facts of a segment in use. `end` is where the log before it ends, `hole` where its first hole begins.
+
+    `reached` is told of the bytes that were looked at.
+    """
     header = finding.header
     assert header is not None
     finding.follows = hole is None and follows_exactly(header, end)
@@ -48,6 +57,9 @@ def walk_unsealed(file: StorageFile, finding: SegmentFinding, end: LogEnd, hole:
         next_lsn=header.first_lsn,
         chain=header.chain,
     )
+    if hole is None:  # behind one each frame is noted
+        start = header.start_position
+        walk.row_seen = lambda row: None if reached is None else reached(int(row.ends[-1]) - start)
     for frame, _ in walk:
         if hole is not None:
             _note_beyond(finding, frame, hole)

@@ -24,6 +24,8 @@ from walkit.storage.base import Storage, StorageFile
 
 Progress = Callable[[int, int], None]
 """Called with (bytes scanned, bytes to scan)."""
+Reached = Callable[[int], object]
+"""Called with the bytes of a segment that were looked at."""
 
 MARK_TRIES = 8
 
@@ -61,7 +63,7 @@ def scan_log(
     total = sum(s.size_bytes for s in manifest.sealed) if deep else 0
     done = 0
     for record in manifest.sealed:
-        finding = _look_at_sealed(storage, manifest, record, deep)
+        finding = _look_at_sealed(storage, manifest, record, deep, _further(progress, done, total))
         findings.sealed.append(finding)
         done += finding.bytes_scanned
         if progress is not None:
@@ -69,7 +71,7 @@ def scan_log(
     end = manifest.end
     hole: int | None = None
     for record in manifest.unsealed:
-        finding = _look_at_unsealed(storage, manifest, record, end, hole)
+        finding = _look_at_unsealed(storage, manifest, record, end, hole, _further(progress, done, total))
         findings.unsealed.append(finding)
         if finding.header is not None and hole is None:
             if finding.follows:
@@ -80,6 +82,11 @@ def scan_log(
         if progress is not None:
             progress(done, max(total, done))
     return findings
+
+
+def _further(progress: Progress | None, done: int, total: int) -> Reached | None:
+    """Return what tells the progress within a segment, by its bytes."""
+    return None if progress is None else lambda more: progress(done + more, max(total, done + more))
 
 
 def _refuse_an_older_manifest(storage: Storage, findings: LogFindings) -> None:
@@ -133,7 +140,11 @@ def open_segment(storage: Storage, record: SegmentRecord) -> StorageFile:
 
 
 def _look_at_sealed(
-    storage: Storage, manifest: Manifest, record: SegmentRecord, deep: bool
+    storage: Storage,
+    manifest: Manifest,
+    record: SegmentRecord,
+    deep: bool,
+    reached: Reached | None,
 ) -> SegmentFinding:
     file = open_segment(storage, record)
     try:
@@ -164,7 +175,7 @@ def _look_at_sealed(
         if size > finding.end_offset:
             finding.nonzero_until = nonzero_until(file, finding.end_offset, size)
         if deep:
-            _verify_sealed(file, finding, manifest.holes_of(record))
+            _verify_sealed(file, finding, manifest.holes_of(record), reached)
         return finding
     finally:
         file.close()
@@ -192,7 +203,12 @@ def check_identity(manifest: Manifest, record: SegmentRecord, header: SegmentHea
     )
 
 
-def _verify_sealed(file: StorageFile, finding: SegmentFinding, holes: tuple[HoleRecord, ...]) -> None:
+def _verify_sealed(
+    file: StorageFile,
+    finding: SegmentFinding,
+    holes: tuple[HoleRecord, ...],
+    reached: Reached | None,
+) -> None:
     assert finding.header is not None
     record = finding.record
     walk = FrameWalk(
@@ -204,6 +220,7 @@ def _verify_sealed(file: StorageFile, finding: SegmentFinding, holes: tuple[Hole
         chain=record.start_chain,
         last_chain=last_chain_of(record, finding.header, record.end_position),
         holes=holes,
+        row_seen=lambda row: None if reached is None else reached(int(row.ends[-1]) - record.start_position),
     )
     for _ in walk:
         pass
@@ -217,7 +234,12 @@ def _verify_sealed(file: StorageFile, finding: SegmentFinding, holes: tuple[Hole
 
 
 def _look_at_unsealed(
-    storage: Storage, manifest: Manifest, record: SegmentRecord, end: LogEnd, hole: int | None
+    storage: Storage,
+    manifest: Manifest,
+    record: SegmentRecord,
+    end: LogEnd,
+    hole: int | None,
+    reached: Reached | None,
 ) -> SegmentFinding:
     finding = SegmentFinding(record=record, end_position=end.position, last_lsn=end.last_lsn, chain=end.chain)
     try:
@@ -238,7 +260,7 @@ def _look_at_unsealed(
         except CorruptionError as error:
             finding.header, finding.header_error = None, error
         if finding.header is not None:
-            walk_unsealed(file, finding, end, hole)
+            walk_unsealed(file, finding, end, hole, reached)
         elif finding.nonzero_until:
             until = finding.nonzero_until
             finding.promised_position = promise_without_header(file, manifest, record, until)

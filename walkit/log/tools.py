@@ -16,7 +16,7 @@ from walkit.format.segment import SegmentHeader, segment_name
 from walkit.log.examine.around import check_durable_file, check_manifest, look_at_strays, tell_other_files
 from walkit.log.examine.frametable import frame_rows
 from walkit.log.examine.ledger import Ledger
-from walkit.log.examine.sealed import examine_sealed
+from walkit.log.examine.parallel import examine_sealed_segments
 from walkit.log.examine.unsealed import UnsealedPart
 from walkit.log.examine.verdicts import Problem, ScanReport, Verdict
 from walkit.log.manifest_store import LOCK_NAME, load_manifest
@@ -67,8 +67,7 @@ def _examine(
         ledger = Ledger(storage, manifest, mark, live=live, bodies=bodies, decode=decode, progress=progress)
         if damage is not None:
             ledger.problem(damage, segment=MANIFEST_NAME)
-        for record in manifest.sealed:
-            examine_sealed(ledger, record)
+        examine_sealed_segments(ledger)
         UnsealedPart(ledger).examine()
         look_at_strays(ledger)
         if decode:

@@ -6,16 +6,25 @@ does not judge what an end means; `fault` says why it ended, and recovery decide
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from walkit.errors import StorageError
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header
+from walkit.format.inarow import FOOTPRINT, FOOTPRINT_OFFSET, Follows, FrameRow, frames_in_a_row
 from walkit.format.layout import FRAME_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import HoleRecord, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
 from walkit.storage.base import StorageFile
 
 READ_BYTES = 1 << 20
+ROW_READ_BYTES = 4 << 20
+"""Where frames are checked many at once: each row costs some dozens of numpy's calls, whatever its length."""
+HEADERS_READ_BYTES = 64 * 1024
+ROWS_PASSED_MAX = 64
+"""Frames looked at alone before a row is tried again, where none began."""
+
+RowSeen = Callable[[FrameRow], object]
+"""Called with the frames of a row, which are not yielded."""
 
 
 class FrameWalk:
@@ -24,7 +33,9 @@ class FrameWalk:
     `first_lsn` and `chain` are what the first frame must follow; None takes them from the first frame (a reader that
     begins in the middle of a segment). `last_chain` is the header checksum of the frame that ends at `end_position`,
     where that is known (see `last_chain_of`). `body` off leaves bodies unread for hopping over frames by their headers.
-    At the start of one of `holes` the walk goes on behind it (FORMAT.md F-2.8).
+    At the start of one of `holes` the walk goes on behind it (FORMAT.md F-2.8). With `row_seen` intact frames are taken
+    many at once where they can be: they are told to it and not yielded, with `decode` after their bodies were taken
+    apart; what is yielded is left to whoever iterates.
 
     After the iteration `position`, `next_lsn` and `chain` say what the next frame would have to follow, `fault` why the
     walk ended before `end_position` (None where it reached it) and `at_fault` what the damaged header said, if it could
@@ -43,6 +54,8 @@ class FrameWalk:
         last_chain: int | None = None,
         body: bool = True,
         holes: Sequence[HoleRecord] = (),
+        row_seen: RowSeen | None = None,
+        decode: bool = False,
     ) -> None:
         self.file = file
         self.segment = segment
@@ -52,6 +65,9 @@ class FrameWalk:
         self.chain = chain
         self.last_chain = last_chain
         self.body = body
+        self.row_seen = row_seen
+        self._decode = decode
+        self._passed_max = self._passed = 0
         self._holes = {hole.start_position: hole for hole in holes}
         self.fault: FrameFault | None = None
         self.at_fault: FrameHeader | None = None
@@ -59,6 +75,8 @@ class FrameWalk:
         self.frames = 0
         self.records = 0
         self.promised_position = 0
+        self._footprint = 0
+        """Of the last frame that was looked at."""
         self._buffer = b""
         self._buffer_position = position
 
@@ -70,6 +88,8 @@ class FrameWalk:
                 self.position, self.next_lsn, self.chain = hole.end_position, hole.last_lsn + 1, hole.chain
                 continue
             try:
+                if self.row_seen is not None and self._pass_row(self.row_seen):
+                    continue
                 header, frame, fault = self._next()
             except StorageError as error:
                 self.error, self.fault = error, FrameFault.UNREADABLE
@@ -95,6 +115,40 @@ class FrameWalk:
         """
         return self.segment.end_chain if self.segment.flags & SegmentFlag.COMPACTED else self.chain or 0
 
+    def _pass_row(self, row_seen: RowSeen) -> bool:
+        """Go on behind the frames that can be taken at once; False where there are none, or none was looked for.
+
+        A log of frames that must be looked at alone (compressed ones) is asked ever more seldom.
+        """
+        if self._passed < self._passed_max:
+            self._passed += 1
+            return False
+        row = self._row(min([self.end_position, *(p for p in self._holes if p > self.position)]))
+        if row is not None and self.last_chain not in (None, row.chain) and row.ends[-1] == self.end_position:
+            row = self._row(int(row.ends[-2])) if len(row.ends) > 1 else None
+        self._passed = 0
+        if row is None:
+            self._passed_max = min(2 * self._passed_max or 1, ROWS_PASSED_MAX)
+            return False
+        self._passed_max = 0
+        self.frames += len(row.ends)
+        self.records += row.records
+        self.promised_position = max(self.promised_position, row.promised_position)
+        self.position, self.next_lsn, self.chain = int(row.ends[-1]), int(row.last_lsns[-1]) + 1, row.chain
+        row_seen(row)
+        return True
+
+    def _row(self, end_position: int) -> FrameRow | None:
+        at = self._at(FRAME_HEADER_BYTES)
+        if len(self._buffer) - at < FRAME_HEADER_BYTES:
+            return None
+        (footprint,) = FOOTPRINT.unpack_from(self._buffer, at + FOOTPRINT_OFFSET)
+        if footprint <= min(self.segment.frame_bytes_max, end_position - self.position):
+            self._footprint = footprint
+            at = self._at(footprint)
+        follows = Follows(self.position, self.next_lsn, self.chain)
+        return frames_in_a_row(self._buffer, at, self.segment, follows, end_position, decode=self._decode)
+
     def _next(self) -> tuple[FrameHeader | None, memoryview, FrameFault | None]:
         at = self._at(FRAME_HEADER_BYTES)
         header, fault = check_header(self._buffer, at, self.segment.alignment, self.segment.frame_bytes_max)
@@ -115,11 +169,19 @@ class FrameWalk:
         at = self.position - self._buffer_position
         if at >= 0 and at + size <= len(self._buffer):
             return at
-        wanted = max(size, READ_BYTES if self.body else 64 * 1024)
+        wanted = max(size, self._read_bytes())
         wanted = min(wanted, self.end_position - self.position)
+        self._buffer = b""  # so that its memory can be the next one's
         self._buffer = self.file.read(self.segment.offset_of(self.position), wanted)
         self._buffer_position = self.position
         return 0
+
+    def _read_bytes(self) -> int:
+        """Return how much to read at once: frames like the last one, whole, as what is read of a part is read again."""
+        if not self.body:
+            return HEADERS_READ_BYTES
+        wanted = READ_BYTES if self.row_seen is None else ROW_READ_BYTES
+        return max(wanted // self._footprint, 1) * self._footprint if self._footprint else wanted
 
     def _misplaced(self, header: FrameHeader) -> FrameFault | None:
         segment = self.segment

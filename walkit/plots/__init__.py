@@ -10,6 +10,7 @@ from walkit.plots.live import LiveSeries, live_timeline, move_live_timeline
 from walkit.plots.load import latency_over_load
 from walkit.plots.order import order_cost
 from walkit.plots.positions import segments
+from walkit.plots.recovery import RecoveryRowLike, recovery_time
 from walkit.plots.replication import replication_lag
 from walkit.plots.space import space_amplification
 from walkit.plots.timeline import PhaseLike, RecoveryReportLike, recovery_timeline, throughput_timeline
@@ -18,12 +19,14 @@ __all__ = [
     "LiveSeries",
     "PhaseLike",
     "RecoveryReportLike",
+    "RecoveryRowLike",
     "frame_bytes",
     "latency_distribution",
     "latency_over_load",
     "live_timeline",
     "move_live_timeline",
     "order_cost",
+    "recovery_time",
     "recovery_timeline",
     "replication_lag",
     "segments",

@@ -9,11 +9,15 @@ Frames are sealed for real, headers and checksums included, but have no bodies: 
 from __future__ import annotations
 
 import errno
+import math
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from struct import Struct
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +34,6 @@ from walkit.storage.device import NS_PER_US, Device
 Int64s = npt.NDArray[np.int64]
 
 IDENTITY = FrameIdentity(log_id=1, epoch=1, epoch_id=1)
-
-_ARRIVED, _LANDED, _LOOK = range(3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,21 +64,52 @@ class Call(NamedTuple):
     """When it is meant to begin; None: when the call before is done."""
 
 
-class Request:
-    """A call under way. Times are virtual nanoseconds. The core sets `first_lsn` and `frame` when it seals."""
+Sizes: TypeAlias = tuple[int, int, int, int | None]
+"""A `Call`, or a tuple of the same."""
 
-    __slots__ = ("call", "count", "first_lsn", "frame", "intended_ns", "size_bytes", "writer")
+
+class Request:
+    """A writer's call under way: one object for each writer, which makes one call after the other.
+
+    Times are virtual nanoseconds. The core sets `first_lsn` and `frame` when it seals.
+    """
+
+    __slots__ = (
+        "call",
+        "calls",
+        "count",
+        "due_ns",
+        "first_lsn",
+        "frame",
+        "intended_ns",
+        "key_bytes",
+        "size_bytes",
+        "value_bytes",
+        "writer",
+    )
     first_lsn: int
     frame: SealedFrame | None
     waiter: Any = None
     callbacks: list[Any] | None = None
 
-    def __init__(self, writer: int, call: Call, intended_ns: int) -> None:
+    def __init__(self, writer: int, calls: Iterator[Sizes]) -> None:
         self.writer = writer
-        self.call = call
-        self.count, key_bytes, value_bytes, _ = call
-        self.size_bytes = key_bytes + value_bytes + self.count * COLUMN_BYTES_PER_RECORD
+        self.calls = calls
+        self.call: Sizes | None = None
+
+    def begin(self, now_ns: int) -> int | None:
+        """Go to the next call and return when it is meant to begin, which may be past; None where there is none."""
+        call = next(self.calls, None)
+        if call is None:
+            return None
+        if call is not self.call:
+            self.call = call
+            self.count, key_bytes, value_bytes, self.due_ns = call
+            self.key_bytes, self.value_bytes = key_bytes, value_bytes
+            self.size_bytes = key_bytes + value_bytes + self.count * COLUMN_BYTES_PER_RECORD
+        intended_ns = now_ns if self.due_ns is None else self.due_ns
         self.intended_ns = intended_ns
+        return intended_ns
 
 
 class Step(NamedTuple):
@@ -137,57 +170,66 @@ class CommitSimulation:
         self._writing = 0
         self.padding_bytes = self.user_bytes = 0
         self._segment_bytes = segment_bytes
-        self._host = host or Host()
+        self._prepare_ns = None if host is None or host == Host() else host.prepare_ns
         self._host_free_ns = 0
-        self._events: list[tuple[int, int, int, Any]] = []
+        self._events: list[tuple[int, int, Request | tuple[SealedFrame, bool] | None]] = []
+        """Heap of (when, number, what): a call that arrives, a frame that lands or fails, or a look at the queue."""
+        self._arriving: deque[Request] = deque()
+        """Calls that arrive at this instant, behind all events of it."""
         self._sequence = 0
-        self._writers: list[Iterator[Call]] = []
+        self._writers = 0
         self._looks_at_ns = -1
         self._trace = trace
 
-    def add_writer(self, calls: Iterator[Call]) -> None:
+    def add_writer(self, calls: Iterator[Sizes]) -> None:
         """Add a writer that makes these calls one after the other. In time order with `due_ns`."""
-        self._writers.append(calls)
-        self._next_of(len(self._writers) - 1, 0)
+        self._begin_next((Request(self._writers, calls),))
+        self._writers += 1
 
     # -- the run
 
     def run(self, until_ns: int | None = None) -> None:
         """Go through events in order until there are none, or until the clock would pass `until_ns`."""
-        events = self._events
-        while events and (until_ns is None or events[0][0] <= until_ns):
-            self.now_ns, _, kind, payload = heappop(events)
-            if kind == _ARRIVED:
-                self._arrive(payload)
-            elif kind == _LANDED:
-                self._land(*payload)
-            self._seal_what_may()
+        events, arriving, core, trace = self._events, self._arriving, self.core, self._trace
+        end_ns = math.inf if until_ns is None else until_ns
+        in_flight_max, submit = core.in_flight_max, core.submit
+        while True:
+            if arriving and not (events and events[0][0] <= self.now_ns):
+                what: Request | tuple[SealedFrame, bool] | None = arriving.popleft()
+            elif events and events[0][0] <= end_ns:
+                self.now_ns, _, what = heappop(events)
+            else:
+                break
+            if type(what) is Request:
+                if self.error is not None:
+                    self.failed_requests += 1
+                    continue
+                submit(what, self.now_ns // NS_PER_US)
+                if trace is not None:
+                    trace(Step(self.now_ns, "submit", what.writer))
+            elif type(what) is tuple:
+                self._land(*what)
+            if core.pending and self._writing < in_flight_max:
+                self._seal_what_may()
         if until_ns is not None:
             self.now_ns = max(self.now_ns, until_ns)
 
-    def _push(self, at_ns: int, kind: int, payload: Any) -> None:
+    def _push(self, at_ns: int, what: Request | tuple[SealedFrame, bool] | None) -> None:
         self._sequence += 1
-        heappush(self._events, (at_ns, self._sequence, kind, payload))
+        heappush(self._events, (at_ns, self._sequence, what))
 
-    def _next_of(self, writer: int, now_ns: int) -> None:
-        call = next(self._writers[writer], None)
-        if call is None:
-            return
-        due_ns = call[3]
-        self._sequence += 1
-        if due_ns is None or due_ns <= now_ns:
-            request = Request(writer, call, now_ns if due_ns is None else due_ns)
-            heappush(self._events, (now_ns, self._sequence, _ARRIVED, request))
-        else:
-            heappush(self._events, (due_ns, self._sequence, _ARRIVED, Request(writer, call, due_ns)))
-
-    def _arrive(self, request: Request) -> None:
-        if self.error is not None:
-            self.failed_requests += 1
-            return
-        self.core.submit(request, self.now_ns // NS_PER_US)
-        if self._trace is not None:
-            self._trace(Step(self.now_ns, "submit", request.writer))
+    def _begin_next(self, writers: Iterable[Request]) -> None:
+        """Let writers that wait for nothing go on to their next calls."""
+        now_ns, arrive_now = self.now_ns, self._arriving.append
+        for request in writers:
+            due_ns = request.begin(now_ns)
+            if due_ns is None:
+                continue
+            if due_ns <= now_ns:
+                arrive_now(request)
+            else:
+                self._sequence += 1
+                heappush(self._events, (due_ns, self._sequence, request))
 
     def _seal_what_may(self) -> None:
         """Seal frames as long as the core lets them go, each when the processor is free for it."""
@@ -207,51 +249,49 @@ class CommitSimulation:
         """Ask the core again at that time; one question for several that ask for the same."""
         if self._looks_at_ns != at_ns:
             self._looks_at_ns = at_ns
-            self._push(at_ns, _LOOK, None)
+            self._push(at_ns, None)
 
     def _seal(self, group: Sequence[Request]) -> None:
-        core = self.core
-        body, user_bytes = body_of(group)
-        footprint = body.footprint(core.alignment)
+        core, now_ns = self.core, self.now_ns
+        count, stored_bytes, user_bytes = body_sizes(group)
+        body, footprint = body_of(count, stored_bytes, core.alignment)
         if core.needs_segment(footprint):
             core.segment_ready(core.position + self._segment_bytes)
             if self.on_event is not None:
                 self.on_event("walkit.segment.rotate")
-        frame = core.seal(group, body, self.now_ns // NS_PER_US, user_bytes=user_bytes)
-        self.padding_bytes += footprint - FRAME_HEADER_BYTES - body.stored_bytes
-        sealed_ns = self.now_ns
-        begins_ns = self._host_free_ns = sealed_ns + self._host.prepare_ns(body.count)
-        service = self.device.submit(begins_ns, footprint)
+        frame = core.seal(group, body, now_ns // NS_PER_US, user_bytes=user_bytes)
+        frame.target = now_ns
+        self.padding_bytes += footprint - FRAME_HEADER_BYTES - stored_bytes
+        begins_ns = now_ns
+        if self._prepare_ns is not None:
+            begins_ns = self._host_free_ns = now_ns + self._prepare_ns(count)
+        _, done_ns, failed = self.device.submit(begins_ns, footprint)
         self._writing += 1
-        self._push(service.done_ns, _LANDED, (frame, sealed_ns, service.failed))
+        self._push(done_ns, (frame, failed))
         if self._trace is not None:
-            self._trace(Step(sealed_ns, "seal", frame.first_lsn))
+            self._trace(Step(now_ns, "seal", frame.first_lsn))
 
-    def _land(self, frame: SealedFrame, sealed_ns: int, failed: bool) -> None:
+    def _land(self, frame: SealedFrame, failed: bool) -> None:
+        now_ns, trace = self.now_ns, self._trace
         self._writing -= 1
         if failed:
             self._fail(frame)
             return
-        frame.target = (sealed_ns, self.now_ns)
-        acknowledged = self.core.written(frame, durable=True, now_us=self.now_ns // NS_PER_US)
-        if self._trace is not None:
-            self._trace(Step(self.now_ns, "land", frame.first_lsn))
+        frame.target = (frame.target, now_ns)
+        acknowledged = self.core.written(frame, durable=True, now_us=now_ns // NS_PER_US)
+        if trace is not None:
+            trace(Step(now_ns, "land", frame.first_lsn))
         for done in acknowledged:
-            self._acknowledge(done)
-
-    def _acknowledge(self, frame: SealedFrame) -> None:
-        now_ns = self.now_ns
-        sealed_ns, landed_ns = frame.target
-        if self._trace is not None:
-            self._trace(Step(now_ns, "acknowledge", frame.first_lsn))
-        group: Any = frame.submissions
-        self.frames.add(sealed_ns, landed_ns, now_ns, frame.count, frame.footprint, len(group))
-        self.user_bytes += frame.user_bytes
-        self._intended_ns.extend([request.intended_ns for request in group])
-        self._counts.extend([request.count for request in group])
-        for request in group:
-            self._next_of(request.writer, now_ns)
-        frame.forget()
+            group: Any = done.submissions
+            self.frames.add(*done.target, now_ns, done.count, done.footprint, len(group))
+            self.user_bytes += done.user_bytes
+            if trace is not None:
+                trace(Step(now_ns, "acknowledge", done.first_lsn))
+            intended, counted = self._intended_ns.append, self._counts.append
+            for request in group:
+                intended(request.intended_ns)
+                counted(request.count)
+            self._begin_next(group)
 
     @property
     def acknowledged(self) -> int:
@@ -289,10 +329,11 @@ class Columns:
     def __init__(self, *names: str) -> None:
         self.names = names
         self._numbers = array("q")
+        self._pack = Struct(f"{len(names)}q").pack
 
     def add(self, *row: int) -> None:
         """Add a row: a number for each name."""
-        self._numbers.extend(row)
+        self._numbers.frombytes(self._pack(*row))
 
     def column(self, name: str) -> array[int]:
         """Return a copy of the column of this name."""
@@ -303,21 +344,32 @@ class Columns:
         return len(self._numbers) // len(self.names)
 
 
-def body_of(group: Sequence[Request]) -> tuple[PreparedBody, int]:
-    """Return the body that these records would have, without its bytes; and the bytes of keys and values.
+def body_sizes(group: Sequence[Request]) -> tuple[int, int, int]:
+    """Return the records of a group, the bytes of the body that they would have, and those of keys and values.
 
     Exact for calls of one record; the lengths within a call of several count as different ones.
     """
+    first = group[0]
+    first_key, first_value = first.key_bytes, first.value_bytes
     count = keys = values = 0
-    _, first_key, first_value, _ = group[0].call
     same_keys = same_values = True
     for request in group:
-        records, key_bytes, value_bytes, _ = request.call
-        count += records
+        key_bytes, value_bytes = request.key_bytes, request.value_bytes
+        count += request.count
         keys += key_bytes
         values += value_bytes
-        same_keys = same_keys and records == 1 and key_bytes == first_key
-        same_values = same_values and records == 1 and value_bytes == first_value
-    key_lengths = 4 if same_keys or not keys else 4 * count
-    stored = 1 + key_lengths + (4 if same_values else 4 * count) + keys + values
-    return PreparedBody(count, 0, CODEC_NONE, [], stored, stored, 0), keys + values
+        if key_bytes != first_key:
+            same_keys = False
+        if value_bytes != first_value:
+            same_values = False
+    one_each = count == len(group)
+    key_lengths = 4 if (same_keys and one_each) or not keys else 4 * count
+    value_lengths = 4 if same_values and one_each else 4 * count
+    return count, 1 + key_lengths + value_lengths + keys + values, keys + values
+
+
+@lru_cache(maxsize=4096)
+def body_of(count: int, stored_bytes: int, alignment: int) -> tuple[PreparedBody, int]:
+    """Return a body of this size without its bytes, and the bytes its frame takes. Nobody changes a body."""
+    body = PreparedBody(count, 0, CODEC_NONE, [], stored_bytes, stored_bytes, 0)
+    return body, body.footprint(alignment)

@@ -13,7 +13,7 @@ from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.format.layout import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT
 from walkit.measure import FrameSummary, LatencyHistogram, Run, RunRecorder
-from walkit.simulate.commit import Call, CommitSimulation, Host, Int64s
+from walkit.simulate.commit import CommitSimulation, Host, Int64s, Sizes
 from walkit.storage.device import Device, DeviceModel, device_model
 
 
@@ -106,10 +106,10 @@ def _require_simulated(options: LogOptions) -> None:
             )
 
 
-def _calls(columns: CallColumns) -> Iterator[Call]:
+def _calls(columns: CallColumns) -> Iterator[Sizes]:
     due = repeat(None) if columns.due_ns is None else columns.due_ns.tolist()
     sizes = (columns.records.tolist(), columns.key_bytes.tolist(), columns.value_bytes.tolist())
-    return map(Call._make, zip(*sizes, due, strict=False))
+    return zip(*sizes, due, strict=False)
 
 
 def _finish(recorder: RunRecorder, simulation: CommitSimulation, bucket_s: float | None) -> Run:

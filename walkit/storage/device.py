@@ -21,6 +21,8 @@ from walkit.errors import OptionsError
 NS_PER_S = 1_000_000_000
 NS_PER_US = 1_000
 MIB = 1024 * 1024
+COSTS_MAX = 4096
+"""Sizes of I/Os whose cost a device keeps."""
 
 
 def _positive(option: str, value: float) -> None:
@@ -211,33 +213,48 @@ class Device:
         # Latencies and stalls have numbers of their own, so that stalls do not change the latencies around them.
         self._random = Random(self.seed)
         self._stall_random = Random(self.seed + 1)
+        latency = self.model.latency
+        self._constant_ns = latency.draw_ns(self._random) if isinstance(latency, ConstantLatency) else None
+        self._costs: dict[int, tuple[int, int]] = {}
 
     def submit(self, now_ns: int, size_bytes: int) -> Service:
         """Give the device one I/O at `now_ns`, which never goes back; return when it begins and when it is done."""
         model = self.model
-        ready = max(now_ns, self._next_io_ns, self._next_byte_ns)
-        if model.queue_depth is not None and len(self._busy_until_ns) >= model.queue_depth:
-            ready = max(ready, heappop(self._busy_until_ns))
-        begins = self._after_stall(ready)
-        transfer_ns = 0
-        if model.iops is not None:
-            self._next_io_ns = begins + round(model.ios(size_bytes) * NS_PER_S / model.iops)
-        if model.bytes_per_s is not None:
-            transfer_ns = round(size_bytes * NS_PER_S / model.bytes_per_s)
-            self._next_byte_ns = begins + transfer_ns
-        done = begins + transfer_ns + model.latency.draw_ns(self._random)
+        io_ns, transfer_ns = self._costs.get(size_bytes) or self._cost_of(size_bytes)
+        begins = max(now_ns, self._next_io_ns, self._next_byte_ns)
+        depth = model.queue_depth
+        if depth is not None and len(self._busy_until_ns) >= depth:
+            begins = max(begins, heappop(self._busy_until_ns))
+        if model.stalls is not None:
+            begins = self._after_stall(begins, model.stalls)
+        self._next_io_ns = begins + io_ns
+        self._next_byte_ns = begins + transfer_ns
+        latency_ns = self._constant_ns
+        if latency_ns is None:
+            latency_ns = model.latency.draw_ns(self._random)
+        done = begins + transfer_ns + latency_ns
         if begins <= self._stall_begins_ns < done:
             done += self._stall_ends_ns - self._stall_begins_ns
-        if model.queue_depth is not None:
+        if depth is not None:
             heappush(self._busy_until_ns, done)
         failed = model.failure_rate > 0 and self._random.random() < model.failure_rate
         return Service(begins, done, failed)
 
-    def _after_stall(self, ready_ns: int) -> int:
+    def _cost_of(self, size_bytes: int) -> tuple[int, int]:
+        """Return what an I/O of this size takes from the buckets, in nanoseconds of I/Os and of bytes; kept."""
+        model = self.model
+        io_ns = transfer_ns = 0
+        if model.iops is not None:
+            io_ns = round(model.ios(size_bytes) * NS_PER_S / model.iops)
+        if model.bytes_per_s is not None:
+            transfer_ns = round(size_bytes * NS_PER_S / model.bytes_per_s)
+        if len(self._costs) >= COSTS_MAX:
+            self._costs.clear()
+        self._costs[size_bytes] = (io_ns, transfer_ns)
+        return io_ns, transfer_ns
+
+    def _after_stall(self, ready_ns: int, stalls: Stalls) -> int:
         """Return when an I/O may begin that is ready at `ready_ns`; makes the stalls up to there."""
-        stalls = self.model.stalls
-        if stalls is None:
-            return ready_ns
         while self._stall_ends_ns <= ready_ns:
             gap_ns = round(self._stall_random.expovariate(1 / stalls.every_s) * NS_PER_S)
             self._stall_begins_ns = max(self._stall_ends_ns, 0) + gap_ns

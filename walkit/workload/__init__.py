@@ -9,6 +9,8 @@ from walkit.workload.drive import drive
 from walkit.workload.flights import flight_operations, load_flights
 from walkit.workload.matrix import bench_write
 from walkit.workload.operations import Operation, OperationGroup, OperationStream, operation_mask
+from walkit.workload.recoverbench import bench_recovery
+from walkit.workload.recoverreport import RecoveryBenchReport, RecoveryRow
 from walkit.workload.spec import YCSB, OpenLoop, Workload, ycsb
 from walkit.workload.steady import SteadyLoad, SteadyWriter
 from walkit.workload.sweep import sweep
@@ -28,10 +30,13 @@ __all__ = [
     "Operation",
     "OperationGroup",
     "OperationStream",
+    "RecoveryBenchReport",
+    "RecoveryRow",
     "SteadyLoad",
     "SteadyWriter",
     "UniformBytes",
     "Workload",
+    "bench_recovery",
     "bench_write",
     "drive",
     "flight_operations",

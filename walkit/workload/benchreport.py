@@ -9,6 +9,9 @@ from typing import Any
 from walkit.html import join, red_lines, table, tag
 from walkit.measure import MachineFacts
 
+SIMULATED_PER_S = 10_000
+"""Records a second at which the speed of virtual time is told."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRow:
@@ -38,6 +41,13 @@ class BenchRow:
     ack_order: str | None = None
     all_per_s: tuple[float, ...] = ()
     """Records per second of every run of this measurement; the row is the run of the median."""
+    cpu_s: float | None = None
+    """Processor seconds that virtual time took for it; None where time was real."""
+
+    @property
+    def times_real(self) -> float | None:
+        """How much faster than real time virtual time went, by processor time; None where time was real."""
+        return self.seconds / self.cpu_s if self.cpu_s else None
 
     @property
     def records_per_s(self) -> float:
@@ -70,6 +80,8 @@ class BenchRow:
             "in_flight": self.in_flight,
             "ack_order": self.ack_order,
             "all_per_s": [_rounded(rate, 1) for rate in self.all_per_s],
+            "cpu_s": _rounded(self.cpu_s, 4),
+            "times_real": _rounded(self.times_real, 2),
         }
 
 
@@ -120,6 +132,12 @@ class BenchReport:
             if self.model is None
             else f"raw: one writer, blocks of {self.raw_block_bytes:,} bytes, one frame in flight",
         ]
+        if self.model is not None and (cpu_s := sum(row.cpu_s or 0 for row in self.rows)):
+            pace = sum(row.records for row in self.rows) / cpu_s
+            notes.append(
+                f"virtual time: {pace:,.0f} records a second of one processor, "
+                f"{pace / SIMULATED_PER_S:,.1f} times real time at {SIMULATED_PER_S:,} records a second"
+            )
         if system is not None and system.tmpfs:
             notes.append("tmpfs: sync means nothing here")
         if self.durability != "sync":
@@ -153,8 +171,9 @@ class BenchReport:
             if name == "durability" or len({getattr(row, name) for row in own} - {None}) > 1
         ]
         head = ("way in", "callers", *(name.replace("_", " ") for name in shown), "records/s", "x raw")
+        pace = ("x real time",) if self.model is not None else ()
         return [
-            (*head, "x raw bytes", "p50 us", "p99 us", "frames", "records/frame"),
+            (*head, "x raw bytes", "p50 us", "p99 us", "frames", "records/frame", *pace),
             *(
                 (
                     row.way,
@@ -167,6 +186,7 @@ class BenchReport:
                     f"{row.p99_us:,.1f}",
                     _told(row.frames),
                     "" if row.records_per_frame is None else f"{row.records_per_frame:,.1f}",
+                    *("" if row.times_real is None else f"{row.times_real:,.1f}" for _ in pace),
                 )
                 for row in self.rows
             ),
@@ -180,11 +200,12 @@ class BenchReport:
 
     def _repr_html_(self) -> str:
         head, *rows = self._cells()
-        notes = [tag("div", note) for note in self.notes[:2]]
+        plain = 2 if self.model is None else 3
+        notes = [tag("div", note) for note in self.notes[:plain]]
         return join(
             [
                 *notes,
-                red_lines(self.notes[2:]),
+                red_lines(self.notes[plain:]),
                 table(
                     rows,
                     head,

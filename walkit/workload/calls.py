@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from walkit.errors import OptionsError
 from walkit.simulate.drive import CallColumns
-from walkit.workload.drive import due_times
-from walkit.workload.operations import READ, OperationStream
-from walkit.workload.spec import Workload
+from walkit.workload.choice import Int64s
+from walkit.workload.operations import READ
+from walkit.workload.spec import OpenLoop, Workload
 
 
 def call_columns(workload: Workload) -> list[CallColumns]:
-    """Return the calls of each writer or task, in order; OptionsError where the workload reads."""
+    """Return the calls of each writer or task, in order; OptionsError where the workload reads.
+
+    The same calls that `OperationStream.route` and `due_times` give a driver of real logs, without a list for each.
+    """
     operations = workload.stream()
     if bool((operations.kinds == READ).any()):
         raise OptionsError("a log looks no key up: virtual time drives no reads", option="mix", wanted="read")
-    parts = operations.route(workload.callers)
-    due = due_times(workload, operations, parts)
-    return [
-        _columns(part, None if due is None else np.asarray(due[i], np.int64)) for i, part in enumerate(parts)
-    ]
+    edges = np.flatnonzero(np.diff(operations.groups, prepend=-1, append=-1))
+    first, end = edges[:-1], edges[1:]
+    keys, values = _ends_of(operations.keys), _ends_of(operations.values)
+    columns = [end - first, keys[end] - keys[first], values[end] - values[first]]
+    if isinstance(workload.arrival, OpenLoop):
+        columns.append(workload.arrival.due_ns(len(first), workload.seed))
+    owner = operations.routes[first] % np.uint32(workload.callers)
+    order = np.argsort(owner, kind="stable")
+    splits = np.searchsorted(owner[order], np.arange(1, workload.callers))
+    parts = [np.split(column[order], splits) for column in columns]
+    due: Sequence[Int64s | None] = parts[3] if len(parts) > 3 else [None] * workload.callers
+    return [CallColumns(*sizes) for sizes in zip(*parts[:3], due, strict=True)]
 
 
-def _columns(part: OperationStream, due_ns: np.ndarray[tuple[int], np.dtype[np.int64]] | None) -> CallColumns:
-    bounds = np.array(list(part.bounds()), np.int64).reshape(-1, 2)
-    keys, values = (
-        np.concatenate([[0], np.cumsum([len(item or b"") for item in column], dtype=np.int64)])
-        for column in (part.keys, part.values)
-    )
-    first, end = bounds[:, 0], bounds[:, 1]
-    return CallColumns(end - first, keys[end] - keys[first], values[end] - values[first], due_ns)
+def _ends_of(items: Sequence[bytes | None]) -> Int64s:
+    """Return where each item begins and ends if all stand one after the other: one number more than items."""
+    sizes = np.fromiter((0 if item is None else len(item) for item in items), np.int64, len(items))
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])

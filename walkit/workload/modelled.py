@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
+from time import process_time
 
 from walkit.config import LogOptions
 from walkit.errors import OptionsError
@@ -73,7 +74,9 @@ def _row(
     )
     for _ in range(writers):
         simulation.add_writer(repeat(Call(1, 0, size)))
+    began_s = process_time()
     simulation.run(until_ns=round(seconds * NS_PER_S))
+    cpu_s = process_time() - began_s
     if simulation.error is not None:
         raise simulation.error
     requests, records, frames = simulation.requests(), simulation.acknowledged, len(simulation.frames)
@@ -92,4 +95,5 @@ def _row(
         record_bytes=size,
         in_flight=None if way == "raw" else options.in_flight,
         ack_order=None if way == "raw" else options.ack_order or "append",
+        cpu_s=cpu_s,
     )

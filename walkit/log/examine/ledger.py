@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.durable import DurableMark
-from walkit.format.frame import FrameFault, FrameHeader
+from walkit.format.frame import FrameFault
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import HoleRecord, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
@@ -31,7 +31,13 @@ class FrameSpan:
     holes: tuple[HoleRecord, ...] = ()
 
     def survey(
-        self, file: StorageFile, *, decode: bool = False, seen: FrameSeen | None = None
+        self,
+        file: StorageFile,
+        *,
+        decode: bool = False,
+        seen: FrameSeen | None = None,
+        watched_position: int | None = None,
+        reached: Callable[[int], object] | None = None,
     ) -> SegmentSurvey:
         """Return the survey of the span in its open file."""
         return SegmentSurvey(
@@ -45,8 +51,14 @@ class FrameSpan:
             bodies=self.bodies,
             decode=decode,
             seen=seen,
+            watched_position=watched_position,
+            reached=reached,
             holes=self.holes,
         )
+
+
+class StoppedError(Exception):
+    """The examination was told to end by who began it; nobody else sees this."""
 
 
 class Ledger:
@@ -71,6 +83,8 @@ class Ledger:
         self.notes: list[str] = []
         self.spans: list[FrameSpan] = []
         self.bytes_done = 0
+        self.stopped = False
+        """Set by another thread: the examination ends at its next step."""
         self.mark_known = mark.epoch_id in {e.id for e in manifest.lineage}
         self.promised = max(manifest.end.position, mark.position if self.mark_known else 0)
         """How far anything that can be trusted promises the log to be on stable storage."""
@@ -84,25 +98,46 @@ class Ledger:
     def survey(self, file: StorageFile, span: FrameSpan) -> Iterator[Stretch]:
         """Yield the stretches of a span, noting promises and progress."""
         self.spans.append(span)
-        survey = span.survey(file, decode=self.decode, seen=self._watch_mark())
+        watched = self.mark.position if self.mark_known and self.decode else None
+        before = self.bytes_done - span.header.start_position
+        survey = span.survey(
+            file,
+            decode=self.decode,
+            watched_position=watched,
+            reached=lambda position: self.tell(before + position),
+        )
         for stretch in survey:
+            if survey.lsn_at_watched is not None:
+                self.lsn_at_mark = survey.lsn_at_watched
             if not span.header.flags & SegmentFlag.IMPORTED:
                 self.promised = max(self.promised, survey.promised_position)
             yield stretch
-            self.bytes_done += stretch.end_position - stretch.start_position
-            if self._progress is not None:
-                self._progress(self.bytes_done, max(self.bytes_done, self._bytes_to_do))
+            self.tell(before + stretch.end_position)
 
-    def _watch_mark(self) -> Callable[[FrameHeader, bool], None] | None:
-        if not (self.mark_known and self.decode):
-            return None
-        position = self.mark.position
+    def tell(self, bytes_done: int) -> None:
+        """Note how many bytes were read, and tell who wants to know. StoppedError: the examination is to end."""
+        self.bytes_done = bytes_done
+        if self.stopped:
+            raise StoppedError
+        if self._progress is not None:
+            self._progress(bytes_done, max(bytes_done, self._bytes_to_do))
 
-        def seen(header: FrameHeader, intact: bool) -> None:
-            if intact and header.end_position == position:
-                self.lsn_at_mark = header.last_lsn
+    def part(self) -> Ledger:
+        """Return a ledger of the same log for some of its segments; `join` takes what is in it."""
+        return Ledger(
+            self.storage, self.manifest, self.mark, live=self.live, bodies=self.bodies, decode=self.decode
+        )
 
-        return seen
+    def join(self, part: Ledger) -> None:
+        """Add what another ledger has of the segments behind those of this one."""
+        self.ranges += part.ranges
+        self.segments += part.segments
+        self.problems += part.problems
+        self.notes += part.notes
+        self.spans += part.spans
+        self.bytes_done += part.bytes_done
+        self.promised = max(self.promised, part.promised)
+        self.lsn_at_mark = part.lsn_at_mark if self.lsn_at_mark is None else self.lsn_at_mark
 
     # -- writing it down
 

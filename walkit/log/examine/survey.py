@@ -14,6 +14,7 @@ import numpy as np
 
 from walkit.errors import CorruptionError, FormatVersionError, StorageError, WalkitError
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header, decode_frame
+from walkit.format.inarow import FrameRow
 from walkit.format.layout import FRAME_HEADER_BYTES, FRAME_MAGIC, align_up
 from walkit.format.manifest import HoleRecord
 from walkit.format.segment import SegmentHeader
@@ -71,8 +72,9 @@ class SegmentSurvey:
     """Iterates the stretches of one segment over positions [start_position, end_position).
 
     `next_lsn` and `chain` are what its first frame must follow, `last_chain` is the header checksum of its last one.
-    `bodies` off reads frame headers only; `decode` also takes every body apart. `promised_position` afterwards is the
-    furthest promise of any intact frame.
+    `bodies` off reads frame headers only; `decode` also takes every body apart. Telling `seen` of each frame takes
+    longer than checking many at once. `promised_position` afterwards is the furthest promise of any intact frame.
+    `reached` is called with positions on the way.
     """
 
     def __init__(
@@ -88,6 +90,8 @@ class SegmentSurvey:
         bodies: bool = True,
         decode: bool = False,
         seen: FrameSeen | None = None,
+        watched_position: int | None = None,
+        reached: Callable[[int], object] | None = None,
         holes: Sequence[HoleRecord] = (),
     ) -> None:
         self.file = file
@@ -98,6 +102,10 @@ class SegmentSurvey:
         self.decode = decode
         self.seen = seen
         self.promised_position = 0
+        self.lsn_at_watched: int | None = None
+        """The last LSN of the intact frame that ends at `watched_position`, once it was seen."""
+        self._watched_position = watched_position
+        self._reached = reached
         self._next = _Next(next_lsn, chain)
         self._last_chain = last_chain
         self._holes = {hole.start_position: hole for hole in holes}
@@ -140,9 +148,12 @@ class SegmentSurvey:
             chain=self._next.chain,
             last_chain=self._last_chain if end_position == self.end_position else None,
             body=self.bodies,
+            decode=self.decode,
         )
         walked = _Walked(walk)
-        seen, decode = self.seen, self.decode
+        seen, decode, watched = self.seen, self.decode, self._watched_position
+        if seen is None and self.bodies:
+            walk.row_seen = lambda row: self._row_seen(walked, row)
         header: FrameHeader | None = None
         try:
             for header, frame in walk:
@@ -150,6 +161,8 @@ class SegmentSurvey:
                     walked.first_lsn = header.first_lsn
                 if decode:
                     decode_frame(header, frame)
+                if header.end_position == watched:
+                    self.lsn_at_watched = header.last_lsn
                 if seen is not None:
                     seen(header, True)
             walked.fault, walked.at_fault, walked.error = walk.fault, walk.at_fault, walk.error
@@ -166,6 +179,15 @@ class SegmentSurvey:
         if walk.frames:
             self._next = _Next(walk.next_lsn, walk.chain)
         return walked
+
+    def _row_seen(self, walked: _Walked, row: FrameRow) -> None:
+        if walked.first_lsn is None:
+            walked.first_lsn = row.first_lsn
+        at = np.flatnonzero(row.ends == self._watched_position)
+        if len(at):
+            self.lsn_at_watched = int(row.last_lsns[at[0]])
+        if self._reached is not None:
+            self._reached(int(row.ends[-1]))
 
     def _frames(self, start: int, walked: _Walked) -> Stretch:
         last = (walked.walk.next_lsn or 1) - 1
