@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from walkit.state.diff import DIFF_SCHEMA, DiffCounts, diff
 from walkit.state.follow import Follower
-from walkit.state.machine import ArrowStateMachine, StateImage, StateMachine, take_image
+from walkit.state.machine import (
+    ArrowStateMachine,
+    GatheringStateMachine,
+    StateImage,
+    StateMachine,
+    take_image,
+)
 from walkit.state.reconcile import Winner, reconcile, reconcile_arrow
 from walkit.state.replay import ReplayReport, replay
 from walkit.state.restore import Restored, restore_newest
@@ -27,6 +33,7 @@ __all__ = [
     "ArrowStateMachine",
     "DiffCounts",
     "Follower",
+    "GatheringStateMachine",
     "KeyedTable",
     "ReplayReport",
     "Restored",
