@@ -5,6 +5,8 @@ Nothing here knows of threads or of appending; `walkit.Store` puts a log and a k
 
 from __future__ import annotations
 
+from walkit.state.arrow_table import ArrowTable
+from walkit.state.counter import Counter
 from walkit.state.diff import DIFF_SCHEMA, DiffCounts, diff
 from walkit.state.follow import Follower
 from walkit.state.machine import (
@@ -31,6 +33,8 @@ from walkit.state.table import KeyedTable
 __all__ = [
     "DIFF_SCHEMA",
     "ArrowStateMachine",
+    "ArrowTable",
+    "Counter",
     "DiffCounts",
     "Follower",
     "GatheringStateMachine",

@@ -38,9 +38,13 @@ class FinalState:
 
     Batches are kept as they come, and reduced together once they hold `REDUCE_BYTES`, or thrice what the state holds:
     only what wins is copied. Batches in LSN order, as a log gives them, need no sorting. Not thread-safe.
+
+    Without `tombstones` a delete that wins goes, too, whenever they are reduced: for records in LSN order that are all
+    there are, so that nothing older comes that it would suppress.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tombstones: bool = True) -> None:
+        self._tombstones = tombstones
         self._waiting: list[pa.RecordBatch] = []
         self._size = 0
         self._goal = REDUCE_BYTES
@@ -63,7 +67,7 @@ class FinalState:
             self.newest()
 
     def newest(self) -> pa.Table:
-        """Return the newest record of each key, tombstones included, in LSN order, as a table of `RECORDS_SCHEMA`."""
+        """Return the newest record of each key, in LSN order, as a table of `RECORDS_SCHEMA`."""
         waiting = self._waiting
         if not self._ordered:
             table = pa.Table.from_batches(waiting).sort_by("lsn")
@@ -71,6 +75,8 @@ class FinalState:
         newest = _newest_in(waiting)
         if newest is not None:
             waiting = newest
+        if not self._tombstones:
+            waiting = [live for batch in waiting if len(live := _live(batch))]
         if waiting:
             self._last_lsn = waiting[-1].column("lsn")[-1].as_py()
         self._waiting, self._ordered = waiting, True
@@ -80,9 +86,14 @@ class FinalState:
 
     def live(self) -> pa.Table:
         """Return key, value and LSN of each live key, in no order, as one chunk with 64-bit offsets."""
-        newest = self.newest()
-        live = newest.filter(pc.not_equal(newest.column("kind"), DELETE))
+        live = pa.Table.from_batches([_live(batch) for batch in self.newest().to_batches()], RECORDS_SCHEMA)
         return live.select(STATE_SCHEMA.names).cast(STATE_SCHEMA).combine_chunks()
+
+
+def _live(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch without its tombstones; itself where there are none."""
+    live = pc.not_equal(batch.column("kind"), DELETE)
+    return batch if pc.all(live).as_py() else batch.filter(live)
 
 
 def _newest_in(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch] | None:

@@ -119,7 +119,7 @@ class KeyedTable:
         lsns = batch.column("lsn")
         check_follows(self._applied_lsn, lsns[0].as_py())
         if self._gathered is None:
-            self._gathered = FinalState()
+            self._gathered = FinalState(tombstones=bool(self._values))
         self._gathered.add(batch)
         self._applied_lsn = lsns[-1].as_py()
 
