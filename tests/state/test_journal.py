@@ -214,6 +214,33 @@ def test_a_checkpoint_is_forced_before_the_journal_is_full() -> None:
         assert store.items() == items
 
 
+def test_power_cuts_while_checkpoints_are_forced_beside_writers() -> None:
+    """Cut the power at many moments of two writers over 32 slots: what was acknowledged before is there each time."""
+    storage = MemoryStorage()
+    images: list[tuple[list[int], MemoryStorage]] = []
+    acked = [-1, -1]
+    with journalled(storage, 32, None) as store:
+
+        def work(number: int) -> None:
+            if number == 2:
+                while len(images) < 12:
+                    before = list(acked)
+                    images.append((before, storage.crash(keep="random", seed=len(images))))
+                return
+            i = 0
+            while len(images) < 12:
+                store.put(b"writer-%d" % number, b"%d" % i)
+                acked[number] = i
+                i += 1
+
+        run_threads(3, work)
+    for before, image in images:
+        with journalled(image, 32) as again:
+            found = [int(again.get(b"writer-%d" % number) or b"-1") for number in range(2)]
+            assert all(value >= least for value, least in zip(found, before, strict=True))
+            assert again.log.acked_lsn <= again._checkpointer.snapshot_lsn + 32
+
+
 def test_a_failed_checkpoint_drops_no_append() -> None:
     """Fail every snapshot: appends go on while they have slots, then are refused; once it is mended they go on."""
     storage = FaultyStorage(MemoryStorage())
