@@ -352,7 +352,9 @@ def test_opening_refuses_what_it_cannot_do(tmp_path: Path) -> None:
         Store.open,
         lambda: Store.open(path, storage=MemoryStorage()),
         lambda: Store.open(path, store_options=walkit.LogOptions()),  # type: ignore[arg-type]
-        lambda: StoreOptions(journal_slots=8),
+        lambda: StoreOptions(journal_slots=1),
+        lambda: StoreOptions(journal_slots=8, checkpoint_margin=8),
+        lambda: StoreOptions(checkpoint_margin=1),
         lambda: StoreOptions(checkpoint_every=0),
     ):
         with pytest.raises(OptionsError):

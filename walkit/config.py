@@ -37,6 +37,7 @@ SEGMENT_BYTES_MIN = 64 * KIB
 SEGMENT_BYTES_MAX = 1 << 40
 FRAME_BYTES_MAX_MAX = 1 << 30
 WINDOW_BYTES_MAX = 1 << 40
+JOURNAL_SLOTS_MAX = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,16 +125,27 @@ class StoreOptions:
     """How a store keeps its state."""
 
     journal_slots: int | None = None
-    """Records after the last checkpoint that may be outstanding."""
+    """Records that may be in no checkpoint: an append beyond them waits for one, or is refused. None: no bound."""
+    checkpoint_margin: int | None = None
+    """`journal_slots` only: a checkpoint is taken by itself when so many records still fit. Default an eighth of the
+    slots. 0: none is taken for that, and a full journal refuses until the caller has taken one."""
     checkpoint_every: int | None = None
     """Records after which a checkpoint is taken by itself."""
 
     def __post_init__(self) -> None:
-        if self.journal_slots is not None:
+        slots, margin = self.journal_slots, self.checkpoint_margin
+        if slots is not None and (type(slots) is not int or not 2 <= slots <= JOURNAL_SLOTS_MAX):
             raise OptionsError(
-                f"journal_slots={self.journal_slots!r} is not in this version of walkit",
+                f"journal_slots={slots!r}: a whole number from 2 to {JOURNAL_SLOTS_MAX:,}, or None",
                 option="journal_slots",
-                wanted=self.journal_slots,
+                wanted=slots,
+            )
+        if margin is not None and (slots is None or type(margin) is not int or not 0 <= margin < slots):
+            raise OptionsError(
+                f"checkpoint_margin={margin!r}: a whole number from 0, below journal_slots={slots!r}",
+                option="checkpoint_margin",
+                wanted=margin,
+                stored=slots,
             )
         every = self.checkpoint_every
         if every is not None and (type(every) is not int or every < 1):
@@ -142,6 +154,21 @@ class StoreOptions:
                 option="checkpoint_every",
                 wanted=every,
             )
+
+    @property
+    def margin(self) -> int:
+        """Records that still fit when a checkpoint is forced; 0 where none is."""
+        if self.journal_slots is None:
+            return 0
+        return max(self.journal_slots // 8, 1) if self.checkpoint_margin is None else self.checkpoint_margin
+
+    @property
+    def checkpoint_after(self) -> int | None:
+        """Records after which a checkpoint is taken by itself, for whichever reason; None where it never is."""
+        forced = None
+        if self.journal_slots is not None and self.margin:
+            forced = self.journal_slots - self.margin
+        return min((n for n in (self.checkpoint_every, forced) if n is not None), default=None)
 
 
 def _check_choices(options: LogOptions) -> None:

@@ -19,6 +19,7 @@
     │   └── SegmentMissingError
     ├── StorageError(OSError)               mend the place, open again
     ├── LogFullError                        wait or make room, then try again
+    │   └── JournalFullError                take a checkpoint, then try again
     ├── CommitFailedError                   outcome unknown: open again and look
     │   └── CommitTimeoutError(TimeoutError) outcome unknown: look, or go on waiting
     ├── AppendTimeoutError(TimeoutError)    nothing was written: try again
@@ -251,6 +252,28 @@ class LogFullError(WalkitError):
         super().__init__(message)
         self.reason, self.limit_bytes = reason, limit_bytes
         self.acknowledged_prefix = acknowledged_prefix
+
+
+class JournalFullError(LogFullError):
+    """The journal of a store has no free slot: as many records as it has slots are in no checkpoint.
+
+    Nothing of this call was written. `store.checkpoint()` makes room; `failed` is what the last one that was taken by
+    itself failed with, as text ("" where none did), `__cause__` the error itself.
+    """
+
+    code = "journal-full"
+
+    def __init__(
+        self, slots: int, checkpoint_lsn: int, *, failed: str = "", acknowledged_prefix: int = 0
+    ) -> None:
+        why = f" (the last one failed: {failed})" if failed else ""
+        super().__init__(
+            f"the journal is full: the {slots:,} records behind LSN {checkpoint_lsn:,} are in no checkpoint; nothing "
+            f"was written. store.checkpoint() makes room{why}",
+            reason="journal",
+            acknowledged_prefix=acknowledged_prefix,
+        )
+        self.slots, self.checkpoint_lsn, self.failed = slots, checkpoint_lsn, failed
 
 
 class CommitFailedError(WalkitError):

@@ -68,3 +68,4 @@ class StoreStatistics(LogStatistics):
     applied_lsn: int = _metric("lsn", "last LSN applied to the table")
     frames_waiting: int = _metric("frames", "acknowledged frames that nobody has applied yet")
     snapshot_lsn: int = _metric("lsn", "LSN of the newest snapshot taken or restored; 0 where there was none")
+    journal_slots: int = _metric("records", "records that may be in no snapshot; 0 where nothing bounds them")

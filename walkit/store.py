@@ -29,8 +29,9 @@ from walkit.log.transaction import Transaction
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import StoreStatistics
 from walkit.record import AppendResult
-from walkit.state.checkpoint import Checkpointer, CheckpointReport, CheckpointThread
+from walkit.state.checkpoint import Checkpointer, CheckpointReport
 from walkit.state.follow import Follower
+from walkit.state.journal import Journal, check_slots, start_journal
 from walkit.state.past import PastState, exact_from, state_at
 from walkit.state.replay import replay
 from walkit.state.restore import restore_newest
@@ -72,6 +73,7 @@ class Store(KeyedSurface):
         self._table = KeyedTable()
         self._recovery = log.recovery
         restored = self._restore()
+        check_slots(self.options, self._engine, 0 if restored is None else restored.lsn)
         self._replay(progress)
         # The log's threads know the follower, and not the Store: one that is dropped can close itself.
         self._follower = Follower(self._table, log.acked_lsn)
@@ -79,9 +81,7 @@ class Store(KeyedSurface):
         self._core.sinks = (*self._core.sinks, self._follower.feed)
         self._checkpointer = Checkpointer(self._engine, self._table, self._follower, restored)
         self._compactor = Compactor(self._engine, self._checkpointer.upto, self._checkpointer.bases)
-        if self.options.checkpoint_every is not None:
-            by_itself = CheckpointThread(self._checkpointer, self.options.checkpoint_every, log.location)
-            self._core.sinks = (*self._core.sinks, by_itself.feed)
+        self._journal = start_journal(log, self._checkpointer, self.options)
 
     @classmethod
     def open(
@@ -269,6 +269,16 @@ class Store(KeyedSurface):
         return self._recovery
 
     @property
+    def journal(self) -> Journal | None:
+        """The ring of the records that no checkpoint has saved; None without `journal_slots`."""
+        return self._journal
+
+    @property
+    def remaining_capacity(self) -> int | None:
+        """How many records may be appended before the next checkpoint; None without `journal_slots`."""
+        return None if self._journal is None else self._journal.remaining_capacity
+
+    @property
     def closed(self) -> bool:
         """Whether the store has been closed."""
         return self._engine.closed
@@ -335,6 +345,7 @@ class Store(KeyedSurface):
             applied_lsn=self._follower.applied_lsn,
             frames_waiting=len(self._frames),
             snapshot_lsn=self._checkpointer.snapshot_lsn,
+            journal_slots=self.options.journal_slots or 0,
         )
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from walkit.errors import HistoryTrimmedError, OptionsError, SnapshotError, Walk
 from walkit.spark.facts import LogFacts
 from walkit.spark.filters import LsnFilter
 from walkit.spark.source import RECORD_STRUCT, WalkitReader, plan_scan
-from walkit.state.final import FinalState
+from walkit.state.reduce import FinalState
 from walkit.state.snapshot import snapshot_lsns, snapshot_name
 from walkit.storage import FileStorage
 from walkit.store import Store

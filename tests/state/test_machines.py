@@ -7,8 +7,18 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 import pytest
 
+from walkit.format.frame import FrameIdentity
 from walkit.record import Batch, Kind
-from walkit.state import KeyedTable, StateMachine
+from walkit.state import (
+    ArrowTable,
+    Counter,
+    KeyedTable,
+    StateMachine,
+    read_snapshot,
+    take_image,
+    write_snapshot,
+)
+from walkit.storage import MemoryStorage
 from walkit.testing.state import CountingMachine, StateMachineTests, random_records
 
 PUT, DELETE = int(Kind.PUT), int(Kind.DELETE)
@@ -53,6 +63,73 @@ class TableHooks(StateMachineTests):
 
 class TestKeyedTable(TableHooks):
     """The suite as it is."""
+
+
+class TestArrowTable(TableHooks):
+    """The same state in columns."""
+
+    def make_machine(self) -> StateMachine:
+        return ArrowTable()
+
+
+class TestCounter(StateMachineTests):
+    """A machine for which superseded records count; it does not take Arrow."""
+
+    def make_machine(self) -> StateMachine:
+        return Counter()
+
+    def records(self, seed: int) -> Batch:
+        batch = random_records(seed)
+        numbers = [None if v is None else b"%d" % (len(v) * 7 - 20) for v in batch.values or ()]
+        return Batch(batch.lsns, batch.kinds, batch.keys, numbers, batch.timestamps)
+
+    def equal_histories(self) -> list[tuple[Batch, Batch]]:
+        twice = puts((b"a", b"2"), (b"b", b"-1"))
+        return [
+            (twice, puts((b"b", None), (b"a", b"3"), (b"b", b"-2"), (b"a", b"-1"))),
+            (
+                twice,
+                Batch(
+                    range(1, 5), [PUT, DELETE, PUT, PUT], [b"b", b"b", b"a", b"b"], [b"9", None, b"2", b"-1"]
+                ),
+            ),
+        ]
+
+
+def test_a_counter_refuses_what_is_no_number() -> None:
+    """A value of letters, of nothing, or of a lone sign: ValueError, and not one record of the batch has counted."""
+    counter = Counter()
+    counter.apply(puts((b"a", b"1")))
+    for bad in (b"", b"-", b"one", b"1.5", b" 1", "\u0663".encode()):
+        batch = Batch([2, 3], PUT, [b"a", b"a"], [b"5", bad])
+        with pytest.raises(ValueError, match="no whole number"):
+            counter.apply(batch)
+        assert (counter[b"a"], counter[b"other"], counter.applied_lsn) == (1, 0, 1)
+    assert "1 keys at LSN 1" in repr(counter)
+    with pytest.raises(ValueError, match="every record"):
+        counter.restore([puts((b"a", None))], 1)
+
+
+def test_both_keyed_tables_share_their_snapshots() -> None:
+    """Restore each from the other's snapshot file: equal bytes, equal tables, equal checksums."""
+    for seed in range(5):
+        batch = random_records(seed)
+        rows, columns = KeyedTable(), ArrowTable()
+        rows.apply(batch)
+        columns.apply(batch)
+        files = []
+        for source, target in ((rows, ArrowTable()), (columns, KeyedTable())):
+            storage = MemoryStorage()
+            storage.create()
+            info = write_snapshot(
+                storage, take_image(source), identity=FrameIdentity(1, 2, 3), make_durable=lambda lsn: None
+            )
+            read_snapshot(storage, info.lsn, target)
+            assert target.to_arrow() == source.to_arrow() and len(target) == len(source)
+            assert target.checksum() == source.checksum()
+            files.append(storage.open(info.name, "read").read(0, info.size_bytes))
+        assert files[0] == files[1]
+    assert f"{len(columns)} keys at LSN 60" in repr(columns)
 
 
 class TestCountingMachine(StateMachineTests):

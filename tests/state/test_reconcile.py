@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -81,6 +82,23 @@ def test_the_table_is_what_the_rule_says(rows: list[Row], cut: int) -> None:
     for table in (single, halves, arrow):
         assert {key: (value, table.lsn_of(key)) for key, value in table.items()} == expected
         assert table.applied_lsn == (rows[-1][0] if rows else 0)
+
+
+@given(histories(), st.lists(st.integers(0, 30), max_size=4), st.integers(0, 4))
+def test_gathered_records_are_what_the_rule_says(rows: list[Row], cuts: list[int], settled: int) -> None:
+    """A table that gathers, reducing after every batch, holds what a table fed record by record holds."""
+    single, gathering = KeyedTable(), KeyedTable()
+    for row in rows:
+        single.apply(batch_from([row]))
+    borders = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("walkit.state.reduce.REDUCE_BYTES", 1)
+        for number, (start, stop) in enumerate(pairwise(borders)):
+            gathering.gather(batch_from(rows[start:stop]).to_arrow())
+            if number == settled:
+                gathering.settle()
+    assert gathering.to_arrow() == single.to_arrow()
+    assert gathering.applied_lsn == single.applied_lsn
 
 
 @given(histories(), histories())

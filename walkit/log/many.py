@@ -12,6 +12,7 @@ from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
 from walkit.commit.ticket import ManyTicket, Ticket
 from walkit.errors import RecordTypeError, WalkitError
+from walkit.format.layout import RECORDS_PER_FRAME_MAX
 from walkit.log.intake import Values, make_ticket
 from walkit.log.rows import Rows, rows_of, rows_of_arrow, tickets_of
 from walkit.log.transaction import TicketGroup
@@ -30,6 +31,15 @@ class ManyWays:
     _engine: LogEngine
     _driver: CommitDriver
     _limit_bytes: int
+    _records_max = RECORDS_PER_FRAME_MAX
+    """Most records of one call that stay together: fewer than a frame takes where a store's journal has fewer slots."""
+
+    def admit_through(self, driver: Any, records_max: int) -> None:
+        """Put something before the commit driver that says what may come in, and has the same ways in.
+
+        What is written in one call may then be cut into frames of so many records. For a store's journal.
+        """
+        self._driver, self._records_max = driver, records_max
 
     def _refuse_closed(self) -> None:
         raise NotImplementedError
@@ -88,7 +98,7 @@ class ManyWays:
         )
 
     def _tickets(self, rows: Rows) -> Iterator[ManyTicket]:
-        return tickets_of(self._driver, self._limit_bytes, rows, MANY_FRAME_BYTES)
+        return tickets_of(self._driver, self._limit_bytes, rows, MANY_FRAME_BYTES, self._records_max)
 
     def _append_rows(self, rows: Rows) -> AppendResult:
         tickets = self._tickets(rows)

@@ -167,8 +167,14 @@ def _stamps(column: pa.Array | pa.ChunkedArray) -> dict[str, Any]:
     return {"stamps": np.asarray(filled, np.int64), "stamped": stamped}
 
 
-def tickets_of(host: TicketHost, limit_bytes: int, rows: Rows, goal_bytes: int) -> Iterator[ManyTicket]:
-    """Yield tickets for all the records, each fitting one frame and of about `goal_bytes`.
+def tickets_of(
+    host: TicketHost,
+    limit_bytes: int,
+    rows: Rows,
+    goal_bytes: int,
+    records_max: int = RECORDS_PER_FRAME_MAX,
+) -> Iterator[ManyTicket]:
+    """Yield tickets for all the records, each fitting one frame and of about `goal_bytes`, `records_max` at most.
 
     The sizes of all records are checked before the first ticket is given out: RecordTooLargeError. Packing goes on
     while the frames of earlier tickets are written, where another thread writes them.
@@ -180,7 +186,7 @@ def tickets_of(host: TicketHost, limit_bytes: int, rows: Rows, goal_bytes: int) 
         sizes = sizes if rows.keys is None else sizes + lengths_of(rows.keys)
         _check_sizes(sizes + COLUMN_BYTES_PER_RECORD, limit_bytes)
     for start in range(0, count, max(step, 1)):
-        yield from _part_tickets(host, limit_bytes, rows.part(start, start + step), goal_bytes)
+        yield from _part_tickets(host, limit_bytes, rows.part(start, start + step), goal_bytes, records_max)
 
 
 def _check_sizes(sizes: Int64s, limit_bytes: int) -> None:
@@ -188,7 +194,9 @@ def _check_sizes(sizes: Int64s, limit_bytes: int) -> None:
         raise RecordTooLargeError(int(sizes.max()), limit_bytes)
 
 
-def _part_tickets(host: TicketHost, limit_bytes: int, rows: Rows, goal_bytes: int) -> Iterator[ManyTicket]:
+def _part_tickets(
+    host: TicketHost, limit_bytes: int, rows: Rows, goal_bytes: int, records_max: int
+) -> Iterator[ManyTicket]:
     values = packed(rows.values)
     keys = None if rows.keys is None else packed(rows.keys)
 
@@ -198,12 +206,12 @@ def _part_tickets(host: TicketHost, limit_bytes: int, rows: Rows, goal_bytes: in
 
     count, goal_bytes = len(values.lengths), min(goal_bytes, limit_bytes)
     borders = [0, count]
-    if count > RECORDS_PER_FRAME_MAX or size_of(0, count) > goal_bytes:
+    if count > records_max or size_of(0, count) > goal_bytes:
         sizes = values.lengths + COLUMN_BYTES_PER_RECORD
         if keys is not None:
             sizes += keys.lengths
         _check_sizes(sizes, limit_bytes)
-        borders = _borders(sizes, goal_bytes)
+        borders = _borders(sizes, goal_bytes, records_max)
     kinds = _kind_bytes(rows, values, keys)
     for start, stop in pairwise(borders):
         columns = Columns(
@@ -237,13 +245,13 @@ def _kind_bytes(rows: Rows, values: Packed, keys: Packed | None) -> int | Kinds:
     return kinds
 
 
-def _borders(sizes: Int64s, goal_bytes: int) -> list[int]:
-    """Return the indexes where parts of at most `goal_bytes` begin, and the end; a single larger item stands alone."""
+def _borders(sizes: Int64s, goal_bytes: int, records_max: int) -> list[int]:
+    """Return the indexes where parts of at most `goal_bytes` begin, and the end; a larger item stands alone."""
     ends = np.cumsum(sizes)
     borders = [0]
     while borders[-1] < len(sizes):
         start = borders[-1]
         done = int(ends[start - 1]) if start else 0
         stop = int(np.searchsorted(ends, done + goal_bytes, side="right"))
-        borders.append(min(max(stop, start + 1), start + RECORDS_PER_FRAME_MAX, len(sizes)))
+        borders.append(min(max(stop, start + 1), start + records_max, len(sizes)))
     return borders

@@ -140,6 +140,8 @@ class WriteAheadLog(ManyWays, ReadSurface):
                 self._driver.wait_for_room(ticket.size_bytes, None)
             return
         if _on_event_loop():
+            if self._driver.wait_for_room(ticket.size_bytes, 0) and self._driver.enqueue(ticket):
+                return
             limit = self._engine.options.queue_bytes_max
             raise LogFullError(
                 f"the queue holds {limit:,} bytes; await log.append_async(...) waits for room on an event loop",

@@ -30,7 +30,7 @@ from walkit.errors import OptionsError
 from walkit.spark.replay import records_up_to
 from walkit.spark.workers import make_importable
 from walkit.state.diff import DIFF_SCHEMA, diff_states, narrowed
-from walkit.state.final import FinalState
+from walkit.state.reduce import FinalState
 
 DIFF_STRUCT = StructType(
     [

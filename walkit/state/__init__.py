@@ -5,9 +5,17 @@ Nothing here knows of threads or of appending; `walkit.Store` puts a log and a k
 
 from __future__ import annotations
 
+from walkit.state.arrow_table import ArrowTable
+from walkit.state.counter import Counter
 from walkit.state.diff import DIFF_SCHEMA, DiffCounts, diff
 from walkit.state.follow import Follower
-from walkit.state.machine import ArrowStateMachine, StateImage, StateMachine, take_image
+from walkit.state.machine import (
+    ArrowStateMachine,
+    GatheringStateMachine,
+    StateImage,
+    StateMachine,
+    take_image,
+)
 from walkit.state.reconcile import Winner, reconcile, reconcile_arrow
 from walkit.state.replay import ReplayReport, replay
 from walkit.state.restore import Restored, restore_newest
@@ -25,8 +33,11 @@ from walkit.state.table import KeyedTable
 __all__ = [
     "DIFF_SCHEMA",
     "ArrowStateMachine",
+    "ArrowTable",
+    "Counter",
     "DiffCounts",
     "Follower",
+    "GatheringStateMachine",
     "KeyedTable",
     "ReplayReport",
     "Restored",

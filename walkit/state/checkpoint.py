@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from walkit.commit.frame import SealedFrame
-from walkit.errors import LogClosedError, StorageError, WalkitError
+from walkit.errors import LogClosedError, StorageError
 from walkit.log.engine import LogEngine
 from walkit.log.report import Phase, PhaseClock, report_html
 from walkit.log.trim import Trimmed, move_watermark, tell
+from walkit.state.admission import Admission
 from walkit.state.follow import Follower
 from walkit.state.machine import StateImage, StateMachine, take_image
 from walkit.state.snapshot import SnapshotInfo, identity_at, snapshot_lsns, snapshot_name, write_snapshot
@@ -80,6 +82,8 @@ class Checkpointer:
         self._ended = False
         self._newest = restored
         self._writing: int | None = None
+        self.on_snapshot: Callable[[int], object] = lambda lsn: None
+        """Told the LSN of each snapshot once it is on stable storage."""
         engine.state_lsn = self.snapshot_lsn
         engine.closers.append(self.end)
 
@@ -200,6 +204,7 @@ class Checkpointer:
         )
         self._newest = info
         engine.state_lsn = info.lsn
+        self.on_snapshot(info.lsn)
         engine.events.emit("walkit.snapshot.write", lsn=info.lsn, records=info.records)
         return info
 
@@ -224,12 +229,16 @@ class CheckpointThread:
     """Takes a checkpoint by itself after every so many records, on a thread of its own.
 
     The commit path only looks at a number and sets an event. A checkpoint that fails is told as an event, and tried
-    again after as many records more.
+    again after as many records more; where the store has a journal, in which appends may come to wait for it, after
+    half as many as still fit, and whenever an append finds no room.
     """
 
-    def __init__(self, checkpointer: Checkpointer, every: int, name: str) -> None:
+    def __init__(
+        self, checkpointer: Checkpointer, every: int, name: str, admission: Admission | None = None
+    ) -> None:
         self._checkpointer = checkpointer
         self._every = every
+        self._admission = admission
         self._due_lsn = checkpointer.snapshot_lsn + every
         self._wake = threading.Event()
         self._ended = False
@@ -237,6 +246,10 @@ class CheckpointThread:
         self._thread.start()
         # Before the checkpointer's own: it is waited for by its thread's end, and else refuses what the thread began.
         checkpointer.engine.closers.insert(0, self.end)
+        if admission is not None:
+            admission.demand = self._wake.set
+            if checkpointer.engine.core.acked_lsn >= self._due_lsn:
+                self._wake.set()
 
     def feed(self, frame: SealedFrame) -> None:
         """Take a frame that is acknowledged: the log's sink. Never waits."""
@@ -247,6 +260,8 @@ class CheckpointThread:
         """Finish the checkpoint under way, and end the thread."""
         self._ended = True
         self._wake.set()
+        if self._admission is not None:
+            self._admission.end()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -261,8 +276,15 @@ class CheckpointThread:
                 self._due_lsn = self._checkpointer.checkpoint().lsn + self._every
             except LogClosedError:
                 return
-            except (WalkitError, ValueError) as error:
-                self._due_lsn = engine.core.acked_lsn + self._every
-                engine.events.emit("walkit.checkpoint.fail", error=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever it was, appends may wait for the next one
+                self._failed(error)
             if engine.core.acked_lsn >= self._due_lsn:
                 self._wake.set()
+
+    def _failed(self, error: Exception) -> None:
+        engine, after = self._checkpointer.engine, self._every
+        engine.events.emit("walkit.checkpoint.fail", error=str(error))
+        if self._admission is not None:
+            after = min(after, max(self._admission.remaining() // 2, 1))
+            self._admission.failed(error)
+        self._due_lsn = engine.core.acked_lsn + after

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from walkit.record import Batch, Kind
+from walkit.state.newest import newest_of
 
 DELETE = int(Kind.DELETE)
 
@@ -59,12 +60,5 @@ def reconcile_arrow(batch: pa.RecordBatch) -> pa.RecordBatch:
     if len(lsns) and not (lsns[1:] > lsns[:-1]).all():
         batch = batch.take(pa.array(np.argsort(lsns, kind="stable")))
         keys = batch.column("key")
-    codes = keys.dictionary_encode()
-    distinct = len(codes.dictionary)
-    if distinct == len(batch):
-        return batch
-    newest = np.empty(distinct, np.int64)
-    # Where an index comes again, numpy assigns in order and leaves the last: the newest, as LSNs grow.
-    newest[codes.indices.to_numpy()] = np.arange(len(batch))
-    newest.sort()
-    return batch.take(pa.array(newest))
+    newest = newest_of(keys)
+    return batch if newest.all() else batch.filter(pa.array(newest))

@@ -13,12 +13,15 @@ import pyarrow.compute as pc
 from walkit.record import Batch, Kind
 from walkit.state.machine import check_follows
 from walkit.state.reconcile import DELETE, reconcile_arrow
+from walkit.state.reduce import FinalState
 
 T = TypeVar("T")
 
 PUT = int(Kind.PUT)
 IMAGE_RECORDS = 4096
 """Records in one batch of a snapshot."""
+SETTLE_RECORDS = 1 << 16
+"""Records that become objects at a time."""
 
 TABLE_SCHEMA: pa.Schema = pa.schema(
     [
@@ -41,7 +44,7 @@ class KeyedTable:
     as once, so an interrupt in `apply` is mended by calling it again. Not thread-safe.
     """
 
-    __slots__ = ("_applied_lsn", "_lsns", "_values")
+    __slots__ = ("_applied_lsn", "_gathered", "_lsns", "_values")
 
     snapshot_format = "keyed-table/1"
 
@@ -49,6 +52,8 @@ class KeyedTable:
         self._values: dict[bytes, bytes | None] = {}
         self._lsns: dict[bytes, int] = {}
         self._applied_lsn = 0
+        self._gathered: FinalState | None = None
+        """Records newer than what is in the dicts."""
 
     @property
     def applied_lsn(self) -> int:
@@ -63,6 +68,8 @@ class KeyedTable:
         if not lsns:
             return
         check_follows(self._applied_lsn, lsns[0])
+        if self._gathered is not None:
+            self.settle()
         if keys is not None:
             if isinstance(kinds, int) and None not in keys:
                 self._apply_uniform(batch, kinds, keys)  # type: ignore[arg-type]
@@ -101,17 +108,40 @@ class KeyedTable:
             return
         lsns = batch.column("lsn")
         check_follows(self._applied_lsn, lsns[0].as_py())
-        winners = reconcile_arrow(batch)
-        deleted = pc.equal(winners.column("kind"), DELETE)
+        self.settle()
+        self._apply_newest(reconcile_arrow(batch))
+        self._applied_lsn = lsns[-1].as_py()
+
+    def gather(self, batch: pa.RecordBatch) -> None:
+        """See `GatheringStateMachine`: many batches are reduced to the newest record of each key together."""
+        if not len(batch):
+            return
+        lsns = batch.column("lsn")
+        check_follows(self._applied_lsn, lsns[0].as_py())
+        if self._gathered is None:
+            self._gathered = FinalState(tombstones=bool(self._values))
+        self._gathered.add(batch)
+        self._applied_lsn = lsns[-1].as_py()
+
+    def settle(self) -> None:
+        """See `GatheringStateMachine`. Doing it again after it was interrupted does no harm."""
+        if self._gathered is None:
+            return
+        for batch in self._gathered.newest().to_batches(max_chunksize=SETTLE_RECORDS):
+            self._apply_newest(batch)
+        self._gathered = None
+
+    def _apply_newest(self, newest: pa.RecordBatch) -> None:
+        """Apply records whose keys differ."""
+        deleted = pc.equal(newest.column("kind"), DELETE)
         if pc.any(deleted).as_py():
-            for key in winners.column("key").filter(deleted).to_pylist():
+            for key in newest.column("key").filter(deleted).to_pylist():
                 self._values.pop(key, None)
                 self._lsns.pop(key, None)
-            winners = winners.filter(pc.invert(deleted))
-        keys = winners.column("key").to_pylist()
-        self._values.update(zip(keys, winners.column("value").to_pylist(), strict=True))
-        self._lsns.update(zip(keys, winners.column("lsn").to_pylist(), strict=True))
-        self._applied_lsn = lsns[-1].as_py()
+            newest = newest.filter(pc.invert(deleted))
+        keys = newest.column("key").to_pylist()
+        self._values.update(zip(keys, newest.column("value").to_pylist(), strict=True))
+        self._lsns.update(zip(keys, newest.column("lsn").to_pylist(), strict=True))
 
     # -- state out
 
@@ -121,31 +151,47 @@ class KeyedTable:
     def get(self, key: bytes, default: T) -> bytes | T | None: ...
     def get(self, key: bytes, default: T | None = None) -> bytes | T | None:
         """Return the value of a key, or `default` where the key is not live."""
+        if self._gathered is not None:
+            self.settle()
         return self._values.get(key, default)
 
     def lsn_of(self, key: bytes) -> int | None:
         """Return the LSN of the record that set a live key; None where it is not live."""
+        if self._gathered is not None:
+            self.settle()
         return self._lsns.get(key)
 
     def __getitem__(self, key: bytes) -> bytes | None:
+        if self._gathered is not None:
+            self.settle()
         return self._values[key]
 
     def __contains__(self, key: object) -> bool:
+        if self._gathered is not None:
+            self.settle()
         return key in self._values
 
     def __len__(self) -> int:
+        if self._gathered is not None:
+            self.settle()
         return len(self._values)
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the live keys of this moment, in order."""
+        if self._gathered is not None:
+            self.settle()
         return iter(sorted(self._values))
 
     def items(self) -> list[tuple[bytes, bytes | None]]:
         """Return the live keys of this moment with their values, in order of keys."""
+        if self._gathered is not None:
+            self.settle()
         return sorted(self._values.items())  # keys differ, so values are never compared
 
     def to_dict(self) -> dict[bytes, bytes | None]:
         """Return a copy of the live keys and their values, in no order; 10 ms for a million keys."""
+        if self._gathered is not None:
+            self.settle()
         return self._values.copy()
 
     def to_arrow(self) -> pa.Table:
@@ -154,11 +200,13 @@ class KeyedTable:
 
     def snapshot(self) -> Iterator[Batch]:
         """See `StateMachine.snapshot`. Copies the two dicts at the call (10 ms for a million keys), sorts later."""
+        if self._gathered is not None:
+            self.settle()
         return _image(self._values.copy(), self._lsns.copy())
 
     def restore(self, batches: Iterable[Batch], lsn: int) -> None:
         """See `StateMachine.restore`."""
-        self._values, self._lsns, self._applied_lsn = {}, {}, 0
+        self._values, self._lsns, self._applied_lsn, self._gathered = {}, {}, 0, None
         for batch in batches:
             if batch.keys is None or batch.values is None or None in batch.keys:
                 raise ValueError("a snapshot of a keyed table holds puts with a key and a value column")
@@ -168,6 +216,8 @@ class KeyedTable:
 
     def checksum(self) -> int:
         """Return a hash of live keys and values in order of keys; LSNs are history and not in it. Sorts the keys."""
+        if self._gathered is not None:
+            self.settle()
         return checksum_of(_image(self._values, self._lsns))
 
     def __repr__(self) -> str:

@@ -1,0 +1,382 @@
+"""What Iggy's metadata journal tests (PR #2916 and after), and what its users found: each with the test that holds it.
+
+The scenarios are those of the reference's lists D1 (journal), D2 (superblock) and D3 (recovery, snapshot, checkpoint),
+and the issues of its section E that are about them. `WHERE` is the table; a test below walks it. Its journal is a Store
+with `journal_slots`, its superblock the manifest with the durable cell. What has no meaning here:
+
+- D1.8, a corrupt header before more than 64 MiB: how much may be cut is not a question of size here. Promises decide,
+  and what is cut is kept in lost+found.
+- D1.10, a buffer longer than its header says: callers give records, and the log makes frames of them.
+- D1.22 to 24, `truncate_from`: nobody can take a suffix back. LSNs that were acknowledged are never given again, and
+  what recovery cuts was not.
+- D1.31 to 33, unsealed entries: there is no frame without a checksum.
+- D2.6, a second decoder: there is one. D2.8, a dropped write future: writes are calls.
+- D3.8 to 11, the client table: a store has no sessions.
+- D3.18, pairing over bytes or over re-encoded state: a snapshot's checksum is over its bytes, in its own header.
+- D3.21, the entry at the commit point stays: that is for a view change to decide. One writer has none.
+- D3.24 and 25, a dropped driver of acknowledgements: the leader of a frame tells everybody, or the log has failed.
+- D3.26, a transferred snapshot is installed: replicas do not take snapshots yet; a gap is told.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import walkit
+from tests.conftest import Checkout
+from tests.state.test_journal import files_of, journalled
+from tests.stores import SMALL, copy, memory_store, run_threads
+from walkit.config import StoreOptions
+from walkit.errors import HistoryTrimmedError, JournalFullError, LogPoisonedError, SnapshotError
+from walkit.log.manifest_store import load_manifest
+from walkit.state.snapshot import snapshot_lsns, snapshot_name
+from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.store import Store
+
+HERE = "conformance/test_iggy_journal"
+JOURNAL = "state/test_journal"
+
+WHERE: dict[str, tuple[str, ...]] = {
+    # -- D1: the journal
+    "D1.1 open an empty log": (f"{HERE}::test_an_empty_journal",),
+    "D1.2 two sizes, and an absent record": (f"{HERE}::test_records_of_two_sizes_and_one_that_is_not_there",),
+    "D1.3 reopening rebuilds the index": (f"{JOURNAL}::test_reopening_finds_what_was_not_saved",),
+    "D1.4 reopening restores the write cursor": (
+        f"{HERE}::test_the_next_append_lands_behind_what_was_recovered",
+    ),
+    "D1.5 the last entry's header is flipped": (
+        "log/test_recovery::test_a_flip_in_the_last_frame_is_a_torn_tail_only_while_nothing_promises_it",
+    ),
+    "D1.6 cut short": ("log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",),
+    "D1.7 junk at the tail, and the cut is durable": (
+        "log/test_crash::test_recovery_twice_is_the_same_as_once_and_so_is_a_crash_within_it",
+    ),
+    "D1.9 D1.27 D1.30 damage with intact entries behind it": (
+        "log/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
+    ),
+    "D1.11 from LSN N, sorted, with gaps": (
+        f"{HERE}::test_reading_from_an_lsn_is_sorted_and_ends_at_the_head",
+    ),
+    "D1.12 the one before": (f"{HERE}::test_the_record_before",),
+    "D1.13 a saved resident is overwritten": (
+        f"{JOURNAL}::test_records_are_looked_up_and_slots_taken_again",
+    ),
+    "D1.14 an unsaved one is not, and no byte is written": (
+        f"{JOURNAL}::test_a_full_journal_refuses_every_way_in_before_a_byte_is_written",
+        f"{HERE}::test_after_a_refusal_the_log_opens_clean",
+    ),
+    "D1.15 a drain shrinks the log, live entries stay": (f"{HERE}::test_a_checkpoint_shrinks_the_log",),
+    "D1.16 E#3692 two drains at once": (f"{HERE}::test_two_checkpoints_at_once",),
+    "D1.17-20 a poisoned journal": (
+        f"{JOURNAL}::test_a_poisoned_log_says_so_and_not_that_it_is_full",
+        "log/test_poison::test_a_failed_write_tells_everybody_and_reopening_is_right",
+    ),
+    "D1.21 it still answers look-ups": (f"{HERE}::test_a_poisoned_journal_answers_look_ups",),
+    "D1.25 a whole log opens clean": (
+        "log/test_recovery::test_a_clean_opening_reads_no_frame_and_the_report_shows_its_phases",
+    ),
+    "D1.26 D1.28 D1.29 header, chain or body wrong at the tail": (
+        "format/test_walk::test_every_bit_flip_ends_the_walk_there",
+        "format/test_walk::test_misplaced_frames",
+    ),
+    "D1.34 waiters are woken, and one that goes wedges nobody": (
+        f"{JOURNAL}::test_appends_wait_for_the_checkpoint_that_makes_room",
+        f"{JOURNAL}::test_closing_lets_go_of_who_waits_for_room",
+    ),
+    # -- D2: the superblock
+    "D2.1 slots alternate, the newest wins": ("format/test_durable::test_slots_alternate",),
+    "D2.2 a corrupt slot beside a valid one": (
+        "format/test_durable::test_every_bit_flip_shows_the_other_slot",
+    ),
+    "D2.3 D2.4 unreadable is not empty, and nothing is written": (
+        "log/test_recovery::test_a_damaged_manifest_refuses_and_a_missing_one_is_said",
+    ),
+    "D2.5 D3.17 a newer version": (
+        "log/test_recovery::test_a_newer_format_has_its_own_error",
+        "state/test_snapshot::test_newer_formats_are_told_by_version",
+    ),
+    "D2.7 overlapping writes": (
+        "log/test_manifest_store::test_rotation_and_compaction_never_share_a_number",
+    ),
+    "D2.9 a payload over the limit": ("format/test_manifest::test_a_manifest_over_the_limit",),
+    "D2.10 a file over the limit is not read": (
+        "format/test_manifest::test_absurd_lengths_allocate_nothing",
+    ),
+    "D2.11 offsets are pinned": ("format/test_golden::test_golden_manifest_and_cell",),
+    # -- D3: recovery, snapshot, checkpoint
+    "D3.1 an empty folder": (f"{HERE}::test_an_empty_journal",),
+    "D3.2 a snapshot alone": (f"{HERE}::test_a_snapshot_alone",),
+    "D3.3 a journal alone": (f"{HERE}::test_a_journal_alone",),
+    "D3.4 a snapshot and what is above it": (
+        "test_store_recovery::test_snapshot_and_tail_equal_the_full_replay",
+    ),
+    "D3.5 a gap": (
+        "format/test_walk::test_lost_repeated_and_swapped_frames",
+        "log/test_recovery::test_damage_of_sealed_segments_is_told_apart",
+    ),
+    "D3.6 a broken chain never replays clean": (
+        "format/test_walk::test_misplaced_frames",
+        "state/test_replay::test_damage_is_told",
+    ),
+    "D3.7 only what is committed is applied": (
+        "test_store_recovery::test_a_poisoned_store_shows_what_was_acknowledged",
+        "test_store_recovery::test_every_acknowledged_put_survives_a_power_cut",
+    ),
+    "D3.12 a snapshot comes back": ("state/test_snapshot::test_a_snapshot_comes_back",),
+    "D3.13 D3.14 the superblock is damaged": (
+        "log/test_recovery::test_a_damaged_manifest_refuses_and_a_missing_one_is_said",
+    ),
+    "D3.15 a log without a superblock is no new one": (
+        "log/test_open::test_segments_without_a_manifest_are_corruption_not_a_new_log",
+    ),
+    "D3.16 a foreign identity": (
+        "state/test_snapshot::test_foreign_snapshots_are_told_apart",
+        "test_store_recovery::test_a_snapshot_of_another_log_is_passed_over",
+    ),
+    "D3.19 the pairing matrix": (f"{HERE}::test_the_pairing_of_checkpoint_and_snapshot",),
+    "D3.20 the layout is pinned, equal state is equal bytes": (
+        "state/test_snapshot::test_a_header_with_false_facts_is_damage",
+        "state/test_snapshot::test_bytes_depend_on_the_state_alone",
+    ),
+    "D3.22 two appends cross the boundary of a checkpoint": (
+        f"{HERE}::test_appends_that_cross_a_checkpoint",
+    ),
+    "D3.23 a failed append gives its number back": (
+        f"{JOURNAL}::test_what_was_refused_for_another_reason_leaves_its_slots",
+    ),
+    # -- issues
+    "#4009 fewer slots": (f"{JOURNAL}::test_fewer_slots_than_live_records_are_refused",),
+    "#3692 a failed checkpoint drops the append": (f"{JOURNAL}::test_a_failed_checkpoint_drops_no_append",),
+    "#2916 the watermark moves before the rewrite": (
+        "state/test_checkpoint::test_a_power_cut_between_any_two_operations",
+    ),
+    "#2916 stages of a snapshot": ("state/test_snapshot_stages::test_each_stage_fails_by_its_name",),
+    "#3767 a snapshot blocks the appends": (f"{HERE}::test_appends_go_on_while_a_snapshot_is_written",),
+}
+
+
+@pytest.mark.parametrize("what", WHERE)
+def test_each_entry_of_the_table_names_tests_that_are_there(what: str, checkout: Checkout) -> None:
+    """Look each test of the table up in its file."""
+    for entry in WHERE[what]:
+        file, name = entry.split("::")
+        source = (checkout.root / "tests" / f"{file}.py").read_text()
+        assert f"def {name}(" in source, entry
+
+
+def test_an_empty_journal() -> None:
+    """Open, and open again, where nothing was ever appended: no record, no state, all slots free (D1.1, D3.1)."""
+    storage = MemoryStorage()
+    for _ in range(2):
+        with journalled(storage, 8) as store:
+            assert store.journal is not None
+            assert (store.log.acked_lsn, len(store), store.remaining_capacity) == (0, 0, 8)
+            assert store.journal.lookup(0) is None and store.journal.lookup(1) is None
+
+
+def test_records_of_two_sizes_and_one_that_is_not_there() -> None:
+    """Append a small and a large record: each is read back by its LSN alone; the next LSN is nothing (D1.2)."""
+    with journalled(MemoryStorage(), 8) as store:
+        store.put(b"small", b"v")
+        store.put(b"large", b"w" * 9000)
+        journal = store.journal
+        assert journal is not None
+        assert [r.value for n in (1, 2) if (r := journal.record(n))] == [b"v", b"w" * 9000]
+        assert journal.record(3) is None
+
+
+def test_the_next_append_lands_behind_what_was_recovered() -> None:
+    """Open after a kill and append: LSN and position go on, and nothing of before is overwritten (D1.4)."""
+    storage = MemoryStorage()
+    with journalled(storage, 8) as store:
+        before = [store.put(b"%d" % i, b"v" * 500) for i in range(3)]
+        image = storage.process_kill()
+    with journalled(image, 8) as store:
+        result = store.put(b"next", b"v")
+        assert (result.first_lsn, result.position >= before[-1].next_position) == (4, True)
+        assert [record.key for record in store.log.read()] == [b"0", b"1", b"2", b"next"]
+
+
+def test_reading_from_an_lsn_is_sorted_and_ends_at_the_head() -> None:
+    """Read from an LSN with numbers missing below it after a compaction: in order; beyond the head nothing (D1.11)."""
+    with memory_store() as store:
+        for i in range(60):
+            store.put(b"%d" % (i % 3), b"v" * 3000)
+        store.compact()
+        lsns = [record.lsn for record in store.log.read()]
+        assert lsns == sorted(lsns) and len(lsns) < 60 and lsns[-1] == 60
+        assert [record.lsn for record in store.log.read(59)] == [59, 60]
+        assert list(store.log.read(61)) == []
+
+
+def test_the_record_before() -> None:
+    """Step back from the head by LSN: each record has one before it, the first has none (D1.12)."""
+    with journalled(MemoryStorage(), 8) as store:
+        store.put_many([b"a", b"b", b"c"], [b"v"] * 3)
+        journal = store.journal
+        assert journal is not None
+        lsn, keys = 3, []
+        while (record := journal.record(lsn)) is not None:
+            keys.append(record.key)
+            lsn -= 1
+        assert (keys, lsn) == ([b"c", b"b", b"a"], 0)
+
+
+def test_after_a_refusal_the_log_opens_clean() -> None:
+    """Be refused by a full journal, crash, open: no trace of the record, and a checkpoint makes room (D1.14)."""
+    storage = MemoryStorage()
+    with journalled(storage, 2) as store:
+        store.put_many([b"a", b"b"], [b"v"] * 2)
+        with pytest.raises(JournalFullError):
+            store.put(b"c", b"v")
+        images = [storage.crash(), storage.process_kill()]
+    for image in images:
+        with journalled(image, 2) as again:
+            assert sorted(again) == [b"a", b"b"] and not again.recovery.cuts
+            again.checkpoint()
+            assert again.put(b"c", b"v").last_lsn == 3
+
+
+def test_a_checkpoint_shrinks_the_log() -> None:
+    """Checkpoint in mid-stream: the files are smaller, what came later is readable now and after opening (D1.15)."""
+    storage = MemoryStorage()
+    with journalled(storage, 100) as store:
+        for i in range(80):
+            store.put(b"%d" % (i % 4), b"v" * 4000)
+        before = sum(map(len, files_of(storage).values()))
+        report = store.checkpoint()
+        assert report.bytes_trimmed > 0
+        store.put(b"live", b"v")
+        items = store.items()
+        store.log.sync()
+        assert sum(map(len, files_of(storage).values())) < before / 2
+        assert [record.lsn for record in store.log.read()] == [81]
+    with journalled(storage, 100) as store:
+        assert store.items() == items and [record.lsn for record in store.log.read()] == [81]
+
+
+def test_two_checkpoints_at_once() -> None:
+    """Hold one checkpoint in its snapshot, begin another: they share no file, and both end well (D1.16)."""
+    storage = FaultyStorage(MemoryStorage())
+    with journalled(storage, 16) as store:
+        store.put(b"a", b"1")
+        hang = storage.hang("sync", "snapshot.new")
+        reports: list[object] = []
+        threads = [threading.Thread(target=lambda: reports.append(store.checkpoint())) for _ in range(2)]
+        threads[0].start()
+        assert hang.entered.wait(30)
+        threads[1].start()
+        store.put(b"b", b"2")
+        hang.release()
+        for thread in threads:
+            thread.join(30)
+        assert len(reports) == 2 and store.remaining_capacity == 16
+        assert store.put(b"c", b"3").last_lsn == 3
+        assert snapshot_lsns(storage)[-1] == 2
+
+
+def test_a_poisoned_journal_answers_look_ups() -> None:
+    """Fail a write: appends are refused with the cause, records that were acknowledged are found and read (D1.21)."""
+    storage = FaultyStorage(MemoryStorage())
+    store = journalled(storage, 8)
+    store.put(b"k", b"v")
+    storage.fail("synced_write", "*.segment", times=None)
+    for error in (walkit.CommitFailedError, LogPoisonedError):
+        with pytest.raises(error):
+            store.put(b"k", b"w")
+    journal = store.journal
+    assert journal is not None
+    assert (record := journal.record(1)) is not None and record.value == b"v"
+    assert journal.lookup(2) is None
+    store.close()
+
+
+def test_a_snapshot_alone() -> None:
+    """Save everything, drop the whole log, open: the state is there, and its LSN goes on (D3.2)."""
+    storage = MemoryStorage()
+    with journalled(storage, 8) as store:
+        store.put_many([b"a", b"b"], [b"1", b"2"])
+        store.checkpoint()
+    with journalled(storage, 8) as store:
+        assert list(store.log.read()) == [] and store.items() == [(b"a", b"1"), (b"b", b"2")]
+        assert store.remaining_capacity == 8 and store.put(b"c", b"3").last_lsn == 3
+
+
+def test_a_journal_alone() -> None:
+    """Open without any snapshot: the state is made of the records alone, and none of their slots is free (D3.3)."""
+    storage = MemoryStorage()
+    with journalled(storage, 8) as store:
+        store.put_many([b"a", b"b", b"a"], [b"1", b"2", b"3"])
+    with journalled(storage, 8) as store:
+        assert not snapshot_lsns(storage)
+        assert (store.items(), store.remaining_capacity) == ([(b"a", b"3"), (b"b", b"2")], 5)
+
+
+PAIRS = ("none", "exact", "lagging", "ahead, the log is whole", "ahead, the log was trimmed", "another one")
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_pairing_of_checkpoint_and_snapshot(pair: str) -> None:
+    """What the manifest says of a checkpoint against what stands: a state that is right, or a refusal (D3.19)."""
+    storage = MemoryStorage()
+    with memory_store(storage) as store:
+        store.put_many([b"a", b"b"], [b"1", b"2"])
+        if pair == "lagging":  # a crash between the snapshot and the manifest
+            store.snapshot()
+        elif pair != "none":
+            store.checkpoint(trim=pair != "ahead, the log is whole")
+        store.put(b"c", b"3")
+        items = store.items()
+    assert load_manifest(storage).checkpoint_lsn == (0 if pair in ("none", "lagging") else 2)
+    if pair.startswith("ahead"):
+        storage.remove(snapshot_name(2))
+    if pair == "another one":
+        other = MemoryStorage()
+        with memory_store(other) as store:
+            store.put_many([b"a", b"b"], [b"x", b"y"])
+            store.checkpoint()
+        copy(other, storage, snapshot_name(2))
+        with pytest.raises(SnapshotError, match="another log") as foreign:
+            memory_store(storage)
+        assert foreign.value.stage == "identity"
+        return
+    if pair == "ahead, the log was trimmed":
+        with pytest.raises(HistoryTrimmedError):
+            memory_store(storage)
+        return
+    with memory_store(storage) as store:
+        assert store.items() == items
+
+
+def test_appends_that_cross_a_checkpoint() -> None:
+    """1,024 slots filled up to 960, a margin of 64: writers that come at once lose nothing, also in a crash (D3.22)."""
+    storage = MemoryStorage()
+    options = StoreOptions(journal_slots=1024, checkpoint_margin=64)
+    with Store.open(storage=storage, options=SMALL, store_options=options) as store:
+        store.put_many([b"old-%d" % i for i in range(959)], [b"v"] * 959)
+        results: list[int] = []
+        run_threads(4, lambda n: results.append(store.put(b"new-%d" % n, b"w").last_lsn))
+        assert sorted(results) == [960, 961, 962, 963]
+        items = store.items()
+        for image in (storage.crash(), storage.process_kill()):
+            with Store.open(storage=image, options=SMALL, store_options=options) as again:
+                assert again.items() == items and len(items) == 963
+
+
+def test_appends_go_on_while_a_snapshot_is_written() -> None:
+    """Hang a checkpoint in the sync of its snapshot: appends that have slots are acknowledged meanwhile (#3767)."""
+    storage = FaultyStorage(MemoryStorage())
+    with journalled(storage, 16) as store:
+        store.put(b"k", b"0")
+        hang = storage.hang("sync", "snapshot.new")
+        checkpoint = threading.Thread(target=store.checkpoint)
+        checkpoint.start()
+        assert hang.entered.wait(30)
+        for i in range(1, 16):
+            store.put(b"k", b"%d" % i)
+        assert store[b"k"] == b"15" and checkpoint.is_alive()
+        hang.release()
+        checkpoint.join(30)
+        assert store.remaining_capacity == 1

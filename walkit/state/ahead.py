@@ -1,0 +1,53 @@
+"""Reading ahead: an iterator that is drawn from by a thread of its own, a bounded number of items in advance."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from queue import SimpleQueue
+from typing import TypeVar, cast
+
+T = TypeVar("T")
+
+END = object()
+
+
+def read_ahead(items: Iterator[T], depth: int) -> Generator[T]:
+    """Yield the items of `items`, of which a thread has up to `depth` ready; raises what it raises, where it raises.
+
+    Worth it where drawing an item lets go of the interpreter, as reading and checksums of large frames do. The thread
+    ends with the items, or when this generator is closed; `items` is closed by it then, if it can be.
+    """
+    ready: SimpleQueue[object] = SimpleQueue()
+    room = threading.Semaphore(depth)
+    ended = False
+    failure: BaseException | None = None
+
+    def draw() -> None:
+        nonlocal failure
+        try:
+            while room.acquire() and not ended:
+                item = next(items, END)
+                ready.put(item)
+                if item is END:
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised where the items are taken
+            failure = error
+        finally:
+            if isinstance(items, Generator):
+                items.close()
+            ready.put(END)
+
+    thread = threading.Thread(target=draw, name="walkit-read-ahead", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not END:
+            yield cast(T, item)
+            del item
+            room.release()
+        if failure is not None:
+            raise failure
+    finally:
+        ended = True
+        room.release()
+        thread.join()
