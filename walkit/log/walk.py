@@ -7,15 +7,29 @@ does not judge what an end means; `fault` says why it ended, and recovery decide
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from walkit.errors import StorageError
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header
 from walkit.format.layout import FRAME_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import HoleRecord, SegmentRecord, SegmentState
+from walkit.format.manifest import Gap, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
-from walkit.storage.base import StorageFile
 
 READ_BYTES = 1 << 20
+
+
+class Readable(Protocol):
+    """What a walk needs of a file."""
+
+    @property
+    def name(self) -> str:
+        """The file's name within its storage."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from `offset`; fewer only where the file ends."""
+
+    def size(self) -> int:
+        """Return the file's size in bytes."""
 
 
 class FrameWalk:
@@ -24,7 +38,7 @@ class FrameWalk:
     `first_lsn` and `chain` are what the first frame must follow; None takes them from the first frame (a reader that
     begins in the middle of a segment). `last_chain` is the header checksum of the frame that ends at `end_position`,
     where that is known (see `last_chain_of`). `body` off leaves bodies unread for hopping over frames by their headers.
-    At the start of one of `holes` the walk goes on behind it (FORMAT.md F-2.8).
+    At the start of one of `gaps` the walk goes on behind it (FORMAT.md F-2.8, F-2.9).
 
     After the iteration `position`, `next_lsn` and `chain` say what the next frame would have to follow, `fault` why the
     walk ended before `end_position` (None where it reached it) and `at_fault` what the damaged header said, if it could
@@ -33,7 +47,7 @@ class FrameWalk:
 
     def __init__(
         self,
-        file: StorageFile,
+        file: Readable,
         segment: SegmentHeader,
         *,
         position: int,
@@ -42,7 +56,7 @@ class FrameWalk:
         chain: int | None = None,
         last_chain: int | None = None,
         body: bool = True,
-        holes: Sequence[HoleRecord] = (),
+        gaps: Sequence[Gap] = (),
     ) -> None:
         self.file = file
         self.segment = segment
@@ -52,7 +66,7 @@ class FrameWalk:
         self.chain = chain
         self.last_chain = last_chain
         self.body = body
-        self._holes = {hole.start_position: hole for hole in holes}
+        self._gaps = {gap.start_position: gap for gap in gaps}
         self.fault: FrameFault | None = None
         self.at_fault: FrameHeader | None = None
         self.error: StorageError | None = None
@@ -65,9 +79,9 @@ class FrameWalk:
     def __iter__(self) -> Iterator[tuple[FrameHeader, memoryview]]:
         """Yield each frame that belongs, in order."""
         while self.position < self.end_position:
-            hole = self._holes.get(self.position)
-            if hole is not None:
-                self.position, self.next_lsn, self.chain = hole.end_position, hole.last_lsn + 1, hole.chain
+            gap = self._gaps.get(self.position)
+            if gap is not None:
+                self.position, self.next_lsn, self.chain = gap.end_position, gap.last_lsn + 1, gap.chain
                 continue
             try:
                 header, frame, fault = self._next()
@@ -117,7 +131,13 @@ class FrameWalk:
             return at
         wanted = max(size, READ_BYTES if self.body else 64 * 1024)
         wanted = min(wanted, self.end_position - self.position)
-        self._buffer = self.file.read(self.segment.offset_of(self.position), wanted)
+        offset = self.segment.offset_of(self.position)
+        try:
+            self._buffer = self.file.read(offset, wanted)
+        except StorageError:
+            if wanted <= size:
+                raise
+            self._buffer = self.file.read(offset, size)  # what cannot be read may stand behind this frame
         self._buffer_position = self.position
         return 0
 
