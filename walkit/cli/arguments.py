@@ -142,8 +142,8 @@ def _add_repair(commands: Any) -> None:
     parser = _command(
         commands,
         "repair",
-        "bring a damaged log into order; what is removed is kept in lost+found",
-        "; exits 1 where something promised had to be given up, or where the policy refuses to",
+        "bring a damaged log into order",
+        "; keeps what it removes in lost+found; exits 1 where something promised is given up, or the policy refuses to",
         "walkit repair orders.log --policy salvage --dry-run",
         run,
     )
