@@ -45,6 +45,7 @@ from walkit.log.logreader import LogReader
 from walkit.log.observe import DurableFrames
 from walkit.log.opening import open_log as open
 from walkit.log.opening import scratch
+from walkit.log.repair import repair
 from walkit.log.report import RecoveryReport
 from walkit.log.tools import scan, verify
 from walkit.log.wal import WriteAheadLog, opened
@@ -121,6 +122,7 @@ __all__ = [
     "opened",
     "policy",
     "recovery_table",
+    "repair",
     "replay",
     "scan",
     "scratch",

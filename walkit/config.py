@@ -247,7 +247,6 @@ def _check_window(options: LogOptions) -> None:
 def _check_later(options: LogOptions) -> None:
     """Refuse by name what the format provides for and this version does not do yet, instead of ignoring it."""
     later: dict[str, bool] = {
-        "recovery": options.recovery == "salvage",
         "retention": options.retention != Retention(),
     }
     for name, asked in later.items():

@@ -29,6 +29,10 @@ EVENTS: dict[str, tuple[int, str]] = {
     ),
     "walkit.log.buffered": (logging.WARNING, "direct_io was asked for, and the place refuses it"),
     "walkit.recovery.cut": (logging.WARNING, "a torn or unacknowledged tail was cut"),
+    "walkit.recovery.lost": (
+        logging.ERROR,
+        "records that may have been acknowledged were given up, as policy salvage does",
+    ),
     "walkit.recovery.hole": (logging.WARNING, "frames behind a hole of unacknowledged ones were kept"),
     "walkit.recovery.finish": (logging.DEBUG, "recovery is done"),
     "walkit.segment.prepare": (logging.DEBUG, "a segment was made ahead"),

@@ -23,6 +23,7 @@ COMMANDS = (
     ["inspect"],
     ["dump"],
     ["verify"],
+    ["repair"],
     ["diff"],
     ["serve"],
     ["follow"],

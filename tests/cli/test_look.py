@@ -81,3 +81,28 @@ def test_a_long_report_is_shortened_for_people_only(tmp_path: Path, run: Run) ->
     ran = run("inspect", tmp_path / "log")
     assert "more (--json lists all)" in ran.out and len(ran.out.splitlines()) < 90
     assert len(json.loads(run("inspect", tmp_path / "log", "--json").out)["segments"]) == 100
+
+
+def test_repair_from_the_command_line(originals: Path, tmp_path: Path, run: Run) -> None:
+    """Repair a damaged copy, dry, refused, by salvage and again: exit codes 1, 1, 1, 0; JSON says what is lost."""
+    shutil.copytree(originals / "closed", tmp_path / "log")
+    copy = Copy(tmp_path / "log")
+    copy.flip_in_frame(1, 4, "body")
+    copy.remove("manifest")
+    before = contents(copy.path)
+    dry = run("repair", copy.path, "--policy", "salvage", "--dry-run", "--json")
+    told = json.loads(dry.out)
+    assert (dry.code, told["lsns_lost"], told["dry_run"], told["manifest_rebuilt"]) == (1, 1, True, True)
+    refused = run("repair", copy.path)
+    assert refused.code == 1 and copy.used(1) in refused.err
+    after = {n: data for n, (data, _) in contents(copy.path).items() if n != "lock"}
+    assert after == {n: data for n, (data, _) in before.items() if n != "lock"}
+    done = run("repair", copy.path, "--policy", "salvage")
+    lsn = told["lost"][0]["first_lsn"]
+    assert done.code == 1 and f"lost: LSN {lsn:,}" in done.out and "manifest made anew" in done.out
+    again = run("repair", copy.path, "--policy", "salvage")
+    assert again.code == 0 and "needs no repair" in again.out
+    verify = run("verify", copy.path)
+    assert verify.code == 0 and "lost" in verify.out
+    assert run("repair", tmp_path).code == 3
+    assert run("repair", copy.path, "--policy", "hope").code == 2

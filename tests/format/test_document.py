@@ -20,6 +20,7 @@ from walkit.state import snapshot_file
 CODEC_SECTIONS = (1, 2, 3, 4, 5, 6, 7, 11, 12, 13)
 """Sections whose rules are the codec's to keep; those of the others are tested where they are kept."""
 ELSEWHERE = {
+    "F-2.10": "salvage and repair: tests/log/test_salvage.py",
     "F-3.3": "recovery decides what damage means: tests/log",
     "F-3.4": "the scan gathers promises: tests/log",
     "F-3.6": "there are no imported segments yet (F-15)",

@@ -21,6 +21,7 @@ from walkit.format.manifest import (
     HoldRecord,
     HoleRecord,
     LogEnd,
+    LostRecord,
     Manifest,
     SegmentRecord,
     SegmentState,
@@ -71,6 +72,7 @@ MANIFESTS = st.builds(
     exact_from_lsn=U64,
     tombstones_from_lsn=U64,
     holes=HOLES,
+    lost=st.just(()),
     holds=st.lists(st.builds(HoldRecord, name=st.text(), first_lsn=U64, lease_until_us=U64), max_size=2).map(
         tuple
     ),
@@ -191,6 +193,7 @@ def test_unknown_optional_features_are_ignored() -> None:
 
 SEGMENT = read_manifest(DATA)["segments"][0]
 HOLE = {"start_position": 64, "end_position": 128, "first_lsn": 2, "last_lsn": 2, "chain": 7}
+LOST: dict[str, Any] = {**HOLE, "segment": "1.segment", "reason": "damaged"}
 NONSENSE: dict[str, bytes] = {
     "nothing": b"",
     "not JSON": b"{",
@@ -228,6 +231,10 @@ NONSENSE: dict[str, bytes] = {
     "a hole of no bytes": with_fields(holes=[{**HOLE, "end_position": 64}]),
     "a hole that ends before its first LSN": with_fields(holes=[{**HOLE, "last_lsn": 0, "first_lsn": 2}]),
     "a hole twice": with_fields(holes=[HOLE, HOLE]),
+    "no lost ranges": with_fields(lost=...),
+    "a lost range of no bytes": with_fields(lost=[{**LOST, "end_position": 64}]),
+    "a lost range without a reason": with_fields(lost=[{**HOLE}]),
+    "a lost range over a hole": with_fields(holes=[HOLE], lost=[LOST]),
     "an end that is a list": with_fields(end=[1, 2, 3]),
 }
 
@@ -238,6 +245,22 @@ def test_nonsense_under_a_right_checksum(name: str) -> None:
     with pytest.raises(CorruptionError, match="understood") as caught:
         decode_manifest(resealed(NONSENSE[name]), "log")
     assert caught.value.segment == "manifest" and len(str(caught.value)) < 1000
+
+
+def test_the_lost_ranges_of_a_segment() -> None:
+    """F-2.9: a lost range may reach to the end of its segment, is found in order with the holes, and hides records."""
+    lost = LostRecord(**{**LOST, "start_position": 128, "end_position": 192, "first_lsn": 3, "last_lsn": 3})
+    hole = HoleRecord(**HOLE)
+    segment = replace(PLAIN.segments[0], end_position=192, first_lsn=1, last_lsn=3, records=1)
+    manifest = replace(PLAIN, segments=(segment,), holes=(hole,), lost=(lost,))
+    assert decode_manifest(encode_manifest(manifest), "log") == manifest
+    assert manifest.gaps_of(segment) == (hole, lost) == manifest.gaps
+    assert manifest.holes_of(segment) == (hole,)
+    assert (manifest.frames_end_of(segment), manifest.gap_after(64), manifest.gap_after(0)) == (64, 192, 0)
+    assert manifest.complete_from_lsn == 4
+    assert replace(manifest, lost=()).frames_end_of(segment) == 192
+    compacted = replace(segment, flags=int(SegmentFlag.COMPACTED))
+    assert manifest.gaps_of(compacted) == (lost,)
 
 
 def test_a_manifest_over_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

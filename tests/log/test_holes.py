@@ -229,6 +229,11 @@ def test_a_damaged_header_before_frames_that_would_be_kept_refuses() -> None:
         with pytest.raises(CorruptionError) as caught:
             opened(image, policy)
         assert caught.value.segment == segment_name(1)
+        if policy == "prefix":
+            told = walkit.verify(image)
+            assert [p.segment for p in told.problems] == [segment_name(1)], (
+                "verify says what the opening says"
+            )
 
 
 @pytest.mark.parametrize(

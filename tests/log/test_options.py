@@ -44,7 +44,6 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"queue_bytes_max": 10}, "queue_bytes_max"),
     ({"on_full": "drop"}, "on_full"),
     ({"recovery": "hope"}, "recovery"),
-    ({"recovery": "salvage"}, "recovery"),
     ({"retention": Retention(bytes_max=10)}, "retention"),
     ({"retention": None}, "retention"),
     ({"idle_mark_ms": -1}, "idle_mark_ms"),

@@ -102,7 +102,13 @@ def test_every_damage_is_told_and_nothing_is_touched(damage: Damage, originals: 
 def test_the_table_has_every_verdict() -> None:
     """Collect the verdicts of the table: each that needs no living writer and no hole is expected somewhere."""
     expected = frozenset().union(*(damage.verdicts for damage in DAMAGES))
-    assert set(Verdict) - expected == {Verdict.INTACT, Verdict.UNUSED, Verdict.IN_PROGRESS, Verdict.HOLE}
+    assert set(Verdict) - expected == {
+        Verdict.INTACT,
+        Verdict.UNUSED,
+        Verdict.IN_PROGRESS,
+        Verdict.HOLE,
+        Verdict.LOST,
+    }
     assert {d.ok for d in DAMAGES if d.base == "closed"} == {True, False}
 
 

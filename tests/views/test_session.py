@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from walkit.log.decision import recovery_table
 from walkit.views import Dashboard, Session
 from walkit.views.history import History
 from walkit.workload import SteadyLoad
@@ -168,6 +169,10 @@ def test_the_page_drives_its_session() -> None:
         page.refresh()
         assert "Every record" in page.recovery.text.object
         assert "checksum" in page.recovery.cuts.object
+        decided = page.recovery.decisions.object
+        assert (
+            "CUT" in decided and "policy prefix" in decided and recovery_table().loc["F"].meaning in decided
+        )
         assert page.recovery.figure.object is not None
         assert page.refresh()
     finally:

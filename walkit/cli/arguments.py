@@ -36,6 +36,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_inspect(commands)
     _add_dump(commands)
     _add_verify(commands)
+    _add_repair(commands)
     _add_diff(commands)
     _add_serve(commands)
     _add_follow(commands)
@@ -129,6 +130,31 @@ def _add_verify(commands: Any) -> None:
         run,
     )
     parser.add_argument("log", metavar="LOG", help=LOG_HELP)
+    _add_report_options(parser)
+
+
+def _add_repair(commands: Any) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from walkit.cli.look import repair
+
+        return repair(args)
+
+    parser = _command(
+        commands,
+        "repair",
+        "bring a damaged log into order",
+        "; keeps what it removes in lost+found; exits 1 where something promised is given up, or the policy refuses to",
+        "walkit repair orders.log --policy salvage --dry-run",
+        run,
+    )
+    parser.add_argument("log", metavar="LOG", help=LOG_HELP)
+    parser.add_argument(
+        "--policy",
+        choices=("prefix", "holes", "absolute", "salvage"),
+        default="prefix",
+        help="what to do with damage; only salvage gives up what was promised (default: prefix)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
     _add_report_options(parser)
 
 

@@ -1,4 +1,4 @@
-"""`walkit inspect` and `walkit verify`: a report on a log, and an exit code."""
+"""`walkit inspect`, `walkit verify` and `walkit repair`: a report on a log, and an exit code."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from walkit.log.examine.verdicts import (
     frame_time,
     lsn_text,
 )
+from walkit.log.repair import repair as repair_log
 from walkit.log.tools import scan
 from walkit.log.tools import verify as verify_log
 
@@ -53,6 +54,14 @@ def verify(args: argparse.Namespace) -> int:
         return [f"verify of {report.location} ({report.state})", *_ranges(report), *_said(report)]
 
     publish(lines, report.to_dict, as_json=args.json, out=args.out)
+    return 0 if report.ok else 1
+
+
+def repair(args: argparse.Namespace) -> int:
+    """Repair a log. Returns 1 where something that was promised had to be given up; a refusal exits with 1, too."""
+    with bar(f"repair {args.log}") as progress:
+        report = repair_log(args.log, policy=args.policy, dry_run=args.dry_run, progress=progress)
+    publish(report.lines, report.to_dict, as_json=args.json, out=args.out)
     return 0 if report.ok else 1
 
 

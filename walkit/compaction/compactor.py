@@ -265,6 +265,11 @@ class Compactor:
                     for h in manifest.holes
                     if h.end_position <= group[0].start_position or h.start_position >= group[-1].end_position
                 ),
+                lost=tuple(
+                    g
+                    for g in manifest.lost
+                    if g.end_position <= group[0].start_position or g.start_position >= group[-1].end_position
+                ),
                 holds=holds,
             )
 

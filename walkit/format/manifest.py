@@ -104,6 +104,33 @@ class HoleRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LostRecord:
+    """A range that policy "salvage" gave up: positions [start_position, end_position), whose frames cannot be read.
+
+    Records may have been acknowledged there: LSN `first_lsn` to `last_lsn`, which are not given again (`last_lsn` is
+    `first_lsn - 1` where only marks are lost). The frame behind the range follows `chain`. `segment` is the file that
+    held it, `reason` says what was found there.
+    """
+
+    start_position: int
+    end_position: int
+    first_lsn: int
+    last_lsn: int
+    chain: int
+    segment: str
+    reason: str
+
+    @property
+    def lsns(self) -> int:
+        """How many LSNs were given to what is lost."""
+        return self.last_lsn - self.first_lsn + 1
+
+
+Gap = HoleRecord | LostRecord
+"""Positions without frames that a reader goes on behind, because the manifest says what they are."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LogEnd:
     """Where the sealed log ends: what the next frame must follow. Survives the deletion of every segment."""
 
@@ -129,6 +156,7 @@ class Manifest:
     exact_from_lsn: int = 1
     tombstones_from_lsn: int = 1
     holes: tuple[HoleRecord, ...] = ()
+    lost: tuple[LostRecord, ...] = ()
     holds: tuple[HoldRecord, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -149,18 +177,18 @@ class Manifest:
 
     @property
     def complete_from_lsn(self) -> int:
-        """From here on no record is missing: neither dropped nor superseded and compacted away.
+        """From here on no record is missing: neither dropped, nor superseded and compacted away, nor lost.
 
         The LSNs of a hole are no missing records: nobody was ever told of them.
         """
         thinned = [
             s.last_lsn for s in self.sealed if s.records < s.last_lsn - s.first_lsn + 1 - self._unborn(s)
         ]
-        return max([self.low_watermark, *thinned]) + 1
+        return max([self.low_watermark, *thinned, *(lost.last_lsn for lost in self.lost)]) + 1
 
     def _unborn(self, segment: SegmentRecord) -> int:
-        """Return how many LSNs between the first and the last of a segment belong to holes."""
-        return sum(h.lsns for h in self.holes_of(segment))
+        """Return how many LSNs between the first and the last of a segment belong to holes or are lost."""
+        return sum(gap.lsns for gap in self.gaps_of(segment))
 
     def holes_of(self, segment: SegmentRecord) -> tuple[HoleRecord, ...]:
         """Return the holes among the frames of a sealed segment; one behind its last frame is not among them.
@@ -171,6 +199,40 @@ class Manifest:
             return ()
         start, end = segment.start_position, segment.end_position
         return tuple(h for h in self.holes if start <= h.start_position and h.end_position < end)
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """The holes and the lost ranges, in position order."""
+        both: list[Gap] = [*self.holes, *self.lost]
+        return tuple(sorted(both, key=lambda g: g.start_position))
+
+    def gaps_of(self, segment: SegmentRecord) -> tuple[Gap, ...]:
+        """Return the holes and the lost ranges among the frames of a sealed segment, in position order.
+
+        A lost range may reach to the end of its segment, which stays where it was.
+        """
+        start, end = segment.start_position, segment.end_position
+        holes = self.holes_of(segment)
+        return tuple(
+            g
+            for g in self.gaps
+            if g in holes or (g in self.lost and start <= g.start_position and g.end_position <= end)
+        )
+
+    def gap_after(self, position: int) -> int:
+        """Return where the holes and lost ranges that begin at `position` end; `position` where none does."""
+        ends = {g.start_position: g.end_position for g in self.gaps}
+        while position in ends:
+            position = ends[position]
+        return position
+
+    def frames_end_of(self, segment: SegmentRecord) -> int:
+        """Return where the last frame of a sealed segment ends: before its end where the rest of it is lost."""
+        starts = {g.end_position: g.start_position for g in self.gaps_of(segment)}
+        position = segment.end_position
+        while position in starts:
+            position = starts[position]
+        return position
 
     def epoch_of(self, number: int) -> EpochRecord | None:
         """Return the epoch of this number."""
@@ -224,18 +286,20 @@ def _from_plain(plain: dict[str, Any]) -> Manifest:
         "segments": tuple(_checked(SegmentRecord, s) for s in plain["segments"]),
         "end": _checked(LogEnd, plain["end"]),
         "holes": tuple(_checked(HoleRecord, h) for h in plain["holes"]),
+        "lost": tuple(_checked(LostRecord, g) for g in plain["lost"]),
         "holds": tuple(_checked(HoldRecord, h) for h in plain["holds"]),
     }
     manifest = _checked(Manifest, {**plain, **parts})
     if manifest.ack_order not in ("append", "completion"):
         raise ValueError(f"ack_order is {manifest.ack_order!r}")
     position = 0
-    for hole in manifest.holes:
-        if not position <= hole.start_position < hole.end_position or hole.lsns < 0 or not hole.first_lsn:
+    for gap in manifest.gaps:
+        if not position <= gap.start_position < gap.end_position or gap.lsns < 0 or not gap.first_lsn:
+            what = "a hole" if isinstance(gap, HoleRecord) else "a lost range"
             raise ValueError(
-                f"a hole from position {hole.start_position} to {hole.end_position} cannot be there"
+                f"{what} from position {gap.start_position} to {gap.end_position} cannot be there"
             )
-        position = hole.end_position
+        position = gap.end_position
     for what, numbers in (
         ("segment", [s.number for s in manifest.segments]),
         ("epoch", [e.number for e in manifest.lineage]),

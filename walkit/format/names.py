@@ -8,7 +8,9 @@ COMPACTION_NEW_NAME: Final = "compaction.new"
 """A compacted segment that is being written; becomes a segment by being renamed. Never read."""
 SNAPSHOT_NEW_NAME: Final = "snapshot.new"
 """A snapshot that is being written; becomes one by being renamed. Never read."""
-UNFINISHED_NAMES: Final = (COMPACTION_NEW_NAME, SNAPSHOT_NEW_NAME)
+SALVAGE_NEW_NAME: Final = "salvage.new"
+"""A copy of a segment with a header made anew; takes the place of the damaged one by being renamed. Never read."""
+UNFINISHED_NAMES: Final = (COMPACTION_NEW_NAME, SNAPSHOT_NEW_NAME, SALVAGE_NEW_NAME)
 
 _SNAPSHOT_PREFIX = "snapshot-"
 _SNAPSHOT_DIGITS = 20

@@ -25,14 +25,13 @@ from walkit.format.layout import (
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.log.findings import SegmentFinding
-from walkit.log.walk import FrameWalk
-from walkit.storage.base import StorageFile
+from walkit.log.walk import FrameWalk, Readable
 
 PROBE_BYTES = 4 << 20
 
 
 def walk_unsealed(
-    file: StorageFile,
+    file: Readable,
     finding: SegmentFinding,
     end: LogEnd,
     hole: int | None,
@@ -95,16 +94,16 @@ def _note_beyond(finding: SegmentFinding, frame: FrameHeader, hole: int) -> None
         finding.beyond.append(frame)
 
 
-def _probe(file: StorageFile, finding: SegmentFinding) -> Iterator[FrameHeader]:
+def _probe(file: Readable, finding: SegmentFinding) -> Iterator[FrameHeader]:
     """Yield the intact frames of this segment behind its damage, by position; what lies within one is its content."""
     header = finding.header
     assert header is not None
-    for offset, frame in _intact_frames(file, header, finding.end_offset, finding.nonzero_until):
+    for offset, frame in intact_frames(file, header, finding.end_offset, finding.nonzero_until):
         if header.offset_of(frame.position) == offset:
             yield frame
 
 
-def promise_without_header(file: StorageFile, manifest: Manifest, record: SegmentRecord, until: int) -> int:
+def promise_without_header(file: Readable, manifest: Manifest, record: SegmentRecord, until: int) -> int:
     """Return the furthest promise of the intact frames in a file whose segment header cannot be trusted; 0 for none.
 
     Where they stood cannot be told, and need not be: a promise is true wherever it is found. Whether the segment was
@@ -128,13 +127,13 @@ def promise_without_header(file: StorageFile, manifest: Manifest, record: Segmen
             frame_bytes_max=FRAME_BYTES_LIMIT,
             created_us=0,
         )
-        frames = _intact_frames(file, stand_in, SEGMENT_HEADER_BYTES, until)
+        frames = intact_frames(file, stand_in, SEGMENT_HEADER_BYTES, until)
         promised = max([promised, *(frame.durable_position for _, frame in frames)])
     return promised
 
 
-def _intact_frames(
-    file: StorageFile, segment: SegmentHeader, start: int, until: int
+def intact_frames(
+    file: Readable, segment: SegmentHeader, start: int, until: int
 ) -> Iterator[tuple[int, FrameHeader]]:
     """Yield (file offset, header) of the intact frames of a segment's log and epoch, from `start` on."""
     offset, reach = start, 0
@@ -167,11 +166,11 @@ def _frame_at(block: bytes, at: int, segment: SegmentHeader) -> FrameHeader | No
     return found if ours else None
 
 
-def _is_whole(file: StorageFile, offset: int, header: FrameHeader) -> bool:
+def _is_whole(file: Readable, offset: int, header: FrameHeader) -> bool:
     return check_body(header, memoryview(file.read(offset, header.footprint))) is None
 
 
-def nonzero_until(file: StorageFile, start: int, size: int) -> int:
+def nonzero_until(file: Readable, start: int, size: int) -> int:
     """Return the file offset behind the last nonzero byte at or after `start`; `start` where there is none."""
     end = size
     while end > start:

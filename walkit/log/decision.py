@@ -1,7 +1,8 @@
 """The decision table of recovery: facts about one unsealed segment in, one decision out.
 
 For every combination of facts exactly one row matches, which a test proves (TigerBeetle's journal is the model). What
-is sealed is vouched for by the manifest and not decided here: any damage there is corruption.
+is sealed is vouched for by the manifest and not decided here: any damage there is corruption. Only policy "salvage"
+asks the table about sealed segments, too: the frames of a damaged one were promised up to its end.
 """
 
 from __future__ import annotations
@@ -32,6 +33,18 @@ class Decision(Enum):
         "intact frames stand behind a hole, within the window: seal it behind the last of them, record the hole, "
         "keep the bytes behind them in lost+found"
     )
+    SKIP = (
+        "frames are missing or damaged: keep every intact frame in it, record what is lost between them, "
+        "keep the bytes behind the last of an unsealed segment in lost+found"
+    )
+    MEND = (
+        "its header is damaged and intact frames stand behind it: put a new header before them, "
+        "keep the old one in lost+found, and go on as SKIP"
+    )
+    LOSE = (
+        "no frame of it can be used: record what was promised of it as lost, "
+        "keep the file in lost+found where there is one"
+    )
     REFUSE = "something in it was promised and is not intact: corruption of acknowledged data"
     REFUSE_TAIL = "the policy refuses any damage, also that of a tail that was never promised"
 
@@ -45,6 +58,7 @@ class Facts(NamedTuple):
     promised_beyond: bool
     keeps_frames: bool
     absolute: bool
+    salvage: bool
 
 
 MEANINGS = {
@@ -52,8 +66,10 @@ MEANINGS = {
     "follows": "it begins where the intact log ends, and no hole lies before it",
     "bytes_behind": "nonzero bytes stand behind those of its frames that follow without a hole",
     "promised_beyond": "the log without holes ends in it, before what was promised",
-    "keeps_frames": "holes are kept, and intact frames stand in it behind one, within the window",
+    "keeps_frames": "holes are kept, and intact frames stand in it behind one, within the window; "
+    "with salvage: any intact frame stands in it behind damage, or behind what is missing",
     "absolute": "the policy is absolute",
+    "salvage": "the policy is salvage",
 }
 """What each fact says, in a few words."""
 
@@ -63,7 +79,7 @@ class Row:
     """One row of the decision table; None matches both."""
 
     label: str
-    facts: tuple[bool | None, bool | None, bool | None, bool | None, bool | None, bool | None]
+    facts: tuple[bool | None, ...]
     decision: Decision
 
     def matches(self, facts: tuple[bool, ...]) -> bool:
@@ -72,18 +88,25 @@ class Row:
 
 
 DECISION_TABLE: tuple[Row, ...] = (
-    #         header  follows behind promised keeps absolute
-    Row("A", (None, None, None, True, None, None), Decision.REFUSE),
-    Row("B", (False, None, False, False, None, None), Decision.DROP),
-    Row("C", (False, None, True, False, None, False), Decision.CUT_WHOLE),
-    Row("D", (False, None, True, False, None, True), Decision.REFUSE_TAIL),
-    Row("E", (True, True, False, False, None, None), Decision.SEAL),
-    Row("F", (True, True, True, False, False, False), Decision.CUT),
-    Row("G", (True, True, True, False, None, True), Decision.REFUSE_TAIL),
-    Row("H", (True, False, None, False, False, False), Decision.CUT_WHOLE),
-    Row("I", (True, False, None, False, None, True), Decision.REFUSE_TAIL),
-    Row("J", (True, True, True, False, True, False), Decision.KEEP),
-    Row("K", (True, False, None, False, True, False), Decision.KEEP),
+    #         header follows behind promised keeps absolute salvage
+    Row("A", (None, None, None, True, None, None, False), Decision.REFUSE),
+    Row("B", (False, None, False, False, None, None, None), Decision.DROP),
+    Row("C", (False, None, True, False, None, False, False), Decision.CUT_WHOLE),
+    Row("D", (False, None, True, False, None, True, False), Decision.REFUSE_TAIL),
+    Row("E", (True, True, False, False, None, None, None), Decision.SEAL),
+    Row("F", (True, True, True, False, False, False, False), Decision.CUT),
+    Row("G", (True, True, True, False, None, True, False), Decision.REFUSE_TAIL),
+    Row("H", (True, False, None, False, False, False, False), Decision.CUT_WHOLE),
+    Row("I", (True, False, None, False, None, True, False), Decision.REFUSE_TAIL),
+    Row("J", (True, True, True, False, True, False, False), Decision.KEEP),
+    Row("K", (True, False, None, False, True, False, False), Decision.KEEP),
+    Row("L", (False, None, False, True, None, None, True), Decision.LOSE),
+    Row("M", (False, None, True, None, False, None, True), Decision.LOSE),
+    Row("N", (False, None, True, None, True, None, True), Decision.MEND),
+    Row("O", (True, True, False, True, None, None, True), Decision.SKIP),
+    Row("P", (True, True, True, None, None, None, True), Decision.SKIP),
+    Row("Q", (True, False, None, None, True, None, True), Decision.SKIP),
+    Row("R", (True, False, None, None, False, None, True), Decision.LOSE),
 )
 
 

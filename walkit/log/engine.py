@@ -39,9 +39,10 @@ from walkit.log.manifest_store import (
 )
 from walkit.log.openview import view_of_open
 from walkit.log.reader import LogView
-from walkit.log.recovery import RecoveryPlan, make_plan
+from walkit.log.recovery import RecoveryPlan
 from walkit.log.report import PhaseClock, RecoveryReport
-from walkit.log.scan import Progress, read_mark, scan_log
+from walkit.log.salvage import plan_recovery
+from walkit.log.scan import Progress, read_mark
 from walkit.log.segments import SegmentSet
 from walkit.log.tidy import apply_plan, settle_unsealed
 from walkit.log.trim import Leftovers
@@ -286,12 +287,9 @@ def open_engine(
             raise
     try:
         with clock.phase("scan") as detail:
-            settle_unsealed(storage, manifest)
-            findings = scan_log(
-                storage, manifest, mark, deep=options.recovery == "absolute", progress=progress
-            )
-            plan = make_plan(findings, options.recovery)
-            detail["unsealed"] = len(findings.unsealed)
+            settle_unsealed(storage, manifest, salvage=options.recovery == "salvage")
+            plan = plan_recovery(storage, manifest, mark, options.recovery, progress=progress)
+            detail["unsealed"] = len(plan.findings.unsealed)
         with clock.phase("apply"):
             engine = LogEngine(storage, lock, options, events, plan)
             engine.start(plan)
@@ -301,6 +299,10 @@ def open_engine(
     engine.recovery = recovery_report(storage, options, clock, plan, created)
     for cut in engine.recovery.cuts:
         events.emit("walkit.recovery.cut", segment=cut.segment, position=cut.position, bytes=cut.bytes)
+    for lost in engine.recovery.lost:
+        events.emit(
+            "walkit.recovery.lost", position=lost.start_position, first_lsn=lost.first_lsn, lsns=lost.lsns
+        )
     for hole in engine.recovery.holes:
         events.emit(
             "walkit.recovery.hole", position=hole.start_position, first_lsn=hole.first_lsn, lsns=hole.lsns
@@ -350,7 +352,7 @@ def recovery_report(
     """Return what an opening found, and what its plan did."""
     findings = plan.findings
     scanned = [f for f in (*findings.sealed, *findings.unsealed) if f.bytes_scanned]
-    clean = not findings.unsealed and not plan.cuts
+    clean = not findings.unsealed and not plan.cuts and not plan.steps
     with clock.phase("ready"):
         pass
     end: LogEnd = plan.end
@@ -361,6 +363,8 @@ def recovery_report(
         phases=tuple(clock.phases),
         cuts=plan.cuts,
         holes=plan.holes,
+        lost=plan.lost,
+        decisions=plan.decisions,
         segments=len(plan.manifest.segments),
         segments_scanned=len(scanned),
         frames_scanned=sum(f.frames for f in scanned),

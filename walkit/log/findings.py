@@ -34,6 +34,10 @@ class SegmentFinding:
     """File offset behind the last nonzero byte."""
     promised_position: int = 0
     """The furthest promise of any intact frame in the file, those behind the damage included."""
+    mended: bool = False
+    """Whether `header` is not the one in the file, which is damaged, but made anew to fit its intact frames."""
+    unopenable: bool = False
+    """Whether the file is there and the storage does not open it."""
     frames_behind: int = 0
     """Intact frames of this log behind the damage."""
     beyond: list[FrameHeader] = field(default_factory=list)

@@ -74,7 +74,7 @@ def _live_view(storage: Storage, manifest: Manifest, mark: DurableMark) -> tuple
         stop = min(end, begun[index + 1][1].previous_end) if index + 1 < len(begun) else end
         if stop > header.start_position:
             spans.append(Span(_record_of(record, header), stop, None))
-    covered = spans[-1].end_position if spans else manifest.end.position
+    covered = max([manifest.end.position, *(s.end_position for s in spans)])
     if covered < end:
         raise CorruptionError(
             f"{storage.location} is on stable storage up to position {end:,}, and its segments end at {covered:,}",

@@ -24,7 +24,7 @@ RANGE_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class FrameRange:
-    """Frames of one segment: positions [start_position, end_position), on frame borders, without a hole. Picklable."""
+    """Frames of one segment: positions [start_position, end_position), on frame borders, without a gap. Picklable."""
 
     segment: int
     start_position: int
@@ -75,10 +75,10 @@ def _gather(view: LogView, segment: int, first: int, last: int, goal_bytes: int)
     begun: FrameHeader | None = None
     header: FrameHeader | None = None
     records = 0
-    # What reads a range later may not know the holes yet: that of a log which nobody has opened since its writer died.
-    holes = view.manifest.holes_of(view.spans[0].record)
+    # What reads a range later may not know the gaps yet: those of a log that nobody has opened since its writer died.
+    gaps = view.manifest.gaps_of(view.spans[0].record)
     for frame, _, _ in view.frames(first, last, body=False):
-        passed = header and any(header.end_position <= h.start_position < frame.position for h in holes)
+        passed = header and any(header.end_position <= g.start_position < frame.position for g in gaps)
         if passed and begun is not None and header is not None:
             yield _range(segment, begun, header, records)
             begun, records = None, 0

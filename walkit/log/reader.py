@@ -80,7 +80,7 @@ class LogView:
             segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), span.record.name)
             self.check(span.record, segment)
             assert segment is not None
-            holes = self.manifest.holes_of(span.record)
+            gaps = self.manifest.gaps_of(span.record)
             start, lsn, chain = segment.start_position, segment.first_lsn, segment.chain
             last_chain = last_chain_of(span.record, segment, span.end_position)
             if first_lsn > lsn:
@@ -93,7 +93,7 @@ class LogView:
                     chain=chain,
                     last_chain=last_chain,
                     body=False,
-                    holes=holes,
+                    gaps=gaps,
                 )
                 for header, _ in hop:
                     if header.last_lsn >= first_lsn and header.records:
@@ -111,7 +111,7 @@ class LogView:
                 chain=chain,
                 last_chain=last_chain,
                 body=body,
-                holes=holes,
+                gaps=gaps,
             )
             yield from walk
             self.refuse(walk, span)

@@ -4,8 +4,8 @@ The decision is a table (`walkit.log.decision`). Its rows are about one unsealed
 is sealed is vouched for by the manifest, and any damage there is corruption.
 
 Policies: "prefix" cuts the tail that nothing promised, "holes" keeps intact frames behind a hole in it, "absolute"
-refuses any damage. What stands behind a hole may have been acknowledged where the log acknowledges in completion order:
-there "prefix" means "holes".
+refuses any damage, "salvage" gives up what is damaged and says what (`walkit.log.salvage`). What stands behind a hole
+may have been acknowledged where the log acknowledges in completion order: there "prefix" means "holes".
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from dataclasses import dataclass, replace
 from walkit.errors import CorruptionError
 from walkit.format.frame import FrameFault, FrameHeader
 from walkit.format.layout import SegmentFlag
-from walkit.format.manifest import HoleRecord, LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.manifest import (
+    HoleRecord,
+    LogEnd,
+    LostRecord,
+    Manifest,
+    SegmentRecord,
+    SegmentState,
+)
 from walkit.format.segment import SegmentHeader
 from walkit.log.decision import Decision, Facts, Row, decide
 from walkit.log.findings import LogFindings, SegmentFinding
 from walkit.log.manifest_store import LOST_FOLDER
-from walkit.log.report import Cut
+from walkit.log.report import Cut, SegmentDecision
 from walkit.log.segments import with_sealed
 
 
@@ -55,6 +62,8 @@ class RecoveryPlan:
     steps: tuple[Step, ...]
     manifest: Manifest
     """The manifest after the plan."""
+    keeps_strays: bool = False
+    """Whether segments that the manifest does not name are kept in lost+found, also where they look like leftovers."""
 
     @property
     def end(self) -> LogEnd:
@@ -64,7 +73,26 @@ class RecoveryPlan:
     @property
     def holes(self) -> tuple[HoleRecord, ...]:
         """The holes that the plan records."""
-        return self.manifest.holes[len(self.findings.manifest.holes) :]
+        return tuple(h for h in self.manifest.holes if h not in self.findings.manifest.holes)
+
+    @property
+    def lost(self) -> tuple[LostRecord, ...]:
+        """The lost ranges that the plan records."""
+        return tuple(g for g in self.manifest.lost if g not in self.findings.manifest.lost)
+
+    @property
+    def decisions(self) -> tuple[SegmentDecision, ...]:
+        """The rows of the decision table that applied, one per segment that was decided on."""
+        return tuple(
+            SegmentDecision(
+                segment=s.finding.name,
+                row=s.row.label,
+                decision=s.row.decision.name,
+                meaning=s.row.decision.value,
+                facts=s.facts._asdict(),
+            )
+            for s in self.steps
+        )
 
     @property
     def cuts(self) -> tuple[Cut, ...]:
@@ -94,6 +122,7 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
             promised_beyond=finding is broken,
             keeps_frames=bool(kept),
             absolute=policy == "absolute",
+            salvage=False,
         )
         row = decide(facts)
         if row.decision is Decision.REFUSE:
@@ -147,7 +176,7 @@ class _Tail:
             why = "its header was on stable storage before any frame behind it was written"
             raise corruption(self.unlocated, why, end=self.end)
         fits = follows or _fits(self.end, header.previous_end, header.first_lsn, header.chain)
-        end = self._end_of(finding) if follows else _start_of(header)
+        end = self._end_of(finding) if follows else start_of(header)
         for frame in finding.beyond:
             fits = fits and _fits(end, frame.position, frame.first_lsn, frame.chain)
             if not fits:
@@ -164,7 +193,7 @@ class _Tail:
             self.end = self._end_of(finding)
         else:
             holes += _hole(self.end, header.previous_end, header.first_lsn, header.chain)
-            self.end = _start_of(header)
+            self.end = start_of(header)
         for frame in kept:
             holes += _hole(self.end, frame.position, frame.first_lsn, frame.chain)
             self.end = LogEnd(last_lsn=frame.last_lsn, position=frame.end_position, chain=frame.header_crc)
@@ -199,7 +228,7 @@ class _Tail:
         return LogEnd(last_lsn=finding.last_lsn, position=finding.end_position, chain=finding.chain)
 
 
-def _start_of(header: SegmentHeader) -> LogEnd:
+def start_of(header: SegmentHeader) -> LogEnd:
     """Return what the first frame of a segment follows, at the position where it stands."""
     return LogEnd(last_lsn=header.first_lsn - 1, position=header.start_position, chain=header.chain)
 
@@ -276,15 +305,17 @@ def _reason(finding: SegmentFinding) -> str:
 
 def _has_tail(step: Step) -> bool:
     """Say whether nonzero bytes are cut off: all of a file, or what stands behind the last frame that is kept."""
-    if step.row.decision is not Decision.KEEP:
-        return step.row.decision in (Decision.CUT, Decision.CUT_WHOLE)
     header = step.finding.header
+    if step.row.decision is Decision.LOSE:
+        return bool(step.finding.nonzero_until)
+    if step.row.decision not in (Decision.KEEP, Decision.SKIP, Decision.MEND):
+        return step.row.decision in (Decision.CUT, Decision.CUT_WHOLE)
     return header is not None and step.finding.nonzero_until > header.offset_of(step.end_position)
 
 
 def _cut_of(step: Step) -> Cut:
     finding, header = step.finding, step.finding.header
-    whole = step.row.decision is Decision.CUT_WHOLE
+    whole = step.sealed is None
     offset = 0 if whole or header is None else header.offset_of(step.end_position)
     return Cut(
         segment=finding.name,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from walkit.format.manifest import HoleRecord
+from walkit.format.manifest import HoleRecord, LostRecord
 from walkit.html import COLOURS, Part, bar, join, swatch, tag
 from walkit.html import facts as fact_table
 
@@ -37,6 +37,17 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentDecision:
+    """What was decided on one segment: the row of `walkit.recovery_table()` that applied, and the facts it matched."""
+
+    segment: str
+    row: str
+    decision: str
+    meaning: str
+    facts: dict[str, bool]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RecoveryReport:
     """What one opening found and did."""
 
@@ -49,6 +60,10 @@ class RecoveryReport:
     cuts: tuple[Cut, ...]
     holes: tuple[HoleRecord, ...]
     """Frames that never came to the disk while later ones did, which were kept; none was acknowledged."""
+    lost: tuple[LostRecord, ...]
+    """Ranges that policy "salvage" gave up in this opening; earlier ones stand in the manifest."""
+    decisions: tuple[SegmentDecision, ...]
+    """One per segment that was decided on: those behind the last seal and, with "salvage", the damaged sealed ones."""
     segments: int
     segments_scanned: int
     frames_scanned: int
@@ -90,6 +105,14 @@ class RecoveryReport:
                     (f"hole from position {h.start_position:,}", f"LSN {h.first_lsn:,} to {h.last_lsn:,}")
                     for h in self.holes
                 ),
+                *(
+                    (
+                        f"lost from position {g.start_position:,}",
+                        f"LSN {g.first_lsn:,} to {g.last_lsn:,}: {g.reason}",
+                    )
+                    for g in self.lost
+                ),
+                *((f"segment {d.segment}", f"row {d.row}: {d.decision}") for d in self.decisions),
                 ("time", f"{self.duration_s * 1000:.1f} ms"),
             ],
             phases=self.phases,

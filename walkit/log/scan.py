@@ -13,7 +13,7 @@ from walkit.errors import CorruptionError, SegmentMissingError, StorageError
 from walkit.format.durable import NOTHING_DURABLE, DurableMark, decode_cell
 from walkit.format.frame import FrameFault
 from walkit.format.layout import DURABLE_CELL_BYTES, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import HoleRecord, LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.manifest import Gap, LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
 from walkit.log.behind import nonzero_until, promise_without_header, walk_unsealed
 from walkit.log.findings import LogFindings, SegmentFinding
@@ -56,10 +56,7 @@ def scan_log(
     progress: Progress | None = None,
 ) -> LogFindings:
     """Return the facts. Raises SegmentMissingError and CorruptionError only for what the manifest vouches for."""
-    findings = LogFindings(manifest=manifest, mark=mark)
-    named = {s.name for s in manifest.segments}
-    findings.strays = [n for n in storage.names() if n.endswith(".segment") and n not in named]
-    _refuse_an_older_manifest(storage, findings)
+    findings = look_around(storage, manifest, mark)
     total = sum(s.size_bytes for s in manifest.sealed) if deep else 0
     done = 0
     for record in manifest.sealed:
@@ -89,7 +86,21 @@ def _further(progress: Progress | None, done: int, total: int) -> Reached | None
     return None if progress is None else lambda more: progress(done + more, max(total, done + more))
 
 
-def _refuse_an_older_manifest(storage: Storage, findings: LogFindings) -> None:
+def look_around(
+    storage: Storage, manifest: Manifest, mark: DurableMark, *, salvage: bool = False
+) -> LogFindings:
+    """Return the facts about what stands beside the segments. CorruptionError for a manifest of an earlier time.
+
+    With `salvage` a file beside them that the storage does not read is passed over.
+    """
+    findings = LogFindings(manifest=manifest, mark=mark)
+    named = {s.name for s in manifest.segments}
+    findings.strays = [n for n in storage.names() if n.endswith(".segment") and n not in named]
+    _refuse_an_older_manifest(storage, findings, salvage)
+    return findings
+
+
+def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: bool) -> None:
     """Refuse a manifest that was put back from an earlier time: what came after it would be forgotten silently.
 
     The manifest names a segment before its header is written, and an epoch before the durable cell speaks of it; so a
@@ -99,17 +110,27 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings) -> None:
     if mark.turn and mark.epoch_id not in {e.id for e in manifest.lineage}:
         raise _older_manifest(DURABLE_NAME, f"epoch {mark.epoch}, durable up to position {mark.position:,}")
     for name in findings.strays:
-        file = storage.open(name, "read")
         try:
-            header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), name)
+            header = header_of(storage, name)
         except CorruptionError:
             continue
-        finally:
-            file.close()
+        except StorageError:
+            if not salvage:
+                raise
+            continue
         if header is None or header.log_id != manifest.log_id:
             continue
         if header.number >= manifest.next_segment and leftover_of(header, manifest) is None:
             raise _older_manifest(name, f"segment {header.number} from LSN {header.first_lsn:,} on")
+
+
+def header_of(storage: Storage, name: str) -> SegmentHeader | None:
+    """Return the header of a segment file; None where it is all zero."""
+    file = storage.open(name, "read")
+    try:
+        return SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), name)
+    finally:
+        file.close()
 
 
 def _older_manifest(name: str, newer: str) -> CorruptionError:
@@ -149,13 +170,13 @@ def _look_at_sealed(
     file = open_segment(storage, record)
     try:
         size = file.size()
-        if size < SEGMENT_HEADER_BYTES + record.size_bytes:
+        wanted = SEGMENT_HEADER_BYTES + manifest.frames_end_of(record) - record.start_position
+        if size < wanted:
             raise SegmentMissingError(
-                f"segment {record.name} is shorter than the manifest says: "
-                f"{size:,} bytes instead of {SEGMENT_HEADER_BYTES + record.size_bytes:,}",
+                f"segment {record.name} is shorter than the manifest says: {size:,} bytes instead of {wanted:,}",
                 segment=record.name,
                 position=record.start_position + max(size - SEGMENT_HEADER_BYTES, 0),
-                expected=SEGMENT_HEADER_BYTES + record.size_bytes,
+                expected=wanted,
                 found=size,
                 first_lost_lsn=record.first_lsn,
             )
@@ -175,7 +196,7 @@ def _look_at_sealed(
         if size > finding.end_offset:
             finding.nonzero_until = nonzero_until(file, finding.end_offset, size)
         if deep:
-            _verify_sealed(file, finding, manifest.holes_of(record), reached)
+            _verify_sealed(file, finding, manifest.gaps_of(record), reached)
         return finding
     finally:
         file.close()
@@ -206,7 +227,7 @@ def check_identity(manifest: Manifest, record: SegmentRecord, header: SegmentHea
 def _verify_sealed(
     file: StorageFile,
     finding: SegmentFinding,
-    holes: tuple[HoleRecord, ...],
+    gaps: tuple[Gap, ...],
     reached: Reached | None,
 ) -> None:
     assert finding.header is not None
@@ -219,7 +240,7 @@ def _verify_sealed(
         next_lsn=record.first_lsn,
         chain=record.start_chain,
         last_chain=last_chain_of(record, finding.header, record.end_position),
-        holes=holes,
+        gaps=gaps,
         row_seen=lambda row: None if reached is None else reached(int(row.ends[-1]) - record.start_position),
     )
     for _ in walk:

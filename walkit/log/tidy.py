@@ -10,14 +10,19 @@ import errno
 from walkit.errors import CorruptionError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES, ZEROS
 from walkit.format.manifest import Manifest
-from walkit.format.segment import SegmentHeader
+from walkit.format.names import SALVAGE_NEW_NAME
 from walkit.log.behind import nonzero_until
 from walkit.log.decision import Decision
 from walkit.log.findings import SegmentFinding
 from walkit.log.leftover import leftover_of
 from walkit.log.manifest_store import LOST_FOLDER, ManifestStore
 from walkit.log.recovery import RecoveryPlan
+from walkit.log.scan import header_of
+from walkit.log.wreck import PASSING_ERRNOS, PatientFile
 from walkit.storage.base import Storage
+
+KEPT_NEW_NAME = f"{LOST_FOLDER}/kept.new"
+"""Bytes that are being kept, until they are whole and durable."""
 
 
 def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> None:
@@ -25,6 +30,9 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
 
     Bytes that are cut off or set aside are kept under lost+found, durably, before they go from where they were.
     """
+    for step in plan.steps:
+        if step.finding.mended and step.sealed is not None:
+            _mend(storage, step.finding)
     if plan.manifest is not plan.findings.manifest:
         store.update(lambda _: plan.manifest)
     changed = False
@@ -35,9 +43,19 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
         if step.sealed is not None:
             _tidy_end(storage, finding, step.end_position)
         else:
-            changed |= _set_aside(storage, finding.name, keep=step.row.decision is Decision.CUT_WHOLE)
+            keep = step.row.decision not in (Decision.DROP, Decision.SEAL)
+            unreadable = step.row.decision is Decision.LOSE
+            changed |= _set_aside(storage, finding.name, keep=keep, unreadable=unreadable)
     for name in plan.findings.strays:
-        changed |= _set_aside(storage, name, keep=not _is_leftover(storage, name, plan.manifest))
+        try:
+            leftover = _is_leftover(storage, name, plan.manifest)
+        except StorageError:
+            if plan.policy != "salvage":
+                raise
+            leftover = False
+        changed |= _set_aside(
+            storage, name, keep=plan.keeps_strays or not leftover, unreadable=plan.policy == "salvage"
+        )
     if changed:
         storage.sync_directory()
 
@@ -53,7 +71,7 @@ def _tidy_end(storage: Storage, finding: SegmentFinding, end_position: int) -> b
         size = file.size()
         until = nonzero_until(file, end, size)
         if until > end:
-            _keep(storage, f"{finding.name}.{end_position}.tail", file.read(end, until - end))
+            keep_bytes(storage, f"{finding.name}.{end_position}.tail", file.read(end, until - end))
         file.shorten(end)
         file.sync()
     finally:
@@ -61,44 +79,101 @@ def _tidy_end(storage: Storage, finding: SegmentFinding, end_position: int) -> b
     return True
 
 
-def _set_aside(storage: Storage, name: str, *, keep: bool) -> bool:
-    """Take a whole file out of the log: under lost+found where it holds anything to keep, else away."""
+def _set_aside(storage: Storage, name: str, *, keep: bool, unreadable: bool = False) -> bool:
+    """Take a whole file out of the log: under lost+found where it holds anything to keep, else away.
+
+    One that is `unreadable` goes there by being renamed, as it is.
+    """
     try:
         file = storage.open(name, "read")
     except StorageError as error:
-        if error.errno != errno.ENOENT:
+        if error.errno == errno.ENOENT:
+            return False
+        if not unreadable:
             raise
-        return False
+        _move(storage, name)
+        return True
     try:
         until = nonzero_until(file, 0, file.size()) if keep else 0
         data = file.read(0, until)
+    except StorageError:
+        if not unreadable:
+            raise
+        _move(storage, name)
+        return True
     finally:
         file.close()
     if data:
-        _keep(storage, name, data)
+        keep_bytes(storage, name, data)
     storage.remove(name)
     return True
 
 
-def _keep(storage: Storage, name: str, data: bytes) -> None:
-    number = 0
-    while True:
-        target = f"{LOST_FOLDER}/{name}" + (f".{number}" if number else "")
+def _move(storage: Storage, name: str) -> None:
+    """Rename a file that cannot be read into lost+found, under a name that nothing there has."""
+    kept = set(storage.names(LOST_FOLDER))
+    target, number = f"{LOST_FOLDER}/{name}", 0
+    while target in kept:
+        number += 1
+        target = f"{LOST_FOLDER}/{name}.{number}"
+    storage.replace(name, target)
+    storage.sync_directory(LOST_FOLDER)
+    storage.sync_directory()
+
+
+def _mend(storage: Storage, finding: SegmentFinding) -> None:
+    """Put a copy with a right header in the place of a segment whose header is damaged; the old header is kept.
+
+    The copy is whole and durable before it takes the name, so there is the old file or the new one, and no manifest has
+    to know of it: done twice it finds a right header. Pages that the storage cannot read are zeros in the copy.
+    """
+    assert finding.header is not None
+    file = PatientFile(storage.open(finding.name, "read"))
+    try:
+        block = file.read(0, SEGMENT_HEADER_BYTES)
+        if any(block):
+            keep_bytes(storage, f"{finding.name}.header", block)
+        _remove(storage, SALVAGE_NEW_NAME)
+        copy = storage.open(SALVAGE_NEW_NAME, "create")
         try:
-            file = storage.open(target, "create")
-            break
-        except StorageError as error:
-            if error.errno != errno.EEXIST:
-                raise
-            if _holds(storage, target, data):
-                return
-            number += 1
+            for offset in range(SEGMENT_HEADER_BYTES, finding.file_bytes, len(ZEROS)):
+                copy.write(offset, [file.read(offset, min(len(ZEROS), finding.file_bytes - offset))])
+            copy.write(0, [finding.header.encode()])
+            copy.sync()
+        finally:
+            copy.close()
+    finally:
+        file.close()
+    storage.replace(SALVAGE_NEW_NAME, finding.name)
+    storage.sync_directory()
+
+
+def _remove(storage: Storage, name: str) -> None:
+    try:
+        storage.remove(name)
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+
+
+def keep_bytes(storage: Storage, name: str, data: bytes) -> None:
+    """Keep bytes under lost+found, durably, unless they are there already; whole under their name or not at all."""
+    there = set(storage.names(LOST_FOLDER))
+    target, number = f"{LOST_FOLDER}/{name}", 0
+    while target in there:
+        if _holds(storage, target, data):
+            return
+        number += 1
+        target = f"{LOST_FOLDER}/{name}.{number}"
+    _remove(storage, KEPT_NEW_NAME)
+    file = storage.open(KEPT_NEW_NAME, "create")
     try:
         for offset in range(0, len(data), len(ZEROS)):
             file.write(offset, [data[offset : offset + len(ZEROS)]])
         file.sync()
     finally:
         file.close()
+    storage.replace(KEPT_NEW_NAME, target)
     storage.sync_directory(LOST_FOLDER)
     storage.sync_directory()
 
@@ -113,27 +188,25 @@ def _holds(storage: Storage, name: str, data: bytes) -> bool:
 
 def _is_leftover(storage: Storage, name: str, manifest: Manifest) -> bool:
     """Say whether an unnamed segment is what trimming or compaction left: nothing in it is needed."""
-    file = storage.open(name, "read")
     try:
-        header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), name)
+        header = header_of(storage, name)
     except CorruptionError:
         return False
-    finally:
-        file.close()
     return header is not None and leftover_of(header, manifest) is not None
 
 
-def settle_unsealed(storage: Storage, manifest: Manifest) -> None:
+def settle_unsealed(storage: Storage, manifest: Manifest, *, salvage: bool = False) -> None:
     """Before anything of an unsealed segment is trusted: sync it and drop its cached pages.
 
     What was only in the page cache, of a killed writer or behind a failed fsync, must not be sealed as if it were on
-    disk: after a failed fsync the pages look clean, and only the device says what is there.
+    disk: after a failed fsync the pages look clean, and only the device says what is there. With `salvage` a file that
+    does not open is passed over; one that opens and does not sync never is.
     """
     for record in manifest.unsealed:
         try:
             file = storage.open(record.name, "write")
         except StorageError as error:
-            if error.errno == errno.ENOENT:
+            if error.errno == errno.ENOENT or (salvage and error.errno not in PASSING_ERRNOS):
                 continue
             raise
         try:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import time
 from typing import Literal
 
-from walkit.errors import CorruptionError, NotALogError, SegmentMissingError, StorageError, WalkitError
-from walkit.format.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import MANIFEST_NAME, EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState
-from walkit.format.segment import SegmentHeader, segment_name
+from walkit.errors import CorruptionError, NotALogError, SegmentMissingError, WalkitError
+from walkit.format.layout import FORMAT_VERSION
+from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.log.examine.around import check_durable_file, check_manifest, look_at_strays, tell_other_files
 from walkit.log.examine.frametable import frame_rows
 from walkit.log.examine.ledger import Ledger
 from walkit.log.examine.parallel import examine_sealed_segments
+from walkit.log.examine.sealed import tell_gaps
 from walkit.log.examine.unsealed import UnsealedPart
 from walkit.log.examine.verdicts import Problem, ScanReport, Verdict
 from walkit.log.manifest_store import LOCK_NAME, load_manifest
 from walkit.log.opening import Place, storage_at
+from walkit.log.rebuild import manifest_from_headers
 from walkit.log.scan import Progress, read_mark
 from walkit.storage.base import Storage
 
@@ -68,6 +69,7 @@ def _examine(
         if damage is not None:
             ledger.problem(damage, segment=MANIFEST_NAME)
         examine_sealed_segments(ledger)
+        tell_gaps(ledger, "", manifest.end.position + 1)
         UnsealedPart(ledger).examine()
         look_at_strays(ledger)
         if decode:
@@ -97,9 +99,10 @@ def _manifest_of(storage: Storage) -> tuple[Manifest, CorruptionError | None]:
     try:
         return load_manifest(storage), None
     except (CorruptionError, NotALogError) as error:
-        stand_in = _manifest_from_headers(storage)
-        if stand_in is None:
+        rebuilt = manifest_from_headers(storage)
+        if rebuilt is None:
             raise
+        stand_in = rebuilt.manifest
         if isinstance(error, CorruptionError):
             return stand_in, error
         return stand_in, CorruptionError(
@@ -108,64 +111,6 @@ def _manifest_of(storage: Storage) -> tuple[Manifest, CorruptionError | None]:
             expected="a manifest",
             found=error.reason,
         )
-
-
-def _manifest_from_headers(storage: Storage) -> Manifest | None:
-    """Return what the segments' own headers tell, all of them unsealed; None where there is no segment of walkit's."""
-    headers: dict[int, SegmentHeader] = {}
-    unreadable: list[int] = []
-    for name in storage.names():
-        digits = name.removesuffix(".segment")
-        if digits.isdecimal() and name == segment_name(int(digits)):
-            header = _header_of(storage, name)
-            if header is None:
-                unreadable.append(int(digits))
-            else:
-                headers[int(digits)] = header
-    if not headers:
-        return None
-    ids = [h.log_id for h in headers.values()]
-    log_id = max(ids, key=ids.count)
-    ours = sorted(
-        (h for h in headers.values() if h.log_id == log_id), key=lambda h: (h.start_position, h.number)
-    )
-    lineage: dict[int, EpochRecord] = {}
-    for h in ours:
-        fields = {"first_lsn": h.first_lsn, "position": h.start_position, "chain": h.chain}
-        lineage.setdefault(h.epoch, EpochRecord(number=h.epoch, id=h.epoch_id, **fields))
-    numbers = [h.number for h in ours] + sorted(unreadable)
-    records = [
-        SegmentRecord(
-            number=n,
-            state=SegmentState.PREPARED,
-            epoch=headers[n].epoch if n in headers else ours[-1].epoch,
-            created_us=headers[n].created_us if n in headers else 0,
-        )
-        for n in numbers
-    ]
-    first = ours[0]
-    return Manifest(
-        log_id=log_id,
-        created_us=first.created_us,
-        lineage=tuple(lineage.values()),
-        segments=tuple(records),
-        next_segment=max(numbers) + 1,
-        end=LogEnd(last_lsn=first.first_lsn - 1, position=first.previous_end, chain=first.chain),
-        low_watermark=first.first_lsn - 1,
-    )
-
-
-def _header_of(storage: Storage, name: str) -> SegmentHeader | None:
-    try:
-        file = storage.open(name, "read")
-    except StorageError:
-        return None
-    try:
-        return SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), name)
-    except WalkitError:
-        return None
-    finally:
-        file.close()
 
 
 def _report(ledger: Ledger, tool: Literal["scan", "verify"], began: float) -> ScanReport:

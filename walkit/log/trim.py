@@ -89,6 +89,7 @@ def move_watermark(engine: LogEngine, up_to_lsn: int, checkpoint_lsn: int = 0) -
         return manifest.next(
             segments=left,
             holes=tuple(h for h in manifest.holes if h.end_position > begins[0]),
+            lost=tuple(g for g in manifest.lost if g.end_position > begins[0]),
             low_watermark=low,
             checkpoint_lsn=checkpoint,
             exact_from_lsn=max(manifest.exact_from_lsn, low + 1) if low else manifest.exact_from_lsn,

@@ -7,14 +7,14 @@ does not judge what an end means; `fault` says why it ended, and recovery decide
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from walkit.errors import StorageError
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header
 from walkit.format.inarow import FOOTPRINT, FOOTPRINT_OFFSET, Follows, FrameRow, frames_in_a_row
 from walkit.format.layout import FRAME_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import HoleRecord, SegmentRecord, SegmentState
+from walkit.format.manifest import Gap, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
-from walkit.storage.base import StorageFile
 
 READ_BYTES = 1 << 20
 ROW_READ_BYTES = 4 << 20
@@ -27,15 +27,29 @@ RowSeen = Callable[[FrameRow], object]
 """Called with the frames of a row, which are not yielded."""
 
 
+class Readable(Protocol):
+    """What a walk needs of a file."""
+
+    @property
+    def name(self) -> str:
+        """The file's name within its storage."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from `offset`; fewer only where the file ends."""
+
+    def size(self) -> int:
+        """Return the file's size in bytes."""
+
+
 class FrameWalk:
     """Iterates (header, frame bytes) of one segment, from `position` up to `end_position`.
 
     `first_lsn` and `chain` are what the first frame must follow; None takes them from the first frame (a reader that
     begins in the middle of a segment). `last_chain` is the header checksum of the frame that ends at `end_position`,
     where that is known (see `last_chain_of`). `body` off leaves bodies unread for hopping over frames by their headers.
-    At the start of one of `holes` the walk goes on behind it (FORMAT.md F-2.8). With `row_seen` intact frames are taken
-    many at once where they can be: they are told to it and not yielded, with `decode` after their bodies were taken
-    apart; what is yielded is left to whoever iterates.
+    At the start of one of `gaps` the walk goes on behind it (FORMAT.md F-2.8, F-2.9). With `row_seen` intact frames are
+    taken many at once where they can be: they are told to it and not yielded, with `decode` after their bodies were
+    taken apart; what is yielded is left to whoever iterates.
 
     After the iteration `position`, `next_lsn` and `chain` say what the next frame would have to follow, `fault` why the
     walk ended before `end_position` (None where it reached it) and `at_fault` what the damaged header said, if it could
@@ -44,7 +58,7 @@ class FrameWalk:
 
     def __init__(
         self,
-        file: StorageFile,
+        file: Readable,
         segment: SegmentHeader,
         *,
         position: int,
@@ -53,7 +67,7 @@ class FrameWalk:
         chain: int | None = None,
         last_chain: int | None = None,
         body: bool = True,
-        holes: Sequence[HoleRecord] = (),
+        gaps: Sequence[Gap] = (),
         row_seen: RowSeen | None = None,
         decode: bool = False,
     ) -> None:
@@ -68,7 +82,7 @@ class FrameWalk:
         self.row_seen = row_seen
         self._decode = decode
         self._passed_max = self._passed = 0
-        self._holes = {hole.start_position: hole for hole in holes}
+        self._gaps = {gap.start_position: gap for gap in gaps}
         self.fault: FrameFault | None = None
         self.at_fault: FrameHeader | None = None
         self.error: StorageError | None = None
@@ -83,9 +97,9 @@ class FrameWalk:
     def __iter__(self) -> Iterator[tuple[FrameHeader, memoryview]]:
         """Yield each frame that belongs, in order."""
         while self.position < self.end_position:
-            hole = self._holes.get(self.position)
-            if hole is not None:
-                self.position, self.next_lsn, self.chain = hole.end_position, hole.last_lsn + 1, hole.chain
+            gap = self._gaps.get(self.position)
+            if gap is not None:
+                self.position, self.next_lsn, self.chain = gap.end_position, gap.last_lsn + 1, gap.chain
                 continue
             try:
                 if self.row_seen is not None and self._pass_row(self.row_seen):
@@ -123,7 +137,7 @@ class FrameWalk:
         if self._passed < self._passed_max:
             self._passed += 1
             return False
-        row = self._row(min([self.end_position, *(p for p in self._holes if p > self.position)]))
+        row = self._row(min([self.end_position, *(p for p in self._gaps if p > self.position)]))
         if row is not None and self.last_chain not in (None, row.chain) and row.ends[-1] == self.end_position:
             row = self._row(int(row.ends[-2])) if len(row.ends) > 1 else None
         self._passed = 0
@@ -172,7 +186,13 @@ class FrameWalk:
         wanted = max(size, self._read_bytes())
         wanted = min(wanted, self.end_position - self.position)
         self._buffer = b""  # so that its memory can be the next one's
-        self._buffer = self.file.read(self.segment.offset_of(self.position), wanted)
+        offset = self.segment.offset_of(self.position)
+        try:
+            self._buffer = self.file.read(offset, wanted)
+        except StorageError:
+            if wanted <= size:
+                raise
+            self._buffer = self.file.read(offset, size)  # what cannot be read may stand behind this frame
         self._buffer_position = self.position
         return 0
 

@@ -234,7 +234,7 @@ def _end_within(view: LogView, span: Span, end: LogEnd) -> LogEnd | None:
             next_lsn=segment.first_lsn,
             chain=segment.chain,
             body=False,
-            holes=view.manifest.holes_of(span.record),
+            gaps=view.manifest.gaps_of(span.record),
         )
         for _ in walk:
             pass
@@ -290,7 +290,7 @@ class FrameReader:
     def read(self, after: LogEnd, limit_bytes: int) -> FrameRun | None:
         """Return whole frames that follow `after`: up to `limit_bytes`, or one that is larger; None if there is none.
 
-        GapError where they have been trimmed, or where a hole begins at `after`, over which nothing is sent;
+        GapError where they have been trimmed, or where a hole or a loss begins at `after`, over which nothing is sent;
         CorruptionError where one of them is not intact.
         """
         if not self._goes_on(after) and not self._begin(after):
@@ -367,10 +367,10 @@ class FrameReader:
         start = max(after.position, segment.start_position)
         if start > after.position and segment.previous_end != after.position:
             raise GapError(after.last_lsn + 1, record.first_lsn)
-        holes = [h for h in view.manifest.holes_of(record) if h.start_position >= start]
-        if holes and holes[0].start_position == start:
-            raise GapError(holes[0].first_lsn, holes[0].last_lsn + 1)
-        end_position = min([span.end_position, position, *(h.start_position for h in holes)])
+        gaps = [g for g in view.manifest.gaps_of(record) if g.start_position >= start]
+        if gaps and gaps[0].start_position == start:
+            raise GapError(gaps[0].first_lsn, gaps[0].last_lsn + 1)
+        end_position = min([span.end_position, position, *(g.start_position for g in gaps)])
         self._walk = FrameWalk(
             self._file,
             segment,

@@ -6,6 +6,8 @@ from html import escape
 
 from walkit.config import DURABILITY_PROMISES
 from walkit.html import table, tag
+from walkit.log.decision import MEANINGS
+from walkit.log.report import RecoveryReport
 from walkit.plots import recovery_timeline
 from walkit.views.parts import RED, View, numbers_html, pn
 from walkit.views.session import KillReport
@@ -26,8 +28,11 @@ class RecoveryView(View):
             sizing_mode="stretch_width",
             visible=False,
         )
+        self.decisions = pn.pane.HTML("", sizing_mode="stretch_width")
         self.cuts = pn.pane.HTML("", sizing_mode="stretch_width")
-        self._layout = pn.Column(self.text, self.figure, self.cuts, sizing_mode="stretch_width")
+        self._layout = pn.Column(
+            self.text, self.figure, self.decisions, self.cuts, sizing_mode="stretch_width"
+        )
 
     def __panel__(self) -> pn.viewable.Viewable:
         """Return what is shown."""
@@ -41,6 +46,7 @@ class RecoveryView(View):
         self.text.object = verdict_html(report)
         self.figure.object = recovery_timeline(report.recovery)
         self.figure.visible = True
+        self.decisions.object = decisions_html(report.recovery)
         self.cuts.object = cuts_html(report)
 
 
@@ -79,6 +85,34 @@ def verdict_html(report: KillReport) -> str:
         f"process loses {kill} of what was acknowledged, a power cut {power}."
     )
     return f"<p>{verdict}</p>{numbers}<p style='opacity:0.8'>{escape(promise)}</p>"
+
+
+def decisions_html(recovery: RecoveryReport) -> str:
+    """Return the rows of the decision table that applied, the facts they matched, and what was given up."""
+    if not recovery.decisions:
+        return "<p>Nothing had to be decided: every segment was sealed.</p>"
+    shown = table(
+        (
+            (
+                tag("code", d.segment),
+                d.row,
+                d.decision,
+                d.meaning,
+                ", ".join(MEANINGS[name] for name, holds in d.facts.items() if holds) or "none",
+            )
+            for d in recovery.decisions
+        ),
+        ("segment", "row", "decision", "which means", "facts that held"),
+    )
+    lost = "".join(
+        f"<p><b role='alert' style='color:{RED}'>LSN {g.first_lsn:,} to {g.last_lsn:,} were given up</b>: "
+        f"{escape(g.reason)} ({escape(g.segment)}).</p>"
+        for g in recovery.lost
+    )
+    return (
+        f"<p>Decided with policy {escape(recovery.policy)}, by the rows of <code>walkit.recovery_table()</code>:</p>"
+        f"{tag('div', shown, class_='decisions')}{lost}"
+    )
 
 
 def cuts_html(report: KillReport) -> str:

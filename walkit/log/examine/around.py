@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 from walkit.errors import CorruptionError, StorageError, WalkitError
@@ -58,9 +59,13 @@ def _manifest_facts(manifest: Manifest) -> Iterator[tuple[str, object, object, S
             last_lsn=record.first_lsn - 1, position=record.start_position, chain=record.start_chain
         )
         there = LogEnd(last_lsn=before.last_lsn, position=_end_before(before, record), chain=before.end_chain)
-        hole = next((h for h in manifest.holes if h.start_position == before.end_position), None)
-        if hole is not None and hole.end_position <= record.start_position:
-            there = LogEnd(last_lsn=hole.last_lsn, position=hole.end_position, chain=hole.chain)
+        for gap in manifest.gaps:
+            if before.end_position <= gap.start_position and gap.end_position <= record.start_position:
+                there = LogEnd(last_lsn=gap.last_lsn, position=gap.end_position, chain=gap.chain)
+                if _has_moved(record) or record.start_position == align_up(
+                    gap.end_position, ALIGNMENT_DIRECT
+                ):
+                    there = replace(there, position=record.start_position)
         yield f"it follows segment {before.name}", there, wanted, record
         epoch = manifest.epoch_of(record.epoch)
         if epoch is not None and record.epoch != before.epoch:
@@ -71,6 +76,9 @@ def _manifest_facts(manifest: Manifest) -> Iterator[tuple[str, object, object, S
     if sealed:
         last = sealed[-1]
         there = LogEnd(last_lsn=last.last_lsn, position=last.end_position, chain=last.end_chain)
+        for lost in manifest.lost:
+            if lost.start_position >= last.end_position:
+                there = LogEnd(last_lsn=lost.last_lsn, position=lost.end_position, chain=lost.chain)
         yield "the log ends with its last sealed segment", there, manifest.end, None
     numbers = [e.number for e in manifest.lineage]
     yield "the epochs' numbers grow", sorted(set(numbers)), numbers, None
@@ -117,6 +125,8 @@ def check_durable_file(ledger: Ledger) -> None:
     sealed = manifest.sealed
     begins = sealed[0].start_position if sealed else manifest.end.position
     as_written = max([begins, *(s.end_position for s in sealed if _has_moved(s))])
+    if any(g.start_position < mark.position <= g.end_position for g in manifest.lost):
+        return  # what it spoke of has been given up
     if not as_written < mark.position <= ledger.end.position:
         return  # before what still stands as it was written, or beyond the intact log, which has been told
     if ledger.lsn_at_mark != mark.lsn and not ledger.problems:

@@ -9,7 +9,7 @@ from walkit.errors import CorruptionError, WalkitError
 from walkit.format.durable import DurableMark
 from walkit.format.frame import FrameFault
 from walkit.format.layout import SegmentFlag
-from walkit.format.manifest import HoleRecord, Manifest, SegmentRecord
+from walkit.format.manifest import Gap, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.log.behind import nonzero_until
 from walkit.log.examine.survey import FrameSeen, SegmentSurvey, Stretch
@@ -28,7 +28,7 @@ class FrameSpan:
     bodies: bool
     last_chain: int | None = None
     """Header checksum of the frame that ends at `end_position`, where the segment's own header tells it."""
-    holes: tuple[HoleRecord, ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
     def survey(
         self,
@@ -53,7 +53,7 @@ class FrameSpan:
             seen=seen,
             watched_position=watched_position,
             reached=reached,
-            holes=self.holes,
+            gaps=self.gaps,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from walkit.config import ALIGNMENT_BUFFERED, FRAME_BYTES_MAX_MAX
 from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import LogEnd, SegmentRecord
+from walkit.format.manifest import Gap, HoleRecord, LogEnd, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
 from walkit.log.examine.verdicts import Verdict
@@ -19,6 +19,7 @@ _HOLE = "frames that were in flight never came to the disk, and later ones did; 
 
 def examine_sealed(ledger: Ledger, record: SegmentRecord) -> None:
     """Examine one sealed segment. Of a live log, one that was trimmed meanwhile is left out."""
+    tell_gaps(ledger, record.name, record.start_position)
     begun = len(ledger.ranges)
     size = 0
     try:
@@ -41,6 +42,29 @@ def examine_sealed(ledger: Ledger, record: SegmentRecord) -> None:
     ledger.add_segment(record, "sealed", ledger.ranges[begun:], file_bytes=size)
 
 
+def tell_gaps(ledger: Ledger, name: str, until: int) -> None:
+    """Note the holes and lost ranges between the sealed segments before position `until`, behind those told already."""
+    manifest = ledger.manifest
+    begin = max((s.end_position for s in manifest.sealed if s.end_position <= until), default=0)
+    for gap in manifest.gaps:
+        if begin <= gap.start_position < until:
+            tell_gap(ledger, name, gap)
+
+
+def tell_gap(ledger: Ledger, name: str, gap: Gap) -> None:
+    """Note a hole or a lost range that the manifest records."""
+    lsns = gap.first_lsn, gap.last_lsn
+    if isinstance(gap, HoleRecord):
+        ledger.add(name, gap.start_position, gap.end_position, Verdict.HOLE, _HOLE, lsns)
+        return
+    ledger.add(gap.segment or name, gap.start_position, gap.end_position, Verdict.LOST, gap.reason, lsns)
+    what = f"LSN {gap.first_lsn:,} to {gap.last_lsn:,}" if gap.lsns else "no record"
+    ledger.notes.append(
+        f"positions {gap.start_position:,} to {gap.end_position:,} were given up by recovery='salvage', "
+        f"and {what} with them: {gap.reason}"
+    )
+
+
 def _was_trimmed(ledger: Ledger, record: SegmentRecord) -> bool:
     return all(s.number != record.number for s in load_manifest(ledger.storage).segments)
 
@@ -50,20 +74,17 @@ def _examine_file(ledger: Ledger, file: StorageFile, record: SegmentRecord, size
     if header is None:
         return
     file_end = header.start_position + size - SEGMENT_HEADER_BYTES
-    stop = min(record.end_position, file_end)
+    whole = file_end >= ledger.manifest.frames_end_of(record)
+    stop = record.end_position if whole else min(record.end_position, file_end)
     own_chain = last_chain_of(record, header, stop) if header.flags & SegmentFlag.COMPACTED else None
     manifest = ledger.manifest
-    before = next((h for h in manifest.holes if h.end_position == header.previous_end), None)
-    if before is not None:
-        lsns = before.first_lsn, before.last_lsn
-        ledger.add(record.name, before.start_position, before.end_position, Verdict.HOLE, _HOLE, lsns)
     span = FrameSpan(
         name=record.name,
         header=header,
         end_position=stop,
         bodies=ledger.bodies,
         last_chain=own_chain,
-        holes=manifest.holes_of(record),
+        gaps=manifest.gaps_of(record),
     )
     end = LogEnd(last_lsn=record.first_lsn - 1, position=record.start_position, chain=header.chain)
     frames = records = 0
@@ -75,15 +96,17 @@ def _examine_file(ledger: Ledger, file: StorageFile, record: SegmentRecord, size
             last = end.last_lsn if stretch.last_lsn is None else stretch.last_lsn
             end = LogEnd(last_lsn=last, position=stretch.end_position, chain=stretch.chain)
             continue
-        if stretch.hole:
-            ledger.add_stretch(record.name, stretch, Verdict.HOLE, _HOLE)
-            end = LogEnd(last_lsn=stretch.last_lsn or end.last_lsn, position=stretch.end_position)
+        if stretch.gap is not None:
+            tell_gap(ledger, record.name, stretch.gap)
+            end = LogEnd(
+                last_lsn=stretch.gap.last_lsn, position=stretch.end_position, chain=stretch.gap.chain
+            )
             continue
         damaged = True
         if stretch.end_position < stop or stop == record.end_position:
             ledger.fault(record.name, stretch, record.last_lsn)
             end = LogEnd(last_lsn=stretch.last_lsn or end.last_lsn, position=stretch.end_position)
-    if file_end < record.end_position:
+    if not whole:
         error = _cut_short(record, size, end.position, end.last_lsn + 1)
         ledger.problem(error)
         lost = end.last_lsn + 1, record.last_lsn

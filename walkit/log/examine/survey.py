@@ -16,11 +16,10 @@ from walkit.errors import CorruptionError, FormatVersionError, StorageError, Wal
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header, decode_frame
 from walkit.format.inarow import FrameRow
 from walkit.format.layout import FRAME_HEADER_BYTES, FRAME_MAGIC, align_up
-from walkit.format.manifest import HoleRecord
+from walkit.format.manifest import Gap
 from walkit.format.segment import SegmentHeader
 from walkit.log.behind import PROBE_BYTES, nonzero_until
-from walkit.log.walk import FrameWalk
-from walkit.storage.base import StorageFile
+from walkit.log.walk import FrameWalk, Readable
 
 FrameSeen = Callable[[FrameHeader, bool], None]
 """Called with every frame whose header can be trusted, and whether the frame is intact."""
@@ -48,11 +47,14 @@ class Stretch:
     last_lsn: int | None = None
     chain: int = 0
     """Header checksum of the last intact frame."""
+    first: FrameHeader | None = None
+    last: FrameHeader | None = None
+    """The first and the last of the intact frames, marks included."""
     at_fault: FrameHeader | None = None
     error: WalkitError | None = None
     """A newer format, an unreadable place, or a body that its checksum vouches for and that cannot be decoded."""
-    hole: bool = False
-    """A hole that the manifest records: frames that never came to the disk, and whatever stands in their place."""
+    gap: Gap | None = None
+    """A hole or a lost range that the manifest records; whatever stands there is not looked at."""
 
     @property
     def intact(self) -> bool:
@@ -79,7 +81,7 @@ class SegmentSurvey:
 
     def __init__(
         self,
-        file: StorageFile,
+        file: Readable,
         segment: SegmentHeader,
         *,
         start_position: int,
@@ -92,7 +94,7 @@ class SegmentSurvey:
         seen: FrameSeen | None = None,
         watched_position: int | None = None,
         reached: Callable[[int], object] | None = None,
-        holes: Sequence[HoleRecord] = (),
+        gaps: Sequence[Gap] = (),
     ) -> None:
         self.file = file
         self.segment = segment
@@ -108,37 +110,37 @@ class SegmentSurvey:
         self._reached = reached
         self._next = _Next(next_lsn, chain)
         self._last_chain = last_chain
-        self._holes = {hole.start_position: hole for hole in holes}
+        self._gaps = {gap.start_position: gap for gap in gaps}
 
     def __iter__(self) -> Iterator[Stretch]:
         """Yield the stretches in order, without a gap between them."""
         while self.position < self.end_position:
             start = self.position
-            hole = self._holes.get(start)
-            if hole is not None:
-                yield self._pass(hole)
+            gap = self._gaps.get(start)
+            if gap is not None:
+                yield self._pass(gap)
                 continue
             walked = self._walk_on()
             if self.position > start:
                 yield self._frames(start, walked)
-            if self.position < self.end_position and self.position not in self._holes:
+            if self.position < self.end_position and self.position not in self._gaps:
                 yield from self._damage(walked)
 
-    def _pass(self, hole: HoleRecord) -> Stretch:
-        self.position, self._next = hole.end_position, _Next(hole.last_lsn + 1, hole.chain)
+    def _pass(self, gap: Gap) -> Stretch:
+        self.position, self._next = gap.end_position, _Next(gap.last_lsn + 1, gap.chain)
         return Stretch(
-            start_position=hole.start_position,
-            end_position=hole.end_position,
+            start_position=gap.start_position,
+            end_position=gap.end_position,
             fault=FrameFault.END,
-            first_lsn=hole.first_lsn,
-            last_lsn=hole.last_lsn,
-            hole=True,
+            first_lsn=gap.first_lsn,
+            last_lsn=gap.last_lsn,
+            gap=gap,
         )
 
     # -- intact frames
 
     def _walk_on(self) -> _Walked:
-        end_position = min([self.end_position, *(p for p in self._holes if p > self.position)])
+        end_position = min([self.end_position, *(p for p in self._gaps if p > self.position)])
         walk = FrameWalk(
             self.file,
             self.segment,
@@ -161,6 +163,7 @@ class SegmentSurvey:
                     walked.first_lsn = header.first_lsn
                 if decode:
                     decode_frame(header, frame)
+                walked.first, walked.last = walked.first or header, header
                 if header.end_position == watched:
                     self.lsn_at_watched = header.last_lsn
                 if seen is not None:
@@ -199,6 +202,8 @@ class SegmentSurvey:
             first_lsn=walked.first_lsn,
             last_lsn=last if walked.first_lsn is not None else None,
             chain=walked.walk.chain or 0,
+            first=walked.first,
+            last=walked.last,
         )
 
     # -- damage
@@ -263,7 +268,7 @@ class SegmentSurvey:
 class _Walked:
     """One walk over intact frames, and why it ended."""
 
-    __slots__ = ("at_fault", "error", "fault", "first_lsn", "taken_back", "walk")
+    __slots__ = ("at_fault", "error", "fault", "first", "first_lsn", "last", "taken_back", "walk")
 
     def __init__(self, walk: FrameWalk) -> None:
         self.walk = walk
@@ -272,6 +277,8 @@ class _Walked:
         self.at_fault: FrameHeader | None = None
         self.error: WalkitError | None = None
         self.taken_back: FrameHeader | None = None
+        self.first: FrameHeader | None = None
+        self.last: FrameHeader | None = None
 
     @property
     def frames(self) -> int:
@@ -290,7 +297,7 @@ class _Walked:
 
 
 def next_frame(
-    file: StorageFile, segment: SegmentHeader, position: int, end_position: int
+    file: Readable, segment: SegmentHeader, position: int, end_position: int
 ) -> FrameHeader | None:
     """Return the first whole frame of this segment that stands where it says, from `position` on; None without one."""
     alignment = segment.alignment

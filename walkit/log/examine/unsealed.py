@@ -62,6 +62,8 @@ class UnsealedPart:
         """Where it began, if it was TORN."""
         self.keeps = ledger.manifest.ack_order == "completion"
         """Whether the next opening keeps what stands behind it, as a log in completion order needs (policy holes)."""
+        self.unlocated: _Found | None = None
+        """A used segment with a damaged header that nothing promised: it must not stand before frames that are kept."""
 
     def examine(self) -> None:
         """Look at every segment first, because a later frame may promise an earlier one; then judge."""
@@ -158,6 +160,7 @@ class UnsealedPart:
             reason = "intact frames behind what was never promised" if torn else ""
             if torn and self.keeps and stretch.end_position <= self.hole + header.window_bytes:
                 torn, reason = False, "intact frames behind a hole, which the next opening keeps"
+                self._refuse_unlocated()
             ledger.add_stretch(found.name, stretch, Verdict.TORN if torn else Verdict.INTACT, reason)
             if not torn:
                 last = self.end.last_lsn if stretch.last_lsn is None else stretch.last_lsn
@@ -259,6 +262,8 @@ class UnsealedPart:
             )
             ledger.notes.append(f"segment {found.name}: {reason}; the next opening sets it aside")
             self.broken = self.broken or Verdict.TORN
+            if isinstance(found.error, CorruptionError):
+                self.unlocated = self.unlocated or found
             return
         error = found.error or CorruptionError(
             f"segment {found.name} has no header, and frames were promised up to position {ledger.promised:,}",
@@ -271,6 +276,12 @@ class UnsealedPart:
         verdict = Verdict.UNKNOWN if refused else Verdict.FOREIGN if found.foreign else Verdict.CORRUPT
         ledger.add(found.name, at, max(until, at), verdict, str(error), (self.end.last_lsn + 1, None))
         self.broken = Verdict.CORRUPT
+
+    def _refuse_unlocated(self) -> None:
+        """Tell of the damaged header before frames that would be kept: it was durable before they were written."""
+        found, self.unlocated = self.unlocated, None
+        if found is not None and found.error is not None:
+            self.ledger.problem(found.error, segment=found.name, position=self.end.position)
 
     def _missing(self, found: list[_Found], start: int, until: int) -> None:
         """Positions [start, until) were promised, and no file holds them; `found` are the candidates."""

@@ -37,6 +37,8 @@ class Verdict(Enum):
     """Bytes behind the end of a sealed segment, or a file that no manifest names: not of the log, and not needed."""
     HOLE = "hole"
     """Frames that were in flight never came to the disk while later ones did: recorded in the manifest, and no loss."""
+    LOST = "lost"
+    """Acknowledged perhaps, and given up by policy "salvage": recorded in the manifest, and told as a note."""
     CORRUPT = "corrupt"
     """Promised, and not what was written."""
     FOREIGN = "foreign"

@@ -1,0 +1,179 @@
+"""Flips and cuts all over a small log of three segments: told, or harmless; and power cuts under parallel writes.
+
+The samples of the quick tests are of prime steps over all places; `-m slow` flips every bit there is.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from functools import cache, partial
+
+import pytest
+
+import walkit
+from tests.commit.places import Task, until
+from tests.log.held import Held
+from tests.log.logs import tiny
+from tests.log.wrecks import OPTIONS, Rows, flip, frames_of, read, rows_of, shorten
+from walkit.errors import WalkitError
+from walkit.format.manifest import MANIFEST_NAME
+from walkit.format.segment import segment_name
+from walkit.log.manifest_store import DURABLE_NAME
+from walkit.storage import MemoryStorage
+
+NAMES = (segment_name(1), segment_name(2), segment_name(3))
+RECORDS = (2, 1, 3)
+"""How many each segment holds, one a frame."""
+
+
+@cache
+def _small(closed: bool) -> tuple[MemoryStorage, Rows]:
+    storage = MemoryStorage()
+    rows: Rows = []
+    for number, count in enumerate(RECORDS, 1):
+        log = walkit.open(storage=storage, options=OPTIONS)
+        for i in range(count):
+            value = b"%d-%d " % (number, i) * (3 + 7 * i)
+            rows.append((log.append(value, b"k").first_lsn, value))
+        if number < len(RECORDS) or closed:
+            log.close()
+    image = storage.process_kill()
+    log.close()
+    return image, rows
+
+
+def small(*, closed: bool) -> tuple[MemoryStorage, Rows]:
+    """Return a copy of a log of three segments, closed or left by a killed writer, and its rows."""
+    image, rows = _small(closed)
+    return image.process_kill(), rows
+
+
+def told_or_harmless(image: MemoryStorage, rows: Rows) -> str:
+    """Say what became of a flip: verify tells of it ("told"), or every record is read as it was ("harmless")."""
+    try:
+        found = walkit.verify(image)
+    except WalkitError:
+        return "told"
+    if not found.ok:
+        return "told"
+    with walkit.open(None, mode="r", storage=image) as reader:
+        assert rows_of(reader) == rows
+    return "harmless"
+
+
+def _flip_all(closed: bool, header_step: int) -> set[str]:
+    whole, rows = small(closed=closed)
+    outcomes = set()
+    for name in (*NAMES, MANIFEST_NAME):
+        end = len(read(whole, name))
+        if name != MANIFEST_NAME:
+            offset, last = frames_of(whole, name)[-1]
+            end = offset + last.footprint
+        first = 0 if name == MANIFEST_NAME else 4096
+        bits = [*range(0, first * 8, header_step), *range(first * 8, end * 8, 31 if header_step > 1 else 1)]
+        for bit in bits:
+            image = whole.process_kill()
+            flip(image, name, bit // 8, bit % 8)
+            outcome = told_or_harmless(image, rows)
+            assert outcome == "told", (name, bit)
+            outcomes.add(outcome)
+    return outcomes
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_flip_of_a_sample_of_bits_is_told(closed: bool) -> None:
+    """Flip every 31st bit of all frames, every 499th of the headers and the manifest: verify tells of each."""
+    assert _flip_all(closed, 499) == {"told"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_flip_of_every_bit_is_told(closed: bool) -> None:
+    """Flip every bit of every header, frame and the manifest, one at a time: verify tells of each."""
+    assert _flip_all(closed, 1) == {"told"}
+
+
+def test_a_flip_in_the_durable_cell_harms_nobody() -> None:
+    """Flip every third bit of the cell of a killed log: no record is lost, and none is invented."""
+    whole, rows = small(closed=False)
+    for bit in range(0, 128 * 8, 3):
+        image = whole.process_kill()
+        cell = image.cell(DURABLE_NAME, 128, writable=True)
+        assert cell is not None
+        cell.write(bit // 8, bytes([cell.read()[bit // 8] ^ (1 << bit % 8)]))
+        cell.close()
+        with walkit.open(None, mode="r", storage=image) as reader:
+            assert rows_of(reader) == rows, bit
+
+
+def test_a_cut_anywhere_recovers_exactly_what_was_whole() -> None:
+    """Cut the open segment at every third byte, the cell being gone: the frames before the cut, no other."""
+    whole, rows = small(closed=False)
+    whole.remove(DURABLE_NAME)
+    frames = frames_of(whole, NAMES[2])
+    end = frames[-1][0] + frames[-1][1].footprint
+    for size in [*range(0, 4096, 389), *range(4096, end + 1, 3)]:
+        image = whole.process_kill()
+        shorten(image, NAMES[2], size)
+        left = sum(size >= offset + header.footprint for offset, header in frames)
+        with walkit.open(storage=image, options=OPTIONS) as log:
+            assert rows_of(log) == rows[: len(rows) - len(frames) + left], size
+
+
+def test_a_cut_of_what_was_promised_is_refused_by_name() -> None:
+    """Cut a sealed segment at a sample of bytes, and the open one under its cell: refused; salvage keeps the rest."""
+    from dataclasses import replace
+
+    for name, closed in ((NAMES[0], True), (NAMES[2], False)):
+        whole, rows = small(closed=closed)
+        frames = frames_of(whole, name)
+        end = frames[-1][0] + frames[-1][1].footprint
+        for size in [*range(0, 4096, 509), *range(4096, end, 7)]:
+            image = whole.process_kill()
+            shorten(image, name, size)
+            with pytest.raises(walkit.CorruptionError) as refused:
+                walkit.open(storage=image, options=OPTIONS)
+            assert refused.value.segment == name or refused.value.first_lost_lsn is not None
+            lost = {h.first_lsn for offset, h in frames if size < offset + h.footprint}
+            with walkit.open(storage=image, options=replace(OPTIONS, recovery="salvage")) as log:
+                assert rows_of(log) == [row for row in rows if row[0] not in lost], size
+
+
+@pytest.mark.parametrize("order", ["append", "completion"])
+def test_a_power_cut_under_parallel_writes_loses_nothing_acknowledged(order: str) -> None:
+    """Cut the power 60 times under eight writers whose writes land shuffled: each record that was told of is there."""
+    chance = random.Random(7)
+    storage = MemoryStorage()
+    told: dict[int, bytes] = {}
+    options = tiny(in_flight=4, ack_order=order)
+    images = []
+    with walkit.open(storage=storage, options=options) as log:
+        Held(log, lambda _: threading.Event().wait(chance.random() * 0.001))
+        stop = threading.Event()
+
+        def work(number: int) -> None:
+            n = 0
+            while not stop.is_set():
+                value = b"%d-%d " % (number, n) * (1 + n % 90)
+                told[log.append(value).last_lsn] = value
+                n += 1
+
+        tasks = [Task(partial(work, number)) for number in range(8)]
+        for seed in range(60):
+            until(lambda seed=seed: len(told) > 3 * seed)  # type: ignore[misc]
+            images.append((dict(told), storage.crash(keep="random" if seed % 3 else "none", seed=seed)))
+        stop.set()
+        for task in tasks:
+            task.result()
+    holes = 0
+    for before, image in images:
+        with walkit.open(storage=image, options=tiny()) as log:
+            found = {record.lsn: record.value for record in log.read()}
+            assert {lsn: found.get(lsn) for lsn in before} == before
+            assert all(told.get(lsn, value) == value for lsn, value in found.items())
+            assert log.append(b"next").first_lsn > max(before, default=0)
+            holes += len(log.recovery.holes)
+            if order == "append":
+                assert sorted(found) == list(range(1, len(found) + 1))
+    assert order == "append" or holes > 0, "some crash left a hole, or the trial shows nothing"

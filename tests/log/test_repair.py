@@ -1,0 +1,327 @@
+"""`walkit.repair`: with a manifest and without one, twice, in the midst of a crash, and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import product
+
+import pytest
+
+import walkit
+from tests.log.wrecks import (
+    HARMS,
+    OPTIONS,
+    Harm,
+    contents,
+    flip,
+    frames_of,
+    gone,
+    in_frame,
+    opened,
+    patch,
+    read,
+    rows_of,
+    rows_without,
+    shorten,
+    value_of,
+    wreck,
+)
+from walkit.errors import CorruptionError, FormatVersionError, LogLockedError, OptionsError, StorageError
+from walkit.format.layout import SegmentFlag
+from walkit.format.manifest import MANIFEST_NAME
+from walkit.format.segment import segment_name
+from walkit.log.manifest_store import load_manifest
+from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.storage.faults import OperationName
+
+
+def without_manifest(image: MemoryStorage) -> None:
+    """Take the manifest away, durably."""
+    image.remove(MANIFEST_NAME)
+    image.sync_directory()
+
+
+def with_damaged_manifest(image: MemoryStorage) -> None:
+    """Flip a bit in the manifest's payload."""
+    flip(image, MANIFEST_NAME, 100)
+
+
+@pytest.mark.parametrize("harm", HARMS, ids=lambda h: h.name)
+def test_repair_does_what_the_salvaging_opening_does(harm: Harm) -> None:
+    """Repair each harm by salvage, dry, for real, and again: the losses of an opening, then nothing more."""
+    image = wreck(closed=harm.closed)
+    harm.do(image)
+    other = image.process_kill()
+    before = contents(image)
+    dry = walkit.repair(image, policy="salvage", dry_run=True)
+    assert contents(image) == before and dry.dry_run
+    done = walkit.repair(image, policy="salvage")
+    assert (done.lost, done.decisions, done.cuts, done.changed) == (
+        dry.lost,
+        dry.decisions,
+        dry.cuts,
+        dry.changed,
+    )
+    assert done.ok is not bool(done.lost) and done.summary() and done.to_dict()["ok"] is done.ok
+    with opened(other, "salvage") as log:
+        assert log.recovery.lost == done.lost
+    after = contents(image)
+    again = walkit.repair(image, policy="salvage")
+    assert (again.changed, again.lost, contents(image)) == (False, (), after)
+    assert walkit.verify(image).ok
+    with opened(image, "absolute") as log:
+        assert rows_of(log) == rows_without(*harm.lost) and log.recovery.verdict == "clean"
+
+
+MANIFESTS = {"missing": without_manifest, "damaged": with_damaged_manifest}
+UNTOLD = ("the last segment missing", "killed: the open segment missing")
+"""Without a manifest nothing tells what these lost but the durable cell."""
+
+
+@pytest.mark.parametrize("spoil", MANIFESTS)
+@pytest.mark.parametrize("harm", HARMS, ids=lambda h: h.name)
+def test_a_manifest_is_made_anew_beside_every_harm(harm: Harm, spoil: str) -> None:
+    """Take the manifest as well, and repair: what is intact is read, and the losses are those told with a manifest."""
+    image = wreck(closed=harm.closed)
+    harm.do(image)
+    MANIFESTS[spoil](image)
+    with pytest.raises(CorruptionError):
+        opened(image, "salvage")
+    done = walkit.repair(image, policy="salvage")
+    assert done.manifest_rebuilt and done.notes and done.changed
+    with opened(image, "absolute") as log:
+        assert rows_of(log) == rows_without(*harm.lost)
+        next_lsn = log.append(b"next").first_lsn
+    first_missing = harm.name == "the first segment missing"
+    told = {n for g in done.lost for n in range(g.first_lsn, g.last_lsn + 1)}
+    assert told == (set() if harm.given_again or first_missing else set(harm.lost))
+    assert next_lsn == (harm.given_again or 9)
+    assert walkit.verify(image).ok
+    if spoil == "damaged":
+        assert any(n.startswith("lost+found/manifest") for n in contents(image))
+
+
+def test_repair_without_loss_is_what_prefix_does() -> None:
+    """Repair a whole log without its manifest by every policy: all records, next LSN behind them, nothing lost."""
+    for policy, closed in product(("prefix", "holes", "absolute", "salvage"), (True, False)):
+        image = wreck(closed=closed)
+        old = load_manifest(image)
+        without_manifest(image)
+        done = walkit.repair(image, policy=policy)  # type: ignore[arg-type]
+        assert done.ok and done.last_lsn == 8
+        new = load_manifest(image)
+        assert (new.log_id, new.lineage) == (old.log_id, old.lineage)
+        assert new.sealed[: len(old.sealed)] == old.sealed and new.next_segment >= max(
+            s.number for s in new.sealed
+        )
+        with opened(image) as log:
+            assert rows_of(log) == rows_without() and log.append(b"next").first_lsn == 9
+
+
+@pytest.mark.parametrize("policy", ["prefix", "holes", "absolute"])
+def test_other_policies_refuse_what_only_salvage_gives_up(policy: str) -> None:
+    """Repair each harm that costs a promised record without salvage: CorruptionError, and not a byte is changed."""
+    for harm in HARMS:
+        if not (harm.lost or harm.mended) or harm.given_again:
+            continue
+        image = wreck(closed=harm.closed)
+        harm.do(image)
+        before = contents(image)
+        with pytest.raises(CorruptionError):
+            walkit.repair(image, policy=policy)  # type: ignore[arg-type]
+        assert contents(image) == before, harm.name
+
+
+OPERATIONS: tuple[OperationName, ...] = (
+    *("write", "synced_write", "sync", "shorten", "create", "replace", "remove", "sync_directory"),
+)
+
+
+@pytest.mark.parametrize(
+    "harm", [h for h in HARMS if "header and" in h.name and "all" not in h.name], ids=lambda h: h.name
+)
+def test_repair_survives_a_crash_at_each_of_its_steps(harm: Harm) -> None:
+    """Fail each operation of a repair without a manifest, crash, repair again: the rows and losses as without."""
+    image = wreck(closed=harm.closed)
+    harm.do(image)
+    with_damaged_manifest(image)
+    whole = image.process_kill()
+    walkit.repair(whole, policy="salvage")
+    wanted = [(g.first_lsn, g.last_lsn, g.start_position, g.end_position) for g in load_manifest(whole).lost]
+    kept = {n for n in contents(whole) if "lost+found" in n}
+    crashes = 0
+    for name, nth in product(OPERATIONS, range(1, 12)):
+        faulty = FaultyStorage(image.process_kill())
+        fault = faulty.fail(name, nth=nth, times=1)
+        with contextlib.suppress(StorageError):
+            walkit.repair(faulty, policy="salvage")
+        if not fault.hits:
+            continue
+        crashes += 1
+        inner = faulty.inner
+        assert isinstance(inner, MemoryStorage)
+        for after in (inner.crash(keep="none"), inner.crash(keep="random", seed=nth)):
+            walkit.repair(after, policy="salvage")
+            found = load_manifest(after).lost
+            assert [(g.first_lsn, g.last_lsn, g.start_position, g.end_position) for g in found] == wanted
+            assert {n for n in contents(after) if "lost+found" in n} == kept
+            with opened(after, "absolute") as log:
+                assert rows_of(log) == rows_without(*harm.lost)
+    assert crashes > 5
+
+
+def compacted_log() -> MemoryStorage:
+    """Return a closed log whose front was compacted, with a tombstone and keys that were written many times."""
+    storage = MemoryStorage()
+    with walkit.Store.open(storage, options=OPTIONS) as store:
+        for i in range(12):
+            store[b"key %d" % (i % 2)] = value_of(i)
+        del store[b"key 1"]
+        store.log.append(b"event")
+        for i in range(4):
+            store[b"last"] = value_of(i)
+        store.compact()
+    return storage.process_kill()
+
+
+def test_a_manifest_of_a_compacted_log_is_made_anew() -> None:
+    """Take the manifest of a compacted log: verify tells its segments as they are, repair gives back its state."""
+    image = compacted_log()
+    old = load_manifest(image)
+    assert any(s.flags & SegmentFlag.COMPACTED for s in old.sealed)
+    with walkit.open(None, mode="r", storage=image) as reader:
+        rows = rows_of(reader)
+    with_damaged_manifest(image)
+    told = walkit.verify(image)
+    assert [p.segment for p in told.problems] == [MANIFEST_NAME]
+    done = walkit.repair(image)
+    new = load_manifest(image)
+    assert done.ok and new.sealed == old.sealed and new.end == old.end
+    assert new.exact_from_lsn == old.end.last_lsn and new.tombstones_from_lsn >= old.tombstones_from_lsn
+    with walkit.Store.open(image) as store:
+        assert rows_of(store.log) == rows and dict(store.items()) == {
+            b"key 0": value_of(10),
+            b"last": value_of(3),
+        }
+    assert walkit.verify(image).ok
+
+
+def test_originals_beside_their_compacted_segment_are_kept_and_not_read_twice() -> None:
+    """Put the originals back beside the compacted segment, without a manifest: each record once, the originals kept."""
+    storage = MemoryStorage()
+    with walkit.Store.open(storage, options=OPTIONS) as store:
+        for i in range(12):
+            store[b"key %d" % (i % 2)] = value_of(i)
+        before = storage.process_kill()
+        store.compact()
+    image = storage.process_kill()
+    names = [s.name for s in load_manifest(before).sealed if s.name not in image.names()]
+    assert names
+    for name in names:
+        file = image.open(name, "create")
+        file.write(0, [read(before, name)], sync=True)
+        file.close()
+    without_manifest(image)
+    with walkit.open(None, mode="r", storage=storage) as reader:
+        rows = rows_of(reader)
+    walkit.repair(image)
+    with walkit.open(None, mode="r", storage=image) as reader:
+        assert rows_of(reader) == rows
+    assert {f"lost+found/{n}" for n in names} <= set(contents(image))
+
+
+def test_repair_refuses_what_it_must_not_touch() -> None:
+    """Repair a live log, a newer format, wrong arguments, and manifests without a segment: a typed error, no change."""
+    storage = MemoryStorage()
+    with walkit.open(storage=storage, options=OPTIONS) as log:
+        log.append(b"x")
+        for dry_run in (False, True):
+            with pytest.raises(LogLockedError):
+                walkit.repair(storage, dry_run=dry_run)
+    with pytest.raises(OptionsError, match="hope"):
+        walkit.repair(storage, policy="hope")  # type: ignore[arg-type]
+    with pytest.raises(walkit.LogNotFoundError):
+        walkit.repair(MemoryStorage())
+    image = wreck(closed=True)
+    name = segment_name(2)
+    data = bytearray(read(image, name)[:4096])
+    from walkit.format.checksum import crc32c
+
+    data[8] = 9
+    patch(image, name, 0, bytes(data[:4092]) + crc32c(bytes(data[:4092])).to_bytes(4, "little"))
+    before = contents(image)
+    with pytest.raises(FormatVersionError):
+        walkit.repair(image, policy="salvage")
+    assert contents(image) == before
+    empty = MemoryStorage()
+    walkit.open(storage=empty).close()
+    flip(empty, MANIFEST_NAME, 100)
+    with pytest.raises(CorruptionError):
+        walkit.repair(empty, policy="salvage")
+
+
+def test_pages_that_cannot_be_read_are_lost_and_the_others_are_not() -> None:
+    """Fail reads of a frame's pages, and the opening of another segment: prefix refuses, salvage names both."""
+    image = wreck(closed=True)
+    offset, _ = frames_of(image, segment_name(2))[0]
+    faulty = UnreadablePages(image, segment_name(2), range(offset + 4096, offset + 8192), segment_name(3))
+    with pytest.raises(StorageError) as refused:
+        opened(faulty)
+    assert refused.value.name == segment_name(3)
+    with opened(faulty, "salvage") as log:
+        assert rows_of(log) == rows_without(3, 5, 6)
+        first, second = log.recovery.lost
+        assert (first.segment, second.segment) == (segment_name(2), segment_name(3))
+        assert "unreadable" in first.reason and "unreadable" in second.reason
+        assert {d.row for d in log.recovery.decisions} == {"P", "M"}
+    assert f"lost+found/{segment_name(3)}" in image.names("lost+found")
+    with opened(faulty) as log:
+        assert rows_of(log) == rows_without(3, 5, 6)
+
+
+class UnreadablePages(FaultyStorage):
+    """A storage on which one file does not open, and some bytes of another cannot be read."""
+
+    def __init__(self, inner: MemoryStorage, name: str, pages: range, closed: str) -> None:
+        super().__init__(inner)
+        self.bad_name, self.pages, self.closed_name = name, pages, closed
+
+    def perform(self, operation, act, **more):  # type: ignore[no-untyped-def]
+        """Refuse what touches the bad pages."""
+        start, size = operation.offset or 0, operation.size or 0
+        touched = (
+            operation.file == self.bad_name and start < self.pages.stop and start + size > self.pages.start
+        )
+        if operation.name == "read" and touched:
+            raise StorageError("unreadable page", errno=5, name=operation.file)
+        return super().perform(operation, act, **more)
+
+    def open(self, name, mode):  # type: ignore[no-untyped-def]
+        """Refuse to open the bad file."""
+        if name == self.closed_name and name in self.inner.names():
+            raise StorageError("unreadable file", errno=5, name=name)
+        return super().open(name, mode)
+
+
+def test_a_tail_without_an_intact_frame_is_kept() -> None:
+    """Tear the first frame of an open segment that nothing promised: the cut says where its bytes are, and they are."""
+    image = wreck(closed=False, without_cell=True)
+    in_frame(4, 1, 41)(image)
+    in_frame(4, 0, 41)(image)
+    with opened(image) as log:
+        (cut,) = log.recovery.cuts
+        assert rows_of(log) == rows_without(7, 8) and cut.kept_as is not None
+    assert len(contents(image)[cut.kept_as]) == cut.bytes > 40_000
+
+
+def test_a_short_file_of_a_missing_segment_is_told_from_a_missing_one() -> None:
+    """Cut one segment and remove another: two lost ranges, each with its own segment and reason."""
+    image = wreck(closed=True)
+    shorten(image, segment_name(1), 40_000)
+    gone(3)(image)
+    done = walkit.repair(image, policy="salvage")
+    assert [(g.segment, g.first_lsn, g.last_lsn) for g in done.lost] == [
+        (segment_name(1), 2, 2),
+        (segment_name(3), 5, 6),
+    ]
+    assert "missing" in done.lost[1].reason and "missing" not in done.lost[0].reason

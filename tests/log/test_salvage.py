@@ -1,0 +1,173 @@
+"""Policy "salvage": every harm of the table, what is left, what is recorded as lost, and who is told."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import product
+
+import pytest
+
+import walkit
+from tests.log.wrecks import (
+    HARMS,
+    Harm,
+    contents,
+    opened,
+    rows_by_ranges,
+    rows_of,
+    rows_without,
+    value_of,
+    wreck,
+)
+from walkit.errors import CorruptionError, GapError, StorageError
+from walkit.log.examine.verdicts import Verdict
+from walkit.log.manifest_store import load_manifest
+from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.storage.faults import OperationName
+
+
+@pytest.mark.parametrize("harm", HARMS, ids=lambda h: h.name)
+def test_every_harm_leaves_the_intact_frames_and_names_the_rest(harm: Harm) -> None:
+    """Wreck a copy, open it with salvage: the rows that are left, the lost LSNs, the decisions; then as any log."""
+    image = wreck(closed=harm.closed)
+    harm.do(image)
+    if (harm.lost or harm.mended) and not harm.given_again:
+        with pytest.raises(CorruptionError):
+            opened(image, "absolute")
+    with opened(image, "salvage") as log:
+        assert rows_of(log) == rows_without(*harm.lost)
+        report = log.recovery
+        assert report is not None
+        told = {lsn for g in report.lost for lsn in range(g.first_lsn, g.last_lsn + 1)}
+        assert told == (set() if harm.given_again else set(harm.lost))
+        assert all(g.reason and g.segment.endswith(".segment") for g in report.lost)
+        assert tuple(d.row for d in report.decisions) == harm.rows
+        following = log.follow(1, timeout=0)
+        if told:
+            with pytest.raises(GapError) as gap:
+                next(following)
+            assert gap.value.oldest == max(told) + 1
+        else:
+            assert next(following).lsn == 1
+        assert walkit.verify(image).ok
+        next_lsn = harm.given_again or 9
+        assert log.append(b"next").first_lsn == next_lsn
+    rows = [*rows_without(*harm.lost), (next_lsn, b"next")]
+    found = walkit.verify(image)
+    assert found.ok and found.last_lsn == next_lsn
+    lost = [r for r in found.verdict if r.verdict is Verdict.LOST]
+    assert {n for r in lost for n in range(r.first_lsn or 0, (r.last_lsn or -1) + 1)} == told
+    assert rows_by_ranges(image) == rows
+    for policy in ("prefix", "absolute", "salvage"):
+        with opened(image, policy) as log:
+            assert rows_of(log) == rows and not log.recovery.lost and not log.recovery.cuts
+    with walkit.open(None, mode="r", storage=image) as reader:
+        assert rows_of(reader) == rows
+
+
+OPERATIONS: tuple[OperationName, ...] = (
+    *("write", "synced_write", "sync", "shorten", "create", "replace", "remove", "sync_directory"),
+)
+CRASHED = (
+    "a segment missing",
+    "a flip in a segment header",
+    "killed: sealed and open damage",
+    "a segment of another log",
+)
+
+
+@pytest.mark.parametrize("harm", [h for h in HARMS if h.name in CRASHED], ids=lambda h: h.name)
+def test_salvage_survives_a_crash_at_each_of_its_steps(harm: Harm) -> None:
+    """Fail each operation of a salvaging opening, crash, salvage again: rows, manifest and lost+found as without."""
+    image = wreck(closed=harm.closed)
+    harm.do(image)
+    whole = image.process_kill()
+    opened(whole, "salvage").close()
+    crashes = 0
+    for name, nth in product(OPERATIONS, range(1, 12)):
+        faulty = FaultyStorage(image.process_kill())
+        fault = faulty.fail(name, nth=nth, times=1)
+        with contextlib.suppress(StorageError):
+            opened(faulty, "salvage").close()
+        if not fault.hits:
+            continue
+        crashes += 1
+        inner = faulty.inner
+        assert isinstance(inner, MemoryStorage)
+        for after in (inner.crash(keep="none"), inner.crash(keep="random", seed=nth)):
+            with opened(after, "salvage") as log:
+                assert rows_of(log) == rows_without(*harm.lost)
+            assert load_manifest(after).lost == load_manifest(whole).lost
+            assert {n for n in contents(after) if "lost+found" in n} == {
+                n for n in contents(whole) if "lost+found" in n
+            }
+    assert crashes > 3
+
+
+def test_what_is_removed_is_kept() -> None:
+    """Salvage what is mended, foreign and torn: each byte that leaves its place is found again under lost+found."""
+    for name in ("a flip in a segment header", "a segment of another log", "killed: header and all frames"):
+        harm = next(h for h in HARMS if h.name == name)
+        image = wreck(closed=harm.closed)
+        harm.do(image)
+        before = contents(image)
+        opened(image, "salvage").close()
+        after = contents(image)
+        kept = [data for n, data in after.items() if n.startswith("lost+found/")]
+        changed = [
+            n
+            for n in before
+            if n.endswith(".segment") and before[n].rstrip(b"\0") != after.get(n, b"").rstrip(b"\0")
+        ]
+        assert len(changed) == 1 and len(kept) == 1
+        assert before[changed[0]].startswith(kept[0]) and kept[0]
+        if not harm.mended:
+            assert before[changed[0]].rstrip(b"\0") == kept[0].rstrip(b"\0")
+
+
+def test_segments_under_each_others_names_are_refused_and_not_lost() -> None:
+    """Swap two segments: salvage names both instead of giving up what is whole, and changes nothing."""
+    from tests.log.wrecks import overwrite, read
+    from walkit.format.segment import segment_name
+
+    image = wreck(closed=True)
+    one, two = read(image, segment_name(1)), read(image, segment_name(2))
+    overwrite(image, segment_name(1), two)
+    overwrite(image, segment_name(2), one)
+    before = contents(image)
+    with pytest.raises(CorruptionError, match="right names") as refused:
+        opened(image, "salvage")
+    assert (refused.value.segment, refused.value.found) == (segment_name(1), segment_name(2))
+    assert contents(image) == before
+
+
+def test_a_later_loss_takes_an_earlier_one_in() -> None:
+    """Salvage one frame, then lose its whole segment: one lost range stands for both, and what is left is readable."""
+    from tests.log.wrecks import gone, in_frame
+
+    image = wreck(closed=True)
+    in_frame(2, 0, 300)(image)
+    opened(image, "salvage").close()
+    gone(2)(image)
+    with opened(image, "salvage") as log:
+        assert rows_of(log) == rows_without(3, 4)
+    (lost,) = load_manifest(image).lost
+    assert (lost.first_lsn, lost.last_lsn) == (3, 4)
+    assert walkit.verify(image).ok
+
+
+def test_a_store_of_a_salvaged_log_goes_on_and_tells_what_it_cannot_know() -> None:
+    """Salvage a store: the state is that of the records left, states within the loss are refused, appends go on."""
+    from tests.log.wrecks import in_frame, options
+
+    image = wreck(closed=True)
+    in_frame(2, 0, 300)(image)
+    with walkit.Store.open(image, options=options("salvage")) as store:
+        assert store[b"key 2"] == value_of(8) and store[b"key 0"] == value_of(6)
+        with pytest.raises(walkit.HistoryTrimmedError):
+            store.state_at(3)
+        store[b"key 0"] = b"new"
+        assert store.state_at(9)[b"key 0"] == b"new"
+        store.checkpoint()
+    with walkit.Store.open(image) as store:
+        assert store[b"key 0"] == b"new" and not load_manifest(image).lost

@@ -1,0 +1,247 @@
+"""A manifest made of the segments' own headers, for a log whose manifest is damaged or missing. Changes nothing.
+
+A segment header says where the segment begins and what it follows, so the next header says where it ends. What only
+the manifest knew is set so that it promises too little rather than too much; `Rebuilt.doubts` names it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from walkit.errors import CorruptionError, StorageError, WalkitError
+from walkit.format.durable import DurableMark
+from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.names import lsn_of_name
+from walkit.format.segment import SegmentHeader, segment_name
+from walkit.log.behind import follows_exactly
+from walkit.log.scan import header_of, read_mark
+from walkit.log.walk import FrameWalk
+from walkit.log.wreck import PatientFile, look_at, survey
+from walkit.storage.base import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A manifest from the headers, and in words what it cannot know."""
+
+    manifest: Manifest
+    doubts: tuple[str, ...]
+
+
+def manifest_from_headers(storage: Storage) -> Rebuilt | None:
+    """Return what the segments' own headers tell; None where there is no segment of walkit's with a whole header.
+
+    The segments at the front of the log that are whole up to where the next one begins are sealed there, and compacted
+    ones in any case, since they were whole before they became the log; the others are left to recovery's judgement.
+    Originals and the compacted segment that has taken their place are told apart: one of both is the log.
+    """
+    headers, headless = _headers_of(storage)
+    if not headers:
+        return None
+    ids = [h.log_id for h in headers]
+    log_id = max(ids, key=ids.count)
+    ours = _without_leftovers(storage, [h for h in headers if h.log_id == log_id])
+    if not ours:
+        return None
+    begin = _begin_of(storage, ours, headless)
+    sealed, end = _sealed_front(storage, ours, begin)
+    lineage = _lineage_of(ours, end, read_mark(storage))
+    done = {s.number for s in sealed}
+    epochs = {h.number: h for h in ours if h.number not in done}
+    unsealed = [
+        SegmentRecord(
+            number=number,
+            state=SegmentState.PREPARED,
+            epoch=epochs[number].epoch if number in epochs else _epoch_near(ours, lineage, number),
+            created_us=epochs[number].created_us if number in epochs else 0,
+        )
+        for number in sorted((*epochs, *headless))
+    ]
+    first = ours[0]
+    snapshots = [lsn for n in storage.names() if (lsn := lsn_of_name(n)) is not None]
+    compacted = max((s.last_lsn for s in sealed if s.flags & SegmentFlag.COMPACTED), default=0)
+    completion = any(h.flags & SegmentFlag.COMPLETION_ORDER for h in ours)
+    manifest = Manifest(
+        log_id=log_id,
+        created_us=first.created_us,
+        ack_order="completion" if completion else "append",
+        lineage=lineage,
+        segments=(*sealed, *unsealed),
+        next_segment=max([h.number for h in headers] + headless) + 1,
+        end=end,
+        low_watermark=begin.last_lsn,
+        checkpoint_lsn=max(snapshots, default=0),
+        exact_from_lsn=max(begin.last_lsn + 1, end.last_lsn if compacted else 1),
+        tombstones_from_lsn=min([compacted, *snapshots]) + 1 if compacted else 1,
+    )
+    return Rebuilt(manifest, tuple(_doubts(manifest, compacted)))
+
+
+def _headers_of(storage: Storage) -> tuple[list[SegmentHeader], list[int]]:
+    """Return the whole headers by place, and the numbers of the segment files that have none."""
+    headers: list[SegmentHeader] = []
+    headless: list[int] = []
+    for name in storage.names():
+        digits = name.removesuffix(".segment")
+        if not digits.isdecimal() or name != segment_name(int(digits)):
+            continue
+        try:
+            header = header_of(storage, name)
+        except (CorruptionError, StorageError):
+            header = None
+        if header is None:
+            headless.append(int(digits))
+        else:
+            headers.append(header)
+    return sorted(headers, key=lambda h: (h.start_position, h.number)), headless
+
+
+def _without_leftovers(storage: Storage, ours: list[SegmentHeader]) -> list[SegmentHeader]:
+    """Drop what compaction left: the originals of a whole compacted segment, or one that is not whole beside them."""
+    left = list(ours)
+    for header in sorted(ours, key=lambda h: -h.number):
+        if not header.flags & SegmentFlag.COMPACTED or header not in left:
+            continue
+        walk = _walk(storage, header, None)
+        last_lsn = (walk.next_lsn or 1) - 1
+        covered = [h for h in left if h is not header and header.first_lsn <= h.first_lsn <= last_lsn]
+        whole = walk.frames > 0 and header.own_end_chain in (0, walk.chain)
+        if whole:
+            left = [h for h in left if h not in covered]
+        elif any(h.first_lsn == header.first_lsn for h in covered):
+            left.remove(header)
+    return left
+
+
+def _begin_of(storage: Storage, ours: list[SegmentHeader], headless: list[int]) -> LogEnd:
+    """Return what the first frame of the log follows. A segment without a header may be the first: its frames tell."""
+    first = ours[0]
+    begin = LogEnd(last_lsn=first.first_lsn - 1, position=first.previous_end, chain=first.chain)
+    epochs = _lineage_of(ours, begin, read_mark(storage))
+    stand_in = Manifest(log_id=first.log_id, lineage=epochs)
+    for number in headless:
+        if number > first.number:
+            break
+        for epoch in epochs:
+            record = SegmentRecord(number=number, state=SegmentState.PREPARED, epoch=epoch.number)
+            wreck = look_at(storage, stand_in, record)
+            survey(storage, stand_in, wreck, None)
+            frame = next((s.first for s in wreck.stretches if s.first is not None), None)
+            if frame is not None and wreck.start < begin.position:
+                whole = frame.position == wreck.start
+                last_lsn = frame.first_lsn - 1 if whole or wreck.start else 0
+                begin = LogEnd(last_lsn=last_lsn, position=wreck.start, chain=frame.chain if whole else 0)
+            elif number == 1 and wreck.finding.nonzero_until:
+                begin = LogEnd()  # every log begins with segment 1, at position 0
+    return begin
+
+
+def _sealed_front(
+    storage: Storage, ours: list[SegmentHeader], end: LogEnd
+) -> tuple[list[SegmentRecord], LogEnd]:
+    """Return the segments at the front that end where the next one begins, and where the last of them ends."""
+    sealed: list[SegmentRecord] = []
+    for header, following in pairwise(ours):
+        if not follows_exactly(header, end) or following.previous_end <= header.start_position:
+            break
+        try:
+            walk = _walk(storage, header, following)
+        except WalkitError:
+            break
+        ends = (walk.next_lsn, walk.end_chain) == (following.first_lsn, following.chain)
+        if not (walk.fault is None and ends) and not header.flags & SegmentFlag.COMPACTED:
+            break
+        end = LogEnd(last_lsn=following.first_lsn - 1, position=following.previous_end, chain=following.chain)
+        sealed.append(
+            SegmentRecord(
+                number=header.number,
+                state=SegmentState.SEALED,
+                epoch=header.epoch,
+                start_position=header.start_position,
+                end_position=end.position,
+                first_lsn=header.first_lsn,
+                last_lsn=end.last_lsn,
+                start_chain=header.chain,
+                end_chain=end.chain,
+                records=walk.records,
+                frames=walk.frames,
+                created_us=header.created_us,
+                flags=int(header.flags),
+            )
+        )
+    return sealed, end
+
+
+def _walk(storage: Storage, header: SegmentHeader, following: SegmentHeader | None) -> FrameWalk:
+    """Walk a segment's frames up to where the next one begins, or to the end of its file."""
+    file = PatientFile(storage.open(header.name, "read"))
+    try:
+        room = max(file.size() - SEGMENT_HEADER_BYTES, 0)
+        until = header.start_position + room - room % header.alignment
+        last_chain = None
+        if following is not None:
+            until = following.previous_end
+            compacted = header.flags & SegmentFlag.COMPACTED
+            last_chain = (header.own_end_chain or None) if compacted else following.chain
+        walk = FrameWalk(
+            file,
+            header,
+            position=header.start_position,
+            end_position=until,
+            next_lsn=header.first_lsn,
+            chain=header.chain,
+            last_chain=last_chain,
+        )
+        for _ in walk:
+            pass
+        return walk
+    finally:
+        file.close()
+
+
+def _lineage_of(ours: list[SegmentHeader], end: LogEnd, mark: DurableMark) -> tuple[EpochRecord, ...]:
+    """Return each epoch as its oldest segment tells it; the durable cell may know of one whose headers are gone."""
+    lineage: dict[int, EpochRecord] = {}
+    for h in ours:
+        began = {"first_lsn": h.first_lsn, "position": h.previous_end, "chain": h.chain}
+        lineage.setdefault(h.epoch, EpochRecord(number=h.epoch, id=h.epoch_id, **began))
+    if mark.turn and mark.epoch > max(lineage):
+        lineage[mark.epoch] = EpochRecord(
+            number=mark.epoch,
+            id=mark.epoch_id,
+            first_lsn=end.last_lsn + 1,
+            position=end.position,
+            chain=end.chain,
+        )
+    return tuple(lineage[number] for number in sorted(lineage))
+
+
+def _epoch_near(ours: list[SegmentHeader], lineage: tuple[EpochRecord, ...], number: int) -> int:
+    """Return the epoch that a segment without a header most likely is of: that of the next newer one, else the last."""
+    newer = [h for h in ours if h.number > number and not h.flags & SegmentFlag.COMPACTED]
+    return min(newer, key=lambda h: h.number).epoch if newer else lineage[-1].number
+
+
+def _doubts(manifest: Manifest, compacted_lsn: int) -> list[str]:
+    doubts = ["holds of readers and replicas are forgotten; who is connected renews its own"]
+    if manifest.low_watermark:
+        doubts.append(
+            f"the low watermark is LSN {manifest.low_watermark:,}, just below the oldest segment; epochs whose "
+            "segments were all dropped are not in the lineage, so that a replica from then may be refused"
+        )
+    if compacted_lsn:
+        doubts.append(
+            "how far compaction had made history inexact is not known: only the newest state is told as exact"
+        )
+    if manifest.ack_order == "completion":
+        doubts.append("a hole that an earlier opening had kept cannot be told from a loss")
+    return doubts
+
+
+def with_exact_history(manifest: Manifest) -> Manifest:
+    """Return a rebuilt manifest whose end is known by now: after a compaction only its last state is exact."""
+    if not any(s.flags & SegmentFlag.COMPACTED for s in manifest.sealed):
+        return manifest
+    return replace(manifest, exact_from_lsn=max(manifest.exact_from_lsn, manifest.end.last_lsn))
