@@ -17,6 +17,7 @@ from walkit.errors import (
     CommitFailedError,
     CommitTimeoutError,
     CorruptionError,
+    CursorError,
     DivergenceError,
     FormatVersionError,
     GapError,
@@ -38,6 +39,7 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
+from walkit.log.cursor import Cursor
 from walkit.log.decision import recovery_table
 from walkit.log.examine.verdicts import ScanReport
 from walkit.log.logreader import LogReader
@@ -80,6 +82,8 @@ __all__ = [
     "CommitTimeoutError",
     "CompactionReport",
     "CorruptionError",
+    "Cursor",
+    "CursorError",
     "DivergenceError",
     "DurableFrames",
     "FormatVersionError",

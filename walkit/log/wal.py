@@ -20,6 +20,7 @@ from walkit.errors import (
     LogFullError,
 )
 from walkit.events import EventSink
+from walkit.log.cursor import CursorPlace, CursorSurface
 from walkit.log.dropped import close_dropped, watch_exit
 from walkit.log.engine import LogEngine
 from walkit.log.holds import LEASE_S_DEFAULT, Hold, make_hold
@@ -29,7 +30,6 @@ from walkit.log.observe import DurableFrames, Observation
 from walkit.log.reader import LogView
 from walkit.log.report import RecoveryReport
 from walkit.log.show import log_html
-from walkit.log.surface import ReadSurface
 from walkit.log.transaction import Transaction
 from walkit.log.trim import trim
 from walkit.metrics import LogStatistics
@@ -38,7 +38,7 @@ from walkit.record import AppendResult, Record
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
 
-class WriteAheadLog(ManyWays, ReadSurface):
+class WriteAheadLog(ManyWays, CursorSurface):
     """A log that is open for writing. Made by `walkit.open`; a context manager. Safe from any thread.
 
     What an acknowledgement promises is the log's durability level: "sync" (the default) means that the records are on
@@ -192,6 +192,14 @@ class WriteAheadLog(ManyWays, ReadSurface):
         self._refuse_closed()
         newest = self.acked_lsn
         return self._engine.view(), newest
+
+    def _cursor_place(self) -> CursorPlace:
+        self._refuse_closed()
+        return CursorPlace(self._engine.storage, self._engine.events)
+
+    def _make_durable(self, lsn: int) -> None:
+        if self.durable_lsn < lsn:
+            self.sync()
 
     def _refuse_closed(self) -> None:
         if self._engine.closed:
