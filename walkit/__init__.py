@@ -47,6 +47,7 @@ from walkit.log.observe import DurableFrames
 from walkit.log.opening import open_log as open
 from walkit.log.opening import scratch
 from walkit.log.report import RecoveryReport
+from walkit.log.retention import RetentionReport
 from walkit.log.tools import scan, verify
 from walkit.log.wal import WriteAheadLog, opened
 from walkit.metrics import LogStatistics
@@ -109,6 +110,7 @@ __all__ = [
     "RecordTypeError",
     "RecoveryReport",
     "Retention",
+    "RetentionReport",
     "ScanReport",
     "SegmentMissingError",
     "SnapshotError",

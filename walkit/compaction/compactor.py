@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -212,7 +211,7 @@ class Compactor:
                 selection,
                 number=number,
                 codec=engine.options.codec,
-                created_us=time.time_ns() // 1000,
+                created_us=headers[0].created_us,  # what it holds is as old as it was
                 go_on=self._go_on,
             )
             done = record is not None

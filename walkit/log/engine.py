@@ -41,6 +41,7 @@ from walkit.log.openview import view_of_open
 from walkit.log.reader import LogView
 from walkit.log.recovery import RecoveryPlan, make_plan
 from walkit.log.report import PhaseClock, RecoveryReport
+from walkit.log.retention import retain_by_itself
 from walkit.log.scan import Progress, read_mark, scan_log
 from walkit.log.segments import SegmentSet
 from walkit.log.tidy import apply_plan, settle_unsealed
@@ -131,6 +132,7 @@ class LogEngine:
             write_timeout_us=(self.options.write_timeout_ms or 0) * 1000,
         )
         self.driver.on_poison = self._wake_followers
+        retain_by_itself(self)
         self.core = core
         _engines.add(self)
 

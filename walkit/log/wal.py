@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from walkit.commit.ticket import LoopWaiter, Ticket
-from walkit.config import LogOptions
+from walkit.config import LogOptions, Retention
 from walkit.errors import (
     AppendTimeoutError,
     CommitTimeoutError,
@@ -29,9 +29,10 @@ from walkit.log.many import ManyWays
 from walkit.log.observe import DurableFrames, Observation
 from walkit.log.reader import LogView
 from walkit.log.report import RecoveryReport
+from walkit.log.retention import RetentionProgress, RetentionReport, enforce
 from walkit.log.show import log_html
 from walkit.log.transaction import Transaction
-from walkit.log.trim import trim
+from walkit.log.trim import drain, trim
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
 
@@ -314,6 +315,35 @@ class WriteAheadLog(ManyWays, CursorSurface):
         """
         self._refuse_closed()
         return trim(self._engine, up_to_lsn).low_watermark
+
+    def drain(self, up_to_lsn: int) -> Iterator[Record]:
+        """Yield the records up to `up_to_lsn`, and trim up to there once the last of them has been taken.
+
+        Not before: an iterator that is left alone, or that an error ends, removes nothing, and draining again yields
+        all of it again. What is acknowledged and not durable is made durable first; what is appended after the call is
+        not touched. Of a log with holds, or with a store's state, some of what was yielded may stay: see `trim`.
+
+        GapError where another trim or compaction takes a segment away meanwhile; StorageError where the trim fails.
+        """
+        view, newest = self._now()
+        last_lsn = min(up_to_lsn, newest)
+        self._make_durable(last_lsn)
+        return drain(self._engine, view, last_lsn)
+
+    def enforce_retention(
+        self, limits: Retention | None = None, *, progress: RetentionProgress | None = None
+    ) -> RetentionReport:
+        """Drop the segments that the log's `retention` asks for, or these limits; durable on return. Any thread.
+
+        With `LogOptions(retention=...)` that is done by itself after each seal, on the upkeep thread. `progress` is
+        called with (files removed, files to remove). Never past a hold, unless the log is over its hard cap: then the
+        hold is dropped, with the event `walkit.hold.drop`. Never the newest segment that holds a record, never what is
+        not durable, and where a state is kept, nothing that its newest snapshot does not hold.
+
+        StorageError: what was left undone is done by the next call. LogClosedError.
+        """
+        self._refuse_closed()
+        return enforce(self._engine, limits, progress=progress)
 
     def close(self) -> None:
         """Write what is queued, seal the log and free it. Closing twice does nothing.
