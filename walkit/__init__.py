@@ -42,6 +42,7 @@ from walkit.errors import (
 from walkit.log.cursor import Cursor
 from walkit.log.decision import recovery_table
 from walkit.log.examine.verdicts import ScanReport
+from walkit.log.inventory import LogInventory
 from walkit.log.logreader import LogReader
 from walkit.log.observe import DurableFrames
 from walkit.log.opening import open_log as open
@@ -94,6 +95,7 @@ __all__ = [
     "LogClosedError",
     "LogExistsError",
     "LogFullError",
+    "LogInventory",
     "LogLockedError",
     "LogNotFoundError",
     "LogOptions",

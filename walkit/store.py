@@ -35,7 +35,7 @@ from walkit.state.past import PastState, exact_from, state_at
 from walkit.state.replay import replay
 from walkit.state.restore import restore_newest
 from walkit.state.snapshot import SnapshotInfo
-from walkit.state.surface import KeyedSurface
+from walkit.state.surface import StoreSurface
 from walkit.state.table import KeyedTable
 from walkit.storage.base import Storage
 
@@ -46,7 +46,7 @@ StoreProgress = Callable[[str, int, int], None]
 """Called while a store opens: ("scan", bytes done, bytes in all), then ("replay", LSNs done, LSNs in all)."""
 
 
-class Store(KeyedSurface):
+class Store(StoreSurface):
     """A durable dict of bytes to bytes. Made by `Store.open`; a context manager. Safe from any thread.
 
     `put` and `delete` return when the change is acknowledged (by default: on stable storage). Reading sees every change

@@ -4,12 +4,13 @@ The scenarios are those of the reference's sections D6 (WAL), D7 (engine) and D8
 then come the defects that its issues and its source (B12) show. `WHERE` is the table; a test below walks it, so that it
 cannot name a test that is not there. Where walkit answers otherwise on purpose, the entry says so.
 
-Without a meaning here, and why: slots, their ids and limits (D6.2, part of D6.22: a record has a key, and any Arrow
-batch is one record); a buffer that decays (D6.23: frames are joined once and not kept); a mode without a WAL and the
-closing of an open segment by size, time or streams (D7.1 to D7.3: the log is the data, nothing is copied out of it); item
-counts (D7.16: a record is the unit); budgets in replay (D7.17: replay takes no space); chmod probes (D7.23: modes are not
-used); writing and reading of Arrow segment files, their dictionaries and accumulation (D8.1 to D8.4: a bundle is an Arrow
-stream in a record); claims, rejects and the host's retries (part of D8.7, D8.9: progress is one LSN, moved in order).
+Without a meaning here, and why: slots, their ids and limits (D6.2, part of D6.22: a record has a key, and any
+Arrow batch is one record); a buffer that decays (D6.23: frames are joined once and not kept); a mode without a
+WAL and the closing of an open segment by size, time or streams (D7.1 to D7.3: the log is the data, nothing is
+copied out of it); item counts (D7.16: a record is the unit); budgets in replay (D7.17: replay takes no space);
+chmod probes (D7.23: modes are not used); writing and reading of Arrow segment files, their dictionaries and
+accumulation (D8.1 to D8.4: a bundle is an Arrow stream in a record); claims, rejects and the host's retries
+(part of D8.7, D8.9: progress is one LSN, moved in order).
 """
 
 from __future__ import annotations

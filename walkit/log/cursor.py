@@ -12,19 +12,22 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from walkit.errors import CorruptionError, CursorError, GapError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.cursor import CursorMark, decode_cursor, encode_cursor
 from walkit.format.layout import CURSOR_FILE
-from walkit.format.manifest import Manifest
+from walkit.format.manifest import HoldRecord, Manifest
 from walkit.format.names import cursor_file_name, cursor_of_name, is_cursor_name
 from walkit.log.manifest_store import write_whole
 from walkit.log.reader import LogView
 from walkit.log.surface import ReadSurface
 from walkit.record import Record
 from walkit.storage.base import Storage
+
+if TYPE_CHECKING:
+    from walkit.log.inventory import LogInventory
 
 
 class CursorPlace(NamedTuple):
@@ -78,6 +81,19 @@ class CursorSurface(ReadSurface):
         """Return what the cursor files of this log say, by name; a damaged one says what is wrong with it."""
         storage = self._cursor_place().storage
         return cursor_facts(storage)
+
+    def inventory(self) -> LogInventory:
+        """Return what the log holds at this moment, and who needs it: segments, marks, holds and cursors."""
+        from walkit.log.inventory import inventory_of
+
+        storage = self._cursor_place().storage
+        view, newest = self._now()
+        holds = self._holds_of(view.manifest)
+        return inventory_of(storage.location, view, newest, holds, tuple(cursor_facts(storage)))
+
+    def _holds_of(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
+        """Return the holds that count now."""
+        return manifest.holds
 
     def drop_cursor(self, name: str) -> bool:
         """Remove the saved progress of a consumer, durably; False where there was none."""

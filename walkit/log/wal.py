@@ -20,10 +20,11 @@ from walkit.errors import (
     LogFullError,
 )
 from walkit.events import EventSink
+from walkit.format.manifest import HoldRecord, Manifest
 from walkit.log.cursor import CursorPlace, CursorSurface
 from walkit.log.dropped import close_dropped, watch_exit
 from walkit.log.engine import LogEngine
-from walkit.log.holds import LEASE_S_DEFAULT, Hold, make_hold
+from walkit.log.holds import LEASE_S_DEFAULT, Hold, live_holds, make_hold
 from walkit.log.intake import DELETE, PUT, make_ticket
 from walkit.log.many import ManyWays
 from walkit.log.observe import DurableFrames, Observation
@@ -197,6 +198,9 @@ class WriteAheadLog(ManyWays, CursorSurface):
     def _cursor_place(self) -> CursorPlace:
         self._refuse_closed()
         return CursorPlace(self._engine.storage, self._engine.events)
+
+    def _holds_of(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
+        return live_holds(self._engine, manifest)
 
     def _make_durable(self, lsn: int) -> None:
         if self.durable_lsn < lsn:

@@ -13,6 +13,7 @@ from walkit.plots.positions import segments
 from walkit.plots.replication import replication_lag
 from walkit.plots.space import space_amplification
 from walkit.plots.timeline import PhaseLike, RecoveryReportLike, recovery_timeline, throughput_timeline
+from walkit.plots.upkeep import upkeep
 
 __all__ = [
     "LiveSeries",
@@ -29,4 +30,5 @@ __all__ = [
     "segments",
     "space_amplification",
     "throughput_timeline",
+    "upkeep",
 ]

@@ -123,6 +123,10 @@ class KeyedTable:
         """Return the value of a key, or `default` where the key is not live."""
         return self._values.get(key, default)
 
+    def live_lsns(self) -> Iterable[int]:
+        """Return the LSNs of the records that set the live keys, in no order; a view, for one who holds others off."""
+        return self._lsns.values()
+
     def lsn_of(self, key: bytes) -> int | None:
         """Return the LSN of the record that set a live key; None where it is not live."""
         return self._lsns.get(key)
