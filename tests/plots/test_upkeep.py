@@ -10,7 +10,7 @@ import pytest
 import walkit
 from tests.log.logs import tiny
 from tests.stores import memory_store
-from walkit.plots import upkeep
+from walkit.plots import recovery_over_checkpoint, upkeep
 from walkit.storage import MemoryStorage
 
 
@@ -74,3 +74,29 @@ def test_only_an_inventory_is_drawn(wrong: Any) -> None:
         upkeep(wrong)
     with walkit.open(storage=MemoryStorage()) as log:
         assert "0 segments" in upkeep(log.inventory()).layout.title.text
+
+
+def test_openings_over_the_age_of_the_checkpoint() -> None:
+    """Open a store with and without records behind its checkpoint: every bar is the sum of its report's phases."""
+    reports = {}
+    for behind in (0, 20):
+        storage = MemoryStorage()
+        with memory_store(storage) as store:
+            for n in range(40):
+                if n == 40 - behind:
+                    store.checkpoint()
+                store.put(b"%d" % n, b"v")
+            if not behind:
+                store.checkpoint()
+        with memory_store(storage) as store:
+            reports[behind] = store.recovery
+    drawing = recovery_over_checkpoint(reports)
+    shown = {trace.name: dict(zip(trace.x, trace.y, strict=True)) for trace in drawing.data}
+    for behind, report in reports.items():
+        drawn = sum(found[str(behind)] for found in shown.values())
+        assert drawn == pytest.approx(sum(p.duration_s for p in report.phases) * 1000, rel=0.05)
+    replay = {n: next(p for p in r.phases if p.name == "replay") for n, r in reports.items()}
+    assert shown["replay"]["20"] == pytest.approx(replay[20].duration_s * 1000)
+    assert [p.detail["records"] for p in replay.values()] == [0, 20]
+    with pytest.raises(ValueError, match="no report"):
+        recovery_over_checkpoint({})

@@ -4,6 +4,7 @@ Each returns a plotly.graph_objects.Figure and touches neither a log nor a file.
 plotly raises MissingExtraError.
 """
 
+from walkit.plots.checkpoint import recovery_over_checkpoint
 from walkit.plots.framebytes import frame_bytes
 from walkit.plots.latency import latency_distribution
 from walkit.plots.live import LiveSeries, live_timeline, move_live_timeline
@@ -25,6 +26,7 @@ __all__ = [
     "live_timeline",
     "move_live_timeline",
     "order_cost",
+    "recovery_over_checkpoint",
     "recovery_timeline",
     "replication_lag",
     "segments",
