@@ -247,9 +247,16 @@ def test_a_cursor_is_never_ahead_of_what_a_power_cut_leaves(durability: Any) -> 
     with ten(storage, durability=durability, interval_ms=60_000 if durability == "interval" else None) as log:
         assert log.durable_lsn < 10
         log.cursor("c").advance(6)
-        image = storage.crash(keep="none")
-    with walkit.open(storage=image, options=tiny()) as log:
-        assert log.cursor("c").lsn == 6 and log.acked_lsn >= 6
+        images = [storage.crash(keep="none")]
+        log.append(b"11")
+        assert log.durable_lsn < 11
+        log.cursor("new", start_lsn=12)
+        images.append(storage.crash(keep="none"))
+    for image, done in zip(images, ({"c": 6}, {"c": 6, "new": 11}), strict=True):
+        with walkit.open(storage=image, options=tiny()) as log:
+            assert {f.name: f.lsn for f in log.cursors()} == done
+            assert [log.cursor(name).lsn for name in done] == list(done.values())
+            assert log.acked_lsn >= max(done.values())
 
 
 def test_a_power_cut_at_every_step_of_an_advance() -> None:
@@ -297,6 +304,23 @@ def test_a_failure_at_every_step_of_an_advance() -> None:
                 assert cursor.lsn == 0
                 cursor.advance(4)
                 assert log.cursor("c").lsn == 4
+
+
+def test_failures_one_after_the_other_that_stand_all_the_same() -> None:
+    """Fail a save that landed, and then one that did not: the cursor knows its own, and is told from another's."""
+    storage, log = faulty_log()
+    with log:
+        log.append_many([b"x"] * 8)
+        cursor = log.cursor("c", start_lsn=1)
+        for operation, lsn in (("sync_directory", 3), ("sync", 4)):
+            storage.fail(operation, "cursor-c.new" if operation == "sync" else "")  # type: ignore[arg-type]
+            with pytest.raises(StorageError):
+                cursor.advance(lsn)
+        assert log.cursors()[0].lsn == 3
+        cursor.advance(5)
+        log.cursor("c").advance(6)
+        with pytest.raises(CursorError):
+            cursor.advance(7)
 
 
 def test_closed_logs_refuse() -> None:

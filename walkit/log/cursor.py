@@ -122,7 +122,8 @@ class Cursor:
         """Why the file that was found was taken for none; None where it was not."""
         self._log = log
         self._lock = threading.Lock()
-        self._wanted: CursorMark | None = None
+        self._unsure: list[CursorMark] = []
+        """What was tried to save since the last success: any of it may stand."""
         storage, events = log._cursor_place()
         view, newest = log._now()
         last = _last_of(view.manifest, newest)
@@ -137,6 +138,7 @@ class Cursor:
         elif start_lsn is not None and self.fault is None:
             if type(start_lsn) is not int or not 1 <= start_lsn <= last + 1:
                 raise ValueError(f"start_lsn={start_lsn!r}: an LSN from 1 to {last + 1}, where the log ends")
+            log._make_durable(start_lsn - 1)
             self._save(storage, view, start_lsn - 1)
 
     @property
@@ -192,8 +194,7 @@ class Cursor:
             return  # its place is taken now by what this consumer knows
         before = 0 if self._found is None else self._found.lsn
         now = 0 if stored is None else stored.lsn
-        # A save that failed may stand all the same: then it is this one's, at an LSN that it wanted.
-        if now == before or (stored is not None and stored == self._wanted):
+        if now == before or stored in self._unsure:
             return
         raise CursorError(
             f"the cursor {self.name!r} was at {before} and is at {now}: another consumer of this name has moved it",
@@ -207,11 +208,12 @@ class Cursor:
     def _save(self, storage: Storage, view: LogView, lsn: int) -> None:
         log_id, epoch, epoch_id = _identity_at(view.manifest, lsn)
         mark = CursorMark(log_id, epoch, epoch_id, lsn, time.time_ns() // 1000)
-        self._wanted = mark
+        self._unsure.append(mark)
         write_whole(
             storage, cursor_file_name(self.name), cursor_file_name(self.name, new=True), encode_cursor(mark)
         )
         self._found, self._lsn = mark, lsn
+        self._unsure.clear()
 
     def __repr__(self) -> str:
         return f"Cursor({self.name!r}, lsn={self._lsn})"

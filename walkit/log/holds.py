@@ -91,8 +91,11 @@ def make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> H
     return hold
 
 
-def live_holds(engine: LogEngine, manifest: Manifest) -> tuple[HoldRecord, ...]:
-    """Return the holds that count now: those of this process, renewed, and others whose lease still runs."""
+def live_holds(engine: LogEngine, manifest: Manifest, *, tell: bool = True) -> tuple[HoldRecord, ...]:
+    """Return the holds that count now: those of this process, renewed, and others whose lease still runs.
+
+    With `tell` an event says which have run out: for who leaves them out of the next manifest.
+    """
     now_us = time.time_ns() // 1000
     kept = [
         HoldRecord(name=h.name, first_lsn=h.first_lsn, lease_until_us=now_us + int(h.lease_s * 1e6))
@@ -104,7 +107,7 @@ def live_holds(engine: LogEngine, manifest: Manifest) -> tuple[HoldRecord, ...]:
             continue
         if record.lease_until_us > now_us:
             kept.append(record)
-        else:
+        elif tell:
             engine.events.emit("walkit.hold.expire", name=record.name, first_lsn=record.first_lsn)
     return tuple(sorted(kept, key=lambda h: h.name))
 
@@ -116,7 +119,7 @@ def drop_holds(engine: LogEngine, names: Iterable[str]) -> Iterator[tuple[HoldRe
     The caller holds `engine.trimming`.
     """
     gone = set(names)
-    lost = tuple(h for h in live_holds(engine, engine.store.current) if h.name in gone)
+    lost = tuple(h for h in live_holds(engine, engine.store.current, tell=False) if h.name in gone)
     mine = {name: engine.holds.pop(name) for name in gone if name in engine.holds}
     new = gone - engine.released
     engine.released |= new

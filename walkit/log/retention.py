@@ -206,7 +206,7 @@ def _facts(engine: LogEngine, now_us: int | None) -> RetentionFacts:
         begun_us=min((s.header.created_us for s in used if s.header is not None), default=None),
         open_bytes=sum(s.header.offset_of(s.end_position) for s in used if s.header is not None),
         open_records=sum(s.records for s in used),
-        holds=live_holds(engine, manifest),
+        holds=live_holds(engine, manifest, tell=False),
         bound_lsn=bound,
         now_us=time.time_ns() // 1000 if now_us is None else now_us,
     )

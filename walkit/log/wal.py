@@ -200,7 +200,7 @@ class WriteAheadLog(ManyWays, CursorSurface):
         return CursorPlace(self._engine.storage, self._engine.events)
 
     def _holds_of(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
-        return live_holds(self._engine, manifest)
+        return live_holds(self._engine, manifest, tell=False)
 
     def _make_durable(self, lsn: int) -> None:
         if self.durable_lsn < lsn:
