@@ -301,7 +301,9 @@ def test_a_power_cut_at_every_step_of_retention() -> None:
 def test_a_failure_at_every_step_of_retention(operation: Any) -> None:
     """Fail each operation of a drop past a hold: an error, the log goes on; done again, it ends as it would have."""
     for nth in (1, 2):
+        seen: list[str] = []
         storage, log = faulty_log()
+        log.events.add_listener(lambda name, _, seen=seen: seen.append(name))  # type: ignore[misc]
         with log:
             log.append_many([bytes(7000)] * 40)
             log._engine.segments.upkeep.drain()
@@ -317,6 +319,7 @@ def test_a_failure_at_every_step_of_retention(operation: Any) -> None:
             log.append(b"goes on")
             log.enforce_retention(limits)
             assert log.first_lsn == 18 and log._engine.store.current.holds == ()
+            assert seen.count("walkit.hold.drop") == 1, "it is told once, whatever fails"
             with pytest.raises(GapError):
                 hold.move(11)
             named = {s.name for s in log._engine.store.current.segments}

@@ -123,14 +123,16 @@ def drop_holds(engine: LogEngine, names: Iterable[str]) -> Iterator[tuple[HoldRe
     mine = {name: engine.holds.pop(name) for name in gone if name in engine.holds}
     new = gone - engine.released
     engine.released |= new
+    for hold in mine.values():
+        hold._dropped = True
     try:
         yield lost
     except BaseException:
+        for hold in mine.values():
+            hold._dropped = False
         engine.holds.update(mine)
         engine.released -= new
         raise
-    for hold in mine.values():
-        hold._dropped = True
 
 
 def save_holds(engine: LogEngine) -> None:

@@ -156,18 +156,22 @@ def enforce(
     """
     began = time.perf_counter()
     engine.segments.upkeep.drain()  # what it is about to seal can be dropped, too
-    with engine.trimming:
-        plan = plan_retention(limits or engine.options.retention, _facts(engine, now_us))
-        trimmed = Trimmed(engine.store.current.low_watermark, ())
-        lost: tuple[HoldRecord, ...] = ()
-        if plan.segments:
-            with drop_holds(engine, plan.dropped_holds) as lost:
-                trimmed = move_watermark(engine, plan.up_to_lsn)
-        engine.leftovers.remove(progress)
-    for hold in lost:
-        engine.events.emit(
-            "walkit.hold.drop", name=hold.name, first_lsn=hold.first_lsn, oldest=engine.first_lsn
-        )
+    lost: tuple[HoldRecord, ...] = ()
+    try:
+        with engine.trimming:
+            plan = plan_retention(limits or engine.options.retention, _facts(engine, now_us))
+            trimmed = Trimmed(engine.store.current.low_watermark, ())
+            if plan.segments:
+                with drop_holds(engine, plan.dropped_holds) as dropping:
+                    trimmed = move_watermark(engine, plan.up_to_lsn)
+                lost = dropping
+            engine.leftovers.remove(progress)
+    finally:
+        # Also where a file could not be removed: the manifest has let go of the holds by then.
+        for hold in lost:
+            engine.events.emit(
+                "walkit.hold.drop", name=hold.name, first_lsn=hold.first_lsn, oldest=engine.first_lsn
+            )
     report = RetentionReport(
         location=engine.storage.location,
         low_watermark=trimmed.low_watermark,
