@@ -17,6 +17,7 @@ from walkit.errors import (
     CommitFailedError,
     CommitTimeoutError,
     CorruptionError,
+    CursorError,
     DivergenceError,
     FormatVersionError,
     GapError,
@@ -39,14 +40,17 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
+from walkit.log.cursor import Cursor
 from walkit.log.decision import recovery_table
 from walkit.log.examine.verdicts import ScanReport
+from walkit.log.inventory import LogInventory
 from walkit.log.logreader import LogReader
 from walkit.log.observe import DurableFrames
 from walkit.log.opening import open_log as open
 from walkit.log.opening import scratch
 from walkit.log.repair import repair
 from walkit.log.report import RecoveryReport
+from walkit.log.retention import RetentionReport
 from walkit.log.tools import scan, verify
 from walkit.log.wal import WriteAheadLog, opened
 from walkit.metrics import LogStatistics
@@ -82,6 +86,8 @@ __all__ = [
     "CommitTimeoutError",
     "CompactionReport",
     "CorruptionError",
+    "Cursor",
+    "CursorError",
     "DivergenceError",
     "DurableFrames",
     "FormatVersionError",
@@ -92,6 +98,7 @@ __all__ = [
     "LogClosedError",
     "LogExistsError",
     "LogFullError",
+    "LogInventory",
     "LogLockedError",
     "LogNotFoundError",
     "LogOptions",
@@ -108,6 +115,7 @@ __all__ = [
     "RecordTypeError",
     "RecoveryReport",
     "Retention",
+    "RetentionReport",
     "ScanReport",
     "SegmentMissingError",
     "SnapshotError",

@@ -42,12 +42,48 @@ JOURNAL_SLOTS_MAX = 1 << 24
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
-    """What may be dropped without being asked for: limits of age, bytes and records. None means no limit."""
+    """What may be dropped without being asked for: limits of age, bytes and records. None means no limit.
+
+    Any limit is enough to drop a segment, any hold enough to keep it; only over `hard_bytes_max` the holds in the way
+    are dropped. Whole segments go, oldest first; the newest one stays, however old or large it is.
+    """
 
     age_s: float | None = None
+    """Drop a segment when its newest record is older, in seconds."""
     bytes_max: int | None = None
+    """Drop the oldest while the segment files, as far as they are used, are larger."""
     records_max: int | None = None
+    """Drop the oldest while there are more records in the log."""
+    below_holds: bool = False
+    """Drop what the slowest hold has passed; nothing where there is no hold."""
     hard_bytes_max: int | None = None
+    """Drop the oldest while the segment files are larger, whatever holds say: a consumer so slow gets a GapError."""
+
+    def __post_init__(self) -> None:
+        age = self.age_s
+        if age is not None and (type(age) not in (int, float) or not 0 < age < 1e10):
+            raise OptionsError(f"age_s={age!r}: seconds, more than 0", option="age_s", wanted=age)
+        for name in ("bytes_max", "records_max", "hard_bytes_max"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or not 1 <= value < 1 << 63):
+                raise OptionsError(f"{name}={value!r}: a whole number from 1", option=name, wanted=value)
+        if type(self.below_holds) is not bool:
+            raise OptionsError(
+                f"below_holds={self.below_holds!r}: True or False",
+                option="below_holds",
+                wanted=self.below_holds,
+            )
+        if (
+            self.bytes_max is not None
+            and self.hard_bytes_max is not None
+            and self.hard_bytes_max < self.bytes_max
+        ):
+            raise OptionsError(
+                f"hard_bytes_max={self.hard_bytes_max:,} is below bytes_max={self.bytes_max:,}",
+                option="hard_bytes_max",
+                wanted=self.hard_bytes_max,
+                stored=self.bytes_max,
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +133,7 @@ class LogOptions:
     def __post_init__(self) -> None:
         _check_choices(self)
         _check_numbers(self)
-        _check_later(self)
+        _check_retention(self)
         _check_window(self)
         if self.interval_ms is not None and self.durability != "interval":
             raise OptionsError(
@@ -244,14 +280,8 @@ def _check_window(options: LogOptions) -> None:
         )
 
 
-def _check_later(options: LogOptions) -> None:
-    """Refuse by name what the format provides for and this version does not do yet, instead of ignoring it."""
-    later: dict[str, bool] = {
-        "retention": options.retention != Retention(),
-    }
-    for name, asked in later.items():
-        if asked:
-            value = getattr(options, name)
-            raise OptionsError(
-                f"{name}={value!r} is not in this version of walkit", option=name, wanted=value
-            )
+def _check_retention(options: LogOptions) -> None:
+    if not isinstance(options.retention, Retention):
+        raise OptionsError(
+            f"retention={options.retention!r} is no Retention", option="retention", wanted=options.retention
+        )

@@ -26,6 +26,7 @@
     ├── LogPoisonedError                    nothing was written: open again
     ├── LogClosedError                      nothing was written: open again
     ├── GapError                            begin again at `oldest`
+    ├── CursorError                         say anew where to begin: drop the cursor, make it at an LSN
     ├── HistoryTrimmedError                 ask for a newer LSN
     ├── SnapshotError                       retry the stage it names
     └── DivergenceError                     the two logs are different histories
@@ -334,6 +335,24 @@ class GapError(WalkitError):
     def __init__(self, wanted: int, oldest: int) -> None:
         super().__init__(f"record {wanted} is gone: the oldest that can be read is {oldest}")
         self.wanted, self.oldest = wanted, oldest
+
+
+class CursorError(WalkitError):
+    """The saved progress of a consumer is not of this log as it is, and guessing would skip records. Nothing changed.
+
+    `reason` is "beyond" (behind the end of the log), "identity" (the record at its LSN is of another epoch: what it had
+    done was cut, and the number given again), "foreign" (of another log), or "moved" (another consumer of this name has
+    advanced it). `lsn` is what the cursor says, `expected` and `found` what differs.
+    """
+
+    code = "cursor"
+
+    def __init__(
+        self, message: str, *, name: str, reason: str, lsn: int, expected: object = None, found: object = None
+    ) -> None:
+        super().__init__(message)
+        self.name, self.reason, self.lsn = name, reason, lsn
+        self.expected, self.found = expected, found
 
 
 class HistoryTrimmedError(WalkitError):

@@ -54,6 +54,15 @@ EVENTS: dict[str, tuple[int, str]] = {
         "a checkpoint failed; the log goes on, and the next one makes up for it",
     ),
     "walkit.compaction.publish": (logging.DEBUG, "a compacted segment took the place of others"),
+    "walkit.cursor.reset": (
+        logging.WARNING,
+        "a damaged cursor was taken for none: its consumer begins again, and sees records twice",
+    ),
+    "walkit.retention.drop": (logging.DEBUG, "segments beyond the limits of retention were dropped"),
+    "walkit.hold.drop": (
+        logging.WARNING,
+        "a hold stood in the way of the hard cap and was dropped; its consumer gets a GapError",
+    ),
     "walkit.hold.expire": (logging.WARNING, "the lease of a hold ran out"),
     "walkit.callback.fail": (logging.ERROR, "a callback or observer raised"),
     "walkit.upkeep.fail": (logging.ERROR, "background work failed and will be tried again"),

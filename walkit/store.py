@@ -17,7 +17,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from walkit.commit.ticket import Ticket
-from walkit.compaction import CompactionReport, Compactor
+from walkit.compaction import CompactionProgress, CompactionReport, Compactor
 from walkit.config import LogOptions, StoreOptions
 from walkit.errors import LogClosedError, OptionsError, RecordTypeError
 from walkit.events import EventCallback
@@ -36,7 +36,7 @@ from walkit.state.past import PastState, exact_from, state_at
 from walkit.state.replay import replay
 from walkit.state.restore import restore_newest
 from walkit.state.snapshot import SnapshotInfo
-from walkit.state.surface import KeyedSurface
+from walkit.state.surface import StoreSurface
 from walkit.state.table import KeyedTable
 from walkit.storage.base import Storage
 
@@ -47,7 +47,7 @@ StoreProgress = Callable[[str, int, int], None]
 """Called while a store opens: ("scan", bytes done, bytes in all), then ("replay", LSNs done, LSNs in all)."""
 
 
-class Store(KeyedSurface):
+class Store(StoreSurface):
     """A durable dict of bytes to bytes. Made by `Store.open`; a context manager. Safe from any thread.
 
     `put` and `delete` return when the change is acknowledged (by default: on stable storage). Reading sees every change
@@ -304,7 +304,14 @@ class Store(KeyedSurface):
         """
         return self._checkpointer.checkpoint(trim=trim)
 
-    def compact(self, *, exact_from_lsn: int | None = None) -> CompactionReport:
+    def compact(
+        self,
+        *,
+        exact_from_lsn: int | None = None,
+        waste_ratio: float = 0.0,
+        bytes_per_s: float | None = None,
+        progress: CompactionProgress | None = None,
+    ) -> CompactionReport:
         """Rewrite the sealed log with the newest record of each key; the state it tells stays the same.
 
         Records without a key are events, and stay. Tombstones stay until every snapshot is newer. The newest sealed
@@ -316,10 +323,16 @@ class Store(KeyedSurface):
         nothing newer supersedes then, and only segments that end at or below it are rewritten. `log.read` shows what is
         left below `log.complete_from_lsn`; `log.follow` begins only above it.
 
+        Segments of which less than `waste_ratio` (0 to 1, by records) can be dropped are left alone. At most about
+        `bytes_per_s` are read and written a second; closing the store does not wait for that. `progress` is called with
+        ("survey", bytes done, bytes in all), then ("rewrite", ...); what it raises ends the compaction.
+
         LogClosedError, StorageError, CorruptionError: each segment is then the old one or the new, and compacting again
         goes on. What is compacted in part tells the same state.
         """
-        return self._compactor.compact(exact_from_lsn)
+        return self._compactor.compact(
+            exact_from_lsn, waste_ratio=waste_ratio, bytes_per_s=bytes_per_s, progress=progress
+        )
 
     def state_at(self, lsn: int) -> PastState:
         """Return the state as it was with everything up to `lsn`: a read-only mapping, in memory, of keys to values.

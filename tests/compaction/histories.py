@@ -28,7 +28,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("snapshot")),
     st.tuples(st.just("checkpoint"), st.booleans()),
     st.tuples(st.just("fill"), st.integers(1, 12)),
-    st.tuples(st.just("compact"), st.none() | st.integers(0, 40)),
+    st.tuples(st.just("compact"), st.none() | st.integers(0, 40), st.sampled_from([0.0, 0.0, 0.4, 0.9])),
     st.tuples(st.just("hold"), st.integers(1, 60)),
 )
 HISTORIES = st.lists(OPERATIONS, max_size=25)
@@ -101,8 +101,8 @@ class History:
     def _checkpoint(self, state: State, trim: bool) -> None:
         self.store.checkpoint(trim=trim)
 
-    def _compact(self, state: State, exact: int | None) -> None:
-        self.store.compact(exact_from_lsn=exact)
+    def _compact(self, state: State, exact: int | None, waste_ratio: float = 0.0) -> None:
+        self.store.compact(exact_from_lsn=exact, waste_ratio=waste_ratio)
 
     def _hold(self, state: State, lsn: int) -> None:
         log = self.store.log

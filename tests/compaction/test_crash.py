@@ -18,15 +18,14 @@ import pytest
 import walkit
 from tests.commit.places import until
 from tests.compaction.histories import State, opened_state
+from tests.film import Filmed
 from tests.log.logs import run_python
 from tests.stores import SMALL, memory_store
 from walkit.errors import GapError, LogClosedError, StorageError
 from walkit.log.manifest_store import load_manifest
 from walkit.storage import FaultyStorage, FileStorage, MemoryStorage
-from walkit.storage.faults import Operation
 from walkit.store import Store
 
-CHANGES = ("write", "synced_write", "sync", "create", "replace", "remove", "sync_directory", "shorten")
 CASES = ("one group", "several groups", "with a hold", "with a snapshot")
 
 
@@ -53,25 +52,6 @@ def made(case: str) -> tuple[MemoryStorage, State, int]:
             state[b"last"] = b"7" * 12000
             last_lsn = store.log.acked_lsn
     return storage, state, last_lsn
-
-
-class Filmed(FaultyStorage):
-    """A storage of which, while the film runs, a power cut's image is taken before each operation that changes it."""
-
-    inner: MemoryStorage
-
-    def __init__(self, inner: MemoryStorage) -> None:
-        super().__init__(inner)
-        self.running = False
-        self.images: list[tuple[str, MemoryStorage]] = []
-
-    def perform(self, operation: Operation, *how: Any, **else_: Any) -> Any:
-        """See FaultyStorage."""
-        if self.running and operation.name in CHANGES:
-            keep: Any = ("none", "random", "all")[len(self.images) % 3]
-            image = self.inner.crash(keep=keep, seed=len(self.images))
-            self.images.append((f"{keep}, before {operation.name} of {operation.file}", image))
-        return super().perform(operation, *how, **else_)
 
 
 def check_opening(image: MemoryStorage, state: State, last_lsn: int, what: str) -> None:

@@ -197,3 +197,20 @@ def test_live_updates_keep_memory_flat(
         assert grown[1] < 40
         seen.press("Stop")
         eventually(lambda: "Nothing is being written." in text(seen))
+
+
+def test_compaction_shows_segments_holds_and_what_a_step_did(browser: Browser, server: Server) -> None:
+    """Write, hold and compact by the buttons: the figure has the segments and the hold, the table before and after."""
+    with looking(browser, server) as seen:
+        seen.turn_to("Compaction")
+        for label, words in (
+            ("Write records", "were written"),
+            ("Take or release a hold", "The hold needs LSN"),
+            ("Compact", "bytes are gone"),
+        ):
+            seen.press(label)
+            eventually(partial(lambda wanted: wanted in text(seen), words))
+        seen.page.locator(".steps table").wait_for()
+        found = curves(seen, 2)
+        assert {"sealed", "compacted", "live", "held"} <= set(found)
+        assert "bytes of the segments" in seen.page.locator(".steps table").inner_text()

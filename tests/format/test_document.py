@@ -17,7 +17,7 @@ from walkit.format.durable import DurableMark
 from walkit.format.frame import FrameFault, FrameHeader
 from walkit.state import snapshot_file
 
-CODEC_SECTIONS = (1, 2, 3, 4, 5, 6, 7, 11, 12, 13)
+CODEC_SECTIONS = (1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 17)
 """Sections whose rules are the codec's to keep; those of the others are tested where they are kept."""
 ELSEWHERE = {
     "F-2.10": "salvage and repair: tests/log/test_salvage.py",
@@ -33,6 +33,9 @@ ELSEWHERE = {
     "F-6.7": "the compactor: tests/compaction",
     "F-6.8": "the compactor and the manifest's store: tests/log/test_manifest_store.py",
     "F-12.5": "recovery and trim: tests/log",
+    "F-17.2": "the cursor: tests/log/test_cursor.py",
+    "F-17.3": "the cursor: tests/log/test_cursor.py",
+    "F-17.4": "the cursor: tests/log/test_cursor.py",
     "F-12.6": "opening and repair: tests/log",
 }
 RULES = re.findall(r"^- \*\*(F-\d+\.\d+)\*\* ", DOCUMENT, re.MULTILINE)
@@ -60,6 +63,7 @@ def sizes_of(code: struct.Struct) -> list[int]:
         ("durable slot", layout.DURABLE_SLOT, []),
         ("manifest header", layout.MANIFEST_HEADER, []),
         ("snapshot header", snapshot_file.HEADER, [4068, 4]),
+        ("cursor file", layout.CURSOR_FILE, []),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

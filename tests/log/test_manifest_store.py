@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import pytest
+
 from tests.stores import memory_store, run_threads
 from walkit.errors import StorageError
 from walkit.format.layout import SegmentFlag
@@ -92,3 +94,17 @@ def test_a_file_that_somebody_put_there_is_never_overwritten() -> None:
             store.put(b"k", b"%d" % i * 4000)
         for name in others:
             assert storage.open(name, "read").read(0, 100) == name.encode()
+
+
+def test_reading_a_manifest_lists_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the manifest of a folder that may be large: it is opened by its name, and the folder is not listed."""
+    with memory_store() as store:
+        storage = store._engine.storage
+        store.put(b"k", b"v")
+
+        def listed(folder: str = "") -> list[str]:
+            raise AssertionError(f"listed {folder!r}")
+
+        monkeypatch.setattr(storage, "names", listed)
+        assert load_manifest(storage) == store._engine.store.current
+        monkeypatch.undo()

@@ -8,7 +8,7 @@ import pytest
 
 import walkit
 from tests.log.logs import lsns, values
-from walkit import LogOptions, Retention
+from walkit import LogOptions
 from walkit.commit.policy import TakeAll
 from walkit.errors import OptionsError
 from walkit.storage import MemoryStorage
@@ -44,7 +44,6 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"queue_bytes_max": 10}, "queue_bytes_max"),
     ({"on_full": "drop"}, "on_full"),
     ({"recovery": "hope"}, "recovery"),
-    ({"retention": Retention(bytes_max=10)}, "retention"),
     ({"retention": None}, "retention"),
     ({"idle_mark_ms": -1}, "idle_mark_ms"),
 ]

@@ -47,6 +47,7 @@ ERRORS: list[WalkitError] = [
     errors.LogPoisonedError("text", cause="OSError(5)", acknowledged_prefix=2),
     errors.LogClosedError("text", acknowledged_prefix=2),
     errors.GapError(1, 5),
+    errors.CursorError("text", name="c", reason="beyond", lsn=9, expected=5, found=9),
     errors.HistoryTrimmedError(1, 5),
     errors.DivergenceError("text", first_lsn=3),
     errors.SnapshotError("text", stage="rename", retry="all of it"),

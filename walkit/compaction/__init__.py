@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from walkit.compaction.compactor import Compactor
+from walkit.compaction.compactor import CompactionProgress, Compactor
 from walkit.compaction.planner import SegmentLoad, candidates, plan_groups
 from walkit.compaction.report import CompactionReport
 from walkit.compaction.selection import KeyMap, Selection
 
 __all__ = [
+    "CompactionProgress",
     "CompactionReport",
     "Compactor",
     "KeyMap",

@@ -9,27 +9,29 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from walkit.compaction.groups import Group, check_options, file_bytes, frame_bytes, header_of, part
 from walkit.compaction.planner import SegmentLoad, candidates, plan_groups
 from walkit.compaction.report import CompactionReport, merged
 from walkit.compaction.rewriter import rewrite
 from walkit.compaction.selection import KeyMap, Selection
+from walkit.compaction.throttle import Throttle
 from walkit.errors import GapError, LogClosedError, OptionsError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.names import COMPACTION_NEW_NAME
-from walkit.format.segment import SegmentHeader, segment_name
+from walkit.format.segment import segment_name
 from walkit.log.engine import LogEngine
 from walkit.log.holds import live_holds
-from walkit.log.reader import LogView, Span
+from walkit.log.reader import LogView
 from walkit.log.report import PhaseClock
 from walkit.log.segments import segment_order
 
-Group = tuple[SegmentRecord, ...]
+CompactionProgress = Callable[[str, int, int], None]
+"""Called with ("survey", bytes of frames done, bytes in all), then with ("rewrite", the same of what is rewritten)."""
 
 
 @dataclass(slots=True)
@@ -41,10 +43,15 @@ class _Work:
     """No state above it may be changed, and no record above it supersedes."""
     horizon_lsn: int
     segments: Group
+    throttle: Throttle
+    progress: CompactionProgress | None
+    waste_ratio: float
     keys: KeyMap = field(default_factory=KeyMap)
     blocked: set[bytes] = field(default_factory=set)
     rewritten: list[tuple[Group, SegmentRecord]] = field(default_factory=list)
     kept: int = 0
+    left: int = 0
+    written: int = 0
     tombstones: int = 0
 
 
@@ -60,18 +67,25 @@ class Compactor:
     ) -> None:
         self._engine, self._upto, self._bases = engine, upto, bases
         self._lock = threading.RLock()
-        self._ended = False
+        self._ended = threading.Event()
         self._needless: list[str] = []
         """Segments of compactions that failed; to be removed by the next one."""
         engine.closers.insert(0, self.end)
 
     def end(self) -> None:
         """End what is under way between two frames, and refuse what comes later."""
-        self._ended = True
+        self._ended.set()
         with self._lock:
             pass
 
-    def compact(self, exact_from_lsn: int | None = None) -> CompactionReport:
+    def compact(
+        self,
+        exact_from_lsn: int | None = None,
+        *,
+        waste_ratio: float = 0.0,
+        bytes_per_s: float | None = None,
+        progress: CompactionProgress | None = None,
+    ) -> CompactionReport:
         """Compact; see `Store.compact`."""
         if exact_from_lsn is not None and (type(exact_from_lsn) is not int or exact_from_lsn < 0):
             raise OptionsError(
@@ -79,6 +93,8 @@ class Compactor:
                 option="exact_from_lsn",
                 wanted=exact_from_lsn,
             )
+        check_options(waste_ratio, bytes_per_s)
+        throttle = Throttle(bytes_per_s, self._ended.wait)
         clock = PhaseClock()
         self._go_on()  # in a forked child nobody ever frees the lock
         with self._lock:
@@ -89,18 +105,25 @@ class Compactor:
                 self._remove_left_over()
                 self._engine.segments.upkeep.drain()  # what it is about to seal can be compacted, too
                 before = self._engine.store.current.sealed
-                work = self._survey(upto if exact_from_lsn is None else min(upto, exact_from_lsn))
+                exact = upto if exact_from_lsn is None else min(upto, exact_from_lsn)
+                work = self._survey(exact, throttle, progress, waste_ratio)
                 groups = self._plan(work)
                 detail["segments"], detail["groups"] = len(work.segments), len(groups)
+            total, done = sum(frame_bytes(g) for g in groups), 0
             for group in groups:
+                if progress is not None:
+                    progress("rewrite", done, total)
+                done += frame_bytes(group)
                 if not self._compact_group(work, group, clock):
                     break
+            if progress is not None and groups:
+                progress("rewrite", total, total)
             with clock.phase("tidy"), self._engine.trimming:
                 self._engine.leftovers.remove()
         return self._report(work, before, clock)
 
     def _go_on(self) -> None:
-        if self._ended or self._engine.closed:
+        if self._ended.is_set() or self._engine.closed:
             raise LogClosedError(f"the log at {self._engine.storage.location} is closed; compaction ended")
 
     def _remove_left_over(self) -> None:
@@ -120,7 +143,9 @@ class Compactor:
 
     # -- what there is
 
-    def _survey(self, upto: int) -> _Work:
+    def _survey(
+        self, upto: int, throttle: Throttle, progress: CompactionProgress | None, waste_ratio: float
+    ) -> _Work:
         """Decide what may be rewritten, what may supersede it, and up to where tombstones may go."""
         engine = self._engine
         bases = self._bases()
@@ -130,18 +155,23 @@ class Compactor:
         exact = min([upto, *(h.first_lsn - 1 for h in holds)])
         horizon = min(bases) if bases else 0 if manifest.low_watermark else exact
         segments = candidates(manifest.sealed, exact)
-        return _Work(view, exact, horizon, segments)
+        return _Work(view, exact, horizon, segments, throttle, progress, waste_ratio)
 
     def _plan(self, work: _Work) -> list[Group]:
         """Read the keys of all that may be rewritten, and of what is behind it, and say what is worth rewriting."""
         low, view = work.view.manifest.low_watermark, work.view
         counts: list[tuple[SegmentRecord, int]] = []
+        total, done = frame_bytes(work.segments), 0
         for record in work.segments:
             events = 0
-            for batch in _part(view, (record,)).batches(max(record.first_lsn, low + 1), record.last_lsn):
+            if work.progress is not None:
+                work.progress("survey", done, total)
+            for batch in part(view, (record,)).batches(max(record.first_lsn, low + 1), record.last_lsn):
                 self._go_on()
                 events += batch.column("key").null_count
                 work.keys.add(batch)
+            done += record.size_bytes
+            work.throttle.spend(record.size_bytes)
             counts.append((record, events))
         if not work.segments:
             return []
@@ -149,6 +179,7 @@ class Compactor:
         for batch in view.batches(behind, work.exact_lsn) if behind <= work.exact_lsn else ():
             self._go_on()
             work.keys.add_later(batch)
+            work.throttle.spend(batch.nbytes)
         kept = work.keys.kept_lsns(work.horizon_lsn)
         loads, at = [], 0
         for record, events in counts:
@@ -156,7 +187,26 @@ class Compactor:
             while at < len(kept) and kept[at] <= record.last_lsn:
                 at += 1
             loads.append(SegmentLoad(record, record.records - events - (at - begun)))
-        return plan_groups(loads, self._engine.options.segment_bytes - SEGMENT_HEADER_BYTES)
+        groups = plan_groups(
+            loads, self._engine.options.segment_bytes - SEGMENT_HEADER_BYTES, work.waste_ratio
+        )
+        rewritten = {record.number for group in groups for record in group}
+        for load in loads:
+            if load.droppable and load.record.number not in rewritten:
+                work.left += 1
+                self._block(work, load.record)
+        return groups
+
+    def _block(self, work: _Work, record: SegmentRecord) -> None:
+        """Note the keys of which a superseded record stays, because its segment does: their tombstones stay as well."""
+        first = max(record.first_lsn, work.view.manifest.low_watermark + 1)
+        for batch in part(work.view, (record,)).batches(first, record.last_lsn):
+            self._go_on()
+            work.throttle.spend(batch.nbytes)
+            pairs = zip(batch.column("key").to_pylist(), batch.column("lsn").to_pylist(), strict=True)
+            work.blocked |= {
+                key for key, lsn in pairs if key is not None and work.keys.is_superseded(key, lsn)
+            }
 
     # -- one group
 
@@ -199,11 +249,16 @@ class Compactor:
     def _rewrite(self, work: _Work, group: Group, selection: Selection) -> SegmentRecord | None:
         """Write the group under the temporary name, then under that of a new segment; None where it stays as it is."""
         engine = self._engine
-        storage, view = engine.storage, _part(work.view, group)
+        storage, view = engine.storage, part(work.view, group)
         number = self._take_number()
-        headers = [_header_of(view, record) for record in group]
+        headers = [header_of(view, record) for record in group]
         file = storage.open(COMPACTION_NEW_NAME, "create")
         done = False
+
+        def go_on(size_bytes: int) -> None:
+            self._go_on()
+            work.throttle.spend(size_bytes)
+
         try:
             record = rewrite(
                 file,
@@ -212,10 +267,13 @@ class Compactor:
                 selection,
                 number=number,
                 codec=engine.options.codec,
-                created_us=time.time_ns() // 1000,
-                go_on=self._go_on,
+                created_us=headers[0].created_us,  # what it holds is as old as it was
+                go_on=go_on,
             )
             done = record is not None
+            size = file.size()
+            work.written += size
+            work.throttle.spend(2 * size if done else size)  # written and read back
         finally:
             file.close()
             if not done:
@@ -286,39 +344,22 @@ class Compactor:
         old = [s for group, _ in work.rewritten for s in group]
         new = [record for _, record in work.rewritten]
         manifest = self._engine.store.current
-        records, size = sum(s.records for s in before), _file_bytes(before)
+        records, size = sum(s.records for s in before), file_bytes(before)
         return CompactionReport(
             location=self._engine.storage.location,
             records_before=records,
             records_after=records - sum(s.records for s in old) + sum(s.records for s in new),
             bytes_before=size,
-            bytes_after=size - _file_bytes(old) + _file_bytes(new),
+            bytes_after=size - file_bytes(old) + file_bytes(new),
             segments_before=len(before),
             segments_after=len(before) - len(old) + len(new),
             segments_rewritten=len(old),
             segments_kept=work.kept,
+            segments_left=work.left,
+            bytes_read=work.throttle.bytes - work.written,
+            bytes_written=work.written,
             tombstones_dropped=work.tombstones,
             exact_from_lsn=manifest.exact_from_lsn,
             complete_from_lsn=manifest.complete_from_lsn,
             phases=merged(clock.phases),
         )
-
-
-def _part(view: LogView, group: Group) -> LogView:
-    """Return the view of these segments alone."""
-    return replace(view, spans=tuple(Span(s, s.end_position, s.last_lsn) for s in group))
-
-
-def _header_of(view: LogView, record: SegmentRecord) -> SegmentHeader:
-    file = view.open(record)
-    try:
-        header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
-    finally:
-        file.close()
-    view.check(record, header)
-    assert header is not None
-    return header
-
-
-def _file_bytes(records: Sequence[SegmentRecord]) -> int:
-    return sum(SEGMENT_HEADER_BYTES + s.size_bytes for s in records)

@@ -17,6 +17,15 @@ class SegmentLoad:
     droppable: int
 
     @property
+    def waste(self) -> float:
+        """Share of its records that need not be kept, 0 to 1: about that of its bytes."""
+        return self.droppable / max(self.record.records, 1)
+
+    def is_worth(self, waste_ratio: float) -> bool:
+        """Say whether enough of it can be dropped to rewrite it for that."""
+        return self.droppable > 0 and self.waste >= waste_ratio
+
+    @property
     def bytes_left(self) -> float:
         """About how many bytes of frames its other records take."""
         kept = self.record.records - self.droppable
@@ -37,22 +46,25 @@ def candidates(sealed: Sequence[SegmentRecord], exact_lsn: int) -> tuple[Segment
     return tuple(sealed[:count])
 
 
-def plan_groups(loads: Iterable[SegmentLoad], goal_bytes: int) -> list[tuple[SegmentRecord, ...]]:
+def plan_groups(
+    loads: Iterable[SegmentLoad], goal_bytes: int, waste_ratio: float = 0.0
+) -> list[tuple[SegmentRecord, ...]]:
     """Return the groups to rewrite, oldest first, each into one segment.
 
-    A segment is left alone unless it has something to drop, or has been compacted before and has such a neighbour: a
-    frame that is rewritten is no longer the one that replicas have. A group is of one epoch, and leaves about
-    `goal_bytes` of frames at most, so that segments stay of one size.
+    A segment is left alone unless enough of it can be dropped (`waste_ratio`, 0 for anything at all), or it has been
+    compacted before and has such a neighbour: a frame that is rewritten is no longer the one that replicas have.
+    A group is of one epoch, and leaves about `goal_bytes` of frames at most, so that segments stay of one size.
     """
     groups: list[list[SegmentLoad]] = []
     for load in loads:
-        if not load.droppable and not load.record.flags & SegmentFlag.COMPACTED:
+        worth_it = load.is_worth(waste_ratio)
+        if not worth_it and (load.droppable or not load.record.flags & SegmentFlag.COMPACTED):
             groups.append([])
             continue
         if not groups or not _joins(groups[-1], load, goal_bytes):
             groups.append([])
         groups[-1].append(load)
-    worth = [g for g in groups if len(g) > 1 or any(load.droppable for load in g)]
+    worth = [g for g in groups if len(g) > 1 or any(load.is_worth(waste_ratio) for load in g)]
     return [tuple(load.record for load in group) for group in worth]
 
 

@@ -23,6 +23,12 @@ class CompactionReport:
     """Segments whose place others have taken."""
     segments_kept: int
     """Segments that were rewritten and stayed as they were: the new ones would not have been smaller."""
+    segments_left: int
+    """Segments with something to drop that were left alone, because it was less than the waste ratio."""
+    bytes_read: int
+    """Bytes of frames that were read: to survey, to rewrite, and to read back what was written."""
+    bytes_written: int
+    """Bytes of segment files that were written."""
     tombstones_dropped: int
     exact_from_lsn: int
     """From here on the log tells every state exactly."""
@@ -42,6 +48,11 @@ class CompactionReport:
         return self.bytes_before - self.bytes_after
 
     @property
+    def write_amplification(self) -> float:
+        """How often a byte of the sealed log has been written by now; 1.0 where this compaction wrote nothing."""
+        return 1.0 + self.bytes_written / self.bytes_before if self.bytes_before else 1.0
+
+    @property
     def duration_s(self) -> float:
         """Seconds of all phases."""
         return sum(p.duration_s for p in self.phases)
@@ -56,6 +67,10 @@ class CompactionReport:
                 ("bytes before", f"{self.bytes_before:,}"),
                 ("bytes after", f"{self.bytes_after:,}{share}"),
                 ("segments", f"{self.segments_before:,} to {self.segments_after:,}"),
+                (
+                    "bytes written",
+                    f"{self.bytes_written:,} (each byte {self.write_amplification:.2f} times by now)",
+                ),
                 ("tombstones dropped", f"{self.tombstones_dropped:,}"),
                 ("states are exact from LSN", f"{self.exact_from_lsn:,}"),
                 ("records are complete from LSN", f"{self.complete_from_lsn:,}"),

@@ -50,6 +50,10 @@ class KeyMap:
             if key in self.newest and key not in self.later:
                 self.later[key] = lsn
 
+    def is_superseded(self, key: bytes, lsn: int) -> bool:
+        """Say whether a newer record of its key is known."""
+        return lsn != self.newest[key] or key in self.later
+
     def kept_lsns(self, horizon_lsn: int) -> list[int]:
         """Return the LSNs of the keyed records that are kept, in order, if all that can go goes."""
         gone = self.later.keys() | {k for k, lsn in self.tombstones.items() if lsn <= horizon_lsn}
@@ -80,9 +84,8 @@ class Selection:
             return False
         if key is None:
             return True
-        newest = self.keys.newest[key]
-        later = self.keys.later.get(key)
-        if lsn != newest or later is not None:
+        if self.keys.is_superseded(key, lsn):
+            newest, later = self.keys.newest[key], self.keys.later.get(key)
             self.exact_from_lsn = max(self.exact_from_lsn, newest if later is None else later)
             self.superseded.add(key)
             return False

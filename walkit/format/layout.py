@@ -47,6 +47,9 @@ DURABLE_SLOT_CHECKED: Final = struct.Struct("<QQQQQ")
 DURABLE_SLOT_STRIDE: Final = 64
 DURABLE_CELL_BYTES: Final = 2 * DURABLE_SLOT_STRIDE
 
+CURSOR_MAGIC: Final = b"WALKITCU"
+CURSOR_FILE: Final = struct.Struct("<8sHHIIQQQQQI")
+
 MANIFEST_HEADER: Final = struct.Struct("<8sHHIIII")
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of the whole file: some 200,000 segments."""

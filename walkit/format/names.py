@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 COMPACTION_NEW_NAME: Final = "compaction.new"
@@ -27,3 +28,32 @@ def lsn_of_name(name: str) -> int | None:
     if digits == name or len(digits) != _SNAPSHOT_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
     return int(digits)
+
+
+_CURSOR_PREFIX = "cursor-"
+_CURSOR_NEW_SUFFIX = ".new"
+_CURSOR_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def is_cursor_name(name: str) -> bool:
+    """Say whether a consumer's cursor may have this name: 1 to 64 letters, digits, "_" and "-" of ASCII."""
+    return _CURSOR_NAME.fullmatch(name) is not None
+
+
+def cursor_file_name(name: str, *, new: bool = False) -> str:
+    """Return the name of a cursor's file, or with `new` of the one that is written to take its place."""
+    return f"{_CURSOR_PREFIX}{name}{_CURSOR_NEW_SUFFIX if new else ''}"
+
+
+def cursor_of_name(file_name: str) -> str | None:
+    """Return whose cursor file this is; None for any other file."""
+    name = file_name.removeprefix(_CURSOR_PREFIX)
+    return name if name != file_name and is_cursor_name(name) else None
+
+
+def is_unfinished_name(file_name: str) -> bool:
+    """Say whether this is a file that is being written and takes its place by being renamed. Never read."""
+    return file_name in UNFINISHED_NAMES or (
+        file_name.endswith(_CURSOR_NEW_SUFFIX)
+        and cursor_of_name(file_name.removesuffix(_CURSOR_NEW_SUFFIX)) is not None
+    )

@@ -41,6 +41,7 @@ from walkit.log.openview import view_of_open
 from walkit.log.reader import LogView
 from walkit.log.recovery import RecoveryPlan
 from walkit.log.report import PhaseClock, RecoveryReport
+from walkit.log.retention import retain_by_itself
 from walkit.log.salvage import plan_recovery
 from walkit.log.scan import Progress, read_mark
 from walkit.log.segments import SegmentSet
@@ -132,6 +133,7 @@ class LogEngine:
             write_timeout_us=(self.options.write_timeout_ms or 0) * 1000,
         )
         self.driver.on_poison = self._wake_followers
+        retain_by_itself(self)
         self.core = core
         _engines.add(self)
 

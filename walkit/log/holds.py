@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from walkit.errors import GapError, LogClosedError
@@ -26,9 +28,15 @@ class Hold:
         self.name = name
         self.first_lsn = first_lsn
         self.lease_s = lease_s
+        self._dropped = False
 
     def move(self, lsn: int) -> None:
-        """Say that records below `lsn` are no longer needed. Saved with the next trim; never moves back."""
+        """Say that records below `lsn` are no longer needed. Saved with the next trim; never moves back.
+
+        GapError where retention has dropped the hold, because the log was over its hard cap: what it claimed is gone.
+        """
+        if self._dropped:
+            raise GapError(self.first_lsn, self._engine.first_lsn)
         if self._engine.closed or self._engine.holds.get(self.name) is not self:
             what = "the log is closed" if self._engine.closed else f"the hold {self.name!r} was released"
             raise LogClosedError(what)
@@ -83,8 +91,11 @@ def make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> H
     return hold
 
 
-def live_holds(engine: LogEngine, manifest: Manifest) -> tuple[HoldRecord, ...]:
-    """Return the holds that count now: those of this process, renewed, and others whose lease still runs."""
+def live_holds(engine: LogEngine, manifest: Manifest, *, tell: bool = True) -> tuple[HoldRecord, ...]:
+    """Return the holds that count now: those of this process, renewed, and others whose lease still runs.
+
+    With `tell` an event says which have run out: for who leaves them out of the next manifest.
+    """
     now_us = time.time_ns() // 1000
     kept = [
         HoldRecord(name=h.name, first_lsn=h.first_lsn, lease_until_us=now_us + int(h.lease_s * 1e6))
@@ -96,9 +107,32 @@ def live_holds(engine: LogEngine, manifest: Manifest) -> tuple[HoldRecord, ...]:
             continue
         if record.lease_until_us > now_us:
             kept.append(record)
-        else:
+        elif tell:
             engine.events.emit("walkit.hold.expire", name=record.name, first_lsn=record.first_lsn)
     return tuple(sorted(kept, key=lambda h: h.name))
+
+
+@contextmanager
+def drop_holds(engine: LogEngine, names: Iterable[str]) -> Iterator[tuple[HoldRecord, ...]]:
+    """Leave holds out of the manifest that is written in this block; where that fails, they stand as before.
+
+    The caller holds `engine.trimming`.
+    """
+    gone = set(names)
+    lost = tuple(h for h in live_holds(engine, engine.store.current, tell=False) if h.name in gone)
+    mine = {name: engine.holds.pop(name) for name in gone if name in engine.holds}
+    new = gone - engine.released
+    engine.released |= new
+    for hold in mine.values():
+        hold._dropped = True
+    try:
+        yield lost
+    except BaseException:
+        for hold in mine.values():
+            hold._dropped = False
+        engine.holds.update(mine)
+        engine.released -= new
+        raise
 
 
 def save_holds(engine: LogEngine) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from walkit.commit.frame import SealedFrame
-from walkit.config import LogOptions
+from walkit.config import LogOptions, Retention
 from walkit.errors import (
     GapError,
     LogClosedError,
@@ -183,6 +183,12 @@ class ImportedLog(ReadSurface):
                 "direct_io=True: a replica keeps the frames of its primary, with their alignment",
                 option="direct_io",
                 wanted=True,
+            )
+        if self.options.retention != Retention():
+            raise OptionsError(
+                f"retention={self.options.retention!r}: a replica keeps what its primary has sent",
+                option="retention",
+                wanted=self.options.retention,
             )
         self.storage = storage
         self.events = events or EventSink()

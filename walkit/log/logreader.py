@@ -9,17 +9,18 @@ from types import TracebackType
 from typing import Self
 
 from walkit.errors import CorruptionError, GapError, LogClosedError, SegmentMissingError
+from walkit.events import EventSink
 from walkit.format.durable import DurableMark
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
+from walkit.log.cursor import CursorPlace, CursorSurface
 from walkit.log.manifest_store import LOCK_NAME, load_manifest
 from walkit.log.reader import LogView, Span
 from walkit.log.recovery import make_plan
 from walkit.log.report import report_html
 from walkit.log.scan import open_segment, read_mark, scan_log
 from walkit.log.show import reader_html
-from walkit.log.surface import ReadSurface
 from walkit.record import Record
 from walkit.storage.base import Storage
 
@@ -116,15 +117,16 @@ def _record_of(record: SegmentRecord, header: SegmentHeader) -> SegmentRecord:
     )
 
 
-class LogReader(ReadSurface):
+class LogReader(CursorSurface):
     """A log opened with mode="r": everything but writing. A context manager; safe from any thread.
 
     Each call sees the log as it is then. While a writer lives, that is what is on stable storage, whatever the log's
-    durability level.
+    durability level. A cursor is its consumer's own file, and the one thing that is written through a reader.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, events: EventSink | None = None) -> None:
         self._storage = storage
+        self._events = events or EventSink()
         self._closed = threading.Event()
         load_manifest(storage)
 
@@ -143,6 +145,11 @@ class LogReader(ReadSurface):
         if self.closed:
             raise LogClosedError(f"the reader of {self.location} is closed")
         return view_of(self._storage)
+
+    def _cursor_place(self) -> CursorPlace:
+        if self.closed:
+            raise LogClosedError(f"the reader of {self.location} is closed")
+        return CursorPlace(self._storage, self._events)
 
     @property
     def first_lsn(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ DURABLE_NAME = "durable"
 NEW_NAME = "manifest.new"
 LOST_FOLDER = "lost+found"
 OWN_NAMES = (MANIFEST_NAME, NEW_NAME, LOCK_NAME, DURABLE_NAME)
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
 
 def load_manifest(storage: Storage) -> Manifest:
@@ -23,25 +25,12 @@ def load_manifest(storage: Storage) -> Manifest:
     LogNotFoundError where there is nothing, NotALogError where there is something else, SegmentMissing where segments
     stand without a manifest (then `walkit.repair` can rebuild it), and what `decode_manifest` raises.
     """
-    if not storage.exists():
-        raise LogNotFoundError(storage.location)
-    names = storage.names()
-    if MANIFEST_NAME not in names:
-        segments = [n for n in names if n.endswith(".segment")]
-        if segments:
-            raise CorruptionError(
-                f"{storage.location} has {len(segments)} segments and no manifest; nothing was changed",
-                segment=MANIFEST_NAME,
-                expected="a manifest",
-                found=f"{len(segments)} segments",
-            )
-        others = [n for n in names if n not in OWN_NAMES]
-        if others == [f"{LOST_FOLDER}/"]:
-            others = storage.names(LOST_FOLDER)  # an empty one is made with some file systems
-        if others:
-            raise NotALogError(storage.location, f"it holds other files ({others[0]}) and no manifest")
-        raise LogNotFoundError(storage.location)
-    file = storage.open(MANIFEST_NAME, "read")
+    try:
+        file = storage.open(MANIFEST_NAME, "read")
+    except StorageError as error:
+        if error.errno not in _NO_FILE:
+            raise
+        raise _why_there_is_none(storage) from None
     try:
         data = file.read(0, MANIFEST_BYTES_MAX + 1)
     finally:
@@ -49,7 +38,7 @@ def load_manifest(storage: Storage) -> Manifest:
     try:
         return decode_manifest(data, storage.location)
     except NotALogError as error:
-        if not any(n.endswith(".segment") for n in names):
+        if not any(n.endswith(".segment") for n in storage.names()):
             raise
         raise CorruptionError(
             f"the manifest of {storage.location} does not begin with walkit's magic, and segments stand beside it; "
@@ -58,6 +47,27 @@ def load_manifest(storage: Storage) -> Manifest:
             expected="walkit's magic",
             found=data[:8],
         ) from error
+
+
+def _why_there_is_none(storage: Storage) -> LogNotFoundError | NotALogError | CorruptionError:
+    """Return the error for a place without a manifest. Only this lists the folder, which may be a large one."""
+    if not storage.exists():
+        return LogNotFoundError(storage.location)
+    names = storage.names()
+    segments = [n for n in names if n.endswith(".segment")]
+    if segments:
+        return CorruptionError(
+            f"{storage.location} has {len(segments)} segments and no manifest; nothing was changed",
+            segment=MANIFEST_NAME,
+            expected="a manifest",
+            found=f"{len(segments)} segments",
+        )
+    others = [n for n in names if n not in OWN_NAMES]
+    if others == [f"{LOST_FOLDER}/"]:
+        others = storage.names(LOST_FOLDER)  # an empty one is made with some file systems
+    if others:
+        return NotALogError(storage.location, f"it holds other files ({others[0]}) and no manifest")
+    return LogNotFoundError(storage.location)
 
 
 class ManifestStore:
@@ -111,7 +121,7 @@ def write_whole(storage: Storage, name: str, temporary: str, data: bytes) -> Non
     try:
         storage.remove(temporary)
     except StorageError as error:
-        if error.errno != 2:
+        if error.errno != errno.ENOENT:
             raise
     file = storage.open(temporary, "create")
     try:

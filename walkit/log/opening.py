@@ -105,7 +105,7 @@ def open_log(
         raise OptionsError("give either a path or storage=", option="path", wanted=path, stored=storage)
     place = storage if storage is not None else storage_at(path if path is not None else "")
     if mode == "r":
-        return LogReader(place)
+        return LogReader(place, EventSink(events))
     if mode not in ("a", "x"):
         raise OptionsError(f"mode={mode!r}: it is 'a', 'x' or 'r'", option="mode", wanted=mode)
     if options is not None and not isinstance(options, LogOptions):

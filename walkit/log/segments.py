@@ -10,6 +10,7 @@ import errno
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 from walkit.commit.frame import SealedFrame
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
@@ -59,6 +60,8 @@ class SegmentSet:
         self.current: OpenSegment | None = None
         self.open_segments: list[OpenSegment] = []
         self.rotations = 0
+        self.on_seal: Callable[[], object] | None = None
+        """Called on the upkeep thread, or that which closes, when a segment has been sealed."""
         self._alignment = alignment
         self._cell = cell
         self._mark = mark
@@ -303,6 +306,8 @@ class SegmentSet:
             segment.file.shorten(header.offset_of(segment.end_position))
         finally:
             segment.file.close()
+        if self.on_seal is not None:
+            self.on_seal()
 
     def close(self, *, poisoned: bool, hung: bool = False) -> None:
         """Seal what is open and remove what was prepared; a poisoned log is left to recovery as it is.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ from walkit.errors import StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.log.holds import live_holds
+from walkit.log.reader import LogView
+from walkit.record import Record
 from walkit.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -32,8 +34,12 @@ class Leftovers:
         """Note files; only once the manifest on stable storage does not name them."""
         self._names.extend(names)
 
-    def remove(self) -> None:
-        """Remove them, durably. What a StorageError leaves is removed by the next call."""
+    def remove(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Remove them, durably. What a StorageError leaves is removed by the next call.
+
+        `progress` is called with (files removed, files to remove).
+        """
+        total = len(self._names)
         while self._names:
             try:
                 self._storage.remove(self._names[0])
@@ -42,6 +48,8 @@ class Leftovers:
                     raise
             del self._names[0]
             self._unsynced = True
+            if progress is not None:
+                progress(total - len(self._names), total)
         if self._unsynced:
             self._storage.sync_directory()
             self._unsynced = False
@@ -88,6 +96,7 @@ def move_watermark(engine: LogEngine, up_to_lsn: int, checkpoint_lsn: int = 0) -
         ]
         return manifest.next(
             segments=left,
+            # One within a segment that stays is needed to walk to the frames behind it, whatever is trimmed of them.
             holes=tuple(h for h in manifest.holes if h.end_position > begins[0]),
             lost=tuple(g for g in manifest.lost if g.end_position > begins[0]),
             low_watermark=low,
@@ -117,3 +126,9 @@ def tell(engine: LogEngine, trimmed: Trimmed) -> None:
     engine.events.emit(
         "walkit.segment.trim", segments=len(trimmed.segments), low_watermark=trimmed.low_watermark
     )
+
+
+def drain(engine: LogEngine, view: LogView, last_lsn: int) -> Iterator[Record]:
+    """Yield the records of a view up to `last_lsn`; when the last has been taken, trim up to there."""
+    yield from view.records(view.first_lsn, last_lsn)
+    trim(engine, last_lsn)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from walkit.errors import WalkitError
 from walkit.events import EventSink
 
-_ORDER = {"seal": 0, "prepare": 1, "zero": 2}
+_ORDER = {"seal": 0, "prepare": 1, "retain": 2, "zero": 3}
 
 
 class Upkeep:
@@ -27,9 +27,15 @@ class Upkeep:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._busy = False
+        self._period_s: float | None = None
+        self._periodic: Callable[[], None] | None = None
+
+    def every(self, period_s: float, job: Callable[[], None]) -> None:
+        """Do a job of kind "retain" every so many seconds, once the thread has been started by another."""
+        self._period_s, self._periodic = period_s, job
 
     def submit(self, kind: str, job: Callable[[], None]) -> None:
-        """Queue a job of kind "seal", "prepare" or "zero". Dropped once the log closes."""
+        """Queue a job of kind "seal", "prepare", "retain" or "zero". Dropped once the log closes."""
         with self._condition:
             if self._closing:
                 return
@@ -52,9 +58,13 @@ class Upkeep:
             with self._condition:
                 self._busy = False
                 self._condition.notify_all()
-                self._condition.wait_for(lambda: self._closing or any(self._jobs.values()))
+                woken = self._condition.wait_for(
+                    lambda: self._closing or any(self._jobs.values()), self._period_s
+                )
                 if self._closing:
                     return
+                if not woken and self._periodic is not None:
+                    self._jobs["retain"].append(self._periodic)
                 taken = self._take()
                 self._busy = taken is not None
             if taken is None:
@@ -66,10 +76,15 @@ class Upkeep:
                 self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
 
     def drain(self) -> None:
-        """Wait until all jobs queued so far, zeroing excepted, are done."""
+        """Wait until all jobs queued so far, zeroing excepted, are done. On the thread itself it does not wait."""
+        if self._thread is threading.current_thread():
+            return  # a job, or a host's callback in one: it would wait for itself
         with self._condition:
             self._condition.wait_for(
-                lambda: self._closing or not (self._busy or self._jobs["seal"] or self._jobs["prepare"])
+                lambda: (
+                    self._closing
+                    or not (self._busy or any(self._jobs[kind] for kind in ("seal", "prepare", "retain")))
+                )
             )
 
     def close(self) -> None:

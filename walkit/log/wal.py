@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from walkit.commit.ticket import LoopWaiter, Ticket, is_woken_at_once
-from walkit.config import LogOptions
+from walkit.config import LogOptions, Retention
 from walkit.errors import (
     AppendTimeoutError,
     CommitTimeoutError,
@@ -20,25 +20,27 @@ from walkit.errors import (
     LogFullError,
 )
 from walkit.events import EventSink
+from walkit.format.manifest import HoldRecord, Manifest
+from walkit.log.cursor import CursorPlace, CursorSurface
 from walkit.log.dropped import close_dropped, watch_exit
 from walkit.log.engine import LogEngine
-from walkit.log.holds import LEASE_S_DEFAULT, Hold, make_hold
+from walkit.log.holds import LEASE_S_DEFAULT, Hold, live_holds, make_hold
 from walkit.log.intake import DELETE, PUT, make_ticket
 from walkit.log.many import ManyWays
 from walkit.log.observe import DurableFrames, Observation
 from walkit.log.reader import LogView
 from walkit.log.report import RecoveryReport
+from walkit.log.retention import RetentionProgress, RetentionReport, enforce
 from walkit.log.show import log_html
-from walkit.log.surface import ReadSurface
 from walkit.log.transaction import Transaction
-from walkit.log.trim import trim
+from walkit.log.trim import drain, trim
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
 
-class WriteAheadLog(ManyWays, ReadSurface):
+class WriteAheadLog(ManyWays, CursorSurface):
     """A log that is open for writing. Made by `walkit.open`; a context manager. Safe from any thread.
 
     What an acknowledgement promises is the log's durability level: "sync" (the default) means that the records are on
@@ -195,6 +197,17 @@ class WriteAheadLog(ManyWays, ReadSurface):
         newest = self.acked_lsn
         return self._engine.view(), newest
 
+    def _cursor_place(self) -> CursorPlace:
+        self._refuse_closed()
+        return CursorPlace(self._engine.storage, self._engine.events)
+
+    def _holds_of(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
+        return live_holds(self._engine, manifest, tell=False)
+
+    def _make_durable(self, lsn: int) -> None:
+        if self.durable_lsn < lsn:
+            self.sync()
+
     def _refuse_closed(self) -> None:
         if self._engine.closed:
             raise self._driver.refused()
@@ -308,6 +321,35 @@ class WriteAheadLog(ManyWays, ReadSurface):
         """
         self._refuse_closed()
         return trim(self._engine, up_to_lsn).low_watermark
+
+    def drain(self, up_to_lsn: int) -> Iterator[Record]:
+        """Yield the records up to `up_to_lsn`, and trim up to there once the last of them has been taken.
+
+        Not before: an iterator that is left alone, or that an error ends, removes nothing, and draining again yields
+        all of it again. What is acknowledged and not durable is made durable first; what is appended after the call is
+        not touched. Of a log with holds, or with a store's state, some of what was yielded may stay: see `trim`.
+
+        GapError where another trim or compaction takes a segment away meanwhile; StorageError where the trim fails.
+        """
+        view, newest = self._now()
+        last_lsn = min(up_to_lsn, newest)
+        self._make_durable(last_lsn)
+        return drain(self._engine, view, last_lsn)
+
+    def enforce_retention(
+        self, limits: Retention | None = None, *, progress: RetentionProgress | None = None
+    ) -> RetentionReport:
+        """Drop the segments that the log's `retention` asks for, or these limits; durable on return. Any thread.
+
+        With `LogOptions(retention=...)` that is done by itself after each seal, on the upkeep thread. `progress` is
+        called with (files removed, files to remove). Never past a hold, unless the log is over its hard cap: then the
+        hold is dropped, with the event `walkit.hold.drop`. Never the newest segment that holds a record, never what is
+        not durable, and where a state is kept, nothing that its newest snapshot does not hold.
+
+        StorageError: what was left undone is done by the next call. LogClosedError.
+        """
+        self._refuse_closed()
+        return enforce(self._engine, limits, progress=progress)
 
     def close(self) -> None:
         """Write what is queued, seal the log and free it. Closing twice does nothing.

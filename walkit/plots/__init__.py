@@ -4,6 +4,7 @@ Each returns a plotly.graph_objects.Figure and touches neither a log nor a file.
 plotly raises MissingExtraError.
 """
 
+from walkit.plots.checkpoint import recovery_over_checkpoint
 from walkit.plots.framebytes import frame_bytes
 from walkit.plots.latency import latency_distribution
 from walkit.plots.live import LiveSeries, live_timeline, move_live_timeline
@@ -14,6 +15,7 @@ from walkit.plots.recovery import RecoveryRowLike, recovery_time
 from walkit.plots.replication import replication_lag
 from walkit.plots.space import space_amplification
 from walkit.plots.timeline import PhaseLike, RecoveryReportLike, recovery_timeline, throughput_timeline
+from walkit.plots.upkeep import upkeep
 
 __all__ = [
     "LiveSeries",
@@ -26,10 +28,12 @@ __all__ = [
     "live_timeline",
     "move_live_timeline",
     "order_cost",
+    "recovery_over_checkpoint",
     "recovery_time",
     "recovery_timeline",
     "replication_lag",
     "segments",
     "space_amplification",
     "throughput_timeline",
+    "upkeep",
 ]

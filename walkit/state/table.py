@@ -155,6 +155,10 @@ class KeyedTable:
             self.settle()
         return self._values.get(key, default)
 
+    def live_lsns(self) -> Iterable[int]:
+        """Return the LSNs of the records that set the live keys, in no order; a view, for one who holds others off."""
+        return self._lsns.values()
+
     def lsn_of(self, key: bytes) -> int | None:
         """Return the LSN of the record that set a live key; None where it is not live."""
         if self._gathered is not None:

@@ -9,16 +9,19 @@ from __future__ import annotations
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Run
 from walkit.store import Store
+from walkit.views.compaction import CompactionView
 from walkit.views.history import History, Point
 from walkit.views.live import LiveView, view_of_run
 from walkit.views.page import Dashboard, served
 from walkit.views.parts import pn, ready, tick
 from walkit.views.recovery import RecoveryView
 from walkit.views.session import KillReport, Session
+from walkit.views.shelf import StepReport
 from walkit.views.sources import ChildSource, LogSource, Reading, RunSource, Source
 
 __all__ = [
     "ChildSource",
+    "CompactionView",
     "Dashboard",
     "History",
     "KillReport",
@@ -30,6 +33,7 @@ __all__ = [
     "RunSource",
     "Session",
     "Source",
+    "StepReport",
     "app",
     "dashboard",
     "live",

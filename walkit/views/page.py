@@ -1,19 +1,30 @@
-"""The dashboard: one page with a Live and a Recovery part over the scratch log of one session."""
+"""The dashboard: one page with a Live, a Recovery and a Compaction part over the scratch logs of one session."""
 
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any, cast
 
 from walkit.config import MIB
 from walkit.errors import OptionsError
+from walkit.views.compaction import CompactionView
 from walkit.views.live import LiveView
 from walkit.views.parts import View, pn, tick
 from walkit.views.recovery import RecoveryView
 from walkit.views.session import Session
+from walkit.views.shelf import Step
 from walkit.workload.steady import SteadyLoad, Style
 
 STYLES = {"writer threads": "threads", "asyncio tasks": "tasks"}
+STEP_BUTTONS: dict[Step, str] = {
+    "write": "Write records",
+    "hold": "Take or release a hold",
+    "cursor": "Move the cursor",
+    "checkpoint": "Checkpoint",
+    "compact": "Compact",
+    "trim": "Trim",
+}
 DURABILITIES = ["sync", "interval", "none"]
 
 
@@ -66,6 +77,11 @@ class Dashboard(View):
         self.controls = Controls()
         self.live = LiveView(self.session)
         self.recovery = RecoveryView()
+        self.compaction = CompactionView()
+        self.steps = {
+            step: pn.widgets.Button(label=label, color="primary" if step == "write" else "default")
+            for step, label in STEP_BUTTONS.items()
+        }
         self.kill = pn.widgets.Button(label="Kill and recover", color="danger", width=160)
         self.torn = pn.widgets.Checkbox(
             label="leave half a frame behind the log, as a power cut would", value=True, align="center"
@@ -73,11 +89,14 @@ class Dashboard(View):
         self.tabs = pn.Tabs(
             ("Live", pn.Column(self.controls, self.live, sizing_mode="stretch_width")),
             ("Recovery", self._recovery_part()),
+            ("Compaction", self._compaction_part()),
             sizing_mode="stretch_width",
         )
         self.controls.start.on_click(self._start)
         self.controls.stop.on_click(lambda _: self.session.stop())
         self.kill.on_click(self._kill)
+        for step, button in self.steps.items():
+            button.on_click(partial(self._step, step))
         self.refresh()
 
     def _recovery_part(self) -> pn.viewable.Viewable:
@@ -93,9 +112,26 @@ class Dashboard(View):
             sizing_mode="stretch_width",
         )
 
+    def _compaction_part(self) -> pn.viewable.Viewable:
+        words = (
+            "A store of its own, with small segments. A hold is a claim that nothing from there on may go; a cursor is "
+            "saved progress and keeps nothing back. Write a few times, then see what each step leaves."
+        )
+        return pn.Column(
+            pn.pane.HTML(f"<p>{words}</p>", sizing_mode="stretch_width"),
+            pn.FlexBox(*self.steps.values(), align_items="center"),
+            self.live.status,
+            self.compaction,
+            sizing_mode="stretch_width",
+        )
+
     def __panel__(self) -> pn.viewable.Viewable:
         """Return what is shown."""
         return self.tabs
+
+    def _step(self, step: Step, _: Any) -> None:
+        self.session.upkeep(step)
+        self.refresh()
 
     def _start(self, _: Any) -> None:
         self._with_load(self.session.start)
@@ -115,10 +151,13 @@ class Dashboard(View):
         self.live.shown = self.tabs.active == 0
         self.live.refresh()
         self.recovery.tell(self.session.kill_report)
+        self.compaction.tell(self.session.step_report)
         busy, writing = self.session.busy, self.session.writing
         self.controls.start.disabled = busy or writing
         self.controls.stop.disabled = busy or not writing
         self.kill.disabled = busy
+        for button in self.steps.values():
+            button.disabled = busy
         return True
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from walkit.log.report import RecoveryReport
 from walkit.measure import RunEvent
 from walkit.measure.run import plain
 from walkit.views.history import EVENTS_MAX
+from walkit.views.shelf import STEPS, Shelf, Step, StepReport
 from walkit.views.sources import ChildSource, Reading
 from walkit.workload.steady import SteadyLoad, SteadyWriter
 from walkit.workload.torn import leave_half_a_frame
@@ -52,13 +53,14 @@ class KillReport:
 
 
 class _Belongings:
-    """A folder and the child that writes in it: what must not outlive a session. Safe from any thread."""
+    """A folder, the child and the store that write in it: what must not outlive a session. Safe from any thread."""
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="walkit-dashboard-")
         self._lock = threading.Lock()
         self._gone = False
         self._writer: SteadyWriter | None = None
+        self.shelf = Shelf(self.folder)
 
     def start(self, writer: SteadyWriter) -> None:
         """Start a child, unless the session has ended meanwhile."""
@@ -69,11 +71,12 @@ class _Belongings:
             self._writer = writer
 
     def remove(self) -> None:
-        """Kill the child and remove the folder; as often as one likes."""
+        """Kill the child, close the store and remove the folder; as often as one likes."""
         with self._lock:
             self._gone = True
             if self._writer is not None:
                 self._writer.close()
+            self.shelf.close()
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -90,6 +93,8 @@ class Session:
         self.path = os.path.join(self.folder, "log")
         self.kill_report: KillReport | None = None
         """Of the last kill."""
+        self.step_report: StepReport | None = None
+        """Of the last step on the session's store."""
         self._doing = ""
         self._problem: str | None = None
         self._writer: SteadyWriter | None = None
@@ -125,6 +130,10 @@ class Session:
         `torn` leaves half a frame behind the log before it is opened, as a write that was cut short does.
         """
         self._ask("killing the writers and recovering", lambda: self._kill_and_recover(load, torn))
+
+    def upkeep(self, step: Step) -> None:
+        """Do one step on the session's store, which the first one makes: see `Shelf`."""
+        self._ask(STEPS[step], lambda: self._upkeep(step))
 
     def refuse(self, problem: str) -> None:
         """Say why something was not even tried."""
@@ -205,6 +214,9 @@ class Session:
         self.kill_report = KillReport(
             load=writer.load, acked_lsn=told.acked_lsn, torn_bytes=torn_bytes, recovery=recovery
         )
+
+    def _upkeep(self, step: Step) -> None:
+        self.step_report = self._belongings.shelf.do(step)
 
     def _event(self, name: str, attributes: dict[str, Any]) -> None:
         self._events.append((perf_counter_ns(), name, attributes))

@@ -15,9 +15,10 @@ from walkit.format.layout import (
     align_up,
 )
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
-from walkit.format.names import UNFINISHED_NAMES, lsn_of_name
+from walkit.format.names import cursor_of_name, is_unfinished_name, lsn_of_name
 from walkit.format.segment import SegmentHeader
 from walkit.log.behind import nonzero_until
+from walkit.log.cursor import cursor_facts
 from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
 from walkit.log.examine.verdicts import RangeVerdict, Verdict
 from walkit.log.leftover import leftover_of
@@ -241,10 +242,13 @@ def tell_other_files(ledger: Ledger) -> None:
     if states:
         at = ", ".join(f"{lsn:,}" for lsn in states)
         ledger.notes.append(f"snapshots of the state stand beside the log, at LSN {at}; they were not read")
-    unfinished = [n for n in names if n in UNFINISHED_NAMES]
+    for fact in cursor_facts(ledger.storage):
+        stands = f"stands at LSN {fact.lsn:,}" if fact.fault is None else f"cannot be used: {fact.fault}"
+        ledger.notes.append(f"the cursor {fact.name!r} {stands}")
+    unfinished = [n for n in names if is_unfinished_name(n)]
     if not ledger.live:
         ledger.notes += [f"{n} is left of work that was cut short; it is never read" for n in unfinished]
-    names = [n for n in names if lsn_of_name(n) is None and n not in unfinished]
+    names = [n for n in names if lsn_of_name(n) is None and cursor_of_name(n) is None and n not in unfinished]
     if names:
         shown = ", ".join(names[:NAMES_SHOWN_MAX]) + (", ..." if len(names) > NAMES_SHOWN_MAX else "")
         ledger.notes.append(f"{len(names):,} files are not the log's: {shown}")

@@ -1,0 +1,138 @@
+"""Draining: records are taken out of the log, and go only when the last of them has been taken."""
+
+from __future__ import annotations
+
+import pytest
+
+import walkit
+from tests.film import Filmed
+from tests.log.logs import faulty_log, lsns, memory_log, tiny
+from tests.stores import memory_store
+from walkit.errors import GapError, LogClosedError, StorageError
+from walkit.storage import MemoryStorage
+
+
+def forty() -> walkit.WriteAheadLog:
+    """A log of forty records in five segments."""
+    log = memory_log()
+    log.append_many([bytes(7000)] * 40)
+    return log
+
+
+def test_what_is_drained_goes_when_the_last_record_has_been_taken() -> None:
+    """Drain a part: all is there until the iterator is exhausted, then it is gone; the rest and its numbers stay."""
+    with forty() as log:
+        drained = log.drain(20)
+        assert lsns(next(drained) for _ in range(20)) == list(range(1, 21))
+        assert log.first_lsn == 1
+        with pytest.raises(StopIteration):
+            next(drained)
+        assert log.first_lsn == 21 and lsns(log.read()) == list(range(21, 41))
+        assert lsns(log.drain(10**9)) == list(range(21, 41))
+        assert (log.first_lsn, log.acked_lsn, lsns(log.drain(10**9))) == (41, 40, [])
+        assert log.append(b"next").first_lsn == 41
+        assert lsns(log.drain(40)) == [] and lsns(log.drain(0)) == [] and log.first_lsn == 41
+
+
+@pytest.mark.parametrize("taken", [0, 1, 19, 20])
+def test_a_drain_that_is_left_alone_removes_nothing(taken: int) -> None:
+    """Take some records, all but the end too, and let go: nothing has gone, draining again yields all again."""
+    with forty() as log:
+        drained = log.drain(20)
+        for _ in range(taken):
+            next(drained)
+        del drained
+        assert log.first_lsn == 1 and lsns(log.drain(20)) == list(range(1, 21)) and log.first_lsn == 21
+
+
+def test_what_comes_after_the_call_is_not_touched() -> None:
+    """Append while a drain of everything is under way: it ends where the log ended, and the new records stay."""
+    with forty() as log:
+        drained = log.drain(10**9)
+        next(drained)
+        log.append(b"new")
+        assert lsns(drained) == list(range(2, 41)) and lsns(log.read()) == [41]
+
+
+def test_holds_and_states_keep_what_was_yielded() -> None:
+    """Drain past a hold, and a store's log: everything is yielded, and what is claimed stays."""
+    with forty() as log:
+        log.hold("reader", 12)
+        assert lsns(log.drain(30)) == list(range(1, 31)) and log.first_lsn == 12
+        assert lsns(log.drain(30)) == list(range(12, 31))
+    with memory_store() as store:
+        for i in range(20):
+            store.put(b"%d" % i, bytes(7000))
+        assert len(list(store.log.drain(20))) == 20 and store.log.first_lsn == 1
+        store.snapshot()
+        assert len(list(store.log.drain(15))) == 15 and store.log.first_lsn == 16
+
+
+def test_what_is_not_durable_is_made_durable_first() -> None:
+    """Drain a log of level none: what is yielded is on stable storage, and its numbers are not given again."""
+    storage = MemoryStorage()
+    with walkit.open(storage=storage, options=tiny(durability="none")) as log:
+        log.append_many([b"x"] * 10)
+        assert lsns(log.drain(10)) == list(range(1, 11)) and log.first_lsn == 11
+        image = storage.crash(keep="none")
+    with walkit.open(storage=image, options=tiny()) as log:
+        assert log.append(b"next").first_lsn == 11
+
+
+def test_two_drains_of_one_range() -> None:
+    """Drain the same range twice at once: what the first has removed is a GapError for the other one, and no skip."""
+    with forty() as log:
+        one, two = log.drain(30), log.drain(30)
+        assert lsns(one) == list(range(1, 31))
+        with pytest.raises(GapError):
+            next(two)
+        assert lsns(log.read()) == list(range(31, 41))
+
+
+def test_a_trim_that_fails_is_made_up_for() -> None:
+    """Fail the manifest, and the removal, at the end of a drain: every record was yielded; draining again ends it."""
+    for operation, file, left in (("sync", "manifest.new", 1), ("remove", "*.segment", 17)):
+        storage, log = faulty_log()
+        with log:
+            log.append_many([bytes(7000)] * 30)
+            log._engine.segments.upkeep.drain()
+            storage.fail(operation, file)  # type: ignore[arg-type]
+            taken: list[int] = []
+            with pytest.raises(StorageError):
+                taken.extend(r.lsn for r in log.drain(16))
+            assert log.first_lsn == left
+            assert lsns(log.drain(16)) == list(range(left, 17)) and log.first_lsn == 17
+            log.trim(16)
+            named = {s.name for s in log._engine.store.current.segments}
+            assert {n for n in storage.names() if n.endswith(".segment")} == named
+
+
+def test_a_power_cut_at_every_step_of_a_drain() -> None:
+    """Cut the power at each record and operation of a drain: all of it is there, or none, and numbers go on."""
+    film = Filmed(MemoryStorage(), every_way=True)
+    with walkit.open(storage=film, options=tiny()) as log:
+        log.append_many([bytes(7000)] * 24)
+        log._engine.segments.upkeep.drain()
+        film.running = True
+        for record in log.drain(16):
+            if record.lsn % 8 == 0:
+                film.take(f"at record {record.lsn}")
+        film.running = False
+    assert any("replace" in what for what, _ in film.images)
+    for what, image in film.images:
+        with walkit.open(storage=image, options=tiny()) as again:
+            assert again.first_lsn in (1, 17) and ("at record" not in what or again.first_lsn == 1), what
+            assert lsns(again.read()) == list(range(again.first_lsn, 25)), what
+            assert again.append(b"next").first_lsn == 25, what
+
+
+def test_a_closed_log_is_refused() -> None:
+    """Drain a closed log: LogClosedError at the call; one that was closed under way raises at its end."""
+    log = forty()
+    under_way = log.drain(40)
+    next(under_way)
+    log.close()
+    with pytest.raises(LogClosedError):
+        log.drain(40)
+    with pytest.raises(LogClosedError):
+        list(under_way)

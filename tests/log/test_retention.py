@@ -1,0 +1,358 @@
+"""Retention: limits that are enough to drop a segment, holds that are enough to keep it, and the hard cap over both."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.commit.places import until
+from tests.film import Filmed
+from tests.log.logs import faulty_log, lsns, memory_log, tiny
+from tests.stores import SMALL
+from walkit.config import Retention
+from walkit.errors import GapError, LogClosedError, OptionsError, StorageError
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import HoldRecord, SegmentRecord, SegmentState
+from walkit.log.imported import ImportedLog
+from walkit.log.retention import RetentionFacts, enforce, period_s, plan_retention
+from walkit.storage import MemoryStorage
+
+FRAMES = 1000 - SEGMENT_HEADER_BYTES % 1000
+SIZE = SEGMENT_HEADER_BYTES + FRAMES
+SECOND = 1_000_000
+
+
+def facts(
+    count: int = 6, *, holds: dict[str, int] | None = None, open_segment: bool = True, **given: Any
+) -> RetentionFacts:
+    """Facts of a log: segments of ten records, begun ten seconds after each other; the clock shows second 100."""
+    sealed = tuple(
+        SegmentRecord(
+            number=n + 1,
+            state=SegmentState.SEALED,
+            start_position=n * FRAMES,
+            end_position=(n + 1) * FRAMES,
+            first_lsn=n * 10 + 1,
+            last_lsn=n * 10 + 10,
+            records=10,
+            created_us=n * 10 * SECOND,
+        )
+        for n in range(count)
+    )
+    usual: dict[str, Any] = {
+        "sealed": sealed,
+        "begun_us": count * 10 * SECOND if open_segment else None,
+        "open_bytes": SIZE if open_segment else 0,
+        "open_records": 10 if open_segment else 0,
+        "holds": tuple(HoldRecord(name=n, first_lsn=f, lease_until_us=0) for n, f in (holds or {}).items()),
+        "bound_lsn": 1000,
+        "now_us": 100 * SECOND,
+    }
+    return RetentionFacts(**{**usual, **given})
+
+
+@pytest.mark.parametrize(
+    ("limits", "dropped", "reasons"),
+    [
+        (Retention(), 0, ()),
+        (Retention(age_s=100), 0, ()),
+        (Retention(age_s=75), 2, ("age",)),
+        (Retention(age_s=1), 6, ("age",)),
+        (Retention(bytes_max=7 * SIZE), 0, ()),
+        (Retention(bytes_max=7 * SIZE - 1), 1, ("bytes",)),
+        (Retention(bytes_max=1), 6, ("bytes",)),
+        (Retention(records_max=70), 0, ()),
+        (Retention(records_max=69), 1, ("records",)),
+        (Retention(records_max=1), 6, ("records",)),
+        (Retention(hard_bytes_max=3 * SIZE), 4, ("hard cap",)),
+        (Retention(age_s=75, records_max=35), 4, ("age", "records")),
+        (Retention(age_s=75, records_max=65), 2, ("age", "records")),
+        (Retention(below_holds=True), 0, ()),
+    ],
+    ids=str,
+)
+def test_every_limit_alone_and_together(limits: Retention, dropped: int, reasons: tuple[str, ...]) -> None:
+    """Plan each limit at its edge, and two together: any one is enough, whole segments go, and why is said."""
+    plan = plan_retention(limits, facts())
+    assert (len(plan.segments), plan.up_to_lsn, plan.reasons) == (dropped, dropped * 10, reasons)
+    assert plan.dropped_holds == plan.kept_by == ()
+
+
+def test_the_newest_segment_with_a_record_stays() -> None:
+    """Plan with limits that ask for everything: the newest segment stays, sealed or not."""
+    everything = Retention(age_s=0.1, bytes_max=1, records_max=1, hard_bytes_max=1)
+    assert len(plan_retention(everything, facts()).segments) == 6
+    assert len(plan_retention(everything, facts(open_segment=False)).segments) == 5
+    assert plan_retention(everything, facts(1, open_segment=False)).segments == ()
+    assert plan_retention(everything, facts(0, open_segment=False)).segments == ()
+
+
+@pytest.mark.parametrize(
+    ("holds", "hard", "dropped", "lost", "kept_by"),
+    [
+        ({"slow": 25}, None, 2, (), ("slow",)),
+        ({"slow": 25}, 6 * SIZE, 2, (), ("slow",)),
+        ({"slow": 25}, 4 * SIZE, 3, ("slow",), ()),
+        ({"slow": 25, "fast": 61}, 3 * SIZE, 4, ("slow",), ()),
+        ({"slow": 25, "slower": 1}, None, 0, (), ("slower",)),
+        ({"slow": 25, "slower": 1}, 6 * SIZE, 2, ("slower",), ("slow",)),
+        ({"slow": 25, "slower": 1}, 4 * SIZE, 3, ("slower", "slow"), ()),
+        ({"fast": 61}, None, 6, (), ()),
+    ],
+    ids=str,
+)
+def test_holds_and_the_hard_cap(
+    holds: dict[str, int], hard: int | None, dropped: int, lost: tuple[str, ...], kept_by: tuple[str, ...]
+) -> None:
+    """Plan with holds: a hold is enough to keep a segment under the hard cap; over it just those in the way go."""
+    limits = Retention(records_max=10 if hard is None or kept_by else None, hard_bytes_max=hard)
+    plan = plan_retention(limits, facts(holds=holds))
+    assert (len(plan.segments), plan.dropped_holds, plan.kept_by) == (dropped, lost, kept_by)
+
+
+def test_what_the_slowest_hold_has_passed() -> None:
+    """Plan below_holds: all that every hold has passed goes, nothing where there is none, and no hold is ever lost."""
+    for slow, fast in itertools.product((1, 10, 11, 25, 61), (11, 61)):
+        plan = plan_retention(Retention(below_holds=True), facts(holds={"slow": slow, "fast": fast}))
+        assert plan.up_to_lsn == (min(slow, fast) - 1) // 10 * 10
+        assert plan.dropped_holds == plan.kept_by == () and plan.reasons == (
+            ("holds",) if plan.segments else ()
+        )
+
+
+def test_what_a_state_needs_stays_whatever_the_cap_says() -> None:
+    """Plan over the hard cap with a snapshot, or a durable LSN, in the midst: nothing above it goes, and it is said."""
+    plan = plan_retention(Retention(hard_bytes_max=1), facts(bound_lsn=39))
+    assert (plan.up_to_lsn, plan.kept_by) == (30, ("state",))
+
+
+def test_a_clock_that_was_set_back_ages_nothing() -> None:
+    """Plan age with a segment begun before the one in front of it: the later time of both counts."""
+    made = facts(3)
+    turned = (made.sealed[0], made.sealed[1], SegmentRecord(**{**_fields(made.sealed[2]), "created_us": 0}))
+    assert len(plan_retention(Retention(age_s=85), facts(3, sealed=turned)).segments) == 2
+    assert len(plan_retention(Retention(age_s=95), facts(3, sealed=turned)).segments) == 0
+
+
+def _fields(segment: SegmentRecord) -> dict[str, Any]:
+    return {name: getattr(segment, name) for name in SegmentRecord.__dataclass_fields__}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"age_s": 0}, {"age_s": "1"}, {"age_s": True}, {"age_s": float("nan")}, {"bytes_max": 0}, {"bytes_max": 1.5},
+        {"records_max": -1}, {"hard_bytes_max": True}, {"below_holds": 1}, {"bytes_max": 10, "hard_bytes_max": 9},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_limits_that_are_none(given: dict[str, Any]) -> None:
+    """Make a Retention of what is no limit: an OptionsError that names it; a replica's log refuses any."""
+    with pytest.raises(OptionsError) as refused:
+        Retention(**given)
+    assert refused.value.option in given
+    with pytest.raises(OptionsError, match="replica"):
+        ImportedLog(MemoryStorage(), walkit.LogOptions(retention=Retention(bytes_max=1)))
+
+
+def test_a_log_keeps_itself_small() -> None:
+    """Append to a log with a limit of records: after each seal the oldest segments go, on the upkeep thread."""
+    seen: list[tuple[str, dict[str, Any]]] = []
+    options = tiny(retention=Retention(records_max=20))
+    with walkit.open(
+        storage=MemoryStorage(), options=options, events=lambda n, a: seen.append((n, a))
+    ) as log:
+        for _ in range(10):
+            log.append_many([bytes(7000)] * 10)
+            log._engine.segments.upkeep.drain()
+        assert log.acked_lsn == 100 and 80 < log.first_lsn <= 100 - 8
+        assert lsns(log.read()) == list(range(log.first_lsn, 101))
+        assert len(log._engine.store.current.sealed) <= 2
+    drops = [a for n, a in seen if n == "walkit.retention.drop"]
+    assert drops and all(a["reasons"] == ("records",) for a in drops)
+    assert sum(a["segments"] for a in drops) == (log.first_lsn - 1) // 8
+
+
+def test_by_call_with_progress_and_report() -> None:
+    """Enforce limits by hand: the report, the progress and the log agree; again changes nothing."""
+    with memory_log() as log:
+        log.append_many([bytes(7000)] * 80)
+        assert log.enforce_retention().segments == 0
+        steps: list[tuple[int, int]] = []
+        report = log.enforce_retention(Retention(records_max=30), progress=lambda *step: steps.append(step))
+        assert (report.low_watermark, report.records, report.reasons) == (56, 56, ("records",))
+        assert report.segments == 7 and steps == [(n, 7) for n in range(1, 8)]
+        assert report.size_bytes > 56 * 7000 and log.first_lsn == 57
+        assert "records in them" in report._repr_html_()
+        again = log.enforce_retention(Retention(records_max=30))
+        assert (again.segments, again.low_watermark, again.reasons) == (0, 56, ())
+    with pytest.raises(LogClosedError):
+        log.enforce_retention()
+
+
+def test_age_is_looked_at_from_time_to_time() -> None:
+    """Ask how often age is looked at; enforce with a clock that has moved on: what is old goes, but for the newest."""
+    assert period_s(Retention(bytes_max=1)) is None
+    assert [period_s(Retention(age_s=s)) for s in (0.5, 100, 1e6)] == [1.0, 10.0, 60.0]
+    with memory_log() as log:
+        log.append_many([bytes(7000)] * 80)
+        now_us = log._engine.store.current.sealed[-1].created_us + 3600 * SECOND
+        assert enforce(log._engine, Retention(age_s=7200), now_us=now_us).segments == 0
+        report = enforce(log._engine, Retention(age_s=1800), now_us=now_us)
+        assert report.reasons == ("age",) and log.first_lsn > 60
+        assert log.read() is not None and log.append(b"goes on").first_lsn == 81
+
+
+def test_the_upkeep_thread_looks_at_age_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the period and age: without a further append the upkeep thread drops what has become old."""
+    monkeypatch.setattr("walkit.log.retention.period_s", lambda _: 0.01)
+    with memory_log(tiny(retention=Retention(age_s=0.02))) as log:
+        log.append_many([bytes(7000)] * 40)
+        until(lambda: len(log._engine.store.current.sealed) == 0, "all but the newest segment is dropped")
+        assert log.first_lsn > 30 and log.acked_lsn == 40
+
+
+def test_a_slow_consumer_is_dropped_with_an_event_and_gets_a_gap() -> None:
+    """Outrun a hold past the hard cap: its event, a GapError from the hold and its reader; another hold stands."""
+    seen: list[tuple[str, dict[str, Any]]] = []
+    storage = MemoryStorage()
+    limits = Retention(records_max=20, hard_bytes_max=8 * 64 * 1024)
+    with walkit.open(
+        storage=storage, options=tiny(retention=limits), events=lambda n, a: seen.append((n, a))
+    ) as log:
+        slow, fast = log.hold("slow", 1), log.hold("fast", 1)
+        followed = log.follow(1, timeout=0)
+        assert next(followed, None) is None
+        for n in range(4):
+            log.append_many([bytes(7000)] * 10)
+            log._engine.segments.upkeep.drain()
+            assert log.first_lsn == 1, "a hold is enough under the hard cap"
+            fast.move(n * 10 + 1)
+        for n in range(4, 12):
+            log.append_many([bytes(7000)] * 10)
+            log._engine.segments.upkeep.drain()
+            fast.move(n * 10 + 1)
+        assert [a["name"] for n, a in seen if n == "walkit.hold.drop"] == ["slow"]
+        assert log.first_lsn > 60
+        with pytest.raises(GapError) as gap:
+            slow.move(50)
+        assert (gap.value.wanted, gap.value.oldest) == (1, log.first_lsn)
+        with pytest.raises(GapError):
+            log.read(1)
+        slow.release()
+        slow.leave()
+        assert [h.name for h in log._engine.store.current.holds] == ["fast"]
+        again = log.hold("slow", log.first_lsn)
+        again.move(log.first_lsn + 1)
+    with walkit.open(storage=storage, options=tiny()) as log:
+        assert [h.name for h in log._engine.store.current.holds] == ["fast", "slow"]
+
+
+def test_a_store_loses_nothing_to_any_limit() -> None:
+    """Give a Store the smallest limits: nothing that its newest snapshot does not hold goes; reopened, all is there."""
+    storage = MemoryStorage()
+    options = walkit.LogOptions(**{**_of(SMALL), "retention": Retention(records_max=1, hard_bytes_max=1)})
+    with walkit.Store.open(storage=storage, options=options) as store:
+        for i in range(40):
+            store.put(b"%d" % i, bytes(7000))
+        report = store.log.enforce_retention()
+        assert (report.segments, report.kept_by, store.log.first_lsn) == (0, ("state",), 1)
+        store.snapshot()
+        for i in range(40, 60):
+            store.put(b"%d" % i, bytes(7000))
+        store.log._engine.segments.upkeep.drain()
+        assert 1 < store.log.first_lsn <= 41
+    with walkit.Store.open(storage=storage, options=options) as store:
+        assert set(store) == {b"%d" % i for i in range(60)}
+
+
+def _of(options: walkit.LogOptions) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in ("segment_bytes", "frame_bytes_max", "idle_mark_ms")}
+
+
+def test_a_power_cut_at_every_step_of_retention() -> None:
+    """Cut the power at each operation of a drop past a hold: the log of before or after, whole, and LSNs go on."""
+    film = Filmed(MemoryStorage(), every_way=True)
+    with walkit.open(storage=film, options=tiny()) as log:
+        log.append_many([bytes(7000)] * 40)
+        hold = log.hold("slow", 9)
+        film.running = True
+        report = log.enforce_retention(Retention(hard_bytes_max=3 * 64 * 1024))
+        film.running = False
+        film.take("after it")
+        assert report.holds_dropped == ("slow",) and hold.first_lsn < log.first_lsn
+        low = report.low_watermark
+    for what, image in film.images:
+        with walkit.open(storage=image, options=tiny()) as again:
+            held = [h.name for h in again._engine.store.current.holds]
+            assert (again.first_lsn, held) in ((1, ["slow"]), (low + 1, [])), what
+            if "after it" in what:
+                assert held == [], what
+            assert lsns(again.read()) == list(range(again.first_lsn, 41)), what
+            assert again.append(b"next").first_lsn == 41, what
+            named = {s.name for s in again._engine.store.current.segments}
+            assert {n for n in image.names() if n.endswith(".segment")} == named, what
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync", "replace", "remove", "sync_directory"])
+def test_a_failure_at_every_step_of_retention(operation: Any) -> None:
+    """Fail each operation of a drop past a hold: an error, the log goes on; done again, it ends as it would have."""
+    for nth in (1, 2):
+        seen: list[str] = []
+        storage, log = faulty_log()
+        log.events.add_listener(lambda name, _, seen=seen: seen.append(name))  # type: ignore[misc]
+        with log:
+            log.append_many([bytes(7000)] * 40)
+            log._engine.segments.upkeep.drain()
+            hold = log.hold("slow", 9)
+            fault = storage.fail(operation, "*", nth=nth)
+            limits = Retention(hard_bytes_max=3 * 64 * 1024)
+            try:
+                log.enforce_retention(limits)
+            except StorageError:
+                if log.first_lsn == 1:
+                    hold.move(10)
+            fault.cancel()
+            log.append(b"goes on")
+            log.enforce_retention(limits)
+            assert log.first_lsn == 18 and log._engine.store.current.holds == ()
+            assert seen.count("walkit.hold.drop") == 1, "it is told once, whatever fails"
+            with pytest.raises(GapError):
+                hold.move(11)
+            named = {s.name for s in log._engine.store.current.segments}
+            assert {n for n in storage.names() if n.endswith(".segment")} == named
+
+
+def test_the_background_survives_a_failure() -> None:
+    """Fail the removal of files on the upkeep thread: an event, and the next seal makes up for it."""
+    seen: list[str] = []
+    storage, first = faulty_log()
+    first.close()
+    options = tiny(retention=Retention(records_max=10))
+    with walkit.open(storage=storage, options=options, events=lambda n, _: seen.append(n)) as log:
+        storage.fail("remove", "*.segment")
+        for _ in range(4):
+            log.append_many([bytes(7000)] * 10)
+            log._engine.segments.upkeep.drain()
+        assert seen.count("walkit.upkeep.fail") == 1
+        named = {s.name for s in log._engine.store.current.segments}
+        assert {n for n in storage.names() if n.endswith(".segment")} == named and len(named) <= 4
+
+
+def test_a_callback_of_an_event_may_trim() -> None:
+    """Trim in the callback of a seal, which runs on the upkeep thread: it does not wait for itself."""
+    logs: list[walkit.WriteAheadLog] = []
+
+    def on_event(name: str, attributes: dict[str, Any]) -> None:
+        if name == "walkit.segment.seal" and logs:
+            logs[0].trim(8)
+
+    with walkit.open(storage=MemoryStorage(), options=tiny(), events=on_event) as log:
+        logs.append(log)
+        log.append_many([bytes(7000)] * 40)
+        log._engine.segments.upkeep.drain()
+        assert log.first_lsn == 9
+        logs.clear()

@@ -1,0 +1,55 @@
+"""Groups of segments that are compacted together: their bytes, their view, their headers; and what may be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from walkit.errors import OptionsError
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import SegmentRecord
+from walkit.format.segment import SegmentHeader
+from walkit.log.reader import LogView, Span
+
+Group = tuple[SegmentRecord, ...]
+
+
+def check_options(waste_ratio: float, bytes_per_s: float | None) -> None:
+    """OptionsError for a waste ratio or a rate that cannot be."""
+    if type(waste_ratio) not in (int, float) or not 0 <= waste_ratio <= 1:
+        raise OptionsError(
+            f"waste_ratio={waste_ratio!r}: a share from 0 to 1", option="waste_ratio", wanted=waste_ratio
+        )
+    if bytes_per_s is not None and (
+        type(bytes_per_s) not in (int, float) or not 1 <= bytes_per_s < float("inf")
+    ):
+        raise OptionsError(
+            f"bytes_per_s={bytes_per_s!r}: bytes a second, or None", option="bytes_per_s", wanted=bytes_per_s
+        )
+
+
+def frame_bytes(records: Sequence[SegmentRecord]) -> int:
+    """Return the bytes of the frames of segments."""
+    return sum(s.size_bytes for s in records)
+
+
+def part(view: LogView, group: Group) -> LogView:
+    """Return the view of these segments alone."""
+    return replace(view, spans=tuple(Span(s, s.end_position, s.last_lsn) for s in group))
+
+
+def header_of(view: LogView, record: SegmentRecord) -> SegmentHeader:
+    """Read the header of a segment of a view; refuse one that is not what the manifest means."""
+    file = view.open(record)
+    try:
+        header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
+    finally:
+        file.close()
+    view.check(record, header)
+    assert header is not None
+    return header
+
+
+def file_bytes(records: Sequence[SegmentRecord]) -> int:
+    """Return the bytes of segment files."""
+    return sum(SEGMENT_HEADER_BYTES + s.size_bytes for s in records)

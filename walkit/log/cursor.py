@@ -1,0 +1,294 @@
+"""Cursors: the saved progress of consumers, each in a file of its own beside the log (FORMAT.md F-17).
+
+A cursor is no claim: it holds nothing back. A consumer that must not be outrun by trimming takes a hold as well, and
+moves it after the cursor. Quiver's cursor sidecar is the source; where that one is clamped to the end of the log, which
+skips records in silence, this one is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from walkit.errors import CorruptionError, CursorError, GapError, StorageError, WalkitError
+from walkit.events import EventSink
+from walkit.format.cursor import CursorMark, decode_cursor, encode_cursor
+from walkit.format.layout import CURSOR_FILE
+from walkit.format.manifest import HoldRecord, Manifest
+from walkit.format.names import cursor_file_name, cursor_of_name, is_cursor_name
+from walkit.log.manifest_store import write_whole
+from walkit.log.reader import LogView
+from walkit.log.surface import ReadSurface
+from walkit.record import Record
+from walkit.storage.base import Storage
+
+if TYPE_CHECKING:
+    from walkit.log.inventory import LogInventory
+
+
+class CursorPlace(NamedTuple):
+    """Where the cursors of a log are kept, and who hears of damaged ones."""
+
+    storage: Storage
+    events: EventSink
+
+
+@dataclass(frozen=True, slots=True)
+class CursorFact:
+    """What stands in one cursor file: `lsn`, and when it was written; or why it cannot be read, in words."""
+
+    name: str
+    lsn: int | None
+    moved_us: int | None
+    fault: str | None = None
+
+
+class CursorSurface(ReadSurface):
+    """What a log can be asked about cursors: the same for the writer's object and for readers in other processes."""
+
+    def _cursor_place(self) -> CursorPlace:
+        """Return where the cursors are; LogClosedError once closed."""
+        raise NotImplementedError
+
+    def _make_durable(self, lsn: int) -> None:
+        """Have everything up to `lsn`, which can be read, on stable storage. For a reader it is."""
+
+    def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
+        """See the classes that can."""
+        raise NotImplementedError
+
+    def cursor(self, name: str, *, start_lsn: int | None = None) -> Cursor:
+        """Return the saved progress of the consumer `name`: 1 to 64 letters, digits, "_" and "-".
+
+        One that is not there begins before LSN 1, so that nothing is skipped: of a log that has been trimmed the first
+        reading is then a GapError. With `start_lsn` it begins there instead, durably on return; one that is there stays
+        as it is. One that is damaged begins before LSN 1 too, with `fault` and the event `walkit.cursor.reset`: its
+        consumer sees records twice, and misses none.
+
+        FormatVersionError where a newer walkit has written it. CursorError where it is of another log, beyond the end
+        of this one, or of records that were cut: `drop_cursor`, and say where to begin. LogClosedError, StorageError,
+        ValueError for a name or a `start_lsn` that cannot be.
+        """
+        if not isinstance(name, str) or not is_cursor_name(name):
+            raise ValueError(f"a cursor's name is 1 to 64 letters, digits, '_' and '-', not {name!r}")
+        return Cursor(self, name, start_lsn)
+
+    def cursors(self) -> list[CursorFact]:
+        """Return what the cursor files of this log say, by name; a damaged one says what is wrong with it."""
+        storage = self._cursor_place().storage
+        return cursor_facts(storage)
+
+    def inventory(self) -> LogInventory:
+        """Return what the log holds at this moment, and who needs it: segments, marks, holds and cursors."""
+        from walkit.log.inventory import inventory_of
+
+        storage = self._cursor_place().storage
+        view, newest = self._now()
+        holds = self._holds_of(view.manifest)
+        return inventory_of(storage.location, view, newest, holds, tuple(cursor_facts(storage)))
+
+    def _holds_of(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
+        """Return the holds that count now."""
+        return manifest.holds
+
+    def drop_cursor(self, name: str) -> bool:
+        """Remove the saved progress of a consumer, durably; False where there was none."""
+        storage = self._cursor_place().storage
+        try:
+            storage.remove(cursor_file_name(name))
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return False
+        storage.sync_directory()
+        return True
+
+
+class Cursor:
+    """How far one consumer has come: everything up to `lsn` is done. Safe from any thread.
+
+    Save it *after* the effect of the records, and a crash in between shows them again: at least once. Save their LSN in
+    one step with the effect instead (a snapshot, a database's transaction), take up from there, and let the cursor
+    follow: exactly once.
+    """
+
+    def __init__(self, log: CursorSurface, name: str, start_lsn: int | None) -> None:
+        self.name = name
+        self.fault: str | None = None
+        """Why the file that was found was taken for none; None where it was not."""
+        self._log = log
+        self._lock = threading.Lock()
+        self._unsure: list[CursorMark] = []
+        """What was tried to save since the last success: any of it may stand."""
+        storage, events = log._cursor_place()
+        view, newest = log._now()
+        last = _last_of(view.manifest, newest)
+        try:
+            self._found = _stored(storage, name)
+        except CorruptionError as error:
+            self._found, self.fault = None, str(error)
+            events.emit("walkit.cursor.reset", name=name, error=str(error))
+        self._lsn = 0 if self._found is None else self._found.lsn
+        if self._found is not None:
+            _refuse_another(self._found, name, view.manifest, last)
+        elif start_lsn is not None and self.fault is None:
+            if type(start_lsn) is not int or not 1 <= start_lsn <= last + 1:
+                raise ValueError(f"start_lsn={start_lsn!r}: an LSN from 1 to {last + 1}, where the log ends")
+            log._make_durable(start_lsn - 1)
+            self._save(storage, view, start_lsn - 1)
+
+    @property
+    def lsn(self) -> int:
+        """The last LSN that is done; 0 at the beginning."""
+        return self._lsn
+
+    def read(self) -> Iterator[Record]:
+        """Yield the records behind the cursor, as they are at the call.
+
+        GapError where one of them was trimmed, or compacted away: never a skip. It is not advanced by this.
+        """
+        view, newest = self._log._now()
+        first = self._lsn + 1
+        if first < view.complete_from_lsn:
+            raise GapError(first, view.complete_from_lsn)
+        return view.records(first, newest) if first <= newest else iter(())
+
+    def follow(self, timeout: float | None = None) -> Iterator[Record]:
+        """Yield the records behind the cursor, and go on with new ones: see the log's `follow`."""
+        return self._log.follow(self._lsn + 1, timeout)
+
+    def advance(self, lsn: int) -> None:
+        """Say that everything up to `lsn` is done; durable on return, and atomic: the old LSN stands, or the new one.
+
+        Any LSN that can be read is good, also one within a frame or a transaction. Where it is not on stable storage
+        yet, the log is made durable up to it first: a cursor is never ahead of what a power cut leaves.
+
+        ValueError for one below `lsn`, or behind the end of the log. CursorError ("moved") where another consumer has
+        advanced or dropped the cursor of this name since; two that advance at the very same time are not told apart.
+        LogClosedError. StorageError: either LSN may stand, and advancing again is right.
+        """
+        with self._lock:
+            storage = self._log._cursor_place().storage
+            view, newest = self._log._now()
+            last = _last_of(view.manifest, newest)
+            if type(lsn) is not int or lsn < self._lsn:
+                raise ValueError(
+                    f"the cursor {self.name!r} stands at {self._lsn} and does not move back to {lsn}"
+                )
+            if lsn > last:
+                raise ValueError(f"the cursor {self.name!r} cannot stand at {lsn}: the log ends at {last}")
+            if lsn == self._lsn:
+                return
+            self._refuse_moved(storage)
+            self._log._make_durable(lsn)
+            self._save(storage, view, lsn)
+
+    def _refuse_moved(self, storage: Storage) -> None:
+        try:
+            stored = _stored(storage, self.name)
+        except CorruptionError:
+            return  # its place is taken now by what this consumer knows
+        before = 0 if self._found is None else self._found.lsn
+        now = 0 if stored is None else stored.lsn
+        if now == before or stored in self._unsure:
+            return
+        raise CursorError(
+            f"the cursor {self.name!r} was at {before} and is at {now}: another consumer of this name has moved it",
+            name=self.name,
+            reason="moved",
+            lsn=now,
+            expected=before,
+            found=now,
+        )
+
+    def _save(self, storage: Storage, view: LogView, lsn: int) -> None:
+        log_id, epoch, epoch_id = _identity_at(view.manifest, lsn)
+        mark = CursorMark(log_id, epoch, epoch_id, lsn, time.time_ns() // 1000)
+        self._unsure.append(mark)
+        write_whole(
+            storage, cursor_file_name(self.name), cursor_file_name(self.name, new=True), encode_cursor(mark)
+        )
+        self._found, self._lsn = mark, lsn
+        self._unsure.clear()
+
+    def __repr__(self) -> str:
+        return f"Cursor({self.name!r}, lsn={self._lsn})"
+
+
+def cursor_facts(storage: Storage) -> list[CursorFact]:
+    """Return what stands in the cursor files of a storage, by name. Reads only them."""
+    facts = []
+    for file_name in storage.names():
+        name = cursor_of_name(file_name)
+        if name is None:
+            continue
+        try:
+            mark = _stored(storage, name)
+        except WalkitError as error:
+            facts.append(CursorFact(name, None, None, str(error)))
+            continue
+        if mark is not None:
+            facts.append(CursorFact(name, mark.lsn, mark.moved_us))
+    return facts
+
+
+def _stored(storage: Storage, name: str) -> CursorMark | None:
+    """Return what a cursor's file says; None where there is none."""
+    file_name = cursor_file_name(name)
+    try:
+        file = storage.open(file_name, "read")
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return None
+    try:
+        data = file.read(0, CURSOR_FILE.size + 1)
+    finally:
+        file.close()
+    return decode_cursor(data, file_name)
+
+
+def _last_of(manifest: Manifest, newest: int) -> int:
+    """Return the last LSN that was given, as far as anything that stands tells."""
+    return max(newest, manifest.low_watermark, manifest.checkpoint_lsn)
+
+
+def _identity_at(manifest: Manifest, lsn: int) -> tuple[int, int, int]:
+    """Return the log, and number and id of the epoch in which the record at this LSN was written; 0 before the first.
+
+    With the LSN that is the record's full identity: the number of a record that was cut is given again.
+    """
+    epochs = [e for e in manifest.lineage if e.first_lsn <= lsn]
+    epoch = max(epochs, key=lambda e: e.number, default=None)
+    return (manifest.log_id, 0, 0) if epoch is None else (manifest.log_id, epoch.number, epoch.id)
+
+
+def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int) -> None:
+    """CursorError where the log cannot be gone on with from this mark without a guess."""
+
+    def refused(what: str, reason: str, expected: object, found: object) -> CursorError:
+        return CursorError(
+            f"the cursor {name!r} stands at LSN {mark.lsn:,} {what}. Nothing was changed; drop_cursor({name!r}), and "
+            f"cursor({name!r}, start_lsn=...) begins it anew",
+            name=name,
+            reason=reason,
+            lsn=mark.lsn,
+            expected=expected,
+            found=found,
+        )
+
+    if mark.log_id != manifest.log_id:
+        raise refused("of another log", "foreign", manifest.log_id, mark.log_id)
+    if mark.lsn > last:
+        raise refused(f"and the log ends at {last:,}", "beyond", last, mark.lsn)
+    identity = _identity_at(manifest, mark.lsn)[1:]
+    if identity != (mark.epoch, mark.epoch_id):
+        found = (mark.epoch, mark.epoch_id)
+        what = (
+            f"of epoch {mark.epoch}, and the record there is of epoch {identity[0]}: what it had done was cut"
+        )
+        raise refused(what, "identity", identity, found)

@@ -1,0 +1,236 @@
+"""Retention: which segments may go without being asked for. A pure plan, and what carries it out.
+
+A limit of age, bytes or records, or "what every hold has passed", is enough to drop a segment; a hold is enough to keep
+it, until the log is over its hard cap. Kevo's retention, which lets age and count delete what a replica still needs, is
+the fault to avoid; Quiver's is the source of the caps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from walkit.config import Retention
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import HoldRecord, SegmentRecord
+from walkit.log.holds import drop_holds, live_holds
+from walkit.log.report import report_html
+from walkit.log.trim import Trimmed, move_watermark, tell
+
+if TYPE_CHECKING:
+    from walkit.log.engine import LogEngine
+
+RetentionProgress = Callable[[int, int], None]
+"""Called with (segment files removed, segment files to remove)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetentionFacts:
+    """What a plan is made of."""
+
+    sealed: tuple[SegmentRecord, ...]
+    """In position order."""
+    begun_us: int | None
+    """When the segment behind them was begun, microseconds since 1970; None where there is none with a frame."""
+    open_bytes: int
+    """Bytes of the segments that are not sealed, as far as they are used."""
+    open_records: int
+    holds: tuple[HoldRecord, ...]
+    bound_lsn: int
+    """Nothing above it may go: what is not durable, or not in the newest snapshot of a state made of the log."""
+    now_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """Which segments go, oldest first, why, and which holds stand in the way of the hard cap."""
+
+    segments: tuple[SegmentRecord, ...] = ()
+    reasons: tuple[str, ...] = ()
+    """Of "age", "bytes", "records", "holds" and "hard cap": those that ask for any of the segments."""
+    dropped_holds: tuple[str, ...] = ()
+    kept_by: tuple[str, ...] = ()
+    """What keeps the next segment, which a limit asks for too: names of holds, "state"; () where no limit does."""
+
+    @property
+    def up_to_lsn(self) -> int:
+        """The low watermark that the plan asks for; 0 where nothing goes."""
+        return self.segments[-1].last_lsn if self.segments else 0
+
+
+def plan_retention(limits: Retention, facts: RetentionFacts) -> RetentionPlan:
+    """Return the plan. Pure. Whole segments from the oldest on, and never the newest one that holds a record."""
+    bytes_left = facts.open_bytes + sum(_file_bytes(s) for s in facts.sealed)
+    records_left = facts.open_records + sum(s.records for s in facts.sealed)
+    begun = [*(s.created_us for s in facts.sealed), facts.begun_us]
+    count = len(facts.sealed) - (facts.begun_us is None)
+    taken: list[SegmentRecord] = []
+    reasons: dict[str, None] = {}
+    dropped: dict[str, None] = {}
+    for index, segment in enumerate(facts.sealed[: max(count, 0)]):
+        following_us = begun[index + 1]
+        assert following_us is not None
+        # Its newest record is older than the beginning of the segment behind it, unless the clock was set back.
+        age_us = facts.now_us - max(segment.created_us, following_us)
+        over = limits.hard_bytes_max is not None and bytes_left > limits.hard_bytes_max
+        asked = {
+            "age": limits.age_s is not None and age_us > limits.age_s * 1e6,
+            "bytes": limits.bytes_max is not None and bytes_left > limits.bytes_max,
+            "records": limits.records_max is not None and records_left > limits.records_max,
+            "holds": limits.below_holds
+            and bool(facts.holds)
+            and all(h.first_lsn > segment.last_lsn for h in facts.holds),
+            "hard cap": over,
+        }
+        if not any(asked.values()):
+            break
+        if segment.last_lsn > facts.bound_lsn:
+            return RetentionPlan(tuple(taken), tuple(reasons), tuple(dropped), ("state",))
+        in_the_way = [h.name for h in facts.holds if h.first_lsn <= segment.last_lsn]
+        if in_the_way and not over:
+            waiting = tuple(n for n in in_the_way if n not in dropped)
+            if waiting:
+                return RetentionPlan(tuple(taken), tuple(reasons), tuple(dropped), waiting)
+        dropped.update(dict.fromkeys(in_the_way))
+        reasons.update(dict.fromkeys(name for name, is_asked in asked.items() if is_asked))
+        taken.append(segment)
+        bytes_left -= _file_bytes(segment)
+        records_left -= segment.records
+    return RetentionPlan(tuple(taken), tuple(reasons), tuple(dropped))
+
+
+def _file_bytes(segment: SegmentRecord) -> int:
+    return SEGMENT_HEADER_BYTES + segment.size_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetentionReport:
+    """What one enforcement of retention did."""
+
+    location: str
+    low_watermark: int
+    """LSNs up to here are dropped, by this or by what came before."""
+    segments: int
+    """Segments that were dropped."""
+    records: int
+    """Records in them."""
+    size_bytes: int
+    """Bytes of their files."""
+    reasons: tuple[str, ...]
+    """Which limits asked for it: of "age", "bytes", "records", "holds" and "hard cap"."""
+    holds_dropped: tuple[str, ...]
+    """Holds that stood in the way of the hard cap: their consumers get a GapError."""
+    kept_by: tuple[str, ...]
+    """What keeps the next segment though a limit asks for it: names of holds, or "state" (its newest snapshot is
+    older)."""
+    duration_s: float
+
+    def _repr_html_(self) -> str:
+        return report_html(
+            f"Retention of {self.location}",
+            [
+                ("low watermark", f"{self.low_watermark:,}"),
+                ("segments dropped", f"{self.segments:,}"),
+                ("records in them", f"{self.records:,}"),
+                ("bytes of their files", f"{self.size_bytes:,}"),
+                ("asked for by", ", ".join(self.reasons) or "no limit"),
+                ("holds dropped", ", ".join(self.holds_dropped) or "none"),
+                ("kept back by", ", ".join(self.kept_by) or "nothing"),
+                ("time", f"{self.duration_s * 1000:.1f} ms"),
+            ],
+        )
+
+
+def enforce(
+    engine: LogEngine,
+    limits: Retention | None = None,
+    *,
+    now_us: int | None = None,
+    progress: RetentionProgress | None = None,
+) -> RetentionReport:
+    """Drop what the limits ask for: the manifest first, holds and low watermark in one replacement, then the files.
+
+    A StorageError leaves the log as it was, or with files that no manifest names; doing it again goes on.
+    """
+    began = time.perf_counter()
+    engine.segments.upkeep.drain()  # what it is about to seal can be dropped, too
+    lost: tuple[HoldRecord, ...] = ()
+    try:
+        with engine.trimming:
+            plan = plan_retention(limits or engine.options.retention, _facts(engine, now_us))
+            trimmed = Trimmed(engine.store.current.low_watermark, ())
+            if plan.segments:
+                with drop_holds(engine, plan.dropped_holds) as dropping:
+                    trimmed = move_watermark(engine, plan.up_to_lsn)
+                lost = dropping
+            engine.leftovers.remove(progress)
+    finally:
+        # Also where a file could not be removed: the manifest has let go of the holds by then.
+        for hold in lost:
+            engine.events.emit(
+                "walkit.hold.drop", name=hold.name, first_lsn=hold.first_lsn, oldest=engine.first_lsn
+            )
+    report = RetentionReport(
+        location=engine.storage.location,
+        low_watermark=trimmed.low_watermark,
+        segments=len(trimmed.segments),
+        records=sum(s.records for s in trimmed.segments),
+        size_bytes=trimmed.size_bytes,
+        reasons=plan.reasons,
+        holds_dropped=tuple(h.name for h in lost),
+        kept_by=plan.kept_by,
+        duration_s=time.perf_counter() - began,
+    )
+    if trimmed.segments:
+        tell(engine, trimmed)
+        engine.events.emit(
+            "walkit.retention.drop",
+            segments=report.segments,
+            bytes=report.size_bytes,
+            low_watermark=report.low_watermark,
+            reasons=report.reasons,
+        )
+    return report
+
+
+def _facts(engine: LogEngine, now_us: int | None) -> RetentionFacts:
+    # The open segments first: one that is sealed meanwhile is in the manifest then, and not in neither.
+    open_segments = list(engine.segments.open_segments)
+    manifest = engine.store.current
+    sealed = {s.number for s in manifest.sealed}
+    used = [s for s in open_segments if s.number not in sealed and s.header is not None and s.records]
+    checkpoint = manifest.checkpoint_lsn
+    bound = engine.core.durable_lsn
+    if checkpoint or engine.state_lsn is not None:
+        bound = min(bound, max(checkpoint, engine.state_lsn or 0))
+    return RetentionFacts(
+        sealed=manifest.sealed,
+        begun_us=min((s.header.created_us for s in used if s.header is not None), default=None),
+        open_bytes=sum(s.header.offset_of(s.end_position) for s in used if s.header is not None),
+        open_records=sum(s.records for s in used),
+        holds=live_holds(engine, manifest, tell=False),
+        bound_lsn=bound,
+        now_us=time.time_ns() // 1000 if now_us is None else now_us,
+    )
+
+
+def retain_by_itself(engine: LogEngine) -> None:
+    """Enforce the log's limits after each seal and, where age is limited, from time to time: on the upkeep thread."""
+    limits, upkeep = engine.options.retention, engine.segments.upkeep
+    if limits == Retention():
+        return
+
+    def retain() -> None:
+        enforce(engine)
+
+    engine.segments.on_seal = lambda: upkeep.submit("retain", retain)
+    period = period_s(limits)
+    if period is not None:
+        upkeep.every(period, retain)
+
+
+def period_s(limits: Retention) -> float | None:
+    """Return how often the limits are looked at beside the seals, in seconds; None where time alone changes nothing."""
+    return None if limits.age_s is None else min(max(limits.age_s / 10, 1.0), 60.0)

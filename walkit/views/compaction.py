@@ -1,0 +1,63 @@
+"""The compaction view: what a store's log holds, who needs it, and what the last step did. It renders, nothing else."""
+
+from __future__ import annotations
+
+from html import escape
+
+from walkit.html import table, tag
+from walkit.plots import upkeep
+from walkit.views.parts import View, pn
+from walkit.views.shelf import StepReport
+
+NOTHING_YET = "There is no store yet: write some records."
+
+
+class CompactionView(View):
+    """Shows the newest StepReport. Used by one thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: StepReport | None = None
+        self.text = pn.pane.HTML(f"<p>{NOTHING_YET}</p>", sizing_mode="stretch_width")
+        self.figure = pn.pane.Plotly(
+            None,
+            config={"displaylogo": False, "responsive": True},
+            sizing_mode="stretch_width",
+            visible=False,
+        )
+        self.numbers = pn.pane.HTML("", sizing_mode="stretch_width")
+        self._layout = pn.Column(self.text, self.figure, self.numbers, sizing_mode="stretch_width")
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self._layout
+
+    def tell(self, report: StepReport | None) -> None:
+        """Show a report, unless it is the one that is shown already."""
+        if report is None or report is self._shown:
+            return
+        self._shown = report
+        self.text.object = f"<p><b>{escape(report.words)}</b></p>"
+        self.figure.object = upkeep(report.after)
+        self.figure.visible = True
+        self.numbers.object = numbers_html(report)
+
+
+def numbers_html(report: StepReport) -> str:
+    """Return before and after as a table, and the report of the step where it has one."""
+    before, after = report.before, report.after
+    rows = [
+        (name, f"{one:,}", f"{other:,}")
+        for name, one, other in (
+            ("bytes of the segments", before.size_bytes, after.size_bytes),
+            ("segments", len(before.segments), len(after.segments)),
+            ("oldest LSN that can be read", before.first_lsn, after.first_lsn),
+            ("low watermark", before.low_watermark, after.low_watermark),
+            ("snapshot at LSN", before.checkpoint_lsn, after.checkpoint_lsn),
+            ("records are complete from LSN", before.complete_from_lsn, after.complete_from_lsn),
+            ("states are exact from LSN", before.exact_from_lsn, after.exact_from_lsn),
+            ("bytes that a hold keeps", before.held_bytes, after.held_bytes),
+        )
+    ]
+    shown = tag("div", table(rows, ("", "before", "after"), right=(1, 2)), class_="steps")
+    return shown + ("" if report.report is None else report.report._repr_html_())
