@@ -22,6 +22,30 @@ settings.register_profile("thorough", deadline=None, print_blob=True, max_exampl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "local"))
 
 
+# On two processes (`-n 2 --dist loadgroup`) each file stays on one, so that what its tests share is made once; so do the
+# rooms that share a Spark session. What takes longest begins first.
+TOGETHER = {"tests/spark/": "spark", "tests/demo/": "spark"}
+LONGEST_FIRST = (
+    "tests/spark/",
+    "tests/demo/",
+    "tests/notebooks/",
+    "tests/dashboards/",
+    "tests/replication/test_kill",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Say to pytest-xdist's processes which tests belong together, and in what order to take them."""
+    if not config.getoption("loadgroup", False):
+        return
+    for item in items:
+        path = item.nodeid.split("::")[0]
+        group = next((group for start, group in TOGETHER.items() if path.startswith(start)), path)
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST_FIRST))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Checkout:
     """The project's files, without what git ignores."""

@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.conftest import Checkout
 
 # In this order: a room knows only itself and the rooms before it. walkit/__init__.py is the front door: it may import
 # every room, and only what stands above the rooms may come in through it.
 ROOMS = (
-    *("errors", "events", "html", "metrics", "record", "config"),
+    *("errors", "events", "html", "metrics", "arrow", "record", "config"),
     *("format", "storage", "commit", "log", "state", "compaction", "store", "replication", "spark"),
     *("measure", "simulate", "workload", "crashlab", "plots", "views", "demo", "cli"),
 )
 UPSTAIRS = ("testing", "__main__")  # may import every room; no room imports them
 THROUGH_THE_FRONT_DOOR = ("demo", "cli", *UPSTAIRS)
 HEAVY = ("pyspark", "panel", "bokeh", "plotly", "grpc", "pandas", "IPython", "hdrh", "tqdm.notebook")
+# What `import walkit` may do without, and what appending and reading do without after it.
+LATER = ("crc32c", "walkit.compaction", "walkit.state", "walkit.storage.memory", "walkit.store")
+NEVER_FOR_RECORDS = ("pandas", "pyarrow.compute", *LATER)
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 MEASURED = ("walkit/", "pyspark_walkit/", "dashboards/", "scripts/")
@@ -237,8 +242,39 @@ def test_importing_walkit_starts_nothing(checkout: Checkout) -> None:
     assert seen.pop("from") == str(checkout.root / "walkit" / "__init__.py")
     modules = seen.pop("modules")
     assert "numpy" in modules, "the probe saw no modules at all"
-    assert [name for name in modules if name in HEAVY] == []
+    assert [name for name in modules if name in (*HEAVY, *NEVER_FOR_RECORDS)] == []
     assert seen == {"threads": 0, "children": [], "files": [], "sockets": 0}
+
+
+WHAT_RECORDS_LOAD = """
+import json, sys
+import walkit
+loaded = [sorted(sys.modules)]
+with walkit.open(sys.argv[1]) as log:
+    log.append(b"v", key=b"k", timestamp=1)
+    log.submit_many([b"a", b"b"]).result()
+    loaded.append(sorted(sys.modules))
+    assert [record.value for record in log.read()] == [b"v", b"a", b"b"]
+    assert log.to_arrow().num_rows == 3
+    loaded.append(sorted(sys.modules))
+print(json.dumps(loaded))
+"""
+
+
+def test_the_cost_of_an_import_is_not_moved_into_the_first_record(checkout: Checkout, tmp_path: Path) -> None:
+    """A new process opens a log, appends and reads: it loads pyarrow for reading, and nothing else that is heavy."""
+    done = subprocess.run(
+        [sys.executable, "-c", WHAT_RECORDS_LOAD, str(tmp_path / "log")],
+        cwd=checkout.root,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    imported_then, appended, read = (set(names) for names in json.loads(done.stdout))
+    assert "pyarrow" in read
+    assert [name for name in NEVER_FOR_RECORDS if name in read] == []
+    ours = {name for name in appended - imported_then if name.startswith(("walkit", "numpy", "pyarrow"))}
+    assert ours == set()
 
 
 def test_the_probe_of_imports_notices(checkout: Checkout) -> None:

@@ -1,7 +1,8 @@
 """walkit: a laboratory for write-ahead logs that is also a real one.
 
-``import walkit`` is light and starts nothing; the rooms `spark`, `measure`, `plots`, `workload` and others load on
-first use.
+``import walkit`` is light and starts nothing. It loads what appends to a log and reads one; the rest (the Store and its
+state, scanning, and the rooms `spark`, `measure`, `plots`, `workload` and others) loads when its name is first used,
+and pyarrow when something is first read or given as Arrow.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from walkit.commit import policy
-from walkit.compaction import CompactionReport
 from walkit.config import LogOptions, Retention, StoreOptions
 from walkit.errors import (
     AppendTimeoutError,
@@ -40,27 +39,14 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
-from walkit.log.cursor import Cursor
-from walkit.log.decision import recovery_table
-from walkit.log.examine.verdicts import ScanReport
-from walkit.log.inventory import LogInventory
 from walkit.log.logreader import LogReader
 from walkit.log.observe import DurableFrames
 from walkit.log.opening import open_log as open
 from walkit.log.opening import scratch
-from walkit.log.repair import repair
 from walkit.log.report import RecoveryReport
-from walkit.log.retention import RetentionReport
-from walkit.log.tools import scan, verify
 from walkit.log.wal import WriteAheadLog, opened
 from walkit.metrics import LogStatistics
-from walkit.record import RECORD_SCHEMA, AppendResult, Batch, Kind, Record
-from walkit.state.checkpoint import CheckpointReport
-from walkit.state.diff import diff
-from walkit.state.machine import StateMachine
-from walkit.state.past import PastState
-from walkit.state.replay import replay
-from walkit.store import Store
+from walkit.record import AppendResult, Batch, Kind, Record
 
 if TYPE_CHECKING:
     from walkit import measure as measure
@@ -71,10 +57,60 @@ if TYPE_CHECKING:
     from walkit import storage as storage
     from walkit import views as views
     from walkit import workload as workload
+    from walkit.commit import policy as policy
+    from walkit.compaction.report import CompactionReport as CompactionReport
+    from walkit.log.cursor import Cursor as Cursor
+    from walkit.log.decision import recovery_table as recovery_table
+    from walkit.log.examine.verdicts import ScanReport as ScanReport
+    from walkit.log.inventory import LogInventory as LogInventory
+    from walkit.log.repair import repair as repair
+    from walkit.log.retention import RetentionReport as RetentionReport
+    from walkit.log.tools import scan as scan
+    from walkit.log.tools import verify as verify
+    from walkit.record import RECORD_SCHEMA as RECORD_SCHEMA
+    from walkit.state.checkpoint import CheckpointReport as CheckpointReport
+    from walkit.state.diff import diff as diff
+    from walkit.state.machine import StateMachine as StateMachine
+    from walkit.state.past import PastState as PastState
+    from walkit.state.replay import replay as replay
+    from walkit.store import Store as Store
 
 __version__ = "0.1.0.dev0"
 
-_ROOMS = ("measure", "plots", "replication", "simulate", "spark", "storage", "testing", "views", "workload")
+_ROOMS = (
+    *(
+        "compaction",
+        "measure",
+        "plots",
+        "replication",
+        "simulate",
+        "spark",
+        "state",
+        "storage",
+        "store",
+        "testing",
+    ),
+    *("views", "workload"),
+)
+# Where each name lives that is loaded on first use: what keeps state or examines a log takes as long as all the rest.
+_LATER = {
+    "RECORD_SCHEMA": "walkit.record",
+    "CheckpointReport": "walkit.state.checkpoint",
+    "CompactionReport": "walkit.compaction.report",
+    "Cursor": "walkit.log.cursor",
+    "LogInventory": "walkit.log.inventory",
+    "PastState": "walkit.state.past",
+    "RetentionReport": "walkit.log.retention",
+    "ScanReport": "walkit.log.examine.verdicts",
+    "StateMachine": "walkit.state.machine",
+    "Store": "walkit.store",
+    "diff": "walkit.state.diff",
+    "recovery_table": "walkit.log.decision",
+    "repair": "walkit.log.repair",
+    "replay": "walkit.state.replay",
+    "scan": "walkit.log.tools",
+    "verify": "walkit.log.tools",
+}
 
 __all__ = [
     "RECORD_SCHEMA",
@@ -139,7 +175,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a room on first use."""
+    """Load a room, or what lives in one, on first use."""
     if name in _ROOMS:
         return importlib.import_module(f"walkit.{name}")
+    if name == "policy":
+        return importlib.import_module("walkit.commit.policy")
+    if name in _LATER:
+        value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+        return value
     raise AttributeError(f"module 'walkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return every public name, loaded or not."""
+    return sorted({*globals(), *__all__, *_ROOMS})

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
+from walkit.arrow import array_of_numbers, numbers_of, pa
 from walkit.errors import CorruptionError, RecordTimeError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -26,16 +27,29 @@ class Kind(IntEnum):
     LINK = 4
 
 
-RECORD_SCHEMA: pa.Schema = pa.schema(
-    [
-        pa.field("lsn", pa.int64(), nullable=False),
-        pa.field("kind", pa.int8(), nullable=False),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-    ]
-)
-"""The columns of every Arrow batch of records. kind: 1 put, 2 delete, 3 bundle, 4 link."""
+if TYPE_CHECKING:
+    RECORD_SCHEMA: pa.Schema
+    """The columns of every Arrow batch of records. kind: 1 put, 2 delete, 3 bundle, 4 link."""
+
+
+@cache
+def record_schema() -> pa.Schema:
+    """Return `RECORD_SCHEMA`, which is made when it is first asked for, because it needs pyarrow."""
+    return pa.schema(
+        [
+            pa.field("lsn", pa.int64(), nullable=False),
+            pa.field("kind", pa.int8(), nullable=False),
+            pa.field("key", pa.binary()),
+            pa.field("value", pa.binary()),
+            pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        ]
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name == "RECORD_SCHEMA":
+        return record_schema()
+    raise AttributeError(f"module 'walkit.record' has no attribute {name!r}")
 
 
 class Record(NamedTuple):
@@ -173,28 +187,28 @@ class Batch:
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the same records as a batch of `RECORD_SCHEMA`."""
-        n = len(self.lsns)
+        n, schema = len(self.lsns), record_schema()
         kinds = (
             np.full(n, self.kinds, np.int8) if isinstance(self.kinds, int) else np.array(self.kinds, np.int8)
         )
         nothing = pa.nulls(n, pa.binary())
         return pa.RecordBatch.from_arrays(
             [
-                pa.array(np.fromiter(self.lsns, np.int64, n)),
-                pa.array(kinds),
+                array_of_numbers(np.fromiter(self.lsns, np.int64, n), pa.int64()),
+                array_of_numbers(kinds, pa.int8()),
                 nothing if self.keys is None else pa.array(self.keys, pa.binary()),
                 nothing if self.values is None else pa.array(self.values, pa.binary()),
-                pa.nulls(n, RECORD_SCHEMA.field("timestamp").type)
+                pa.nulls(n, schema.field("timestamp").type)
                 if self.timestamps is None
-                else pa.array(self.timestamps, RECORD_SCHEMA.field("timestamp").type),
+                else pa.array(self.timestamps, schema.field("timestamp").type),
             ],
-            schema=RECORD_SCHEMA,
+            schema=schema,
         )
 
     @classmethod
     def from_arrow(cls, batch: pa.RecordBatch) -> Batch:
         """Return the records of a batch of `RECORD_SCHEMA` as Python columns."""
-        lsns = batch.column("lsn").to_numpy()
+        lsns = numbers_of(batch.column("lsn"), np.int64)
         dense = len(lsns) > 0 and int(lsns[-1]) - int(lsns[0]) + 1 == len(lsns)
         keys, values, stamps = batch.column("key"), batch.column("value"), batch.column("timestamp")
         return cls(
@@ -202,5 +216,5 @@ class Batch:
             batch.column("kind").to_pylist(),
             None if keys.null_count == len(keys) else keys.to_pylist(),
             None if values.null_count == len(values) else values.to_pylist(),
-            None if stamps.null_count == len(stamps) else stamps.cast(pa.int64()).to_pylist(),
+            None if stamps.null_count == len(stamps) else stamps.view(pa.int64()).to_pylist(),
         )

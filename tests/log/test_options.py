@@ -25,7 +25,7 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"in_flight": 1025}, "in_flight"),
     ({"in_flight": True}, "in_flight"),
     ({"ack_order": "none"}, "ack_order"),
-    ({"policy": object()}, "policy"),
+    ({"policy": "take all"}, "policy"),
     ({"policy": TakeAll}, "policy"),
     ({"window_bytes": 1 << 24}, "window_bytes"),
     ({"window_bytes": 1 << 22, "in_flight": 2}, "window_bytes"),

@@ -204,6 +204,7 @@ def test_logs_and_statistics_render_on_dark_and_on_light() -> None:
     with walkit.open(storage=storage, mode="r") as reader:
         pages += [log._repr_html_(), log.statistics()._repr_html_(), reader._repr_html_()]
         assert "191" not in Balanced(pages[1]).text and "190" in Balanced(pages[1]).text
+    log._engine.segments.upkeep.drain()
     storage.fail("synced_write", SEGMENTS, short_bytes=150)
     with pytest.raises(walkit.CommitFailedError):
         log.append(b"torn" * 100)

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from walkit.arrow import array_of_numbers, pa
 from walkit.errors import CorruptionError
 from walkit.format.layout import (
     HAS_KEY,
@@ -27,7 +27,7 @@ from walkit.format.layout import (
     FrameFlag,
 )
 from walkit.format.packed import PackedBytes
-from walkit.record import RECORD_SCHEMA, Buffer, Kind
+from walkit.record import Buffer, Kind, record_schema
 
 Numbers: TypeAlias = npt.NDArray[Any]
 Column: TypeAlias = "int | Numbers"
@@ -320,8 +320,9 @@ def to_arrow(frames: Sequence[tuple[int, DecodedColumns]]) -> pa.RecordBatch:
     One frame becomes Arrow without a copy of its keys and values; several are joined, once. ValueError where their
     keys or values do not fit one Arrow batch (2 GiB).
     """
+    schema = record_schema()
     if not frames:
-        return pa.RecordBatch.from_pylist([], schema=RECORD_SCHEMA)
+        return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
     columns = [c for _, c in frames]
     stack = _Stack([c.count for c in columns])
     kinds = stack.column([c.kinds for c in columns], np.uint8)
@@ -335,15 +336,15 @@ def to_arrow(frames: Sequence[tuple[int, DecodedColumns]]) -> pa.RecordBatch:
         (kinds & HAS_VALUE) != 0,
         [c.value_bytes for c in columns],
     )
-    stamp_type = RECORD_SCHEMA.field("timestamp").type
+    stamp_type = schema.field("timestamp").type
     if all(c.timestamps is None for c in columns):
         stamps = pa.nulls(len(kinds), stamp_type)
     else:
         raw = stack.column([0 if c.timestamps is None else c.timestamps for c in columns], np.int64)
-        stamps = pa.array(raw, pa.int64(), mask=(kinds & HAS_TIMESTAMP) == 0).cast(stamp_type)
-    kind_column = pa.array((kinds & KIND_MASK).astype(np.int8))
+        stamps = array_of_numbers(raw, stamp_type, (kinds & HAS_TIMESTAMP) != 0)
+    kind_column = array_of_numbers((kinds & KIND_MASK).astype(np.int8), pa.int8())
     return pa.RecordBatch.from_arrays(
-        [pa.array(stack.lsns(frames)), kind_column, keys, values, stamps], schema=RECORD_SCHEMA
+        [array_of_numbers(stack.lsns(frames), pa.int64()), kind_column, keys, values, stamps], schema=schema
     )
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
+from walkit.arrow import pa
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
 from walkit.commit.ticket import ManyTicket, Ticket

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from walkit.config import LogOptions
 from walkit.errors import LogLockedError, NotALogError, OptionsError
@@ -14,8 +14,11 @@ from walkit.log.engine import open_engine
 from walkit.log.logreader import LogReader
 from walkit.log.scratch import open_scratch
 from walkit.log.wal import WriteAheadLog, opened
-from walkit.storage import FileStorage, MemoryStorage
 from walkit.storage.base import Storage
+from walkit.storage.file import FileStorage
+
+if TYPE_CHECKING:
+    from walkit.storage.memory import MemoryStorage
 
 Place = str | os.PathLike[str] | Storage
 
@@ -36,6 +39,8 @@ def storage_at(place: Place) -> Storage:
     if not path:
         raise OptionsError("the path is empty; '.' is the folder you are in", option="path", wanted=path)
     if path.startswith("memory://"):
+        from walkit.storage.memory import MemoryStorage
+
         with _memories_lock:
             return _memories.setdefault(path, MemoryStorage())
     if path.startswith("file://"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pyarrow as pa
+import numpy as np
 
+from walkit.arrow import numbers_of, pa
 from walkit.errors import CorruptionError, GapError, SegmentMissingError, WalkitError
 from walkit.format.body import DecodedColumns, to_arrow
 from walkit.format.frame import FrameFault, FrameHeader, decode_frame
@@ -205,7 +206,7 @@ def frames_to_batches(
 
 def _within(batch: pa.RecordBatch, first_lsn: int, last_lsn: int | None) -> pa.RecordBatch:
     """Cut a batch to the bounds; LSNs within it grow."""
-    lsns = batch.column("lsn").to_numpy()
+    lsns = numbers_of(batch.column("lsn"), np.int64)
     start = int(lsns.searchsorted(first_lsn))
     stop = len(lsns) if last_lsn is None else int(lsns.searchsorted(last_lsn, side="right"))
     return batch if start == 0 and stop == len(lsns) else batch.slice(start, stop - start)

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from walkit.arrow import pa, pc
 from walkit.commit.ticket import ManyTicket, TicketHost
 from walkit.errors import OptionsError, RecordTooLargeError, RecordTypeError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable
@@ -62,6 +60,8 @@ class _Home:
     """The folder of this process's scratch logs."""
 
     def __init__(self) -> None:
+        import tempfile
+
         self.pid = os.getpid()
         self.taken: dict[str, _Scratch] = {}
         self._names = {LOCK_FILE}
@@ -116,7 +116,7 @@ def open_scratch(
         try:
             owner = opener(place)
         except BaseException:
-            shutil.rmtree(place, ignore_errors=True)
+            _rmtree(place)
             raise
         log = log_of(owner)
         earlier = _home.taken.get(name)
@@ -129,6 +129,8 @@ def open_scratch(
 
 def sweep() -> list[str]:
     """Remove the scratch folders of this user whose processes are dead, and return their paths."""
+    import tempfile
+
     root, removed = tempfile.gettempdir(), []
     with os.scandir(root) as found:
         folders = [entry.path for entry in found if entry.name.startswith(PREFIX) and _is_own_folder(entry)]
@@ -137,7 +139,7 @@ def sweep() -> list[str]:
         with contextlib.suppress(OSError, StorageError):
             lock = take_lock(os.path.join(path, LOCK_FILE), LOCK_FILE, path)
             if isinstance(lock, FileLock):
-                shutil.rmtree(path, ignore_errors=True)
+                _rmtree(path)
                 lock.release()
                 removed.append(path)
     return removed
@@ -150,12 +152,18 @@ def _is_own_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def _rmtree(path: str) -> None:
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def _remove(place: str, pid: int) -> None:
     if os.getpid() == pid:  # a forked child has the finalisers of its parent, whose files these are
-        shutil.rmtree(place, ignore_errors=True)
+        _rmtree(place)
 
 
 def _leave(path: str, lock: FileLock, pid: int) -> None:
     if os.getpid() == pid:
-        shutil.rmtree(path, ignore_errors=True)
+        _rmtree(path)
         lock.release()

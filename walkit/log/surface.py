@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
+from walkit.arrow import pa
 from walkit.errors import GapError
 from walkit.log.reader import LogView
-from walkit.record import RECORD_SCHEMA, Record
+from walkit.record import Record, record_schema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +62,7 @@ class ReadSurface:
         """Return the same records as Arrow batches of `walkit.RECORD_SCHEMA`, streamed."""
         view, first, last = self._range(first_lsn, last_lsn)
         batches = view.batches(first, last) if first <= last else iter(())
-        return pa.RecordBatchReader.from_batches(RECORD_SCHEMA, batches)
+        return pa.RecordBatchReader.from_batches(record_schema(), batches)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         """Export all records by the Arrow C stream interface, for pyarrow, pandas, polars and DuckDB."""

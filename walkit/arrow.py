@@ -1,0 +1,67 @@
+"""pyarrow, loaded when it is first asked for: `import walkit`, opening a log and appending to it do without.
+
+`pa` and `pc` are `pyarrow` and `pyarrow.compute`. A name that was asked for once is kept, so that a loop pays for a
+plain attribute; whoever needs them at import time (a base class, a constant) pays for pyarrow there.
+
+`pa.array`, `to_numpy` and `cast` import pandas, where it is installed, and `pyarrow.compute`, a third of a second in
+each process for a question (is this a pandas object?) whose answer is known here. The functions below do without.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["array_of_numbers", "mask_of", "numbers_of", "pa", "pc"]
+
+
+class _Later(ModuleType):
+    """A module that is imported when a name of it is asked for; any thread may be the first to ask."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module(self.__name__), name)
+        setattr(self, name, value)
+        return value
+
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+else:
+    pa = _Later("pyarrow")
+    pc = _Later("pyarrow.compute")
+
+
+def array_of_numbers(
+    numbers: npt.NDArray[Any], kind: pa.DataType, present: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """Return numbers of the width of `kind` as an array of it, without a copy; absent where `present` is false."""
+    absent = 0 if present is None else len(present) - int(np.count_nonzero(present))
+    validity = (
+        pa.py_buffer(np.packbits(present, bitorder="little")) if present is not None and absent else None
+    )
+    data = pa.py_buffer(np.ascontiguousarray(numbers))
+    return pa.Array.from_buffers(kind, len(numbers), [validity, data], null_count=absent)
+
+
+def numbers_of(array: pa.Array, dtype: type[np.generic]) -> npt.NDArray[Any]:
+    """Return the numbers of a fixed-width array without a copy, read-only; what stands under a null is anything."""
+    if not len(array):
+        return np.zeros(0, dtype)
+    start = array.offset * np.dtype(dtype).itemsize
+    return np.frombuffer(array.buffers()[1], dtype, len(array), start)
+
+
+def mask_of(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which items of an array with a validity bitmap, or without nulls, are present."""
+    validity = array.buffers()[0] if array.null_count else None
+    if validity is None:
+        return np.ones(len(array), np.bool_)
+    bits = np.unpackbits(
+        np.frombuffer(validity, np.uint8), count=array.offset + len(array), bitorder="little"
+    )
+    return bits[array.offset :].view(np.bool_)
