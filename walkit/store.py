@@ -17,7 +17,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from walkit.commit.ticket import Ticket
-from walkit.compaction import CompactionProgress, CompactionReport, Compactor
+from walkit.compaction import CompactingSurface, Compactor
 from walkit.config import LogOptions, StoreOptions
 from walkit.errors import LogClosedError, OptionsError, RecordTypeError
 from walkit.events import EventCallback
@@ -47,7 +47,7 @@ StoreProgress = Callable[[str, int, int], None]
 """Called while a store opens: ("scan", bytes done, bytes in all), then ("replay", LSNs done, LSNs in all)."""
 
 
-class Store(StoreSurface):
+class Store(StoreSurface, CompactingSurface):
     """A durable dict of bytes to bytes. Made by `Store.open`; a context manager. Safe from any thread.
 
     `put` and `delete` return when the change is acknowledged (by default: on stable storage). Reading sees every change
@@ -303,36 +303,6 @@ class Store(StoreSurface):
         next checkpoint; the store goes on as before.
         """
         return self._checkpointer.checkpoint(trim=trim)
-
-    def compact(
-        self,
-        *,
-        exact_from_lsn: int | None = None,
-        waste_ratio: float = 0.0,
-        bytes_per_s: float | None = None,
-        progress: CompactionProgress | None = None,
-    ) -> CompactionReport:
-        """Rewrite the sealed log with the newest record of each key; the state it tells stays the same.
-
-        Records without a key are events, and stay. Tombstones stay until every snapshot is newer. The newest sealed
-        segment, and every segment that a hold needs, stays as it is. Writers and readers go on; a reader that comes
-        upon a segment that is gone gets GapError, and begins anew.
-
-        History is exact from the newest record on that superseded a dropped one (`exact_from_lsn` of the report): up
-        to the end of the log at most, and never past a hold. With `exact_from_lsn` states from there on stay exact:
-        nothing newer supersedes then, and only segments that end at or below it are rewritten. `log.read` shows what is
-        left below `log.complete_from_lsn`; `log.follow` begins only above it.
-
-        Segments of which less than `waste_ratio` (0 to 1, by records) can be dropped are left alone. At most about
-        `bytes_per_s` are read and written a second; closing the store does not wait for that. `progress` is called with
-        ("survey", bytes done, bytes in all), then ("rewrite", ...); what it raises ends the compaction.
-
-        LogClosedError, StorageError, CorruptionError: each segment is then the old one or the new, and compacting again
-        goes on. What is compacted in part tells the same state.
-        """
-        return self._compactor.compact(
-            exact_from_lsn, waste_ratio=waste_ratio, bytes_per_s=bytes_per_s, progress=progress
-        )
 
     def state_at(self, lsn: int) -> PastState:
         """Return the state as it was with everything up to `lsn`: a read-only mapping, in memory, of keys to values.

@@ -6,8 +6,10 @@ from walkit.compaction.compactor import CompactionProgress, Compactor
 from walkit.compaction.planner import SegmentLoad, candidates, plan_groups
 from walkit.compaction.report import CompactionReport
 from walkit.compaction.selection import KeyMap, Selection
+from walkit.compaction.surface import CompactingSurface
 
 __all__ = [
+    "CompactingSurface",
     "CompactionProgress",
     "CompactionReport",
     "Compactor",
