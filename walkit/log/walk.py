@@ -16,6 +16,8 @@ from walkit.format.segment import SegmentHeader
 from walkit.storage.base import StorageFile
 
 READ_BYTES = 1 << 20
+HOP_BYTES = 64 << 10
+"""Bytes read at a time, with bodies and without; more where frames are larger."""
 
 
 class FrameWalk:
@@ -61,6 +63,7 @@ class FrameWalk:
         self.promised_position = 0
         self._buffer = b""
         self._buffer_position = position
+        self._read_bytes = READ_BYTES if body else HOP_BYTES
 
     def __iter__(self) -> Iterator[tuple[FrameHeader, memoryview]]:
         """Yield each frame that belongs, in order."""
@@ -106,6 +109,8 @@ class FrameWalk:
             return header, memoryview(b""), FrameFault.SHORT
         if not self.body:
             return header, memoryview(b""), None
+        # Frames of one log are often of one size: the next is read whole, and not its first part twice.
+        self._read_bytes = max(self._read_bytes, header.footprint)
         at = self._at(header.footprint)
         frame = memoryview(self._buffer)[at : at + header.footprint]
         return header, frame, check_body(header, frame)
@@ -115,8 +120,7 @@ class FrameWalk:
         at = self.position - self._buffer_position
         if at >= 0 and at + size <= len(self._buffer):
             return at
-        wanted = max(size, READ_BYTES if self.body else 64 * 1024)
-        wanted = min(wanted, self.end_position - self.position)
+        wanted = min(max(size, self._read_bytes), self.end_position - self.position)
         self._buffer = self.file.read(self.segment.offset_of(self.position), wanted)
         self._buffer_position = self.position
         return 0
