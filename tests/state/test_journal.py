@@ -156,6 +156,38 @@ def test_records_are_looked_up_and_slots_taken_again() -> None:
         assert (store.journal, store.remaining_capacity) == (None, None)
 
 
+def test_records_are_read_by_lsn_also_from_what_was_compacted() -> None:
+    """Compact segments that the ring points into: what is left is read, what was superseded is None."""
+    storage = MemoryStorage()
+    with journalled(storage, 200) as store:
+        for i in range(60):
+            store.put(b"%d" % (i % 7 if i % 5 else i), b"v%d" % i * 700)
+        store.compact()
+        left = {record.lsn: record for record in store.log.read()}
+        assert 7 < len(left) < 60
+        journal = store.journal
+        assert journal is not None
+        assert {lsn: journal.record(lsn) for lsn in range(1, 61)} == {
+            lsn: left.get(lsn) for lsn in range(1, 61)
+        }
+    with journalled(storage, 200) as store:
+        journal = store.journal
+        assert journal is not None
+        assert {lsn: journal.record(lsn) for lsn in range(1, 61)} == {
+            lsn: left.get(lsn) for lsn in range(1, 61)
+        }
+
+
+def test_a_margin_of_nothing_refuses_also_where_checkpoints_come_by_themselves() -> None:
+    """checkpoint_every beyond the slots and no margin: the journal fills up, and refuses without waiting."""
+    options = StoreOptions(journal_slots=4, checkpoint_margin=0, checkpoint_every=100)
+    with Store.open(storage=MemoryStorage(), options=SMALL, store_options=options) as store:
+        store.put_many([b"%d" % i for i in range(4)], [b"v"] * 4)
+        with pytest.raises(JournalFullError):
+            store.put(b"k", b"v")
+        assert store.remaining_capacity == 0
+
+
 def test_reopening_finds_what_was_not_saved() -> None:
     """Open again after a kill: the ring has every record above the checkpoint, and as much room as before."""
     storage = MemoryStorage()

@@ -95,6 +95,7 @@ def test_gathered_records_are_what_the_rule_says(rows: list[Row], cuts: list[int
         patch.setattr("walkit.state.reduce.REDUCE_BYTES", 1)
         for number, (start, stop) in enumerate(pairwise(borders)):
             gathering.gather(batch_from(rows[start:stop]).to_arrow())
+            gathering.reduce()
             if number == settled:
                 gathering.settle()
     assert gathering.to_arrow() == single.to_arrow()

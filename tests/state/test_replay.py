@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +19,8 @@ from tests.log.logs import Child
 from walkit.errors import CorruptionError, GapError, HistoryTrimmedError, OptionsError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.record import Batch
-from walkit.state import KeyedTable, StateMachine, replay
+from walkit.state import ArrowTable, KeyedTable, StateMachine, replay
+from walkit.state.reduce import FinalState
 from walkit.state.replay import Pieces
 from walkit.storage import MemoryStorage
 from walkit.testing.state import CountingMachine, picture, random_records
@@ -243,6 +247,43 @@ def test_a_stopped_cell_ends_the_replay(tmp_path: Path) -> None:
     assert stood + rest == 100_000 and same
     with walkit.open(tmp_path / "log") as log:
         assert log.recovery.verdict == "clean" and log.acked_lsn == 100_001
+
+
+@pytest.mark.parametrize("make", [KeyedTable, ArrowTable])
+def test_an_interrupt_while_records_are_reduced_loses_none(
+    log: walkit.WriteAheadLog, make: Callable[[], StateMachine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupt every reduction, before and after it, and go on: each time the state is that of its LSN."""
+    whole = make()
+    replay(log, whole)
+    reduced = FinalState.newest
+    interrupted: set[tuple[int, bool]] = set()
+
+    def newest(state: FinalState) -> pa.Table:
+        for done in (False, True):
+            table = reduced(state) if done else None
+            if (machine.applied_lsn, done) not in interrupted:
+                interrupted.add((machine.applied_lsn, done))
+                raise KeyboardInterrupt
+        return table
+
+    monkeypatch.setattr("walkit.state.reduce.REDUCE_BYTES", 1)
+    monkeypatch.setattr(sys.modules["walkit.state.replay"], "ARROW_RECORDS", 20)
+    machine = make()
+    with monkeypatch.context() as patch:
+        patch.setattr(FinalState, "newest", newest)
+        for _ in range(100):
+            with contextlib.suppress(KeyboardInterrupt):
+                replay(log, machine)
+                machine.checksum()
+                break
+            stood = make()
+            with monkeypatch.context() as mended:
+                mended.setattr(FinalState, "newest", reduced)
+                replay(log, stood, last_lsn=machine.applied_lsn)
+                assert picture(machine) == picture(stood)
+    assert len(interrupted) > 4
+    assert picture(machine) == picture(whole)
 
 
 def test_a_slow_machine_is_given_small_pieces() -> None:

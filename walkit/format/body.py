@@ -268,8 +268,8 @@ def _growing(offsets: Column, span: int) -> Numbers:
     return offsets
 
 
-def _binary(lengths: Numbers, present: npt.NDArray[np.bool_], views: list[memoryview]) -> pa.Array:
-    count = len(lengths)
+def _binary(lengths: Column, present: npt.NDArray[np.bool_], views: list[memoryview]) -> pa.Array:
+    count = len(present)
     absent = count - int(np.count_nonzero(present))
     size = sum(map(len, views))
     if size >= 1 << 31:
@@ -277,8 +277,11 @@ def _binary(lengths: Numbers, present: npt.NDArray[np.bool_], views: list[memory
     if absent == count and not size:
         return pa.nulls(count, pa.binary())
     data = views[0] if len(views) == 1 else b"".join(views)
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
+    if isinstance(lengths, int):
+        offsets = np.arange(count + 1, dtype=np.int32) * np.int32(lengths)
+    else:
+        offsets = np.zeros(count + 1, np.int32)
+        np.cumsum(lengths, out=offsets[1:])
     validity = pa.py_buffer(np.packbits(present, bitorder="little").tobytes()) if absent else None
     return pa.Array.from_buffers(
         pa.binary(), count, [validity, pa.py_buffer(offsets), pa.py_buffer(data)], null_count=absent
@@ -305,6 +308,13 @@ class _Stack:
                 stacked[start : start + len(column)] = column
         return stacked
 
+    def lengths(self, columns: list[Column]) -> Column:
+        """Return the lengths below each other; one int where it is the same for all."""
+        first = columns[0]
+        if isinstance(first, int) and all(isinstance(c, int) and c == first for c in columns):
+            return first
+        return self.column(columns, np.uint32)
+
     def lsns(self, frames: Sequence[tuple[int, DecodedColumns]]) -> npt.NDArray[np.int64]:
         firsts = np.array([first for first, _ in frames], np.int64)
         lsns = np.repeat(firsts - self.starts, self.counts) + np.arange(self.total)
@@ -327,12 +337,12 @@ def to_arrow(frames: Sequence[tuple[int, DecodedColumns]]) -> pa.RecordBatch:
     stack = _Stack([c.count for c in columns])
     kinds = stack.column([c.kinds for c in columns], np.uint8)
     keys = _binary(
-        stack.column([c.key_lengths for c in columns], np.uint32),
+        stack.lengths([c.key_lengths for c in columns]),
         (kinds & HAS_KEY) != 0,
         [c.key_bytes for c in columns],
     )
     values = _binary(
-        stack.column([c.value_lengths for c in columns], np.uint32),
+        stack.lengths([c.value_lengths for c in columns]),
         (kinds & HAS_VALUE) != 0,
         [c.value_bytes for c in columns],
     )

@@ -32,16 +32,21 @@ class ArrowTable:
 
     def apply_arrow(self, batch: pa.RecordBatch) -> None:
         """See `ArrowStateMachine.apply_arrow`."""
+        self.gather(batch)
+        self.reduce()
+
+    def gather(self, batch: pa.RecordBatch) -> None:
+        """See `GatheringStateMachine`."""
         if not len(batch):
             return
         lsns = batch.column("lsn")
         check_follows(self.applied_lsn, lsns[0].as_py())
-        self._state.add(batch)
+        self._state.take(batch)
         self.applied_lsn = lsns[-1].as_py()
 
-    def gather(self, batch: pa.RecordBatch) -> None:
-        """See `GatheringStateMachine`: every batch is gathered."""
-        self.apply_arrow(batch)
+    def reduce(self) -> None:
+        """See `GatheringStateMachine`."""
+        self._state.reduce()
 
     def settle(self) -> None:
         """See `GatheringStateMachine`: reduce what is gathered to the state."""

@@ -246,7 +246,7 @@ class CheckpointThread:
         self._thread.start()
         # Before the checkpointer's own: it is waited for by its thread's end, and else refuses what the thread began.
         checkpointer.engine.closers.insert(0, self.end)
-        if admission is not None:
+        if admission is not None and admission.margin:
             admission.demand = self._wake.set
             if checkpointer.engine.core.acked_lsn >= self._due_lsn:
                 self._wake.set()

@@ -17,7 +17,7 @@ import numpy as np
 from walkit.commit.frame import SealedFrame
 from walkit.config import StoreOptions
 from walkit.errors import OptionsError
-from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.segment import SegmentHeader
 from walkit.log.engine import LogEngine
 from walkit.log.reader import LogView, frames_to_batches
@@ -31,7 +31,10 @@ from walkit.state.checkpoint import Checkpointer, CheckpointThread
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """Where a record is: its slot in the ring, and the position of the frame that holds it."""
+    """Where a record is: its slot in the ring, and the position of the frame that it was written in.
+
+    Compaction may have given what is left of that frame another position since.
+    """
 
     lsn: int
     slot: int
@@ -121,6 +124,7 @@ class Journal:
     def record(self, lsn: int) -> Record | None:
         """Read the record of an LSN, one frame of the log alone; None where `lookup` finds nothing.
 
+        Of what was compacted since, a segment is read; None where the record was superseded and dropped.
         CorruptionError where the frame is not intact, GapError where the log drops it meanwhile.
         """
         entry = self.lookup(lsn)
@@ -142,21 +146,21 @@ class Journal:
 
 
 def _read(view: LogView, entry: JournalEntry) -> Record | None:
-    for span in view.spans:
-        if not span.record.start_position <= entry.position < span.end_position:
-            continue
-        file = view.open(span.record)
-        try:
-            segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), span.record.name)
-            view.check(span.record, segment)
-            assert segment is not None
-            walk = FrameWalk(file, segment, position=entry.position, end_position=span.end_position)
-            for frame in walk:
-                for batch in frames_to_batches(iter([frame]), entry.lsn, entry.lsn):
-                    return next(iter(Batch.from_arrow(batch)), None)
-            view.refuse(walk, span)
-        finally:
-            file.close()
+    span = next((s for s in view.spans if s.record.start_position <= entry.position < s.end_position), None)
+    if span is None or span.record.flags & SegmentFlag.COMPACTED:
+        return next(view.records(entry.lsn, entry.lsn), None)
+    file = view.open(span.record)
+    try:
+        segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), span.record.name)
+        view.check(span.record, segment)
+        assert segment is not None
+        walk = FrameWalk(file, segment, position=entry.position, end_position=span.end_position)
+        for frame in walk:
+            for batch in frames_to_batches(iter([frame]), entry.lsn, entry.lsn):
+                return next(iter(Batch.from_arrow(batch)), None)
+        view.refuse(walk, span)
+    finally:
+        file.close()
     return None
 
 

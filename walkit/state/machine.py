@@ -72,9 +72,15 @@ class GatheringStateMachine(ArrowStateMachine, Protocol):
     """A machine that is faster with many batches at once: replay lets it gather them."""
 
     def gather(self, batch: pa.RecordBatch) -> None:
-        """Take a batch as `apply_arrow` does, and perhaps put the work off until `settle`, or until the state is read.
+        """Take a batch as `apply_arrow` does, and put the work off until `settle`, or until the state is read. Quick.
 
-        Between the two one thread alone may use the machine, also to read it.
+        From then on until `settle` one thread alone may use the machine, also to read it.
+        """
+
+    def reduce(self) -> None:
+        """Do what is due of the work that was put off, so that memory stays bounded: called after each `gather`.
+
+        An interrupt may end it, and `settle`, at any point, and no record is lost or counted twice.
         """
 
     def settle(self) -> None:

@@ -51,7 +51,12 @@ class FinalState:
         self._ordered, self._last_lsn = True, -1
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take a batch with columns `lsn`, `kind`, `key`, `value` (more do no harm). An LSN names one record."""
+        """Take a batch with columns `lsn`, `kind`, `key`, `value` (more do no harm), and reduce if that is due."""
+        self.take(batch)
+        self.reduce()
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Take a batch, and leave the rest to `reduce`. An LSN names one record."""
         columns = [batch.column(field.name).cast(field.type) for field in RECORDS_SCHEMA]
         batch = pa.RecordBatch.from_arrays(columns, schema=RECORDS_SCHEMA)
         if batch.column("key").null_count:
@@ -63,6 +68,9 @@ class FinalState:
         self._last_lsn = int(lsns[-1])
         self._waiting.append(batch)
         self._size += batch.nbytes
+
+    def reduce(self) -> None:
+        """Reduce what was taken if it is much. An interrupt leaves all of it there."""
         if self._size > self._goal:
             self.newest()
 

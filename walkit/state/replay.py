@@ -123,9 +123,11 @@ class Pieces:
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
         self.arrow = isinstance(machine, ArrowStateMachine)
+        self._then: Callable[[], object] | None = None
         self._take: Callable[[pa.RecordBatch], object] = lambda piece: machine.apply(Batch.from_arrow(piece))
         if isinstance(machine, GatheringStateMachine):
             self._take = machine.gather
+            self._then = machine.reduce  # which may take long, and bears an interrupt
         elif isinstance(machine, ArrowStateMachine):
             self._take = machine.apply_arrow
         self._guard = Uninterrupted if on_main_thread() else nullcontext
@@ -139,6 +141,8 @@ class Pieces:
             began = time.perf_counter()
             with self._guard():
                 self._take(piece)
+            if self._then is not None:
+                self._then()
             self.learn(len(piece), time.perf_counter() - began)
             start += len(piece)
 

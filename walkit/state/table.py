@@ -120,8 +120,13 @@ class KeyedTable:
         check_follows(self._applied_lsn, lsns[0].as_py())
         if self._gathered is None:
             self._gathered = FinalState(tombstones=bool(self._values))
-        self._gathered.add(batch)
+        self._gathered.take(batch)
         self._applied_lsn = lsns[-1].as_py()
+
+    def reduce(self) -> None:
+        """See `GatheringStateMachine`."""
+        if self._gathered is not None:
+            self._gathered.reduce()
 
     def settle(self) -> None:
         """See `GatheringStateMachine`. Doing it again after it was interrupted does no harm."""

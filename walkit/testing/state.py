@@ -180,6 +180,7 @@ class StateMachineTests(StateMachineHooks):
                     machine.apply_arrow(part.to_arrow())
                 else:
                     machine.gather(part.to_arrow())
+                    machine.reduce()
                 if number == seed % 5:
                     machine.settle()
             assert machine.applied_lsn == batch.last_lsn
