@@ -311,14 +311,15 @@ def completed(manifest: Manifest) -> Manifest:
     lineage = []
     for epoch in manifest.lineage:
         oldest = next((s for s in manifest.sealed if s.epoch == epoch.number), None)
-        if oldest is not None and oldest.start_position < epoch.position:
-            began = {
-                "position": oldest.start_position,
-                "first_lsn": oldest.first_lsn,
-                "chain": oldest.start_chain,
-            }
-            epoch = replace(epoch, **began)
-        lineage.append(epoch)
+        if oldest is None or oldest.start_position >= epoch.position:
+            lineage.append(epoch)
+            continue
+        began = {
+            "first_lsn": oldest.first_lsn,
+            "position": oldest.start_position,
+            "chain": oldest.start_chain,
+        }
+        lineage.append(replace(epoch, **began))
     compacted = any(s.flags & SegmentFlag.COMPACTED for s in manifest.sealed)
     exact = max(manifest.exact_from_lsn, manifest.end.last_lsn if compacted else 0)
     return replace(manifest, lineage=tuple(lineage), exact_from_lsn=exact)
