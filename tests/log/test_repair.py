@@ -325,3 +325,50 @@ def test_a_short_file_of_a_missing_segment_is_told_from_a_missing_one() -> None:
         (segment_name(3), 5, 6),
     ]
     assert "missing" in done.lost[1].reason and "missing" not in done.lost[0].reason
+
+
+def epochs_log() -> MemoryStorage:
+    """Return a log with a compacted front, an original behind it, and two more epochs, the last left by a kill."""
+    storage = compacted_log()
+    with walkit.open(storage=storage, options=OPTIONS) as log:
+        log.append(b"second epoch")
+    log = walkit.open(storage=storage, options=OPTIONS)
+    for i in range(3):
+        log.append(value_of(i))
+    image = storage.process_kill()
+    log.close()
+    return image
+
+
+@pytest.mark.parametrize("which", ["behind the compacted", "first of an epoch", "open"])
+def test_a_headless_segment_without_a_manifest_is_placed_by_its_frames(which: str) -> None:
+    """Damage one header and take the manifest, in a log of many epochs: every record is read, and verify agrees."""
+    image = epochs_log()
+    manifest = load_manifest(image)
+    with walkit.open(None, mode="r", storage=image) as reader:
+        rows = rows_of(reader)
+    front = sum(bool(s.flags & SegmentFlag.COMPACTED) for s in manifest.sealed)
+    record = {
+        "behind the compacted": manifest.sealed[front],
+        "first of an epoch": manifest.sealed[-1],
+        "open": manifest.unsealed[0],
+    }[which]
+    flip(image, record.name, 50)
+    without_manifest(image)
+    done = walkit.repair(image, policy="salvage")
+    assert done.ok and [d.row for d in done.decisions if d.segment == record.name] == ["N"]
+    with walkit.open(None, mode="r", storage=image) as reader:
+        assert rows_of(reader) == rows
+    assert walkit.verify(image).ok
+    assert [e.id for e in load_manifest(image).lineage] == [e.id for e in manifest.lineage]
+
+
+def test_a_lost_epoch_is_no_contradiction() -> None:
+    """Lose the only segment of an epoch in the middle: one lost range, and verify takes the next epoch as it is."""
+    image = epochs_log()
+    record = load_manifest(image).sealed[-1]
+    image.remove(record.name)
+    image.sync_directory()
+    done = walkit.repair(image, policy="salvage")
+    assert [(g.first_lsn, g.last_lsn) for g in done.lost] == [(record.first_lsn, record.last_lsn)]
+    assert walkit.verify(image).ok

@@ -9,17 +9,28 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from walkit.errors import CorruptionError, StorageError, WalkitError
+from walkit.errors import CorruptionError, FormatVersionError, StorageError, WalkitError
 from walkit.format.durable import DurableMark
-from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.frame import check_header
+from walkit.format.layout import (
+    ALIGNMENT_BUFFERED,
+    ALIGNMENT_DIRECT,
+    FRAME_BYTES_LIMIT,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    SEGMENT_HEADER_BYTES,
+    SegmentFlag,
+)
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.names import lsn_of_name
 from walkit.format.segment import SegmentHeader, segment_name
-from walkit.log.behind import follows_exactly
+from walkit.log.behind import PROBE_BYTES, follows_exactly
 from walkit.log.scan import header_of, read_mark
 from walkit.log.walk import FrameWalk
 from walkit.log.wreck import PatientFile, look_at, survey
 from walkit.storage.base import Storage
+
+_MAGIC = FRAME_MAGIC.to_bytes(4, "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +45,7 @@ def manifest_from_headers(storage: Storage) -> Rebuilt | None:
     """Return what the segments' own headers tell; None where there is no segment of walkit's with a whole header.
 
     The segments at the front of the log that are whole up to where the next one begins are sealed there, and compacted
-    ones in any case, since they were whole before they became the log; the others are left to recovery's judgement.
+    ones also damaged, since they were whole before they became the log; the others are left to recovery's judgement.
     Originals and the compacted segment that has taken their place are told apart: one of both is the log.
     """
     headers, headless = _headers_of(storage)
@@ -45,16 +56,18 @@ def manifest_from_headers(storage: Storage) -> Rebuilt | None:
     ours = _without_leftovers(storage, [h for h in headers if h.log_id == log_id])
     if not ours:
         return None
-    begin = _begin_of(storage, ours, headless)
+    by_frames = {n: e for n in headless if (e := _epoch_by_frames(storage, n, log_id)) is not None}
+    begin = _begin_of(storage, ours, headless, by_frames)
     sealed, end = _sealed_front(storage, ours, begin)
-    lineage = _lineage_of(ours, end, read_mark(storage))
+    lineage = _lineage_of(ours, end, read_mark(storage), by_frames)
     done = {s.number for s in sealed}
     epochs = {h.number: h for h in ours if h.number not in done}
     unsealed = [
         SegmentRecord(
             number=number,
             state=SegmentState.PREPARED,
-            epoch=epochs[number].epoch if number in epochs else _epoch_near(ours, lineage, number),
+            epoch=_epoch_number(epochs.get(number) or by_frames.get(number))
+            or _epoch_near(ours, lineage, number),
             created_us=epochs[number].created_us if number in epochs else 0,
         )
         for number in sorted((*epochs, *headless))
@@ -115,11 +128,13 @@ def _without_leftovers(storage: Storage, ours: list[SegmentHeader]) -> list[Segm
     return left
 
 
-def _begin_of(storage: Storage, ours: list[SegmentHeader], headless: list[int]) -> LogEnd:
+def _begin_of(
+    storage: Storage, ours: list[SegmentHeader], headless: list[int], by_frames: dict[int, EpochRecord]
+) -> LogEnd:
     """Return what the first frame of the log follows. A segment without a header may be the first: its frames tell."""
     first = ours[0]
     begin = LogEnd(last_lsn=first.first_lsn - 1, position=first.previous_end, chain=first.chain)
-    epochs = _lineage_of(ours, begin, read_mark(storage))
+    epochs = _lineage_of(ours, begin, read_mark(storage), by_frames)
     stand_in = Manifest(log_id=first.log_id, lineage=epochs)
     for number in headless:
         if number > first.number:
@@ -151,9 +166,18 @@ def _sealed_front(
         except WalkitError:
             break
         ends = (walk.next_lsn, walk.end_chain) == (following.first_lsn, following.chain)
-        if not (walk.fault is None and ends) and not header.flags & SegmentFlag.COMPACTED:
+        until = LogEnd(
+            last_lsn=following.first_lsn - 1, position=following.previous_end, chain=following.chain
+        )
+        if header.flags & SegmentFlag.COMPACTED and header.end_chain != following.chain:
+            # One between them has no header: this one ends where its own frames do.
+            walk = _walk(storage, header, None)
+            if not walk.frames or header.own_end_chain not in (0, walk.chain):
+                break
+            until = LogEnd(last_lsn=(walk.next_lsn or 1) - 1, position=walk.position, chain=header.end_chain)
+        elif not (walk.fault is None and ends) and not header.flags & SegmentFlag.COMPACTED:
             break
-        end = LogEnd(last_lsn=following.first_lsn - 1, position=following.previous_end, chain=following.chain)
+        end = until
         sealed.append(
             SegmentRecord(
                 number=header.number,
@@ -201,12 +225,16 @@ def _walk(storage: Storage, header: SegmentHeader, following: SegmentHeader | No
         file.close()
 
 
-def _lineage_of(ours: list[SegmentHeader], end: LogEnd, mark: DurableMark) -> tuple[EpochRecord, ...]:
-    """Return each epoch as its oldest segment tells it; the durable cell may know of one whose headers are gone."""
+def _lineage_of(
+    ours: list[SegmentHeader], end: LogEnd, mark: DurableMark, by_frames: dict[int, EpochRecord]
+) -> tuple[EpochRecord, ...]:
+    """Return each epoch as its oldest segment tells it; of one whose headers are gone, as a frame or the cell does."""
     lineage: dict[int, EpochRecord] = {}
     for h in ours:
         began = {"first_lsn": h.first_lsn, "position": h.previous_end, "chain": h.chain}
         lineage.setdefault(h.epoch, EpochRecord(number=h.epoch, id=h.epoch_id, **began))
+    for epoch in by_frames.values():
+        lineage.setdefault(epoch.number, epoch)
     if mark.turn and mark.epoch > max(lineage):
         lineage[mark.epoch] = EpochRecord(
             number=mark.epoch,
@@ -216,6 +244,41 @@ def _lineage_of(ours: list[SegmentHeader], end: LogEnd, mark: DurableMark) -> tu
             chain=end.chain,
         )
     return tuple(lineage[number] for number in sorted(lineage))
+
+
+def _epoch_by_frames(storage: Storage, number: int, log_id: int) -> EpochRecord | None:
+    """Return the epoch that the first intact frame header of a segment without a header names; None without one."""
+    try:
+        file = PatientFile(storage.open(segment_name(number), "read"))
+    except StorageError:
+        return None
+    try:
+        block = file.read(SEGMENT_HEADER_BYTES, PROBE_BYTES)
+    finally:
+        file.close()
+    for alignment in (ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT):
+        for at in range(0, len(block) - FRAME_HEADER_BYTES + 1, alignment):
+            if block[at : at + 4] != _MAGIC:
+                continue
+            try:
+                frame, fault = check_header(block, at, alignment, FRAME_BYTES_LIMIT)
+            except FormatVersionError:
+                continue
+            if frame is not None and fault is None and frame.log_id == log_id:
+                return EpochRecord(
+                    number=frame.epoch,
+                    id=frame.epoch_id,
+                    first_lsn=frame.first_lsn,
+                    position=frame.position,
+                    chain=frame.chain,
+                )
+    return None
+
+
+def _epoch_number(known: SegmentHeader | EpochRecord | None) -> int:
+    if known is None:
+        return 0
+    return known.epoch if isinstance(known, SegmentHeader) else known.number
 
 
 def _epoch_near(ours: list[SegmentHeader], lineage: tuple[EpochRecord, ...], number: int) -> int:
@@ -240,8 +303,23 @@ def _doubts(manifest: Manifest, compacted_lsn: int) -> list[str]:
     return doubts
 
 
-def with_exact_history(manifest: Manifest) -> Manifest:
-    """Return a rebuilt manifest whose end is known by now: after a compaction only its last state is exact."""
-    if not any(s.flags & SegmentFlag.COMPACTED for s in manifest.sealed):
-        return manifest
-    return replace(manifest, exact_from_lsn=max(manifest.exact_from_lsn, manifest.end.last_lsn))
+def completed(manifest: Manifest) -> Manifest:
+    """Return a rebuilt manifest after its plan: with what only the plan could tell.
+
+    After a compaction only the last state is exact; an epoch may begin with a segment whose header was made anew.
+    """
+    lineage = []
+    for epoch in manifest.lineage:
+        oldest = next((s for s in manifest.sealed if s.epoch == epoch.number), None)
+        if oldest is None or oldest.start_position >= epoch.position:
+            lineage.append(epoch)
+            continue
+        began = {
+            "first_lsn": oldest.first_lsn,
+            "position": oldest.start_position,
+            "chain": oldest.start_chain,
+        }
+        lineage.append(replace(epoch, **began))
+    compacted = any(s.flags & SegmentFlag.COMPACTED for s in manifest.sealed)
+    exact = max(manifest.exact_from_lsn, manifest.end.last_lsn if compacted else 0)
+    return replace(manifest, lineage=tuple(lineage), exact_from_lsn=exact)

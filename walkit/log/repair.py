@@ -13,7 +13,7 @@ from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord, Manife
 from walkit.html import facts, join, tag
 from walkit.log.manifest_store import LOCK_NAME, ManifestStore, load_manifest
 from walkit.log.opening import Place, storage_at
-from walkit.log.rebuild import Rebuilt, manifest_from_headers, with_exact_history
+from walkit.log.rebuild import Rebuilt, completed, manifest_from_headers
 from walkit.log.recovery import RecoveryPlan
 from walkit.log.report import Cut, SegmentDecision
 from walkit.log.salvage import plan_recovery
@@ -166,7 +166,7 @@ def _plan(
     if rebuilt is None:
         return plan, (), False
     # Made anew it is written in any case, and nothing that it does not name goes without being kept.
-    made = with_exact_history(plan.manifest)
+    made = completed(plan.manifest)
     return replace(plan, manifest=made.next(), keeps_strays=True), rebuilt.doubts, True
 
 

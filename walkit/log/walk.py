@@ -174,6 +174,7 @@ class FrameWalk:
             return header, memoryview(b""), FrameFault.SHORT
         if not self.body:
             return header, memoryview(b""), None
+        self._footprint = header.footprint
         at = self._at(header.footprint)
         frame = memoryview(self._buffer)[at : at + header.footprint]
         return header, frame, check_body(header, frame)

@@ -69,7 +69,8 @@ def _manifest_facts(manifest: Manifest) -> Iterator[tuple[str, object, object, S
                     there = replace(there, position=record.start_position)
         yield f"it follows segment {before.name}", there, wanted, record
         epoch = manifest.epoch_of(record.epoch)
-        if epoch is not None and record.epoch != before.epoch:
+        given_up = any(before.end_position <= g.start_position < record.start_position for g in manifest.lost)
+        if epoch is not None and record.epoch != before.epoch and not given_up:
             placed = align_up(epoch.position, ALIGNMENT_DIRECT) == record.start_position
             position = record.start_position if placed or _has_moved(record) else epoch.position
             began = LogEnd(last_lsn=epoch.first_lsn - 1, position=position, chain=epoch.chain)
