@@ -139,6 +139,11 @@ def test_the_order_of_acknowledgement_runs(tmp_path: Path, monkeypatch: pytest.M
     run("03-order-of-acknowledgement.ipynb", tmp_path, monkeypatch, SECONDS=1, OPERATIONS=300)
 
 
+def test_crash_and_recovery_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run 04 with fewer operations: a killed child, every damage, a small benchmark; its assertions hold."""
+    run("04-crash-and-recovery.ipynb", tmp_path, monkeypatch, OPERATIONS=8_000)
+
+
 def test_checkpoint_and_compaction_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run 05 with fewer records: its assertions hold."""
     run("05-checkpoint-and-compaction.ipynb", tmp_path, monkeypatch, RECORDS=16_000)
@@ -146,4 +151,4 @@ def test_checkpoint_and_compaction_runs(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_every_notebook_is_run() -> None:
     """The tests above name every notebook there is."""
-    assert [name[:2] for name in NAMES] == ["00", "01", "02", "03", "05"]
+    assert [name[:2] for name in NAMES] == ["00", "01", "02", "03", "04", "05"]

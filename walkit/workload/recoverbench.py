@@ -184,8 +184,7 @@ class _Opened:
 class _Walkit(_Opened):
     def measure(self, image: Path, copy: Path) -> list[RecoveryRow]:
         """Return the rows of verify, log, clean and store."""
-        facts = scan(image, bodies=False)
-        left = {image / name: size for name, size in sizes_of(facts).items()}
+        left = parts_of(image)
         size = sum(left.values())
         checked = self.timed(left, lambda: verify(image))
         report: ScanReport = checked[0]
@@ -200,15 +199,14 @@ class _Walkit(_Opened):
                 complete=report.ok and report.last_lsn == self.load.operations,
             )
         ]
-        there = self.parts_of(self.copied(image, copy), left)
+        self.copied(image, copy)
         for way in ("log", "clean"):
-            timed = self.timed(there, lambda: open_log(str(copy), "a"))
+            timed = self.timed(parts_of(copy), lambda: open_log(str(copy), "a"))
             log = timed[0]
             recovery, whole = log.recovery, log.acked_lsn == self.load.operations
             log.close()
             rows.append(self.row(way, size, timed, **_seen(recovery, recovery.records_scanned, whole)))
-        there = self.parts_of(self.copied(image, copy), left)
-        timed = self.timed(there, lambda: Store.open(str(copy)))
+        timed = self.timed(parts_of(self.copied(image, copy)), lambda: Store.open(str(copy)))
         store: Store = timed[0]
         whole = store.get(LAST_KEY) == self.load.last_value and store.log.acked_lsn == self.load.operations
         recovery = store.recovery
@@ -218,22 +216,17 @@ class _Walkit(_Opened):
         shutil.rmtree(copy)
         return rows
 
-    @staticmethod
-    def parts_of(copy: Path, left: dict[Path, int]) -> dict[Path, int]:
-        """Return the same parts of the files of a copy."""
-        return {copy / path.name: size for path, size in left.items()}
-
 
 def _seen(recovery: RecoveryReport, records: int, whole: bool) -> dict[str, Any]:
     phases = {phase.name: phase.duration_s * 1e3 for phase in recovery.phases}
     return {"frames": recovery.frames_scanned, "records": records, "phases": phases, "complete": whole}
 
 
-def sizes_of(report: ScanReport) -> dict[str, int]:
+def parts_of(folder: Path) -> dict[Path, int]:
     """Return the bytes of each segment's file up to the end of its frames."""
     return {
-        segment.name: SEGMENT_HEADER_BYTES + segment.end_position - segment.start_position
-        for segment in report.segments
+        folder / segment.name: SEGMENT_HEADER_BYTES + segment.end_position - segment.start_position
+        for segment in scan(folder, bodies=False).segments
         if segment.file_bytes
     }
 

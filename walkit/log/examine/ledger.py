@@ -129,13 +129,12 @@ class Ledger:
         )
 
     def join(self, part: Ledger) -> None:
-        """Add what another ledger has of the segments behind those of this one."""
+        """Add what another ledger has of the segments behind those of this one; `tell` says how many bytes that is."""
         self.ranges += part.ranges
         self.segments += part.segments
         self.problems += part.problems
         self.notes += part.notes
         self.spans += part.spans
-        self.bytes_done += part.bytes_done
         self.promised = max(self.promised, part.promised)
         self.lsn_at_mark = part.lsn_at_mark if self.lsn_at_mark is None else self.lsn_at_mark
 

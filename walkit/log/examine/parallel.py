@@ -35,7 +35,7 @@ def examine_sealed_segments(ledger: Ledger) -> None:
             ]
             for part, future in zip(parts, futures, strict=True):
                 while not wait([future], PROGRESS_S).done:
-                    ledger.tell(sum(part.bytes_done for part in parts))
+                    ledger.tell(sum(one.bytes_done for one in parts))
                 future.result()
                 ledger.join(part)
         except BaseException:
@@ -43,4 +43,4 @@ def examine_sealed_segments(ledger: Ledger) -> None:
                 part.stopped = True
             pool.shutdown(cancel_futures=True)
             raise
-    ledger.tell(ledger.bytes_done)
+    ledger.tell(sum(part.bytes_done for part in parts))
