@@ -12,7 +12,12 @@ from tests.log.wrecks import (
     HARMS,
     Harm,
     contents,
+    gone,
+    in_frame,
     opened,
+    options,
+    overwrite,
+    read,
     rows_by_ranges,
     rows_of,
     rows_without,
@@ -20,8 +25,11 @@ from tests.log.wrecks import (
     wreck,
 )
 from walkit.errors import CorruptionError, GapError, StorageError
+from walkit.format.manifest import LogEnd
+from walkit.format.segment import segment_name
 from walkit.log.examine.verdicts import Verdict
 from walkit.log.manifest_store import load_manifest
+from walkit.replication.source import FrameReader, source_of
 from walkit.storage import FaultyStorage, MemoryStorage
 from walkit.storage.faults import OperationName
 
@@ -127,9 +135,6 @@ def test_what_is_removed_is_kept() -> None:
 
 def test_segments_under_each_others_names_are_refused_and_not_lost() -> None:
     """Swap two segments: salvage names both instead of giving up what is whole, and changes nothing."""
-    from tests.log.wrecks import overwrite, read
-    from walkit.format.segment import segment_name
-
     image = wreck(closed=True)
     one, two = read(image, segment_name(1)), read(image, segment_name(2))
     overwrite(image, segment_name(1), two)
@@ -143,8 +148,6 @@ def test_segments_under_each_others_names_are_refused_and_not_lost() -> None:
 
 def test_a_later_loss_takes_an_earlier_one_in() -> None:
     """Salvage one frame, then lose its whole segment: one lost range stands for both, and what is left is readable."""
-    from tests.log.wrecks import gone, in_frame
-
     image = wreck(closed=True)
     in_frame(2, 0, 300)(image)
     opened(image, "salvage").close()
@@ -158,8 +161,6 @@ def test_a_later_loss_takes_an_earlier_one_in() -> None:
 
 def test_a_store_of_a_salvaged_log_goes_on_and_tells_what_it_cannot_know() -> None:
     """Salvage a store: the state is that of the records left, states within the loss are refused, appends go on."""
-    from tests.log.wrecks import in_frame, options
-
     image = wreck(closed=True)
     in_frame(2, 0, 300)(image)
     with walkit.Store.open(image, options=options("salvage")) as store:
@@ -171,3 +172,18 @@ def test_a_store_of_a_salvaged_log_goes_on_and_tells_what_it_cannot_know() -> No
         store.checkpoint()
     with walkit.Store.open(image) as store:
         assert store[b"key 0"] == b"new" and not load_manifest(image).lost
+
+
+def test_replication_sends_up_to_the_loss_and_names_what_is_behind_it() -> None:
+    """Salvage a frame, read the log as a primary sends it: the frames before, then a GapError with the LSN behind."""
+    image = wreck(closed=True)
+    in_frame(2, 0, 300)(image)
+    opened(image, "salvage").close()
+    with walkit.open(None, mode="r", storage=image) as log:
+        reader = FrameReader(source_of(log))
+        run = reader.read(LogEnd(), 1 << 20)
+        assert run is not None and [h.last_lsn for h in run.headers] == [1, 2]
+        with pytest.raises(GapError) as gap:
+            reader.read(run.end, 1 << 20)
+        reader.close()
+    assert (gap.value.wanted, gap.value.oldest) == (3, 4)

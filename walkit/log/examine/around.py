@@ -45,7 +45,7 @@ def check_manifest(ledger: Ledger) -> None:
 
 def _manifest_facts(manifest: Manifest) -> Iterator[tuple[str, object, object, SegmentRecord | None]]:
     """Yield (what, expected, found, segment) of every fact that the manifest states twice."""
-    sealed = manifest.sealed
+    sealed, gaps = manifest.sealed, manifest.gaps
     for record in manifest.segments:
         known = manifest.epoch_of(record.epoch) is not None
         yield f"epoch {record.epoch} is in the lineage", True, known, record
@@ -60,7 +60,7 @@ def _manifest_facts(manifest: Manifest) -> Iterator[tuple[str, object, object, S
             last_lsn=record.first_lsn - 1, position=record.start_position, chain=record.start_chain
         )
         there = LogEnd(last_lsn=before.last_lsn, position=_end_before(before, record), chain=before.end_chain)
-        for gap in manifest.gaps:
+        for gap in gaps:
             if before.end_position <= gap.start_position and gap.end_position <= record.start_position:
                 there = LogEnd(last_lsn=gap.last_lsn, position=gap.end_position, chain=gap.chain)
                 if _has_moved(record) or record.start_position == align_up(

@@ -45,6 +45,8 @@ def examine_sealed(ledger: Ledger, record: SegmentRecord) -> None:
 def tell_gaps(ledger: Ledger, name: str, until: int) -> None:
     """Note the holes and lost ranges between the sealed segments before position `until`, behind those told already."""
     manifest = ledger.manifest
+    if not manifest.gaps:
+        return
     begin = max((s.end_position for s in manifest.sealed if s.end_position <= until), default=0)
     for gap in manifest.gaps:
         if begin <= gap.start_position < until:
