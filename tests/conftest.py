@@ -25,7 +25,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 # On two processes (`-n 2 --dist loadgroup`) each file stays on one, so that what its tests share is made once; so do the
 # rooms that share a Spark session. What takes longest begins first.
 TOGETHER = {"tests/spark/": "spark", "tests/demo/": "spark"}
-LONGEST_FIRST = ("tests/spark/", "tests/demo/", "tests/notebooks/", "tests/dashboards/", "tests/replication/test_kill")
+LONGEST_FIRST = (
+    "tests/spark/",
+    "tests/demo/",
+    "tests/notebooks/",
+    "tests/dashboards/",
+    "tests/replication/test_kill",
+)
 
 
 @pytest.hookimpl(tryfirst=True)

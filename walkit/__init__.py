@@ -88,18 +88,18 @@ _ROOMS = (
 )
 # Where each name lives that is loaded on first use: what keeps state or examines a log takes as long as all the rest.
 _LATER = {
-    "RECORD_SCHEMA": "walkit.record",
-    "CheckpointReport": "walkit.state.checkpoint",
-    "CompactionReport": "walkit.compaction.report",
-    "PastState": "walkit.state.past",
-    "ScanReport": "walkit.log.examine.verdicts",
-    "StateMachine": "walkit.state.machine",
-    "Store": "walkit.store",
-    "diff": "walkit.state.diff",
-    "recovery_table": "walkit.log.decision",
-    "replay": "walkit.state.replay",
-    "scan": "walkit.log.tools",
-    "verify": "walkit.log.tools",
+    "RECORD_SCHEMA": "record",
+    "CheckpointReport": "state.checkpoint",
+    "CompactionReport": "compaction.report",
+    "PastState": "state.past",
+    "ScanReport": "log.examine.verdicts",
+    "StateMachine": "state.machine",
+    "Store": "store",
+    "diff": "state.diff",
+    "recovery_table": "log.decision",
+    "replay": "state.replay",
+    "scan": "log.tools",
+    "verify": "log.tools",
 }
 
 __all__ = [
@@ -165,7 +165,7 @@ def __getattr__(name: str) -> Any:
     if name == "policy":
         return importlib.import_module("walkit.commit.policy")
     if name in _LATER:
-        value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+        value = globals()[name] = getattr(importlib.import_module(f"walkit.{_LATER[name]}"), name)
         return value
     raise AttributeError(f"module 'walkit' has no attribute {name!r}")
 

@@ -47,6 +47,14 @@ MANIFEST_HEADER: Final = struct.Struct("<8sHHIIII")
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of the whole file: some 200,000 segments."""
 
+INDEX_MAGIC: Final = b"WALKITIX"
+INDEX_HEADER: Final = struct.Struct("<8sHHIQQQQQQQQII")
+INDEX_ENTRY_BYTES: Final = 24
+INDEX_STEP_BYTES: Final = 64 * 1024
+"""Frames that begin closer to the one noted last are not noted; more than one seek costs anyway is not saved."""
+INDEX_SEGMENT_BYTES_MIN: Final = 256 * 1024
+"""Of frames. Below it there is no index: the headers are read as fast as another file is opened."""
+
 CODEC_NONE: Final = 0
 CODEC_ZSTD: Final = 1
 CODEC_NAMES: Final = {CODEC_NONE: None, CODEC_ZSTD: "zstd"}
@@ -91,6 +99,7 @@ ZEROS: Final = bytes(1 << 20)
 assert SEGMENT_HEADER.size == SEGMENT_EXTENSION_OFFSET
 assert FRAME_HEADER.size == FRAME_HEADER_BYTES == FRAME_HEADER_CRC_OFFSET + 4
 assert FRAME_HEADER_BYTES % 4 == 0
+assert INDEX_HEADER.size % 8 == 0 and INDEX_ENTRY_BYTES == 3 * 8
 assert DURABLE_SLOT.size <= DURABLE_SLOT_STRIDE
 assert SEGMENT_HEADER_BYTES % ALIGNMENT_DIRECT == 0 and ALIGNMENT_DIRECT % ALIGNMENT_BUFFERED == 0
 assert len(ZEROS) >= max(ALIGNMENT_DIRECT, FRAME_HEADER_BYTES)

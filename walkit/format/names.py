@@ -10,6 +10,9 @@ SNAPSHOT_NEW_NAME: Final = "snapshot.new"
 """A snapshot that is being written; becomes one by being renamed. Never read."""
 UNFINISHED_NAMES: Final = (COMPACTION_NEW_NAME, SNAPSHOT_NEW_NAME)
 
+INDEX_SUFFIX: Final = ".index"
+"""Behind a segment's whole file name: its index (FORMAT.md F-10)."""
+
 _SNAPSHOT_PREFIX = "snapshot-"
 _SNAPSHOT_DIGITS = 20
 

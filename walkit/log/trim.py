@@ -11,6 +11,7 @@ from walkit.errors import StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.log.holds import live_holds
+from walkit.log.sidecar import files_of
 from walkit.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def move_watermark(engine: LogEngine, up_to_lsn: int, checkpoint_lsn: int = 0) -
         )
 
     manifest = engine.store.update(change)
-    engine.leftovers.add(s.name for s in dropped)
+    engine.leftovers.add(files_of(dropped))
     return Trimmed(manifest.low_watermark, tuple(dropped))
 
 

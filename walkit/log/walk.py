@@ -16,6 +16,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.storage.base import StorageFile
 
 READ_BYTES = 1 << 20
+HOP_BYTES = 64 * 1024
 
 
 class FrameWalk:
@@ -24,7 +25,8 @@ class FrameWalk:
     `first_lsn` and `chain` are what the first frame must follow; None takes them from the first frame (a reader that
     begins in the middle of a segment). `last_chain` is the header checksum of the frame that ends at `end_position`,
     where that is known (see `last_chain_of`). `body` off leaves bodies unread for hopping over frames by their headers.
-    At the start of one of `holes` the walk goes on behind it (FORMAT.md F-2.8).
+    At the start of one of `holes` the walk goes on behind it (FORMAT.md F-2.8). `read_bytes` are read at a time, or one
+    frame where that is larger.
 
     After the iteration `position`, `next_lsn` and `chain` say what the next frame would have to follow, `fault` why the
     walk ended before `end_position` (None where it reached it) and `at_fault` what the damaged header said, if it could
@@ -43,6 +45,7 @@ class FrameWalk:
         last_chain: int | None = None,
         body: bool = True,
         holes: Sequence[HoleRecord] = (),
+        read_bytes: int | None = None,
     ) -> None:
         self.file = file
         self.segment = segment
@@ -52,6 +55,7 @@ class FrameWalk:
         self.chain = chain
         self.last_chain = last_chain
         self.body = body
+        self.read_bytes = read_bytes or (READ_BYTES if body else HOP_BYTES)
         self._holes = {hole.start_position: hole for hole in holes}
         self.fault: FrameFault | None = None
         self.at_fault: FrameHeader | None = None
@@ -115,7 +119,7 @@ class FrameWalk:
         at = self.position - self._buffer_position
         if at >= 0 and at + size <= len(self._buffer):
             return at
-        wanted = max(size, READ_BYTES if self.body else 64 * 1024)
+        wanted = max(size, self.read_bytes)
         wanted = min(wanted, self.end_position - self.position)
         self._buffer = self.file.read(self.segment.offset_of(self.position), wanted)
         self._buffer_position = self.position
