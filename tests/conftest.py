@@ -23,21 +23,27 @@ settings.register_profile("thorough", deadline=None, print_blob=True, max_exampl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "local"))
 
 
-# On two processes (`make test` says `-n 2 --dist loadfile`) the tests of a file stay together, so that what they share is
-# made once; so do the rooms that share a Spark session. What takes longest begins first.
+# In two processes (`make test` says `-n 2 --dist loadfile`) the tests of a file stay together, so that what they share
+# is made once; so do the rooms that share a Spark session. What takes longest begins first.
 TOGETHER = {"tests/spark/": "spark", "tests/demo/": "spark"}
-LONGEST_FIRST = ("tests/spark/", "tests/demo/", "tests/notebooks/", "tests/dashboards/", "tests/replication/test_kill")
+LONGEST_FIRST = (
+    "tests/spark/",
+    "tests/demo/",
+    "tests/notebooks/",
+    "tests/dashboards/",
+    "tests/replication/test_kill",
+)
 
 
 def group_of(nodeid: str) -> str:
     """The tests that share one process: those of a file, or of the rooms named above."""
-    path = nodeid.split("::")[0]
+    path = nodeid.partition("::")[0]
     return next((group for start, group in TOGETHER.items() if path.startswith(start)), path)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Hand out whole groups. pytest-xdist's own marks of groups do nothing with pytest 9.2, and its files are too few."""
+    """Hand out whole groups; pytest-xdist's own marks of groups do nothing with pytest 9.2."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadScopeScheduling

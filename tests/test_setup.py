@@ -209,7 +209,8 @@ def test_an_index_known_to_pip_alone_reaches_uv(machine: Machine) -> None:
     assert machine.setup(PIP_INDEX_URL=index)[1][2:4] == ["uv to file:///index"] * 2
     shutil.rmtree(machine.checkout / ".venv")
     assert (
-        machine.setup(PIP_INDEX_URL=index, UV_DEFAULT_INDEX="file:///own")[1][2:4] == ["uv to file:///own"] * 2
+        machine.setup(PIP_INDEX_URL=index, UV_DEFAULT_INDEX="file:///own")[1][2:4]
+        == ["uv to file:///own"] * 2
     )
 
 
