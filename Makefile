@@ -6,6 +6,8 @@ VENV := .venv/bin
 # Only when given, so that the set-up may choose among the interpreters there are.
 export PYTHON
 ARGS ?=
+# Of the tests: two processes, since half of the time each waits for a disk, a JVM or a browser. PROCESSES=0 is one.
+PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lab dashboard screenshots browser test check pytest bench format lock golden clean
@@ -32,7 +34,7 @@ browser: ## Debian's chromium for the tests of the dashboard, where there is non
 	@sh scripts/browser.sh
 
 test: check browser ## ruff, mypy --strict and all tests
-	$(VENV)/python -m pytest $(ARGS)
+	$(VENV)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 pytest: setup ## the tests alone: make pytest ARGS="-m 'not spark' tests/log"
 	$(VENV)/python -m pytest $(ARGS)

@@ -6,6 +6,7 @@ import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -22,8 +23,8 @@ settings.register_profile("thorough", deadline=None, print_blob=True, max_exampl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "local"))
 
 
-# On two processes (`-n 2 --dist loadgroup`) each file stays on one, so that what its tests share is made once; so do the
-# rooms that share a Spark session. What takes longest begins first.
+# In two processes (`make test` says `-n 2 --dist loadfile`) the tests of a file stay together, so that what they share
+# is made once; so do the rooms that share a Spark session. What takes longest begins first.
 TOGETHER = {"tests/spark/": "spark", "tests/demo/": "spark"}
 LONGEST_FIRST = (
     "tests/spark/",
@@ -34,16 +35,28 @@ LONGEST_FIRST = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)
+def group_of(nodeid: str) -> str:
+    """The tests that share one process: those of a file, or of the rooms named above."""
+    path = nodeid.partition("::")[0]
+    return next((group for start, group in TOGETHER.items() if path.startswith(start)), path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out whole groups; pytest-xdist's own marks of groups do nothing with pytest 9.2."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = group_of
+    return scheduler
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Say to pytest-xdist's processes which tests belong together, and in what order to take them."""
-    if not config.getoption("loadgroup", False):
-        return
-    for item in items:
-        path = item.nodeid.split("::")[0]
-        group = next((group for start, group in TOGETHER.items() if path.startswith(start)), path)
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST_FIRST))
+    """In several processes the longest groups go first, so that none of them is alone at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.nodeid.startswith(LONGEST_FIRST))
 
 
 @dataclass(frozen=True, kw_only=True)

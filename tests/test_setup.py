@@ -60,7 +60,8 @@ INSTALL = (
 WALKIT = "uv pip install --quiet --offline --no-deps --no-build-isolation -e ."
 VENV = "python -m venv .venv"
 PIP = "python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/walkit-uv.txt"
-FROM_CACHE = [VENV, PIP, f"{INSTALL} --offline", WALKIT]
+COMPILED = "python -m compileall -q walkit pyspark_walkit"
+FROM_CACHE = [VENV, PIP, f"{INSTALL} --offline", WALKIT, COMPILED]
 MENDED = FROM_CACHE[1:]
 
 
@@ -148,7 +149,7 @@ def test_an_environment_without_pip_gets_it(machine: Machine) -> None:
 def test_what_the_cache_lacks_is_fetched(machine: Machine) -> None:
     """Where uv cannot install offline it is asked again online, after a line that says what is coming."""
     code, calls, said = machine.setup(NO_CACHE="1")
-    assert (code, calls) == (0, [VENV, PIP, f"{INSTALL} --offline", INSTALL, WALKIT]), said
+    assert (code, calls) == (0, [VENV, PIP, f"{INSTALL} --offline", INSTALL, WALKIT, COMPILED]), said
     assert "fetching packages" in said
 
 
@@ -205,10 +206,11 @@ def test_an_index_known_to_pip_alone_reaches_uv(machine: Machine) -> None:
     """PIP_INDEX_URL becomes uv's default index for this run only; an index of uv's own is left alone."""
     machine.tool("../uv-shim", UV_SHIM.replace('echo "uv $*"', 'echo "uv to $UV_DEFAULT_INDEX"'))
     index = "file:///index"
-    assert machine.setup(PIP_INDEX_URL=index)[1][2:] == ["uv to file:///index"] * 2
+    assert machine.setup(PIP_INDEX_URL=index)[1][2:4] == ["uv to file:///index"] * 2
     shutil.rmtree(machine.checkout / ".venv")
     assert (
-        machine.setup(PIP_INDEX_URL=index, UV_DEFAULT_INDEX="file:///own")[1][2:] == ["uv to file:///own"] * 2
+        machine.setup(PIP_INDEX_URL=index, UV_DEFAULT_INDEX="file:///own")[1][2:4]
+        == ["uv to file:///own"] * 2
     )
 
 

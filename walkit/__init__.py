@@ -94,22 +94,22 @@ _ROOMS = (
 )
 # Where each name lives that is loaded on first use: what keeps state or examines a log takes as long as all the rest.
 _LATER = {
-    "RECORD_SCHEMA": "walkit.record",
-    "CheckpointReport": "walkit.state.checkpoint",
-    "CompactionReport": "walkit.compaction.report",
-    "Cursor": "walkit.log.cursor",
-    "LogInventory": "walkit.log.inventory",
-    "PastState": "walkit.state.past",
-    "RetentionReport": "walkit.log.retention",
-    "ScanReport": "walkit.log.examine.verdicts",
-    "StateMachine": "walkit.state.machine",
-    "Store": "walkit.store",
-    "diff": "walkit.state.diff",
-    "recovery_table": "walkit.log.decision",
-    "repair": "walkit.log.repair",
-    "replay": "walkit.state.replay",
-    "scan": "walkit.log.tools",
-    "verify": "walkit.log.tools",
+    "RECORD_SCHEMA": "record",
+    "CheckpointReport": "state.checkpoint",
+    "CompactionReport": "compaction.report",
+    "Cursor": "log.cursor",
+    "LogInventory": "log.inventory",
+    "PastState": "state.past",
+    "RetentionReport": "log.retention",
+    "ScanReport": "log.examine.verdicts",
+    "StateMachine": "state.machine",
+    "Store": "store",
+    "diff": "state.diff",
+    "recovery_table": "log.decision",
+    "repair": "log.repair",
+    "replay": "state.replay",
+    "scan": "log.tools",
+    "verify": "log.tools",
 }
 
 __all__ = [
@@ -181,7 +181,7 @@ def __getattr__(name: str) -> Any:
     if name == "policy":
         return importlib.import_module("walkit.commit.policy")
     if name in _LATER:
-        value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+        value = globals()[name] = getattr(importlib.import_module(f"walkit.{_LATER[name]}"), name)
         return value
     raise AttributeError(f"module 'walkit' has no attribute {name!r}")
 

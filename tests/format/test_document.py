@@ -17,7 +17,7 @@ from walkit.format.durable import DurableMark
 from walkit.format.frame import FrameFault, FrameHeader
 from walkit.state import snapshot_file
 
-CODEC_SECTIONS = (1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 17)
+CODEC_SECTIONS = (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 17)
 """Sections whose rules are the codec's to keep; those of the others are tested where they are kept."""
 ELSEWHERE = {
     "F-2.10": "salvage and repair: tests/log/test_salvage.py",
@@ -32,6 +32,7 @@ ELSEWHERE = {
     "F-6.5": "the compactor and recovery: tests/compaction",
     "F-6.7": "the compactor: tests/compaction",
     "F-6.8": "the compactor and the manifest's store: tests/log/test_manifest_store.py",
+    "F-10.3": "readers: tests/log/test_sidecar.py",
     "F-12.5": "recovery and trim: tests/log",
     "F-17.2": "the cursor: tests/log/test_cursor.py",
     "F-17.3": "the cursor: tests/log/test_cursor.py",
@@ -62,6 +63,7 @@ def sizes_of(code: struct.Struct) -> list[int]:
         ("frame header", layout.FRAME_HEADER, []),
         ("durable slot", layout.DURABLE_SLOT, []),
         ("manifest header", layout.MANIFEST_HEADER, []),
+        ("index header", layout.INDEX_HEADER, []),
         ("snapshot header", snapshot_file.HEADER, [4068, 4]),
         ("cursor file", layout.CURSOR_FILE, []),
     ],

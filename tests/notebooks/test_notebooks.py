@@ -99,6 +99,7 @@ def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants:
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")  # compiles less: a short run takes half
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     notebook: Any = nbformat.read(folder / name, as_version=4)
     for constant, value in constants.items():

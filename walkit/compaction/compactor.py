@@ -29,6 +29,7 @@ from walkit.log.holds import live_holds
 from walkit.log.reader import LogView
 from walkit.log.report import PhaseClock
 from walkit.log.segments import segment_order
+from walkit.log.sidecar import files_of, index_segment
 
 CompactionProgress = Callable[[str, int, int], None]
 """Called with ("survey", bytes of frames done, bytes in all), then with ("rewrite", the same of what is rewritten)."""
@@ -336,8 +337,10 @@ class Compactor:
             self._needless.append(record.name)
             engine.store.update(change)
             self._needless.remove(record.name)
-            engine.leftovers.add([s.name for s in group] if published else [record.name])
+            engine.leftovers.add(files_of(group if published else [record]))
             engine.leftovers.remove()
+        if published:
+            index_segment(engine.storage, engine.identity.log_id, record)
         return published
 
     def _report(self, work: _Work, before: Sequence[SegmentRecord], clock: PhaseClock) -> CompactionReport:

@@ -54,6 +54,14 @@ MANIFEST_HEADER: Final = struct.Struct("<8sHHIIII")
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of the whole file: some 200,000 segments."""
 
+INDEX_MAGIC: Final = b"WALKITIX"
+INDEX_HEADER: Final = struct.Struct("<8sHHIQQQQQQQQII")
+INDEX_ENTRY_BYTES: Final = 24
+INDEX_STEP_BYTES: Final = 64 * 1024
+"""Frames that begin closer to the one noted last are not noted; more than one seek costs anyway is not saved."""
+INDEX_SEGMENT_BYTES_MIN: Final = 256 * 1024
+"""Of frames. Below it there is no index: the headers are read as fast as another file is opened."""
+
 CODEC_NONE: Final = 0
 CODEC_ZSTD: Final = 1
 CODEC_NAMES: Final = {CODEC_NONE: None, CODEC_ZSTD: "zstd"}
@@ -101,6 +109,7 @@ assert FRAME_HEADER_FRONT.size == FRAME_HEADER_CRC_OFFSET
 assert FRAME_HEADER.format == FRAME_HEADER_FRONT.format + "I"
 assert FRAME_HEADER_BYTES % 4 == 0
 assert DURABLE_SLOT_CHECKED.size + 4 == DURABLE_SLOT.size <= DURABLE_SLOT_STRIDE
+assert INDEX_HEADER.size % 8 == 0 and INDEX_ENTRY_BYTES == 3 * 8
 assert SEGMENT_HEADER_BYTES % ALIGNMENT_DIRECT == 0 and ALIGNMENT_DIRECT % ALIGNMENT_BUFFERED == 0
 assert len(ZEROS) >= max(ALIGNMENT_DIRECT, FRAME_HEADER_BYTES)
 assert sum(FrameFlag) == FRAME_FLAGS_KNOWN and sum(SegmentFlag) == SEGMENT_FLAGS_KNOWN

@@ -13,6 +13,9 @@ SALVAGE_NEW_NAME: Final = "salvage.new"
 """A copy of a segment with a header made anew; takes the place of the damaged one by being renamed. Never read."""
 UNFINISHED_NAMES: Final = (COMPACTION_NEW_NAME, SNAPSHOT_NEW_NAME, SALVAGE_NEW_NAME)
 
+INDEX_SUFFIX: Final = ".index"
+"""Behind a segment's whole file name: its index (FORMAT.md F-10)."""
+
 _SNAPSHOT_PREFIX = "snapshot-"
 _SNAPSHOT_DIGITS = 20
 

@@ -64,6 +64,8 @@ class LogFindings:
     unsealed: list[SegmentFinding] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
     """Segment files that the manifest does not name."""
+    orphans: list[str] = field(default_factory=list)
+    """Indexes of segments that are not in the log."""
 
     @property
     def promised_position(self) -> int:

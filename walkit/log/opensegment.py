@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from walkit.format.layout import SEGMENT_HEADER_BYTES, ZEROS
+from walkit.format.index import IndexEntry
+from walkit.format.layout import INDEX_STEP_BYTES, SEGMENT_HEADER_BYTES, ZEROS
 from walkit.format.segment import SegmentHeader
 from walkit.storage.base import StorageFile
 
@@ -22,8 +23,10 @@ class OpenSegment:
         "file",
         "frames",
         "header",
+        "index",
         "last_lsn",
         "next_chore",
+        "next_noted",
         "number",
         "overtaken",
         "records",
@@ -41,6 +44,9 @@ class OpenSegment:
         self.zeroed = SEGMENT_HEADER_BYTES
         self.zero_lock = threading.Lock()
         self.next_chore = 0
+        self.next_noted = 0
+        """Position from which on the next frame is noted for the index."""
+        self.index: list[IndexEntry] = []
         self.base_offset = 0
         """File offset of position 0, were it in this file: negative for all but the first segment."""
         self.overtaken = False
@@ -48,6 +54,11 @@ class OpenSegment:
         self.count_lock = threading.Lock()
         self.header: SegmentHeader | None = None
         self.frames = self.records = self.last_lsn = self.end_position = self.chain = 0
+
+    def note(self, position: int, first_lsn: int) -> None:
+        """Note the frame that is admitted for the index; `records` still counts those before it."""
+        self.index.append(IndexEntry(position, first_lsn, self.records))
+        self.next_noted = position + INDEX_STEP_BYTES
 
     def sync(self) -> None:
         """Put on stable storage what was written without sync; nothing where there is none.

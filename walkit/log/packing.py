@@ -58,15 +58,13 @@ def _checked_arrow(items: pa.Array | pa.ChunkedArray, what: str) -> pa.Array | p
 def part_rows(items: Items) -> int:
     """Return how many records to pack at a time: all of one Arrow array, which is packed already."""
     count = len(items)
-    if (
-        not count
-        or isinstance(items, pa.Array)
-        or (isinstance(items, pa.ChunkedArray) and items.num_chunks == 1)
-    ):
-        return max(count, 1)
+    if not count:
+        return 1
     if isinstance(items, list):
         sample = items[:: max(count // SAMPLE, 1)]
         mean = sum(len(item) for item in sample if item is not None) / len(sample)
+    elif isinstance(items, pa.Array) or items.num_chunks == 1:
+        return count
     else:
         mean = items.nbytes / count
     return max(1, int(PART_BYTES / (mean + 1)))

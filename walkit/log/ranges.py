@@ -9,12 +9,15 @@ import pyarrow as pa
 
 from walkit.errors import GapError
 from walkit.format.frame import FrameHeader
-from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.index import IndexEntry, SegmentIndex
+from walkit.format.layout import INDEX_STEP_BYTES, SEGMENT_HEADER_BYTES
+from walkit.format.manifest import SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.log.logreader import view_of
 from walkit.log.manifest_store import load_manifest
 from walkit.log.opening import Place, storage_at
 from walkit.log.reader import LogView, Span, frames_to_batches
+from walkit.log.sidecar import read_index
 from walkit.log.walk import FrameWalk, last_chain_of
 from walkit.storage.base import StorageFile
 
@@ -40,8 +43,8 @@ def plan_ranges(
     """Cut what can be read now into ranges, in log order; `parts` is about how many. [] where there is nothing.
 
     Of a log with a living writer that is what is on stable storage; of any other, what recovery would keep. Segments
-    outside the LSN bounds (inclusive) are not opened. Only frame headers are read. GapError where `first_lsn` is
-    trimmed.
+    outside the LSN bounds (inclusive) are not opened. Only frame headers are read, or a segment's index in their place.
+    GapError where `first_lsn` is trimmed.
     """
     view, newest = view_of(storage_at(path))
     return ranges_of(view, newest, parts=parts, first_lsn=first_lsn, last_lsn=last_lsn)
@@ -72,6 +75,34 @@ def ranges_of(
 
 
 def _gather(view: LogView, segment: int, first: int, last: int, goal_bytes: int) -> Iterator[FrameRange]:
+    span = view.spans[0]
+    whole = first <= span.record.first_lsn and span.last_lsn is not None and span.last_lsn <= last
+    coarse = goal_bytes >= 4 * INDEX_STEP_BYTES  # else frames between the noted ones matter
+    if whole and coarse and not view.manifest.holes_of(span.record):
+        index = read_index(view.storage, view.manifest.log_id, span.record)
+        if index is not None:
+            yield from _noted(index, span.record, goal_bytes)
+            return
+    yield from _walked(view, segment, first, last, goal_bytes)
+
+
+def _noted(index: SegmentIndex, record: SegmentRecord, goal_bytes: int) -> Iterator[FrameRange]:
+    """Yield the ranges of a whole segment from its index alone. Who reads one verifies where it begins and ends."""
+    end = IndexEntry(record.end_position, record.last_lsn + 1, record.records)
+    begun = index.entry(0)
+    for at in range(1, len(index.positions) + 1):
+        entry = index.entry(at) if at < len(index.positions) else end
+        if entry is not end and entry.position - begun.position < goal_bytes:
+            continue
+        records = entry.records - begun.records
+        if records:
+            yield FrameRange(
+                record.number, begun.position, entry.position, begun.first_lsn, entry.first_lsn - 1, records
+            )
+        begun = entry
+
+
+def _walked(view: LogView, segment: int, first: int, last: int, goal_bytes: int) -> Iterator[FrameRange]:
     begun: FrameHeader | None = None
     header: FrameHeader | None = None
     records = 0

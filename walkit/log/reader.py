@@ -11,12 +11,14 @@ from walkit.arrow import numbers_of, pa
 from walkit.errors import CorruptionError, GapError, SegmentMissingError, WalkitError
 from walkit.format.body import DecodedColumns, to_arrow
 from walkit.format.frame import FrameFault, FrameHeader, decode_frame
+from walkit.format.index import SegmentIndex
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.log.manifest_store import load_manifest
 from walkit.log.scan import check_identity, open_segment
-from walkit.log.walk import FrameWalk, last_chain_of
+from walkit.log.sidecar import frame_at, read_index
+from walkit.log.walk import HOP_BYTES, READ_BYTES, FrameWalk, last_chain_of
 from walkit.record import Batch, Record
 from walkit.storage.base import Storage, StorageFile
 
@@ -65,7 +67,7 @@ class LogView:
                 continue
             if last_lsn is not None and span.record.first_lsn > last_lsn:
                 return
-            for header, frame in self._span_frames(span, first_lsn, body):
+            for header, frame in self._span_frames(span, first_lsn, last_lsn, body):
                 if last_lsn is not None and header.first_lsn > last_lsn:
                     return
                 if header.records and header.last_lsn >= first_lsn:
@@ -74,7 +76,7 @@ class LogView:
                     return
 
     def _span_frames(
-        self, span: Span, first_lsn: int, body: bool
+        self, span: Span, first_lsn: int, last_lsn: int | None, body: bool
     ) -> Iterator[tuple[FrameHeader, memoryview]]:
         file = self.open(span.record)
         try:
@@ -84,7 +86,13 @@ class LogView:
             gaps = self.manifest.gaps_of(span.record)
             start, lsn, chain = segment.start_position, segment.first_lsn, segment.chain
             last_chain = last_chain_of(span.record, segment, span.end_position)
+            read_bytes = None
             if first_lsn > lsn:
+                index = read_index(self.storage, self.manifest.log_id, span.record)
+                if index is not None:
+                    start, lsn, chain = _nearest(file, segment, index, first_lsn) or (start, lsn, chain)
+                    behind = None if last_lsn is None else index.position_behind(last_lsn)
+                    read_bytes = None if behind is None else min(max(behind - start, HOP_BYTES), READ_BYTES)
                 hop = FrameWalk(
                     file,
                     segment,
@@ -113,6 +121,7 @@ class LogView:
                 last_chain=last_chain,
                 body=body,
                 gaps=gaps,
+                read_bytes=read_bytes if body else None,
             )
             yield from walk
             self.refuse(walk, span)
@@ -171,6 +180,15 @@ class LogView:
         """Yield records in LSN order."""
         for batch in self.batches(first_lsn, last_lsn, records=4096):
             yield from Batch.from_arrow(batch)
+
+
+def _nearest(
+    file: StorageFile, segment: SegmentHeader, index: SegmentIndex, first_lsn: int
+) -> tuple[int, int, int] | None:
+    """Return (position, LSN, chain) of a noted frame at or before an LSN; None where the index is wrong about it."""
+    entry = index.before(first_lsn)
+    header = None if entry is None else frame_at(file, segment, entry)
+    return None if header is None else (header.position, header.first_lsn, header.chain)
 
 
 def frames_to_batches(

@@ -19,6 +19,7 @@ from walkit.log.behind import nonzero_until, promise_without_header, walk_unseal
 from walkit.log.findings import LogFindings, SegmentFinding
 from walkit.log.leftover import leftover_of
 from walkit.log.manifest_store import DURABLE_NAME
+from walkit.log.sidecar import orphans
 from walkit.log.walk import FrameWalk, last_chain_of
 from walkit.storage.base import Storage, StorageFile
 
@@ -95,7 +96,9 @@ def look_around(
     """
     findings = LogFindings(manifest=manifest, mark=mark)
     named = {s.name for s in manifest.segments}
-    findings.strays = [n for n in storage.names() if n.endswith(".segment") and n not in named]
+    names = storage.names()
+    findings.strays = [n for n in names if n.endswith(".segment") and n not in named]
+    findings.orphans = orphans(names, manifest)
     _refuse_an_older_manifest(storage, findings, salvage)
     return findings
 

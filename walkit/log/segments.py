@@ -23,6 +23,7 @@ from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord,
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.log.manifest_store import ManifestStore
 from walkit.log.opensegment import ZERO_STEP_BYTES, OpenSegment
+from walkit.log.sidecar import write_index
 from walkit.log.upkeep import Upkeep
 from walkit.storage.base import Cell, DirectStorage, Storage, StorageFile
 
@@ -124,6 +125,8 @@ class SegmentSet:
         offset = frame.position + segment.base_offset
         if offset + frame.footprint > segment.zeroed:
             segment.pass_zeroed(offset + frame.footprint)
+        if frame.position >= segment.next_noted:
+            segment.note(frame.position, frame.first_lsn)
         segment.frames += 1
         segment.records += frame.count
         segment.last_lsn = frame.last_lsn
@@ -306,6 +309,7 @@ class SegmentSet:
             segment.file.shorten(header.offset_of(segment.end_position))
         finally:
             segment.file.close()
+        write_index(self.storage, self.identity.log_id, record, segment.index)
         if self.on_seal is not None:
             self.on_seal()
 

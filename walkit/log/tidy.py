@@ -6,6 +6,7 @@ The manifest comes first, then the files. Doing it again, also after a crash at 
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 
 from walkit.errors import CorruptionError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES, ZEROS
@@ -56,6 +57,9 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
         changed |= _set_aside(
             storage, name, keep=plan.keeps_strays or not leftover, unreadable=plan.policy == "salvage"
         )
+    for name in plan.findings.orphans:
+        with suppress(StorageError):  # it costs its bytes, and nothing reads it
+            storage.remove(name)
     if changed:
         storage.sync_directory()
 

@@ -12,6 +12,7 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.log.holds import live_holds
 from walkit.log.reader import LogView
+from walkit.log.sidecar import files_of
 from walkit.record import Record
 from walkit.storage.base import Storage
 
@@ -106,7 +107,7 @@ def move_watermark(engine: LogEngine, up_to_lsn: int, checkpoint_lsn: int = 0) -
         )
 
     manifest = engine.store.update(change)
-    engine.leftovers.add(s.name for s in dropped)
+    engine.leftovers.add(files_of(dropped))
     return Trimmed(manifest.low_watermark, tuple(dropped))
 
 

@@ -19,7 +19,7 @@ from walkit.format.segment import SegmentHeader
 READ_BYTES = 1 << 20
 ROW_READ_BYTES = 4 << 20
 """Where frames are checked many at once: each row costs some dozens of numpy's calls, whatever its length."""
-HEADERS_READ_BYTES = 64 * 1024
+HOP_BYTES = 64 * 1024
 ROWS_PASSED_MAX = 64
 """Frames looked at alone before a row is tried again, where none began."""
 
@@ -49,7 +49,8 @@ class FrameWalk:
     where that is known (see `last_chain_of`). `body` off leaves bodies unread for hopping over frames by their headers.
     At the start of one of `gaps` the walk goes on behind it (FORMAT.md F-2.8, F-2.9). With `row_seen` intact frames are
     taken many at once where they can be: they are told to it and not yielded, with `decode` after their bodies were
-    taken apart; what is yielded is left to whoever iterates.
+    apart; what is yielded is left to whoever iterates. `read_bytes` are read at a time, or one frame where it is larger.
+    larger.
 
     After the iteration `position`, `next_lsn` and `chain` say what the next frame would have to follow, `fault` why the
     walk ended before `end_position` (None where it reached it) and `at_fault` what the damaged header said, if it could
@@ -70,6 +71,7 @@ class FrameWalk:
         gaps: Sequence[Gap] = (),
         row_seen: RowSeen | None = None,
         decode: bool = False,
+        read_bytes: int | None = None,
     ) -> None:
         self.file = file
         self.segment = segment
@@ -83,6 +85,7 @@ class FrameWalk:
         self._decode = decode
         self._passed_max = self._passed = 0
         self._gaps = {gap.start_position: gap for gap in gaps}
+        self._read_bytes_wanted = read_bytes
         self.fault: FrameFault | None = None
         self.at_fault: FrameHeader | None = None
         self.error: StorageError | None = None
@@ -199,8 +202,10 @@ class FrameWalk:
 
     def _read_bytes(self) -> int:
         """Return how much to read at once: frames like the last one, whole, as what is read of a part is read again."""
+        if self._read_bytes_wanted is not None:
+            return self._read_bytes_wanted
         if not self.body:
-            return HEADERS_READ_BYTES
+            return HOP_BYTES
         wanted = READ_BYTES if self.row_seen is None else ROW_READ_BYTES
         return max(wanted // self._footprint, 1) * self._footprint if self._footprint else wanted
 
