@@ -49,8 +49,8 @@ class FrameWalk:
     where that is known (see `last_chain_of`). `body` off leaves bodies unread for hopping over frames by their headers.
     At the start of one of `gaps` the walk goes on behind it (FORMAT.md F-2.8, F-2.9). With `row_seen` intact frames are
     taken many at once where they can be: they are told to it and not yielded, with `decode` after their bodies were
-    apart; what is yielded is left to whoever iterates. `read_bytes` are read at a time, or one frame where it is larger.
-    larger.
+    taken apart; what is yielded is left to whoever iterates. `read_bytes` are read at a time, or one frame where that
+    is larger.
 
     After the iteration `position`, `next_lsn` and `chain` say what the next frame would have to follow, `fault` why the
     walk ended before `end_position` (None where it reached it) and `at_fault` what the damaged header said, if it could
