@@ -303,6 +303,7 @@ def test_d6_27_many_files_are_one_log_whatever_their_numbers() -> None:
     with walkit.Store.open(storage, options=OPTIONS) as store:
         for i in range(8):
             store[b"key %d" % (i % 3)] = value_of(i)
+        store.log._engine.segments.upkeep.drain()
         store.compact()
     for i in range(2):
         with walkit.open(storage=storage, options=OPTIONS) as log:

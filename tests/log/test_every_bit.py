@@ -88,6 +88,7 @@ def test_a_flip_of_a_sample_of_bits_is_told(closed: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_flip_of_every_bit_is_told(closed: bool) -> None:
     """Flip every bit of every header, frame and the manifest, one at a time: verify tells of each."""

@@ -93,15 +93,15 @@ def _set_aside(storage: Storage, name: str, *, keep: bool, unreadable: bool = Fa
     except StorageError as error:
         if error.errno == errno.ENOENT:
             return False
-        if not unreadable:
+        if not unreadable or error.errno in PASSING_ERRNOS:
             raise
         _move(storage, name)
         return True
     try:
         until = nonzero_until(file, 0, file.size()) if keep else 0
         data = file.read(0, until)
-    except StorageError:
-        if not unreadable:
+    except StorageError as error:
+        if not unreadable or error.errno in PASSING_ERRNOS:
             raise
         _move(storage, name)
         return True
