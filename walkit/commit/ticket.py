@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 from _thread import TIMEOUT_MAX, allocate_lock
@@ -18,6 +17,8 @@ from walkit.format.packed import PackedBytes
 from walkit.record import AppendResult
 
 if TYPE_CHECKING:
+    import asyncio
+
     from walkit.commit.core import OrderingCore
 
 
@@ -138,6 +139,8 @@ class Ticket:
     def settled(self) -> Generator[Any, None, None]:
         """Wait without blocking the event loop until the ticket is done, whatever became of it."""
         if not self.done():
+            import asyncio
+
             waiter = LoopWaiter(asyncio.get_running_loop())
             self.host.attach_callback(self, waiter)
             yield from waiter.future.__await__()
