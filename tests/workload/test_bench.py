@@ -279,7 +279,7 @@ def test_the_row_of_the_median_is_shown() -> None:
 def test_peers_stand_in_the_same_run(tmp_path: Path) -> None:
     """Each peer is driven by the threads asked for, synced, and LevelDB once without; each between two raw loops."""
     report = bench_write(
-        writers=[2], tasks=[], seconds=0.05, peers=True, runs=1, path=str(tmp_path), progress=False
+        writers=[2], tasks=[], seconds=0.2, peers=True, runs=1, path=str(tmp_path), progress=False
     )
     found = [(r.way, r.callers, r.durability) for r in report.rows[1::2] if r.way in {*PEERS, "raw"}]
     assert found == [*((name, 2, "sync") for name in PEERS), ("leveldb", 1, "none")]
