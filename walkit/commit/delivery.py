@@ -6,15 +6,17 @@ commit path never waits for user code (AutoMQ ran callbacks on an I/O thread und
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from walkit.commit.frame import SealedFrame
 from walkit.commit.ticket import LoopWaiter, Ticket, TicketCallback, resolve_all
 from walkit.events import EventSink
+
+if TYPE_CHECKING:
+    import asyncio
 
 Observer = Callable[[SealedFrame], object]
 

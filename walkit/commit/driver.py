@@ -11,11 +11,10 @@ What is under the lock is small: queueing, taking, marking. Encoding, writing, s
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
@@ -36,6 +35,9 @@ from walkit.commit.ticket import (
 )
 from walkit.errors import WalkitError
 from walkit.events import EventSink
+
+if TYPE_CHECKING:
+    import asyncio
 
 LEAD: Final = object()
 FULL: Final = object()

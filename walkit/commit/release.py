@@ -6,15 +6,17 @@ are the delivery thread's. Several frames in flight end on several threads, so o
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from walkit.commit.delivery import Delivery
 from walkit.commit.frame import SealedFrame
 from walkit.commit.ticket import CAN_LEAD, Ticket, open_gate
+
+if TYPE_CHECKING:
+    import asyncio
 
 CHAINS = 2
 """How many of those who wait for a frame are woken at a time. Python runs one of them at a time in any case: who is

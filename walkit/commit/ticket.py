@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 from _thread import TIMEOUT_MAX, allocate_lock
@@ -19,6 +18,8 @@ from walkit.format.packed import PackedBytes
 from walkit.record import AppendResult
 
 if TYPE_CHECKING:
+    import asyncio
+
     from walkit.commit.core import OrderingCore
 
 
@@ -67,6 +68,8 @@ def is_woken_at_once(loop: asyncio.AbstractEventLoop) -> bool:
     kind = type(loop)
     found = _woken_at_once.get(kind)
     if found is None:
+        import asyncio
+
         found = kind.call_soon_threadsafe is asyncio.BaseEventLoop.call_soon_threadsafe
         _woken_at_once[kind] = found = found or kind.__module__ == "uvloop"
     return found
@@ -183,6 +186,8 @@ class Ticket(OneRecord):
         """Wait without blocking the event loop until the ticket is done, whatever became of it."""
         if self.done():
             return
+        import asyncio
+
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         if is_woken_at_once(loop) and self.host.attach_future(self, future):

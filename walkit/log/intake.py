@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from walkit.commit.ticket import ManyTicket, Ticket, TicketHost
 from walkit.errors import RecordTimeError, RecordTooLargeError, RecordTypeError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, JOINED, RECORDS_PER_FRAME_MAX
 from walkit.record import Kind, to_microseconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Values: TypeAlias = "Sequence[Any] | pa.Array | pa.ChunkedArray"
 

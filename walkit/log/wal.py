@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import sys
 import threading
 import time
 import weakref
@@ -162,6 +162,8 @@ class WriteAheadLog(ManyWays, CursorSurface):
 
         Cancelling stops the waiting, not a record that was queued already.
         """
+        import asyncio
+
         driver, loop = self._driver, asyncio.get_running_loop()
         ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
         if is_woken_at_once(loop):
@@ -175,6 +177,8 @@ class WriteAheadLog(ManyWays, CursorSurface):
         return ticket.result(0)
 
     async def _room_async(self) -> None:
+        import asyncio
+
         waiter = LoopWaiter(asyncio.get_running_loop())
         self._driver.on_room(waiter.wake_from_anywhere)
         await waiter.future
@@ -382,6 +386,10 @@ def opened() -> list[WriteAheadLog]:
 
 
 def _on_event_loop() -> bool:
+    if "asyncio" not in sys.modules:  # nobody runs a loop
+        return False
+    import asyncio
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
