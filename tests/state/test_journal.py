@@ -246,6 +246,33 @@ def test_a_checkpoint_is_forced_before_the_journal_is_full() -> None:
         assert store.items() == items
 
 
+def test_room_that_somebody_else_took_is_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the slots that a checkpoint has freed just before the append that waited for them: it waits for the next."""
+    storage = FaultyStorage(MemoryStorage())
+    store, hang = hung_checkpoint(storage)
+    admission = store.log._driver
+    wait_for, hangs = admission._news.wait_for, [hang]
+
+    def take_it_first(*arguments: Any) -> bool:
+        hangs[-1].release()
+        moved: bool = wait_for(*arguments)
+        if len(hangs) == 1:
+            hangs.append(
+                storage.hang("sync", "snapshot.new")
+            )  # nobody frees them again before they are looked at
+            room = store.remaining_capacity or 0
+            store.put_many([b"quicker"] * room, [b"v"] * room)
+        return moved
+
+    monkeypatch.setattr(admission._news, "wait_for", take_it_first)
+    try:
+        assert store.put(b"k", b"v").last_lsn > 9
+    finally:
+        hangs[-1].release()
+    assert len(hangs) == 2 and store[b"quicker"] == b"v"
+    store.close()
+
+
 def test_power_cuts_while_checkpoints_are_forced_beside_writers() -> None:
     """Cut the power at many moments of two writers over 32 slots: what was acknowledged before is there each time."""
     storage = MemoryStorage()

@@ -85,7 +85,8 @@ class Admission:
             lambda: self._over() or self._failures != seen or self._has_room(count), timeout
         )
         with self._lock:
-            if self._over() or (moved and self._has_room(count)):
+            # Where there was room and somebody was quicker, the caller asks again, and waits for the next checkpoint.
+            if self._over() or (moved and self._failures == seen) or self._has_room(count):
                 return True
         raise self._refusal(count)
 
