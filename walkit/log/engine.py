@@ -38,11 +38,11 @@ from walkit.log.manifest_store import (
     write_whole,
 )
 from walkit.log.openview import view_of_open
+from walkit.log.planning import plan_recovery
 from walkit.log.reader import LogView
 from walkit.log.recovery import RecoveryPlan
 from walkit.log.report import PhaseClock, RecoveryReport
 from walkit.log.retention import retain_by_itself
-from walkit.log.salvage import plan_recovery
 from walkit.log.scan import Progress, read_mark
 from walkit.log.segments import SegmentSet
 from walkit.log.tidy import apply_plan, settle_unsealed

@@ -20,30 +20,11 @@ from walkit.log.behind import follows_exactly
 from walkit.log.decision import Decision, Facts, decide
 from walkit.log.examine.survey import Stretch
 from walkit.log.findings import LogFindings
-from walkit.log.recovery import RecoveryPlan, Step, make_plan, start_of
-from walkit.log.scan import Progress, look_around, scan_log
+from walkit.log.recovery import RecoveryPlan, Step, start_of
+from walkit.log.scan import Progress
 from walkit.log.segments import segment_order
 from walkit.log.wreck import Wreck, look_at, refuse_misnamed, survey
 from walkit.storage.base import Storage
-
-
-def plan_recovery(
-    storage: Storage,
-    manifest: Manifest,
-    mark: DurableMark,
-    policy: str,
-    *,
-    deep: bool = False,
-    progress: Progress | None = None,
-) -> RecoveryPlan:
-    """Look at a log and decide by this policy; `deep` reads the frames of sealed segments, too. Changes nothing.
-
-    Raises what `scan_log`, `make_plan` and `make_salvage_plan` raise.
-    """
-    if policy == "salvage":
-        return make_salvage_plan(storage, look_around(storage, manifest, mark, salvage=True), progress)
-    findings = scan_log(storage, manifest, mark, deep=deep or policy == "absolute", progress=progress)
-    return make_plan(findings, policy)
 
 
 def make_salvage_plan(
