@@ -25,9 +25,10 @@ from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord,
 from walkit.format.names import lsn_of_name
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.log.behind import PROBE_BYTES, follows_exactly
+from walkit.log.patient import PatientFile
 from walkit.log.scan import header_of, read_mark
 from walkit.log.walk import FrameWalk
-from walkit.log.wreck import PatientFile, look_at, survey
+from walkit.log.wreck import look_at, survey
 from walkit.storage.base import Storage
 
 _MAGIC = FRAME_MAGIC.to_bytes(4, "little")

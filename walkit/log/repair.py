@@ -13,13 +13,13 @@ from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord, Manife
 from walkit.html import facts, join, tag
 from walkit.log.manifest_store import LOCK_NAME, ManifestStore, load_manifest
 from walkit.log.opening import Place, storage_at
+from walkit.log.patient import PatientFile
 from walkit.log.planning import plan_recovery
 from walkit.log.rebuild import Rebuilt, completed, manifest_from_headers
 from walkit.log.recovery import RecoveryPlan
 from walkit.log.report import Cut, SegmentDecision
 from walkit.log.scan import Progress, read_mark
 from walkit.log.tidy import apply_plan, keep_bytes, settle_unsealed
-from walkit.log.wreck import PatientFile
 from walkit.storage.base import LockHolder, Storage
 
 

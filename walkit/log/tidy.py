@@ -17,9 +17,9 @@ from walkit.log.decision import Decision
 from walkit.log.findings import SegmentFinding
 from walkit.log.leftover import leftover_of
 from walkit.log.manifest_store import LOST_FOLDER, ManifestStore
+from walkit.log.patient import PASSING_ERRNOS, PatientFile
 from walkit.log.recovery import RecoveryPlan
 from walkit.log.scan import header_of
-from walkit.log.wreck import PASSING_ERRNOS, PatientFile
 from walkit.storage.base import Storage
 
 KEPT_NEW_NAME = f"{LOST_FOLDER}/kept.new"
