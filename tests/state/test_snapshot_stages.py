@@ -212,7 +212,7 @@ def test_a_storage_that_cannot_read_is_told() -> None:
     """A read error is a SnapshotError at the stage it met, with the StorageError chained."""
     for nth, stage in ((1, "header"), (2, "verify")):
         _, faulty = prepared()
-        faulty.fail("read", "snapshot-*", nth=nth)
+        faulty.fail("read", "snapshot-*", nth=nth, times=None)
         with pytest.raises(SnapshotError) as caught:
             read_snapshot(faulty, OLD, KeyedTable())
         assert caught.value.stage == stage

@@ -226,7 +226,7 @@ def _write_headers(file: StorageFile, header: SegmentHeader, gathered: FrameGath
             alignment=header.alignment,
             span=None if frame.span == frame.body.count else frame.span,
         )
-        file.write(frame.offset, buffers[:1])
+        file.write(frame.offset, [memoryview(buffers[0])[:FRAME_HEADER_BYTES]])
     header = replace(header, own_end_chain=chain)
     file.write(0, [header.encode()])
     return header

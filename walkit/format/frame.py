@@ -246,8 +246,8 @@ def seal_frame(
 ) -> tuple[list[Buffer], int, int]:
     """Give a body its place: return (buffers to write, footprint, header checksum).
 
-    The header checksum is the `chain` of the frame that follows. `span`, the number of LSNs covered, is given for
-    sparse frames only; ValueError where it cannot be.
+    The first buffer begins with the header. The header checksum is the `chain` of the frame that follows. `span`, the
+    number of LSNs covered, is given for sparse frames only; ValueError where it cannot be.
     """
     if span is not None and (span < body.count or not body.flags & SPARSE):
         raise ValueError(f"a frame of {body.count:,} records cannot cover {span:,} LSNs, or is not sparse")

@@ -171,6 +171,7 @@ def survey(storage: Storage, manifest: Manifest, wreck: Wreck, next_start: int |
         chain=None if finding.mended and not wreck.sealed else header.chain,
         last_chain=last_chain_of(record, header, stop),
         decode=True,
+        seen=lambda _, intact: None,  # so that each stretch knows the headers of its first and last frame
         gaps=manifest.gaps_of(record) if wreck.sealed else (),
     )
     try:

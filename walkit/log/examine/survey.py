@@ -49,7 +49,7 @@ class Stretch:
     """Header checksum of the last intact frame."""
     first: FrameHeader | None = None
     last: FrameHeader | None = None
-    """The first and the last of the intact frames, marks included."""
+    """The first and the last of the intact frames, marks included; told only where frames are `seen` one by one."""
     at_fault: FrameHeader | None = None
     error: WalkitError | None = None
     """A newer format, an unreadable place, or a body that its checksum vouches for and that cannot be decoded."""
