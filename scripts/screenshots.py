@@ -44,6 +44,13 @@ def main() -> int:
         seen.page.set_viewport_size({"width": 1000, "height": 860})
         time.sleep(1.0)
         take(seen, "recovery")
+        seen.turn_to("Compaction")
+        for label in ("Write records", "Take or release a hold", "Compact"):
+            seen.press(label)
+            time.sleep(2.0)  # each step is done before the next is asked for
+        seen.page.locator(".steps table").wait_for()
+        time.sleep(1.0)
+        take(seen, "compaction")
     return 0
 
 
