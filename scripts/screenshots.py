@@ -39,7 +39,7 @@ def main() -> int:
         take(seen, "live")
         seen.turn_to("Recovery")
         seen.press("Kill and recover")
-        seen.page.locator("table.cuts").wait_for()
+        seen.page.locator(".cuts table").wait_for()
         time.sleep(1.0)  # the bars are drawn
         seen.page.set_viewport_size({"width": 1000, "height": 860})
         time.sleep(1.0)
