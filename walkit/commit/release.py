@@ -22,9 +22,9 @@ CHAINS = 2
 """How many of those who wait for a frame are woken at a time. Python runs one of them at a time in any case: who is
 woken too early only goes to sleep again at the interpreter's lock.
 
-In a bare sketch with 64 threads, beside other processes at work, 1, 2, 4, 8 woken at a time made 59, 65, 64, 53 thousand
-records/s and all of them 53; on a quiet machine 46, 48, 42, 48 and 48, which is no difference. With a thread that
-computes beside them it is 3.2 to 4.1 thousand, whatever is chosen.
+In a bare sketch with 64 threads, beside other processes at work, 1, 2, 4, 8 woken at a time made 59, 65, 64, 53
+thousand records/s and all of them 53; on a quiet machine 46, 48, 42, 48 and 48, which is no difference. With a thread
+that computes beside them it is 3.2 to 4.1 thousand, whatever is chosen.
 """
 
 
