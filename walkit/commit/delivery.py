@@ -1,4 +1,4 @@
-"""Delivery: callbacks, observers and event-loop wake-ups, on one thread, in LSN order, under no lock.
+"""Delivery: callbacks, observers and event loops that are not asyncio's, on one thread, in LSN order, under no lock.
 
 A callback that blocks delays only its like, one that raises is reported as an event and nothing else happens: the
 commit path never waits for user code (AutoMQ ran callbacks on an I/O thread under the callback lock: #1808).

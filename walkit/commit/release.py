@@ -1,7 +1,8 @@
 """Releasing: waiters and the delivery thread are told that frames are done, in the order of acknowledgement.
 
-Plain waiters are released by whoever comes by (opening a gate runs nobody's code); callbacks, observers and event loops
-are the delivery thread's. Several frames in flight end on several threads, so one of them at a time releases, for all.
+Plain waiters are released by whoever comes by, and asyncio's event loops woken (neither runs anybody's code);
+callbacks, observers and event loops of other makes are the delivery thread's. Several frames in flight end on several
+threads, so one of them at a time releases, for all.
 """
 
 from __future__ import annotations
