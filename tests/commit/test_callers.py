@@ -66,6 +66,36 @@ def test_an_exception_in_a_waiting_caller_strands_nobody(fails: bool) -> None:
     Task(rig.driver.stop, LogClosedError()).result()
 
 
+class SinkError(Exception):
+    """What a sink raises, which never should."""
+
+
+@pytest.mark.parametrize("in_flight_max", [1, 2])
+@pytest.mark.parametrize("callers", [1, 5])
+def test_an_error_of_the_log_s_own_after_the_write_is_told_with_its_cause(
+    in_flight_max: int, callers: int
+) -> None:
+    """Let a sink raise when a written frame is acknowledged: every caller gets the cause, and the log is poisoned."""
+
+    def broken(frame: Any) -> None:
+        raise SinkError
+
+    rig = Rig(in_flight_max=in_flight_max)
+    rig.core.sinks = (broken,)
+    rig.place.hold()
+    tasks = [Task(rig.append) for _ in range(callers)]
+    until(lambda: rig.core.queued_lsn == callers, "all to be queued or in flight")
+    rig.place.release()
+    errors = [task.join().error or task.result().exception(0) for task in tasks]
+    causes = [
+        error if isinstance(error, SinkError) else getattr(error, "__cause__", None) for error in errors
+    ]
+    assert all(isinstance(cause, SinkError) for cause in causes), errors
+    with pytest.raises(LogPoisonedError):
+        rig.append(b"after")
+    Task(rig.driver.stop, LogClosedError()).result()
+
+
 class SlowToWake(asyncio.SelectorEventLoop):
     """An event loop of somebody's own: what it does when it is woken is user code."""
 

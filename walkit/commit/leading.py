@@ -33,8 +33,8 @@ class Leading(FrameWriter):
         given_up = False
         try:
             given_up = self._commit(group, 0)
-        except Exception:  # noqa: BLE001 - everybody was told
-            pass
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must be told
+            self._break(group, error)
         finally:
             if not given_up:
                 self._hand_over()
@@ -62,15 +62,30 @@ class Leading(FrameWriter):
             try:
                 if group and self._commit(group, turn):
                     break
+            except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must be told
+                self._break(group, error)
             except BaseException as error:  # noqa: BLE001 - everybody was told; an interrupt goes to its thread
-                if not isinstance(error, Exception):
-                    interrupt = error
+                interrupt = error
             if not self._hand_over(to_the_end):
                 break
         if self.core.policy_error is not None:
             self._tell_policy_error(self.core.policy_error)
         if interrupt is not None:
             raise interrupt
+
+    def _break(self, group: Sequence[Ticket], error: Exception) -> None:
+        """The log's own code has failed with this group: nobody may wait for it in vain, and the log is poisoned.
+
+        What the device refuses has been told by then, and so has a group that could not be encoded.
+        """
+        frame = group[0].frame
+        if self.core.failure is None:
+            self._fail(error, frame, unsealed=frame is None)
+        if frame is not None and frame.state == "sealed":  # the core had let go of it already
+            frame.error, frame.state = error, "failed"
+            with self._lock:
+                self._releaser.queue(self._releaser.tell, [frame])
+            self._releaser.run()
 
     def _lead_for_others(self) -> None:
         """Write what those who do not wait have queued, where nobody leads: the writer threads' work."""
