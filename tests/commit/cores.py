@@ -23,6 +23,7 @@ class Piece:
         self.count = count
         self.value_bytes = value_bytes
         self.size_bytes = count * (value_bytes + COLUMN_BYTES_PER_RECORD)
+        self.submitted_us = 0
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
         self.waiter: Any = None

@@ -18,13 +18,17 @@ from walkit.errors import LogClosedError, LogLockedError
 from walkit.storage import MemoryStorage
 
 STORM = """
-import faulthandler, json, random, signal, sys, threading
+import dataclasses, faulthandler, json, random, signal, sys, threading
 import walkit
+from walkit.commit.policy import Linger
 
 path, way, wanted, companions = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 faulthandler.dump_traceback_later(25, exit=True)
 sys.setswitchinterval(1e-5)
 options = walkit.LogOptions(segment_bytes=65536, frame_bytes_max=8192, idle_mark_ms=0, queue_bytes_max=16384)
+if way == "policy":
+    way = "submit"
+    options = dataclasses.replace(options, in_flight=2, policy=Linger(wait_us=200, size_bytes=2048))
 log = walkit.open(path, options=options)
 told, stop, main = [], threading.Event(), threading.main_thread().ident
 numbers = iter(range(10**9))
@@ -98,6 +102,8 @@ print(json.dumps([interrupts, len(told)]))
         ("transaction", 0),
         ("timeout", 0),
         ("submit", 0),
+        ("policy", 0),
+        ("policy", 2),
         ("many", 2),
     ],
 )

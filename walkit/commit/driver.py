@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
-from walkit.commit.interrupts import MAIN, Uninterrupted, on_main_thread
+from walkit.commit.interrupts import MAIN, Uninterrupted
 from walkit.commit.leading import Leading, call_all
 from walkit.commit.news import News
 from walkit.commit.place import FramePlace
@@ -176,12 +176,6 @@ class CommitDriver(Leading):
 
         An interrupt (Ctrl-C) strikes before the ticket is queued or after it: `WaitingLine.submit` sees to that.
         """
-        if self._timed and on_main_thread():
-            with Uninterrupted():
-                return self._enqueue(ticket)
-        return self._enqueue(ticket)
-
-    def _enqueue(self, ticket: Ticket) -> bool:
         core = self.core
         try:
             with self._lock:
@@ -197,6 +191,7 @@ class CommitDriver(Leading):
         except WalkitError:
             raise
         except BaseException:
+            self._seal_told = None
             self._writers.calls.put(True)  # at once: another interrupt may come in any function of Python
             self._writers.wake()
             raise

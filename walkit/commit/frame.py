@@ -15,6 +15,8 @@ class Submission(Protocol):
     count: int
     size_bytes: int
     """Upper bound of what the records take in a frame's body."""
+    submitted_us: int
+    """When it was queued, on the core's clock; set by the core."""
     first_lsn: int
     frame: SealedFrame | None
     waiter: Any

@@ -27,18 +27,15 @@ class WaitingLine(Generic[S]):
         self.pending: deque[S] = deque()
         self.pending_bytes = 0
         self.pending_records = 0
-        self.pending_us: deque[int] = deque()
-        """When each of them was submitted; kept for a policy only."""
         self.taken_us = self.write_us = 0
 
     def submit(self, submission: S, now_us: int = 0) -> None:
         """Queue records for the next frame. `now_us` matters to policies only.
 
-        Without a policy the call that appends comes last: CPython looks for interrupts after calls, so that one strikes
-        before anything has changed or when all has.
+        The call that appends comes last: CPython looks for interrupts after calls, so that one strikes before anything
+        has changed or when all has.
         """
-        if self.policy is not None:
-            self.pending_us.append(now_us)
+        submission.submitted_us = now_us
         self.pending_bytes += submission.size_bytes
         self.pending_records += submission.count
         self.pending.append(submission)
@@ -50,8 +47,6 @@ class WaitingLine(Generic[S]):
         except ValueError:
             return False
         del self.pending[index]
-        if self.policy is not None:
-            del self.pending_us[index]
         self.pending_bytes -= submission.size_bytes
         self.pending_records -= submission.count
         return True
@@ -66,7 +61,6 @@ class WaitingLine(Generic[S]):
             group = self.pending
             records = self.pending_records
             self.pending = deque()
-            self.pending_us.clear()
             self.pending_bytes = self.pending_records = 0
             return group, records
         group = deque()
@@ -78,8 +72,6 @@ class WaitingLine(Generic[S]):
             size += head.size_bytes
             records += head.count
             group.append(self.pending.popleft())
-            if self.policy is not None:
-                self.pending_us.popleft()
         self.pending_bytes -= size
         self.pending_records -= records
         assert self.pending_bytes >= 0
@@ -91,7 +83,7 @@ class WaitingLine(Generic[S]):
             now_us=now_us,
             records=self.pending_records,
             size_bytes=self.pending_bytes,
-            oldest_us=self.pending_us[0],
+            oldest_us=self.pending[0].submitted_us,
             in_flight=writing,
             in_flight_max=self.in_flight_max,
             taken_us=self.taken_us,
@@ -105,7 +97,6 @@ class WaitingLine(Generic[S]):
             wait_us = wait_us if wait_us is None else int(wait_us)
         except Exception as error:  # noqa: BLE001 - a plug-in's fault must not lose records
             self.policy, self.policy_error = None, error
-            self.pending_us.clear()
             return TAKE_ALL
         if isinstance(verdict, Take):
             return verdict
@@ -119,6 +110,5 @@ class WaitingLine(Generic[S]):
         """Return all that waits, and forget it."""
         waiting = list(self.pending)
         self.pending = deque()
-        self.pending_us.clear()
         self.pending_bytes = self.pending_records = 0
         return waiting

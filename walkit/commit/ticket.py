@@ -118,6 +118,7 @@ class Ticket(OneRecord):
         "lead",
         "next_gate",
         "size_bytes",
+        "submitted_us",
         "timestamp",
         "value",
         "waiter",
@@ -130,6 +131,7 @@ class Ticket(OneRecord):
         self.value = value
         self.timestamp = timestamp
         self.size_bytes = len(key) + len(value) + COLUMN_BYTES_PER_RECORD
+        self.submitted_us = 0
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
         self.lead = 0

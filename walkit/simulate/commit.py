@@ -84,9 +84,11 @@ class Request:
         "intended_ns",
         "key_bytes",
         "size_bytes",
+        "submitted_us",
         "value_bytes",
         "writer",
     )
+    submitted_us: int
     first_lsn: int
     frame: SealedFrame | None
     waiter: Any = None
