@@ -168,9 +168,10 @@ class SegmentSet:
         half = segment.size // 2
         segment.next_chore = half if offset < half else segment.size
         if segment.zeroed < segment.size:
-            segment.next_chore = min(
-                segment.next_chore, max(offset + ZERO_AHEAD_BYTES // 2, ZERO_STEP_BYTES // 4)
-            )
+            # The first time early: what `_make` has zeroed is soon behind the writer.
+            first = ZERO_STEP_BYTES // 4
+            ahead = first if offset < first else offset + ZERO_AHEAD_BYTES // 2
+            segment.next_chore = min(segment.next_chore, ahead)
 
     def sync(self) -> None:
         """See FramePlace."""
