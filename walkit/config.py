@@ -109,7 +109,8 @@ class LogOptions:
     """When to seal a frame: see `walkit.commit.policy`; None takes all that waits. One object for one log."""
     write_timeout_ms: int | None = 30_000
     """A call to the device that has not returned after this time, and a second of grace, has failed, with everything
-    behind it: the log is poisoned, and nobody waits any longer. None waits for ever."""
+    behind it: the log is poisoned, and nobody waits any longer, but a caller that writes its own frame in `append`.
+    `close` raises StorageError then, and the lock is freed when the device answers. None waits for ever."""
     direct_io: bool = False
     """Write past the page cache (O_DIRECT, and O_DSYNC at level "sync"), frames aligned to 4096 bytes. Where the place
     refuses that, the log is written through the page cache, and an event says so."""

@@ -32,6 +32,7 @@ COMMANDS = (
     ["bench", "spark"],
     ["bench", "replication"],
     ["bench", "recovery"],
+    ["bench", "order"],
 )
 
 

@@ -6,12 +6,14 @@ import errno
 import fcntl
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from walkit.errors import StorageError
 from walkit.measure import raw_baseline
 from walkit.measure.baseline import REGION_BYTES_MAX
+from walkit.storage.direct import O_DIRECT, why_not_direct
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "O_DSYNC"), reason="no O_DSYNC on this platform")
 
@@ -89,8 +91,37 @@ def test_no_such_place(tmp_path: Path) -> None:
         raw_baseline(tmp_path / "absent")
 
 
-@pytest.mark.parametrize("bounds", [{"block_bytes": 0}, {"operations": 0}, {"seconds": 0.0}])
-def test_impossible_bounds_are_refused(tmp_path: Path, bounds: dict[str, int]) -> None:
+def test_threads_share_the_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Three threads, 50 operations in all: each block of the file is written once, and the clock is that of all."""
+    spy = Spy(monkeypatch)
+    found = raw_baseline(tmp_path, block_bytes=4096, operations=50, threads=3)
+    assert sorted(spy.offsets[-50:]) == list(range(0, 50 * 4096, 4096))
+    assert (found.writes, found.threads) == (50, 3)
+    assert found.writes_per_s == pytest.approx(50 / found.duration_s)
+
+
+def test_direct_writes_go_past_the_page_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The loop's writes are O_DIRECT and O_DSYNC where the place takes them, and unaligned blocks are refused."""
+    if (why_not := why_not_direct(str(tmp_path))) is not None:
+        pytest.skip(why_not)
+    spy, written = Spy(monkeypatch), []
+    inner = spy.pwrite
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        written.append(fcntl.fcntl(fd, fcntl.F_GETFL) & O_DIRECT)
+        return inner(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    found = raw_baseline(tmp_path, block_bytes=8192, operations=5, threads=2, direct=True)
+    assert written[-5:] == [O_DIRECT] * 5 and not any(written[:-5])
+    assert found.mode == "O_DIRECT|O_DSYNC"
+    with pytest.raises(ValueError, match="4096"):
+        raw_baseline(tmp_path, block_bytes=5000, operations=1, direct=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("bounds", [{"block_bytes": 0}, {"operations": 0}, {"seconds": 0.0}, {"threads": 0}])
+def test_impossible_bounds_are_refused(tmp_path: Path, bounds: dict[str, Any]) -> None:
     """Bounds below 1 raise ValueError before a file is made."""
     with pytest.raises(ValueError, match="at least 1"):
         raw_baseline(tmp_path, **bounds)

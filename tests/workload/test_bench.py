@@ -17,7 +17,16 @@ from walkit.measure import LatencyHistogram, ThreadRecorder
 from walkit.metrics import LogStatistics
 from walkit.storage import FaultyStorage, MemoryStorage
 from walkit.workload import BenchReport, BenchRow, bench_write
-from walkit.workload.bench import RECORDS_PER_CALL, _arrow, _many, _row, _submit, _tasks, _threads
+from walkit.workload.bench import (
+    RECORDS_PER_CALL,
+    _arrow,
+    _many,
+    _outstanding,
+    _row,
+    _submit,
+    _tasks,
+    _threads,
+)
 from walkit.workload.matrix import median_row
 from walkit.workload.peers import PEERS, measure_peer
 
@@ -35,6 +44,7 @@ JSON_KEYS = {
         "in_flight",
     ),
     *("ack_order", "all_per_s", "cpu_s", "times_real"),
+    *("frame_bytes", "times_raw_frames", "all_times_raw_frames", "policy"),
 }
 
 
@@ -129,6 +139,7 @@ WAY_FUNCTIONS: dict[str, Any] = {
     "append": lambda log: _threads(log, 4, b"value", 30),
     "append_async": lambda log: _tasks(log, 4, b"value", 30),
     "submit": lambda log: _submit(log, b"value", 30),
+    "tickets": lambda log: _outstanding(log, 4, b"value", 30),
     "append_many": lambda log: _many(log, b"value", 30),
     "append_arrow": lambda log: _arrow(log, b"value", 30),
 }
@@ -164,6 +175,8 @@ def test_an_error_of_the_log_ends_a_way_at_once(way: str) -> None:
         ("record_bytes", []),
         ("in_flight", [0]),
         ("ack_order", ["sideways"]),
+        ("outstanding", [0]),
+        ("policy", ["capped"]),
     ],
 )
 def test_what_cannot_be_measured_is_refused(option: str, value: Any) -> None:
@@ -199,6 +212,39 @@ def test_a_modelled_device_is_measured_in_virtual_time() -> None:
     assert all(row.cpu_s and row.times_real == row.seconds / row.cpu_s for row in report.rows)
     assert "times real time at 10,000 records a second" in report.text()
     assert report.to_dict()["model"] == "essd-pl1-20g"
+
+
+def test_each_way_with_so_many_on_their_way_is_compared_with_raw_frames(tmp_path: Path) -> None:
+    """4 outstanding, capped at 2 records a frame, past the page cache: a raw row of equal frames follows each way."""
+    report = bench_write(
+        writers=[4],
+        tasks=[4],
+        record_bytes=4096,
+        in_flight=[2],
+        seconds=0.1,
+        runs=2,
+        path=str(tmp_path),
+        direct_io=True,
+        policy=["capped:2"],
+        outstanding=[4],
+        progress=False,
+    )
+    assert [(r.way, r.callers) for r in report.rows[1::3]] == [
+        ("append", 4),
+        ("append_async", 4),
+        ("tickets", 4),
+    ]
+    assert {(r.way, r.callers) for r in report.rows[2::3]} == {("raw frames", 2)}
+    for row, raw in zip(report.rows[1::3], report.rows[2::3], strict=True):
+        assert row.policy == "capped:2" and row.records_per_frame is not None and row.records_per_frame <= 2
+        assert row.frame_bytes is not None and 8192 <= row.frame_bytes <= 12288 and row.frame_bytes % 1 >= 0
+        assert raw.frame_bytes is not None and raw.frame_bytes % 64 == 0
+        assert (
+            len(row.all_times_raw_frames) == 2 and row.times_raw_frames == min(row.all_times_raw_frames) > 0
+        )
+    text = report.text()
+    assert "x raw frames" in text and "raw frames" in report._repr_html_()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

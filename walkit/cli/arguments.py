@@ -291,6 +291,7 @@ def _add_demo(commands: Any) -> None:
 
 
 def _add_bench(commands: Any) -> None:
+    from walkit.cli.benchorder import add_bench_order
     from walkit.cli.benchrecovery import add_bench_recovery
     from walkit.cli.benchwrite import add_bench_write
 
@@ -304,6 +305,7 @@ def _add_bench(commands: Any) -> None:
     )
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True, title="what to measure")
     add_bench_write(kinds)
+    add_bench_order(kinds)
     add_bench_recovery(kinds)
     _add_bench_spark(kinds)
     _add_bench_replication(kinds)

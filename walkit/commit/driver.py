@@ -284,12 +284,9 @@ class CommitDriver(Leading):
             self.core.flush()
         self._kick()
         self._news.wait_for(self._is_idle)
-        held = False
-        while not held and not self._watch.hung:
-            held = self._sync_lock.acquire(timeout=STOP_LOOK_S)
-        self._stopped = True  # no sync is under way any more: what comes now may close the files
-        if held:
-            self._sync_lock.release()
+        self._stopped = True  # a sync that comes now is refused: what comes next may close the files
+        while not self._hand.close(STOP_LOOK_S) and not self._watch.hung:
+            pass
         self._writers.close(wait=not self._watch.hung)
         if self._timer is not None:
             self._timer.close()

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from walkit.commit.ticket import CAN_LEAD, TO_LEAD, Ticket, open_gate
+from walkit.commit.timed import TimedWriter
 from walkit.commit.writers import Writers
-from walkit.commit.writing import FrameWriter
 
 
-class Leading(FrameWriter):
+class Leading(TimedWriter):
     """How the lead goes from hand to hand."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 
 from walkit.commit.core import Tick
-from walkit.errors import WalkitError
 
 
 class CommitTimer:
@@ -50,10 +49,7 @@ class CommitTimer:
             if tick.wake_in_us is None:
                 self.parked = True
                 tick = self._tick()
-            try:
-                self._act(tick)
-            except WalkitError:
-                tick = Tick(False, False, None)  # the log is poisoned, and everybody has been told
+            self._act(tick)
             waits = [us for us in (tick.wake_in_us, self._nap_us()) if us is not None]
             self._event.wait(max(min(waits), 0) / 1e6 if waits else None)
             self._event.clear()

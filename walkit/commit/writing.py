@@ -8,7 +8,6 @@ such thread, and it pays for none of this.
 from __future__ import annotations
 
 import copy
-import errno
 import threading
 from collections.abc import Callable, Sequence
 from threading import get_ident
@@ -19,6 +18,7 @@ from walkit.commit.core import OrderingCore, Tick
 from walkit.commit.counters import CommitCounters
 from walkit.commit.delivery import Delivery
 from walkit.commit.frame import SealedFrame
+from walkit.commit.hand import Hand
 from walkit.commit.news import News
 from walkit.commit.place import FramePlace
 from walkit.commit.release import Releaser
@@ -26,7 +26,7 @@ from walkit.commit.ticket import Ticket, prepare
 from walkit.commit.timer import CommitTimer
 from walkit.commit.turns import Turns
 from walkit.commit.watch import DeviceWatch
-from walkit.errors import LogClosedError, LogFullError, LogPoisonedError, StorageError, WalkitError
+from walkit.errors import LogClosedError, LogFullError, LogPoisonedError, WalkitError
 from walkit.events import EventSink
 from walkit.format.body import Columns
 from walkit.format.frame import PreparedBody
@@ -74,7 +74,7 @@ class FrameWriter:
             core.on_prefix = self._passed.append
         self._releaser = Releaser(self.delivery)
         self._watch = DeviceWatch(write_timeout_us * 1000)
-        self._sync_lock = threading.Lock()
+        self._hand = Hand(name)
         self._stopped = False
         timed = core.idle_mark_us or core.interval_us or write_timeout_us or core.policy is not None
         self._timer = CommitTimer(name, self._tick, self._act, self._watch.nap_us) if timed else None
@@ -305,88 +305,15 @@ class FrameWriter:
         if first:
             self.events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=self.core.acked_lsn)
 
-    # -- syncs, marks, time
-
     def sync(self) -> None:
-        """Make everything durable that was written before this call; the caller has waited for its own records."""
-        with self._sync_lock:
-            with self._lock:
-                if self.core.failure is not None or self._stopped:
-                    raise self.refused()
-                point = self.core.sync_begin()
-            if point.position <= self.core.durable_position:
-                return
-            failed: StorageError | None = None
-            self._begin_call()
-            try:
-                self.place.sync()
-            except StorageError as error:
-                failed = error
-            finally:
-                self._watch.end()
-            if failed is None:
-                self.counters.syncs += 1
-                with self._lock:
-                    self.core.synced(point)
-                    problem = self._publish()
-                if problem is not None:
-                    self._fail(problem)
-                    raise problem
-        if failed is not None:
-            self._fail(failed)
-            raise failed
-        if self._timer is not None and self._timer.parked:
-            self._timer.wake()
+        """See TimedWriter."""
+        raise NotImplementedError
 
     def _tick(self) -> Tick:
-        with self._lock:
-            return self.core.tick(self._clock_us())
+        raise NotImplementedError
 
     def _act(self, tick: Tick) -> None:
-        if self._watch.limit_ns and len(self._watch):
-            self._fail_hung()
-        if tick.sync:
-            self.sync()
-        if tick.mark:
-            self._write_mark()
-        if tick.seal:
-            self._kick()
-
-    def _fail_hung(self) -> None:
-        """Fail what hangs on the device, with everything behind it; what lands later is never acknowledged."""
-        hanging = self._watch.hanging()
-        frames = [frame for frame in hanging if frame is not None and frame.state == "sealed"]
-        if not frames and (None not in hanging or self.core.failure is not None):
-            return
-        error = StorageError(
-            f"the device has not answered for {self._watch.limit_ns / 1e9:g} s (write_timeout_ms)",
-            errno=errno.ETIMEDOUT,
-        )
-        if frames:
-            self._fail(error, min(frames, key=lambda frame: frame.position))
-        else:
-            self._fail(error, unsealed=True)
-
-    def _write_mark(self) -> None:
-        """Write a frame without records, if the log is still idle and its segment has room."""
-        core = self.core
-        with self._lock:
-            if self._leaders or self.refusal is not None or core.pending or not core.needs_mark:
-                return
-            if core.needs_segment(core.alignment * 2):
-                return
-            self._leaders += 1
-            mark = core.seal_mark(self._clock_us())
-            turn = self._turns.draw() if self._parallel else 0
-        try:
-            admitted = self._admit(mark)
-            if self._parallel:
-                self._turns.end(turn)
-            if admitted:
-                self._write(mark)
-                self.counters.marks_written += mark.state == "acked"
-        finally:
-            self._hand_over()
+        raise NotImplementedError
 
     def _kick(self) -> None:
         raise NotImplementedError

@@ -28,7 +28,8 @@ from walkit.format.manifest import (
     Manifest,
     encode_manifest,
 )
-from walkit.log.holds import Hold, live_holds
+from walkit.log.closing import finish_in_time
+from walkit.log.holds import Hold
 from walkit.log.manifest_store import (
     DURABLE_NAME,
     LOCK_NAME,
@@ -133,6 +134,7 @@ class LogEngine:
             write_timeout_us=(self.options.write_timeout_ms or 0) * 1000,
         )
         self.driver.on_poison = self._wake_followers
+        self.segments.watched = self.driver.watched
         retain_by_itself(self)
         self.core = core
         _engines.add(self)
@@ -200,7 +202,10 @@ class LogEngine:
         )
 
     def close(self) -> None:
-        """Finish what is queued, seal, let go of everything. Closing twice does nothing; the lock is freed always."""
+        """Finish what is queued, seal, let go of everything. Closing twice does nothing; the lock is freed always.
+
+        StorageError where the device hangs: see `finish_in_time`.
+        """
         if self.closed and self.driver.delivery.is_current:
             return  # the closing thread waits for this very callback
         if self.events.is_calling:
@@ -219,20 +224,18 @@ class LogEngine:
                 self.closed = False  # interrupted: frames may still be written, so the lock must not go
                 raise
             try:
-                poisoned = self.core.failure is not None
-                self.segments.close(poisoned=poisoned, hung=self.driver.hung)
-                if not poisoned:
-                    self.core.synced(self.core.sync_begin())  # a seal is durable, with everything in it
-                if self.holds:
-                    self.store.update(lambda m: m.next(holds=live_holds(self, m)))
+                finish_in_time(self, self._end)
             finally:
-                with self.trimming:
-                    self.store.close()
-                _engines.discard(self)
-                self._lock.release()
                 self.ended = True
                 self._wake_followers()
-                self.events.emit("walkit.log.close", location=self.storage.location)
+
+    def _end(self) -> None:
+        """Free the lock: nothing of this log is written any more."""
+        _engines.discard(self)
+        self._lock.release()
+        self.ended = True
+        self._wake_followers()
+        self.events.emit("walkit.log.close", location=self.storage.location)
 
     def _wake_followers(self) -> None:
         for follower in list(self.followers):

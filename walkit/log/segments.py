@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from walkit.commit.frame import SealedFrame
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
@@ -54,13 +55,15 @@ class SegmentSet:
         self.identity = identity
         self.epoch_began = epoch_began
         self.events = events
-        self.upkeep = Upkeep(name, events)
+        self.upkeep = Upkeep(name, events, options.write_timeout_ms)
         self.window_bytes = 0
         """What new segments say of frames behind a hole (FORMAT.md F-2.7)."""
         self.flags = SegmentFlag(0)
         self.current: OpenSegment | None = None
         self.open_segments: list[OpenSegment] = []
         self.rotations = 0
+        self.watched: Callable[[SealedFrame], AbstractContextManager[None]] = lambda _: nullcontext()
+        """Watches what the calling thread waits for on a frame's behalf."""
         self.on_seal: Callable[[], object] | None = None
         """Called on the upkeep thread, or that which closes, when a segment has been sealed."""
         self._alignment = alignment
@@ -124,7 +127,8 @@ class SegmentSet:
         frame.target = segment
         offset = frame.position + segment.base_offset
         if offset + frame.footprint > segment.zeroed:
-            segment.pass_zeroed(offset + frame.footprint)
+            with self.watched(frame):
+                segment.pass_zeroed(offset + frame.footprint)
         if frame.position >= segment.next_noted:
             segment.note(frame.position, frame.first_lsn)
         segment.frames += 1
@@ -168,9 +172,10 @@ class SegmentSet:
         half = segment.size // 2
         segment.next_chore = half if offset < half else segment.size
         if segment.zeroed < segment.size:
-            segment.next_chore = min(
-                segment.next_chore, max(offset + ZERO_AHEAD_BYTES // 2, ZERO_STEP_BYTES // 4)
-            )
+            # The first time early: what `_make` has zeroed is soon behind the writer.
+            first = ZERO_STEP_BYTES // 4
+            ahead = first if offset < first else offset + ZERO_AHEAD_BYTES // 2
+            segment.next_chore = min(segment.next_chore, ahead)
 
     def sync(self) -> None:
         """See FramePlace."""
@@ -231,9 +236,12 @@ class SegmentSet:
         try:
             file.allocate(self.options.segment_bytes)
             segment = OpenSegment(number, file, self.options.segment_bytes)
+            self.upkeep.steps += 1
             segment.zero_step()
+            self.upkeep.steps += 1
             self.storage.sync_directory()
             self.store.update(lambda m: self._with_prepared(m, number))
+            self.upkeep.steps += 1
         except StorageError:
             file.close()
             self.storage.remove(segment_name(number))
@@ -267,6 +275,7 @@ class SegmentSet:
     def _zero_ahead(self, segment: OpenSegment, goal: int) -> None:
         """Zero one more step, then queue the next, so that sealing and preparing are not kept waiting."""
         if segment.zeroed < goal and segment.zero_step():
+            self.upkeep.steps += 1
             self.upkeep.submit("zero", lambda: self._zero_ahead(segment, goal))
 
     # -- sealing
@@ -286,6 +295,7 @@ class SegmentSet:
         with segment.zero_lock:
             segment.overtaken = True
         segment.sync()
+        self.upkeep.steps += 1
         record = SegmentRecord(
             number=segment.number,
             state=SegmentState.SEALED,
@@ -302,6 +312,7 @@ class SegmentSet:
             flags=int(header.flags),
         )
         self.store.update(lambda m: with_sealed(m, record))
+        self.upkeep.steps += 1
         with self._list_lock:
             self.open_segments.remove(segment)
         self.events.emit("walkit.segment.seal", number=segment.number, end_position=segment.end_position)
@@ -309,7 +320,9 @@ class SegmentSet:
             segment.file.shorten(header.offset_of(segment.end_position))
         finally:
             segment.file.close()
+        self.upkeep.steps += 1
         write_index(self.storage, self.identity.log_id, record, segment.index)
+        self.upkeep.steps += 1
         if self.on_seal is not None:
             self.on_seal()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import deque
 from collections.abc import Callable
 
-from walkit.errors import WalkitError
+from walkit.errors import StorageError, WalkitError
 from walkit.events import EventSink
 
 _ORDER = {"seal": 0, "prepare": 1, "retain": 2, "zero": 3}
@@ -19,7 +20,7 @@ class Upkeep:
     again, and is told the error then.
     """
 
-    def __init__(self, name: str, events: EventSink) -> None:
+    def __init__(self, name: str, events: EventSink, limit_ms: int | None = None) -> None:
         self._name = name
         self._events = events
         self._condition = threading.Condition()
@@ -27,6 +28,9 @@ class Upkeep:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._busy = False
+        self.steps = 0
+        """Moves on with each answer of the device to a job, and to who closes the log."""
+        self._limit_ms = limit_ms
         self._period_s: float | None = None
         self._periodic: Callable[[], None] | None = None
 
@@ -70,22 +74,33 @@ class Upkeep:
             if taken is None:
                 continue
             kind, job = taken
+            self.steps += 1
             try:
                 job()
             except WalkitError as error:
                 self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
 
     def drain(self) -> None:
-        """Wait until all jobs queued so far, zeroing excepted, are done. On the thread itself it does not wait."""
+        """Wait until all jobs queued so far, zeroing excepted, are done. On the thread itself it does not wait.
+
+        StorageError (ETIMEDOUT) where none of them has moved for twice the limit: the device hangs.
+        """
         if self._thread is threading.current_thread():
             return  # a job, or a host's callback in one: it would wait for itself
+        limit_s = None if self._limit_ms is None else self._limit_ms / 1000
+        steps = -1
         with self._condition:
-            self._condition.wait_for(
-                lambda: (
-                    self._closing
-                    or not (self._busy or any(self._jobs[kind] for kind in ("seal", "prepare", "retain")))
-                )
-            )
+            while not self._condition.wait_for(self._is_done, limit_s):
+                if steps == self.steps:
+                    raise StorageError(
+                        f"the device has not answered an upkeep job for {limit_s:g} s (write_timeout_ms)",
+                        errno=errno.ETIMEDOUT,
+                    )
+                steps = self.steps
+
+    def _is_done(self) -> bool:
+        waiting = any(self._jobs[kind] for kind in ("seal", "prepare", "retain"))
+        return self._closing or not (self._busy or waiting)
 
     def close(self) -> None:
         """Finish the job under way, drop the rest, end the thread."""

@@ -9,6 +9,7 @@ from walkit.workload.drive import drive
 from walkit.workload.flights import flight_operations, load_flights
 from walkit.workload.matrix import bench_write
 from walkit.workload.operations import Operation, OperationGroup, OperationStream, operation_mask
+from walkit.workload.orderbench import OrderReport, bench_order
 from walkit.workload.recoverbench import bench_recovery
 from walkit.workload.recoverreport import RecoveryBenchReport, RecoveryRow
 from walkit.workload.spec import YCSB, OpenLoop, Workload, ycsb
@@ -30,12 +31,14 @@ __all__ = [
     "Operation",
     "OperationGroup",
     "OperationStream",
+    "OrderReport",
     "RecoveryBenchReport",
     "RecoveryRow",
     "SteadyLoad",
     "SteadyWriter",
     "UniformBytes",
     "Workload",
+    "bench_order",
     "bench_recovery",
     "bench_write",
     "drive",

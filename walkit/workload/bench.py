@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,9 +18,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from walkit.commit.ticket import Ticket
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import LatencyHistogram, ThreadRecorder, raw_baseline
 from walkit.metrics import LogStatistics
+from walkit.storage.direct import DIRECT_BYTES
 from walkit.workload.benchreport import BenchRow
 
 RECORDS_PER_CALL = 10_000
@@ -59,6 +62,7 @@ def _row(
         latency_of=latency_of,
         frames=frames,
         records_per_frame=(after.records_acked - before.records_acked) / frames if frames else None,
+        frame_bytes=(after.frame_bytes - before.frame_bytes) / frames if frames else None,
     )
 
 
@@ -192,6 +196,64 @@ def _submit(log: WriteAheadLog, value: bytes, seconds: float) -> BenchRow:
     end = _mark(log)
     what = f"every {SUBMITS_PER_SAMPLE}th record, to its callback: mostly its time in the queue"
     return _row("submit", 1, [recorder], (start, end), what, records)
+
+
+def _outstanding(log: WriteAheadLog, count: int, value: bytes, seconds: float) -> BenchRow:
+    """`submit` by one thread that keeps `count` tickets, and waits for the oldest before it submits the next."""
+    recorder, submit, now = ThreadRecorder(), log.submit, perf_counter_ns
+    record, tickets = recorder.record, deque[tuple[int, Ticket]]()
+
+    def some(until_ns: int) -> None:
+        ended = 0
+        while ended < until_ns:
+            tickets.append((now(), submit(value)))
+            if len(tickets) == count:
+                began, oldest = tickets.popleft()
+                oldest.result()
+                ended = now()
+                record(began, ended)
+
+    some(now() + int(seconds * WARM_UP_SHARE * 1e9))
+    start = _mark(log)
+    some(start[0] + int(seconds * 1e9))
+    end = _mark(log)
+    for _, ticket in tickets:
+        ticket.result()
+    return _row(
+        "tickets", count, [recorder], (start, end), "a record, from submit until its ticket was waited for"
+    )
+
+
+def raw_frames(log: WriteAheadLog, row: BenchRow, seconds: float) -> tuple[BenchRow, BenchRow]:
+    """Return the row with its frames compared, and a row of the raw device writing equal frames, as many in parallel.
+
+    As a frame is written: O_DSYNC, past the page cache where the log does so. A frame's size is the mean of the row,
+    to the next whole block.
+    """
+    wanted = row.frame_bytes or DIRECT_BYTES
+    direct = log.statistics().alignment == DIRECT_BYTES
+    baseline = raw_baseline(
+        log.location,
+        block_bytes=max(1, round(wanted / DIRECT_BYTES)) * DIRECT_BYTES if direct else round(wanted),
+        seconds=seconds,
+        threads=log.options.in_flight,
+        direct=direct,
+    )
+    raw_bytes_per_s = baseline.writes_per_s * baseline.block_bytes
+    latencies = baseline.latencies
+    raw = BenchRow(
+        way="raw frames",
+        callers=baseline.threads,
+        records=latencies.count,
+        seconds=baseline.duration_s,
+        p50_us=latencies.percentile(50) / 1000,
+        p99_us=latencies.percentile(99) / 1000,
+        latency_of=f"a write of as many bytes as a frame of the row above, {baseline.mode}",
+        frames=latencies.count,
+        frame_bytes=baseline.block_bytes,
+    )
+    times = (row.frames or 0) * wanted / row.seconds / raw_bytes_per_s
+    return replace(row, times_raw_frames=times), raw
 
 
 def _many(log: WriteAheadLog, value: bytes, seconds: float) -> BenchRow:

@@ -9,6 +9,8 @@ from typing import Any
 from walkit.html import join, red_lines, table, tag
 from walkit.measure import MachineFacts
 
+RAW = ("raw", "raw frames")
+"""The rows of the bare device."""
 SIMULATED_PER_S = 10_000
 """Records a second at which the speed of virtual time is told."""
 
@@ -33,12 +35,20 @@ class BenchRow:
     """Writes per second of the raw device, just before and just after: their mean."""
     times_raw_bytes: float | None = None
     """Of calls with many records: their bytes a second, in those of a raw loop that writes a call's bytes at a time."""
+    frame_bytes: float | None = None
+    """Mean bytes of a frame of this way, padding included."""
+    times_raw_frames: float | None = None
+    """Bytes of frames a second, in those of raw parallel writes of equal frames, as many at a time as are in flight."""
+    all_times_raw_frames: tuple[float, ...] = ()
+    """That ratio in every run, each within its own run; `times_raw_frames` is then their median."""
     durability: str = "sync"
     """What an acknowledgement promises in this row."""
     record_bytes: int = 0
     in_flight: int | None = None
     """Frames written at the same time; None for what has no frames."""
     ack_order: str | None = None
+    policy: str | None = None
+    """When frames were sealed, by its name; None for what has no frames."""
     all_per_s: tuple[float, ...] = ()
     """Records per second of every run of this measurement; the row is the run of the median."""
     cpu_s: float | None = None
@@ -75,10 +85,14 @@ class BenchRow:
             "frames": self.frames,
             "records_per_frame": _rounded(self.records_per_frame, 2),
             "times_raw_bytes": _rounded(self.times_raw_bytes, 3),
+            "frame_bytes": _rounded(self.frame_bytes, 1),
+            "times_raw_frames": _rounded(self.times_raw_frames, 3),
+            "all_times_raw_frames": [_rounded(times, 3) for times in self.all_times_raw_frames],
             "durability": self.durability,
             "record_bytes": self.record_bytes,
             "in_flight": self.in_flight,
             "ack_order": self.ack_order,
+            "policy": self.policy,
             "all_per_s": [_rounded(rate, 1) for rate in self.all_per_s],
             "cpu_s": _rounded(self.cpu_s, 4),
             "times_real": _rounded(self.times_real, 2),
@@ -87,6 +101,12 @@ class BenchRow:
 
 def _told(value: int | str | None) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else value
+
+
+def _framed(row: BenchRow) -> tuple[str, str]:
+    """Return what the columns "frame bytes" and "x raw frames" say."""
+    size, times = row.frame_bytes, row.times_raw_frames
+    return "" if size is None else f"{size:,.0f}", "" if times is None else f"{times:,.2f}"
 
 
 def _rounded(value: float | None, digits: int) -> float | None:
@@ -164,28 +184,31 @@ class BenchReport:
 
     def _cells(self) -> list[tuple[str, ...]]:
         """Return the head and a line for each row; what is the same in all rows but the raw ones has no column."""
-        own = [row for row in self.rows if row.way != "raw"]
+        own = [row for row in self.rows if row.way not in RAW]
         shown = [
             name
-            for name in ("record_bytes", "durability", "in_flight", "ack_order")
+            for name in ("record_bytes", "durability", "in_flight", "ack_order", "policy")
             if name == "durability" or len({getattr(row, name) for row in own} - {None}) > 1
         ]
         head = ("way in", "callers", *(name.replace("_", " ") for name in shown), "records/s", "x raw")
         pace = ("x real time",) if self.model is not None else ()
+        framed = any(row.times_raw_frames is not None for row in own)
+        frames = ("frame bytes", "x raw frames") if framed else ()
         return [
-            (*head, "x raw bytes", "p50 us", "p99 us", "frames", "records/frame", *pace),
+            (*head, "x raw bytes", "p50 us", "p99 us", "frames", "records/frame", *frames, *pace),
             *(
                 (
                     row.way,
                     f"{row.callers:,}",
                     *(_told(getattr(row, name)) for name in shown),
                     f"{row.records_per_s:,.0f}",
-                    "" if row.way == "raw" else f"{row.times_raw:,.2f}",
+                    "" if row.way in RAW else f"{row.times_raw:,.2f}",
                     "" if row.times_raw_bytes is None else f"{row.times_raw_bytes:,.2f}",
                     f"{row.p50_us:,.1f}",
                     f"{row.p99_us:,.1f}",
                     _told(row.frames),
                     "" if row.records_per_frame is None else f"{row.records_per_frame:,.1f}",
+                    *_framed(row)[: len(frames)],
                     *("" if row.times_real is None else f"{row.times_real:,.1f}" for _ in pace),
                 )
                 for row in self.rows

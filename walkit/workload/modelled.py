@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import repeat
 from time import process_time
 
@@ -22,16 +23,17 @@ def bench_modelled(
     *,
     writers: Sequence[int],
     sizes: Sequence[int],
-    options: Sequence[LogOptions],
+    options: Sequence[tuple[str, LogOptions]],
     seconds: float,
 ) -> BenchReport:
     """Drive closed loops of writers on a modelled device, each for `seconds` of virtual time.
 
-    Rows of way "append", beside one writer's loop of blocks. Virtual time knows writers and frames, so there are no
-    rows for tasks, tickets and bulk calls. OptionsError for a durability other than "sync" and an unknown device.
+    `options` go with the names of their policies. Rows of way "append", beside one writer's loop of blocks. Virtual
+    time knows writers and frames, so there are no rows for tasks, tickets and bulk calls. OptionsError for a durability
+    other than "sync" and an unknown device.
     """
     device = device_model(model)
-    for chosen in options:
+    for _, chosen in options:
         if chosen.durability != "sync":
             raise OptionsError(
                 f"durability={chosen.durability!r} is not simulated: 'sync' is",
@@ -41,9 +43,10 @@ def bench_modelled(
     raw = _row(device, LogOptions(), RAW_BLOCK_BYTES, 1, seconds, "raw")
     rows = [raw]
     for size in sizes:
-        for chosen in options:
+        for policy, chosen in options:
             for count in writers:
-                rows.append(_row(device, chosen, size, count, seconds, "append", raw.records_per_s))
+                row = _row(device, chosen, size, count, seconds, "append", raw.records_per_s)
+                rows.append(replace(row, policy=policy))
     return BenchReport(
         record_bytes=tuple(sizes),
         durability="sync",

@@ -1,0 +1,134 @@
+"""A device that hangs away from the path of a record: nobody waits for ever, and everybody is told the cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.commit.places import GUARD_S, Task, until
+from tests.log.logs import SEGMENTS, FaultyMemory, reopened, tiny, values
+from walkit.errors import LogLockedError, LogPoisonedError, StorageError
+from walkit.log.manifest_store import LOCK_NAME
+
+LIMIT_MS = 20
+FOREVER_MS = 86_400_000
+
+
+def hung_log(**options: Any) -> tuple[FaultyMemory, walkit.WriteAheadLog]:
+    """Return a log with a short time limit, one record in it, and its storage."""
+    storage = FaultyMemory()
+    log = walkit.open(storage=storage, options=tiny(**({"write_timeout_ms": LIMIT_MS} | options)))
+    log.append(b"first")
+    return storage, log
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_a_hung_sync_of_the_timer_fails_the_log(in_flight: int) -> None:
+    """Hang the interval's own sync: the log is poisoned with the cause, and who appends, syncs or closes is told."""
+    storage, log = hung_log(durability="interval", interval_ms=5, in_flight=in_flight)
+    until(lambda: log.durable_lsn == 1, "the first sync")
+    hang = storage.hang("sync", SEGMENTS)
+    log.append(b"acknowledged, and never durable")
+    syncing = Task(log.sync)
+    with pytest.raises((LogPoisonedError, StorageError), match="write_timeout_ms"):
+        syncing.result()
+    with pytest.raises(LogPoisonedError, match="write_timeout_ms"):
+        log.append(b"refused")
+    with pytest.raises(LogPoisonedError, match="write_timeout_ms"):
+        log.sync()
+    Task(log.close).result()
+    assert log.durable_lsn == 1
+    hang.release()
+    assert values(reopened(storage.inner))[:1] == [b"first"]
+
+
+def test_a_hung_sync_does_not_keep_its_caller() -> None:
+    """Hang the sync that a caller has asked for: the caller is told within the limit, not when the device answers."""
+    storage, log = hung_log(durability="none")
+    hang = storage.hang("sync", SEGMENTS)
+    with pytest.raises(LogPoisonedError, match="write_timeout_ms"):
+        Task(log.sync).result()
+    assert hang.entered.is_set()
+    Task(log.close).result()
+    hang.release()
+
+
+def test_who_waits_for_room_behind_a_hung_sync_is_told() -> None:
+    """Fill the queue behind a rotation whose sync hangs: the append that waits for room ends with the cause."""
+    storage, log = hung_log(durability="none", queue_bytes_max=8192, frame_bytes_max=8192)
+    hang = storage.hang("sync", SEGMENTS)
+
+    def fill() -> None:
+        while True:
+            log.submit(bytes(7000))
+
+    with pytest.raises(LogPoisonedError, match="write_timeout_ms"):
+        Task(fill).result()
+    assert hang.entered.is_set()
+    Task(log.close).result()
+    hang.release()
+
+
+def test_a_hung_mark_fails_the_log() -> None:
+    """Hang the write of a mark on an idle log: it is watched like any other."""
+    storage, log = hung_log(idle_mark_ms=5)
+    hang = storage.hang("synced_write", SEGMENTS)
+    until(lambda: log.statistics().poisoned, "the poison")
+    assert hang.entered.is_set()
+    with pytest.raises(LogPoisonedError, match="write_timeout_ms"):
+        log.append(b"refused")
+    Task(log.close).result()
+    hang.release()
+
+
+def test_a_frame_that_waits_for_a_hung_zeroing_fails() -> None:
+    """Hang the upkeep thread's zeroing and write up to it: the frame's callers and who closes are told the cause."""
+    storage = FaultyMemory()
+    options = tiny(
+        durability="none", segment_bytes=4 << 20, frame_bytes_max=1 << 20, write_timeout_ms=LIMIT_MS
+    )
+    log = walkit.open(storage=storage, options=options)
+    log.append(b"first")
+    hang = storage.hang("synced_write", SEGMENTS)
+    for _ in range(2):
+        log.append(bytes(300_000))
+    assert hang.entered.wait(GUARD_S)
+    tickets = [log.submit(bytes(300_000)) for _ in range(6)]
+    errors = [ticket.exception(GUARD_S) for ticket in tickets]
+    failed = [error for error in errors if error is not None]
+    assert failed and "write_timeout_ms" in str(failed[0].__cause__)
+    assert [error is None for error in errors] == sorted([error is None for error in errors], reverse=True)
+    with pytest.raises(StorageError, match="lock is freed"):
+        Task(log.close).result()
+    hang.release()
+    until(lambda: not storage.inner.is_locked(LOCK_NAME), "the lock")
+
+
+def test_a_hung_seal_does_not_keep_who_closes_and_keeps_the_lock() -> None:
+    """Hang the manifest of the last seal: close ends with the cause; no other writer until the device answers."""
+    storage, log = hung_log()
+    hang = storage.hang("replace")
+    with pytest.raises(StorageError, match="write_timeout_ms"):
+        Task(log.close).result()
+    assert log.closed
+    with pytest.raises(LogLockedError):
+        walkit.open(storage=storage.inner, options=tiny())
+    hang.release()
+    until(lambda: not storage.inner.is_locked(LOCK_NAME), "the lock")
+    assert values(reopened(storage.inner)) == [b"first"]
+    log.close()
+
+
+def test_who_trims_behind_a_hung_upkeep_job_is_told() -> None:
+    """Hang the making of the next segment on the upkeep thread, and trim: the trim ends with the cause."""
+    storage, log = hung_log()
+    hang = storage.hang("allocate", SEGMENTS)
+    while log.statistics().frame_bytes < log.options.segment_bytes // 2:
+        log.append(bytes(4000))
+    assert hang.entered.wait(GUARD_S)
+    with pytest.raises(StorageError, match="upkeep job"):
+        Task(log.trim, 1).result()
+    hang.release()
+    log.close()

@@ -1,0 +1,69 @@
+"""The hand: a thread that calls the device for those who must not hang with it, the timer and who waits for a sync."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+
+class Hand:
+    """Does jobs one after the other on a thread of its own, which starts with the first. Safe from any thread."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._guard = threading.Lock()
+        self._wake = threading.Event()
+        self._jobs: deque[tuple[str, Callable[[], object]]] = deque()
+        self._doing = ""
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is the hand itself."""
+        return self._thread is threading.current_thread()
+
+    def do(self, name: str, job: Callable[[], object]) -> bool:
+        """Queue a job, which raises nothing; False once it is closed: then it is never done."""
+        with self._guard:
+            if self._closing:
+                return False
+            self._jobs.append((name, job))
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name=f"walkit-hand {self._name}", daemon=True
+                )
+                self._thread.start()
+        self._wake.set()
+        return True
+
+    def do_once(self, name: str, job: Callable[[], object]) -> None:
+        """Queue a job unless one of this name is queued or under way."""
+        with self._guard:
+            if self._doing == name or any(queued == name for queued, _ in self._jobs):
+                return
+        self.do(name, job)
+
+    def _run(self) -> None:
+        while True:
+            with self._guard:
+                self._doing, job = self._jobs.popleft() if self._jobs else ("", None)
+                if job is None:
+                    if self._closing:
+                        return
+                    self._wake.clear()
+            if job is None:
+                self._wake.wait()
+            else:
+                job()
+
+    def close(self, timeout: float) -> bool:
+        """Take no more, and end once what is queued has been done; False where that is not so after `timeout` s."""
+        with self._guard:
+            self._closing = True
+        self._wake.set()
+        if self._thread is None or self.is_current:
+            return True
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
