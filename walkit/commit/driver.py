@@ -174,7 +174,8 @@ class CommitDriver(Leading):
     def enqueue(self, ticket: Ticket) -> bool:
         """Queue the ticket and return at once; False where the queue has no room. Raises what refuses the log.
 
-        An interrupt (Ctrl-C) strikes before the ticket is queued or after it: `WaitingLine.submit` sees to that.
+        An interrupt (Ctrl-C) strikes before the ticket is queued or after it: `WaitingLine.submit` sees to that. So
+        the writer threads ask the policy, which may set the timer: that could not be interrupted anywhere.
         """
         core = self.core
         try:
@@ -184,14 +185,13 @@ class CommitDriver(Leading):
                 if core.pending_bytes + ticket.size_bytes > self.queue_bytes_max and core.pending:
                     return False
                 core.submit(ticket, self._clock_us() if self._timed else 0)
-                if self._asked or self._leaders >= self._slots or not (self._plain or self._ready()):
+                if (self._asked and self._writers.running) or self._leaders >= self._slots:
                     return True
                 self._asked = True
             self._writers.wake()
         except WalkitError:
             raise
         except BaseException:
-            self._seal_told = None
             self._writers.calls.put(True)  # at once: another interrupt may come in any function of Python
             self._writers.wake()
             raise

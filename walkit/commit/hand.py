@@ -6,6 +6,9 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from walkit.commit.interrupts import uninterrupted
+from walkit.commit.ticket import new_gate, open_gate
+
 
 class Hand:
     """Does jobs one after the other on a thread of its own, which starts with the first. Safe from any thread."""
@@ -13,7 +16,8 @@ class Hand:
     def __init__(self, name: str) -> None:
         self._name = name
         self._guard = threading.Lock()
-        self._wake = threading.Event()
+        self._bell = new_gate()
+        """A gate and not an Event, whose lock an interrupt of the main thread could leave locked."""
         self._jobs: deque[tuple[str, Callable[[], object]]] = deque()
         self._doing = ""
         self._closing = False
@@ -31,11 +35,11 @@ class Hand:
                 return False
             self._jobs.append((name, job))
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"walkit-hand {self._name}", daemon=True
-                )
-                self._thread.start()
-        self._wake.set()
+                thread = threading.Thread(target=self._run, name=f"walkit-hand {self._name}", daemon=True)
+                with uninterrupted():
+                    thread.start()
+                    self._thread = thread
+        open_gate(self._bell)
         return True
 
     def do_once(self, name: str, job: Callable[[], object]) -> None:
@@ -52,9 +56,8 @@ class Hand:
                 if job is None:
                     if self._closing:
                         return
-                    self._wake.clear()
             if job is None:
-                self._wake.wait()
+                self._bell.acquire()
             else:
                 job()
 
@@ -62,7 +65,7 @@ class Hand:
         """Take no more, and end once what is queued has been done; False where that is not so after `timeout` s."""
         with self._guard:
             self._closing = True
-        self._wake.set()
+        open_gate(self._bell)
         if self._thread is None or self.is_current:
             return True
         self._thread.join(timeout)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -50,3 +51,12 @@ class Uninterrupted:
             self._previous(*self._held[0])
         elif self._held and self._previous == _signal.SIG_DFL:
             _signal.raise_signal(SIGINT)
+
+
+def uninterrupted() -> AbstractContextManager[None]:
+    """Hold SIGINT back where the caller is the main thread; elsewhere there is none.
+
+    A thread is started and noted under it: struck in between, it would count as running and never run, or run and never
+    be ended.
+    """
+    return Uninterrupted() if on_main_thread() else nullcontext()

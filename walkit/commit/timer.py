@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 
 from walkit.commit.core import Tick
+from walkit.commit.interrupts import uninterrupted
+from walkit.commit.ticket import new_gate, open_gate
 
 
 class CommitTimer:
@@ -25,7 +27,8 @@ class CommitTimer:
         self._tick = tick
         self._act = act
         self._nap_us = nap_us
-        self._event = threading.Event()
+        self._bell = new_gate()
+        """A gate and not an Event, whose lock an interrupt of the main thread could leave locked."""
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -37,11 +40,11 @@ class CommitTimer:
         self.parked = False
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"walkit-timer {self._name}", daemon=True
-                )
-                self._thread.start()
-        self._event.set()
+                thread = threading.Thread(target=self._run, name=f"walkit-timer {self._name}", daemon=True)
+                with uninterrupted():
+                    thread.start()
+                    self._thread = thread
+        open_gate(self._bell)
 
     def _run(self) -> None:
         while not self._closing:
@@ -51,12 +54,11 @@ class CommitTimer:
                 tick = self._tick()
             self._act(tick)
             waits = [us for us in (tick.wake_in_us, self._nap_us()) if us is not None]
-            self._event.wait(max(min(waits), 0) / 1e6 if waits else None)
-            self._event.clear()
+            self._bell.acquire(timeout=min(max(min(waits), 0) / 1e6, threading.TIMEOUT_MAX) if waits else -1)
 
     def close(self) -> None:
         """End the thread."""
         self._closing = True
-        self._event.set()
+        open_gate(self._bell)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

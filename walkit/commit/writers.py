@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from walkit.commit.interrupts import uninterrupted
+
 
 class Writers:
     """Calls `look()` once each time it is woken, on a thread that is free; threads start as they are needed."""
@@ -17,6 +19,11 @@ class Writers:
         self.calls: SimpleQueue[bool] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
+
+    @property
+    def running(self) -> bool:
+        """Whether one of them runs, so that it will look when it is woken."""
+        return bool(self._threads)
 
     def wake(self) -> None:
         """Let one of them look whether there is something to lead for. Once too often does no harm."""
@@ -31,8 +38,9 @@ class Writers:
                 if self._count > 1:
                     name = f"{name} {len(self._threads)}"
                 thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                with uninterrupted():
+                    thread.start()
+                    self._threads.append(thread)
 
     def _run(self) -> None:
         while self.calls.get():
