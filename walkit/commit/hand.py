@@ -53,9 +53,8 @@ class Hand:
         while True:
             with self._guard:
                 self._doing, job = self._jobs.popleft() if self._jobs else ("", None)
-                if job is None:
-                    if self._closing:
-                        return
+                if job is None and self._closing:
+                    return
             if job is None:
                 self._bell.acquire()
             else:
