@@ -57,10 +57,8 @@ class WalkitError(Exception):
         """Pickle by message and facts, whatever the constructor of the subclass looks like."""
         facts = dict(self.__dict__)
         if isinstance(self, OSError):
-            facts["errno"], facts["filename"] = (
-                self.errno,
-                self.filename,
-            )  # slots of OSError, outside __dict__
+            # They live in slots of OSError, outside __dict__.
+            facts["errno"], facts["filename"] = self.errno, self.filename
         return _rebuild, (type(self), str(self), facts)
 
     def __str__(self) -> str:

@@ -75,8 +75,8 @@ class WriteAheadLog(ManyWays, CursorSurface):
         frame (both: nothing was written), and in CommitTimeoutError if the write was under way: it may still become
         durable. The last two are TimeoutErrors.
 
-        Raises RecordTypeError, RecordTimeError, RecordTooLargeError, LogFullError, LogClosedError, LogPoisonedError:
-        nothing was written; CommitFailedError: the outcome is unknown.
+        Raises RecordTypeError, RecordTimeError, RecordTooLargeError, OptionsError (a timeout that is none), LogFullError,
+        LogClosedError, LogPoisonedError: nothing was written; CommitFailedError: the outcome is unknown.
         """
         driver = self._driver
         ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
