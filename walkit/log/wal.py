@@ -75,7 +75,7 @@ class WriteAheadLog(ManyWays, CursorSurface):
         frame (both: nothing was written), and in CommitTimeoutError if the write was under way: it may still become
         durable. The last two are TimeoutErrors.
 
-        Raises RecordTypeError, RecordTimeError, RecordTooLargeError, OptionsError (a timeout that is none), LogFullError,
+        Raises RecordTypeError, RecordTimeError, RecordTooLargeError, OptionsError (no such timeout), LogFullError,
         LogClosedError, LogPoisonedError: nothing was written; CommitFailedError: the outcome is unknown.
         """
         driver = self._driver
