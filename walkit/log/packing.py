@@ -7,7 +7,6 @@ under an Arrow array) may change them afterwards, and what was checksummed is wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -37,7 +36,7 @@ def checked(items: Any, what: str) -> Items:
     """
     if not isinstance(items, list) and isinstance(items, pa.Array | pa.ChunkedArray):
         return _checked_arrow(items, what)
-    if isinstance(items, str | bytes | bytearray | memoryview | AbstractSet | Mapping) or not isinstance(
+    if isinstance(items, str | bytes | bytearray | memoryview | set | frozenset | Mapping) or not isinstance(
         items, Iterable
     ):
         raise RecordTypeError(
