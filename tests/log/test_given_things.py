@@ -110,5 +110,5 @@ def test_the_keys_and_values_of_a_dict_are_records() -> None:
     """Append the views of a dict, which are in its order, though its keys are a set by name: taken as they come."""
     state = {b"b": b"1", b"a": b"2"}
     with memory_log() as log:
-        log.append_many(state.values(), state.keys())  # type: ignore[arg-type]
+        log.append_many(state.values(), state.keys())
         assert [(r.key, r.value) for r in log.read()] == [*state.items()]
