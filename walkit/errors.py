@@ -36,6 +36,7 @@ Every error is picklable and carries its facts as attributes, so that a handler 
 
 from __future__ import annotations
 
+from errno import EEXIST, ENOENT
 from typing import Any, ClassVar
 
 
@@ -56,7 +57,8 @@ class WalkitError(Exception):
         """Pickle by message and facts, whatever the constructor of the subclass looks like."""
         facts = dict(self.__dict__)
         if isinstance(self, OSError):
-            facts["errno"] = self.errno  # it lives in a slot of OSError, outside __dict__
+            # They live in slots of OSError, outside __dict__.
+            facts["errno"], facts["filename"] = self.errno, self.filename
         return _rebuild, (type(self), str(self), facts)
 
     def __str__(self) -> str:
@@ -135,7 +137,8 @@ class LogNotFoundError(WalkitError, FileNotFoundError):
 
     def __init__(self, path: str) -> None:
         super().__init__(f"no log at {path}: there is no manifest. walkit.open(path) makes a new one")
-        self.path = path
+        self.path = self.filename = path
+        self.errno = ENOENT
 
 
 class NotALogError(WalkitError):
@@ -157,7 +160,8 @@ class LogExistsError(WalkitError, FileExistsError):
         super().__init__(
             f"there is a log at {path} already, and mode='x' only makes new ones. Open it with mode='a'"
         )
-        self.path = path
+        self.path = self.filename = path
+        self.errno = EEXIST
 
 
 class LogLockedError(WalkitError):

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from walkit.errors import OptionsError
+
 logger = logging.getLogger("walkit")
 
 EventCallback = Callable[[str, dict[str, Any]], None]
@@ -76,6 +78,12 @@ class EventSink:
     __slots__ = ("_callback", "_calling", "_listeners", "_lock")
 
     def __init__(self, callback: EventCallback | None = None) -> None:
+        if callback is not None and not callable(callback):
+            raise OptionsError(
+                f"events={callback!r}: a callable that takes (name, attributes)",
+                option="events",
+                wanted=callback,
+            )
         self._callback = callback
         self._listeners: tuple[EventCallback, ...] = ()
         self._lock = threading.Lock()

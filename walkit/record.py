@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from walkit.arrow import array_of_numbers, numbers_of, pa
-from walkit.errors import CorruptionError, RecordTimeError
+from walkit.errors import CorruptionError, RecordTimeError, RecordTypeError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that can be written, checksummed and sliced without a copy."""
@@ -121,6 +121,8 @@ def to_microseconds(timestamp: datetime | int | None) -> int | None:
     """Return microseconds since 1970 in UTC; a naive datetime is refused, because its meaning is not known."""
     if timestamp is None or type(timestamp) is int:
         return timestamp
+    if isinstance(timestamp, np.integer):
+        return int(timestamp)
     if isinstance(timestamp, datetime):
         if timestamp.tzinfo is None:
             raise RecordTimeError(
@@ -129,7 +131,7 @@ def to_microseconds(timestamp: datetime | int | None) -> int | None:
             )
         delta = timestamp - EPOCH
         return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
-    raise TypeError(f"timestamp is a {type(timestamp).__name__}; give a datetime or microseconds since 1970")
+    raise RecordTypeError("timestamp", timestamp, "an aware datetime or whole microseconds since 1970")
 
 
 def to_datetime(microseconds: int | None) -> datetime | None:

@@ -33,6 +33,7 @@ from walkit.state.checkpoint import Checkpointer, CheckpointReport
 from walkit.state.follow import Follower
 from walkit.state.journal import Journal, check_slots, start_journal
 from walkit.state.past import PastState, exact_from, state_at
+from walkit.state.patch import changes_of
 from walkit.state.replay import replay
 from walkit.state.restore import restore_newest
 from walkit.state.snapshot import SnapshotInfo
@@ -233,6 +234,22 @@ class Store(StoreSurface, CompactingSurface):
         """Return a context manager whose puts and deletes are acknowledged, and seen, all or not at all."""
         self._bound_waiting()
         return self.log.transaction()
+
+    def apply_patch(self, diff: Any) -> AppendResult | None:
+        """Make the changes of a `walkit.diff(left, right)`: a store that stands as its left side becomes its right.
+
+        All or nothing, in one transaction; RecordTooLargeError where it does not fit one frame (apply its slices then).
+        None where nothing changes. OptionsError where it is no diff, or a key stands here in another way than on the
+        left; who puts meanwhile is not waited for. Otherwise raises what a transaction does.
+        """
+        changes = changes_of(diff, self.get)
+        with self.transaction() as tx:
+            for change in changes:
+                if change.deleted:
+                    tx.delete(change.key)
+                else:
+                    tx.append(change.value, change.key)
+        return tx.result
 
     def _bound_waiting(self) -> None:
         """Keep what nobody reads from piling up. Never waits."""

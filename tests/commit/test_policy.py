@@ -145,7 +145,25 @@ class WaitsForAWord:
         return Wait("soon")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("policy", [Raises(), Nonsense(), WaitsForAWord()], ids=lambda p: type(p).__name__)
+class TakesAWord:
+    """A policy whose number of records is none."""
+
+    def decide(self, queue: QueueState) -> Take | Wait:
+        return Take("some")  # type: ignore[arg-type]
+
+
+class TakesNoNumber:
+    """A policy that divided by nothing in the way of numpy."""
+
+    def decide(self, queue: QueueState) -> Take | Wait:
+        return Take(None, float("nan"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [Raises(), Nonsense(), WaitsForAWord(), TakesAWord(), TakesNoNumber()],
+    ids=lambda p: type(p).__name__,
+)
 def test_a_policy_with_a_fault_loses_nothing_and_is_told_once(policy: Policy) -> None:
     """Plug in a policy that raises or answers nonsense: every record is written all the same, and one event tells."""
     rig = Rig(policy=policy, in_flight_max=2)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from walkit.errors import CorruptionError, FormatVersionError
+from walkit.errors import CorruptionError, FormatVersionError, OptionsError
 from walkit.measure import (
     Baseline,
     FileSystemFacts,
@@ -237,6 +237,9 @@ def test_compare_shows_labels_and_what_differs() -> None:
     assert table["raw_ratio"][0] == pytest.approx(runs[0].records_per_s / 14_000.5)
     assert table["raw_ratio"].isna().tolist() == [False, True]
     assert len(compare([])) == 0
+    assert len(compare(runs[0])) == 1
+    with pytest.raises(OptionsError, match="runs"):
+        compare([runs[0], 5])  # type: ignore[list-item]
 
 
 def test_naive_start_is_refused() -> None:

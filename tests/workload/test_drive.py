@@ -279,3 +279,14 @@ def test_the_bar_goes_to_standard_error_and_only_where_wanted(capfd: pytest.Capt
         assert capfd.readouterr() == ("", "")
         drive(log, Workload(source=seeded_stream(300), writers=2), progress=True)
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("target", "workload"), [(5, None), ("log", Workload(operations=1)), (None, 5)])
+def test_what_cannot_be_driven_is_refused_by_name(target: Any, workload: Any) -> None:
+    """Drive what is no log, and what is no workload, for real and in virtual time: OptionsError."""
+    with pytest.raises(OptionsError, match="not a"):
+        drive(target, workload, progress=False)
+    with pytest.raises(OptionsError, match="not"):
+        walkit.simulate.drive(5, options=workload)  # type: ignore[arg-type]
+    with pytest.raises(OptionsError, match="LogOptions"):
+        walkit.simulate.drive(Workload(operations=1), options=5)  # type: ignore[arg-type]

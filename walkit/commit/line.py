@@ -95,6 +95,8 @@ class WaitingLine(Generic[S]):
                 raise TypeError(f"{policy!r} decided {verdict!r}, which is neither Take nor Wait")
             wait_us = verdict.us if isinstance(verdict, Wait) else 0
             wait_us = wait_us if wait_us is None else int(wait_us)
+            if isinstance(verdict, Take) and verdict != TAKE_ALL:
+                verdict = Take(*(n if n is None else int(n) for n in verdict))
         except Exception as error:  # noqa: BLE001 - a plug-in's fault must not lose records
             self.policy, self.policy_error = None, error
             return TAKE_ALL

@@ -244,10 +244,15 @@ class Manifest:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the manifest file's bytes; ValueError or TypeError where they are too many, or `extra` is not JSON."""
+    """Return the manifest file's bytes.
+
+    ValueError or TypeError where they are too many, `extra` is not JSON, or where `decode_manifest` would refuse them:
+    a manifest that cannot be read again would take the whole log with it.
+    """
     plain = asdict(manifest)
     for segment in plain["segments"]:
         segment["state"] = segment["state"].value
+    _from_plain(plain)
     payload = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     if MANIFEST_HEADER.size + len(payload) > MANIFEST_BYTES_MAX:
         raise ValueError(f"a manifest of {len(payload):,} bytes is over the limit of {MANIFEST_BYTES_MAX:,}")

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from walkit.errors import CorruptionError, CursorError, GapError, StorageError, WalkitError
+from walkit.config import as_lsn
+from walkit.errors import CorruptionError, CursorError, GapError, OptionsError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.cursor import CursorMark, decode_cursor, encode_cursor
 from walkit.format.layout import CURSOR_FILE
@@ -71,10 +72,14 @@ class CursorSurface(ReadSurface):
 
         FormatVersionError where a newer walkit has written it. CursorError where it is of another log, beyond the end
         of this one, or of records that were cut: `drop_cursor`, and say where to begin. LogClosedError, StorageError,
-        ValueError for a name or a `start_lsn` that cannot be.
+        OptionsError for a name or a `start_lsn` that cannot be.
         """
         if not isinstance(name, str) or not is_cursor_name(name):
-            raise ValueError(f"a cursor's name is 1 to 64 letters, digits, '_' and '-', not {name!r}")
+            raise OptionsError(
+                f"a cursor's name is 1 to 64 letters, digits, '_' and '-', not {name!r}",
+                option="name",
+                wanted=name,
+            )
         return Cursor(self, name, start_lsn)
 
     def cursors(self) -> list[CursorFact]:
@@ -136,8 +141,14 @@ class Cursor:
         if self._found is not None:
             _refuse_another(self._found, name, view.manifest, last)
         elif start_lsn is not None and self.fault is None:
-            if type(start_lsn) is not int or not 1 <= start_lsn <= last + 1:
-                raise ValueError(f"start_lsn={start_lsn!r}: an LSN from 1 to {last + 1}, where the log ends")
+            start_lsn = as_lsn(start_lsn, "start_lsn")
+            if not 1 <= start_lsn <= last + 1:
+                raise OptionsError(
+                    f"start_lsn={start_lsn!r}: an LSN from 1 to {last + 1}, where the log ends",
+                    option="start_lsn",
+                    wanted=start_lsn,
+                    stored=last,
+                )
             log._make_durable(start_lsn - 1)
             self._save(storage, view, start_lsn - 1)
 
@@ -167,7 +178,7 @@ class Cursor:
         Any LSN that can be read is good, also one within a frame or a transaction. Where it is not on stable storage
         yet, the log is made durable up to it first: a cursor is never ahead of what a power cut leaves.
 
-        ValueError for one below `lsn`, or behind the end of the log. CursorError ("moved") where another consumer has
+        OptionsError for one below `lsn`, or behind the end of the log. CursorError ("moved") where another consumer has
         advanced or dropped the cursor of this name since; two that advance at the very same time are not told apart.
         LogClosedError. StorageError: either LSN may stand, and advancing again is right.
         """
@@ -175,12 +186,14 @@ class Cursor:
             storage = self._log._cursor_place().storage
             view, newest = self._log._now()
             last = _last_of(view.manifest, newest)
-            if type(lsn) is not int or lsn < self._lsn:
-                raise ValueError(
-                    f"the cursor {self.name!r} stands at {self._lsn} and does not move back to {lsn}"
+            lsn = as_lsn(lsn)
+            if not self._lsn <= lsn <= last:
+                where = f"stands at {self._lsn} and does not move back to {lsn}"
+                if lsn > last:
+                    where = f"cannot stand at {lsn}: the log ends at {last}"
+                raise OptionsError(
+                    f"the cursor {self.name!r} {where}", option="lsn", wanted=lsn, stored=self._lsn
                 )
-            if lsn > last:
-                raise ValueError(f"the cursor {self.name!r} cannot stand at {lsn}: the log ends at {last}")
             if lsn == self._lsn:
                 return
             self._refuse_moved(storage)

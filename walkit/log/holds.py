@@ -7,13 +7,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from walkit.errors import GapError, LogClosedError
+from walkit.config import as_lsn, as_seconds
+from walkit.errors import GapError, LogClosedError, OptionsError
 from walkit.format.manifest import HoldRecord, Manifest
 
 if TYPE_CHECKING:
     from walkit.log.engine import LogEngine
 
 LEASE_S_DEFAULT = 3600.0
+LEASE_S_MAX = 100 * 365 * 86_400.0
+"""A hundred years: who wants a claim without an end has one, and its end still fits the manifest."""
 
 
 class Hold:
@@ -40,9 +43,13 @@ class Hold:
         if self._engine.closed or self._engine.holds.get(self.name) is not self:
             what = "the log is closed" if self._engine.closed else f"the hold {self.name!r} was released"
             raise LogClosedError(what)
+        lsn = as_lsn(lsn)
         if lsn < self.first_lsn:
-            raise ValueError(
-                f"the hold {self.name!r} stands at {self.first_lsn} and does not move back to {lsn}"
+            raise OptionsError(
+                f"the hold {self.name!r} stands at {self.first_lsn} and does not move back to {lsn}",
+                option="lsn",
+                wanted=lsn,
+                stored=self.first_lsn,
             )
         self.first_lsn = lsn
 
@@ -72,9 +79,19 @@ class Hold:
 
 
 def make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> Hold:
-    """Take or take over the hold of this name; persisted on return. GapError where the record is gone already."""
-    if not name or lease_s <= 0:
-        raise ValueError("a hold needs a name and a lease of more than 0 seconds")
+    """Take or take over the hold of this name; persisted on return. GapError where the record is gone already.
+
+    OptionsError for a name, an LSN or a lease that cannot be: they are checked before they can reach the manifest.
+    """
+    if not isinstance(name, str) or not name:
+        raise OptionsError(f"name={name!r}: a hold has a name, as text", option="name", wanted=name)
+    first_lsn, lease_s = as_lsn(first_lsn, "first_lsn"), as_seconds(lease_s, "lease_s")
+    if not 0 < lease_s <= LEASE_S_MAX:
+        raise OptionsError(
+            f"lease_s={lease_s!r}: a hold has a lease of more than 0 seconds, and at most {LEASE_S_MAX:,.0f}",
+            option="lease_s",
+            wanted=lease_s,
+        )
     with engine.trimming:
         if first_lsn < engine.first_lsn:
             raise GapError(first_lsn, engine.first_lsn)

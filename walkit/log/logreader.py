@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from walkit.config import as_lsn
 from walkit.errors import CorruptionError, GapError, LogClosedError, SegmentMissingError
 from walkit.events import EventSink
 from walkit.format.durable import DurableMark
@@ -167,7 +168,7 @@ class LogReader(CursorSurface):
         Ends when this reader is closed or, with `timeout`, after that many seconds without a new record. GapError where
         a record was trimmed or compacted away before it was yielded: never a skip.
         """
-        wanted = max(first_lsn, 1)
+        wanted = max(as_lsn(first_lsn, "first_lsn"), 1)
         news_at = time.monotonic()
         while not self.closed:
             view, newest = self._now()

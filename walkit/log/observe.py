@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from walkit.commit.frame import SealedFrame
+from walkit.errors import OptionsError
 from walkit.format.frame import FrameHeader
 from walkit.log.reader import frames_to_batches
 from walkit.record import Batch, Buffer, Record
@@ -59,6 +60,12 @@ class Observation:
     """
 
     def __init__(self, engine: LogEngine, callback: Callable[[DurableFrames], object]) -> None:
+        if not callable(callback):
+            raise OptionsError(
+                f"callback={callback!r}: a callable that takes DurableFrames",
+                option="callback",
+                wanted=callback,
+            )
         self._engine = engine
         self._callback = callback
         engine.driver.delivery.observe(self._see)

@@ -31,11 +31,16 @@ def storage_at(place: Place) -> Storage:
     if not isinstance(place, str | os.PathLike):
         if not hasattr(place, "sync_directory"):
             what = type(place).__name__
+            hint = "; of an open log or store give its .location" if hasattr(place, "location") else ""
             raise OptionsError(
-                f"a place is a path, a URL or a storage, not {what}", option="path", wanted=place
+                f"a place is a path, a URL or a storage, not {what}{hint}", option="path", wanted=place
             )
         return place
     path = os.fspath(place)
+    if isinstance(path, bytes) or "\0" in path:
+        raise OptionsError(
+            f"{path!r} cannot be a path: text without a zero character", option="path", wanted=path
+        )
     if not path:
         raise OptionsError("the path is empty; '.' is the folder you are in", option="path", wanted=path)
     if path.startswith("memory://"):

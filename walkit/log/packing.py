@@ -6,7 +6,7 @@ under an Arrow array) may change them afterwards, and what was checksummed is wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -36,6 +36,12 @@ def checked(items: Any, what: str) -> Items:
     """
     if not isinstance(items, list) and isinstance(items, pa.Array | pa.ChunkedArray):
         return _checked_arrow(items, what)
+    if isinstance(items, str | bytes | bytearray | memoryview | set | frozenset | Mapping) or not isinstance(
+        items, Iterable
+    ):
+        raise RecordTypeError(
+            f"list of {what}s", items, "a list or another sequence of bytes, or an Arrow array"
+        )
     plain: list[Any] = items if isinstance(items, list) else list(items)
     # Exact bytes only: a subclass may say another length than it has.
     if list(map(type, plain)).count(bytes) == len(plain):

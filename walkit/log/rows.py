@@ -59,14 +59,17 @@ def _sliced(items: Items, start: int, stop: int) -> Items:
 
 
 def rows_of(values: Values, keys: Values | None) -> Rows:
-    """Return puts from values and, perhaps, keys; RecordTypeError or ValueError where they cannot be records."""
+    """Return puts from values and, perhaps, keys; RecordTypeError or OptionsError where they cannot be records."""
     value_items = checked(values, "value")
     if keys is None:
         return Rows(value_items)
     key_items = checked(keys, "key")
     if len(key_items) != len(value_items):
-        raise ValueError(
-            f"there are {len(value_items):,} values and {len(key_items):,} keys; nothing was written"
+        raise OptionsError(
+            f"there are {len(value_items):,} values and {len(key_items):,} keys; nothing was written",
+            option="keys",
+            wanted=len(key_items),
+            stored=len(value_items),
         )
     return Rows(value_items, key_items)
 

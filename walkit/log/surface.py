@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from walkit.arrow import pa
+from walkit.config import as_lsn
 from walkit.errors import GapError
 from walkit.log.reader import LogView
 from walkit.record import Record, record_schema
@@ -43,10 +44,10 @@ class ReadSurface:
         """Return (view, first, last): all of one moment, so that a trim in between is a GapError and never a skip."""
         view, newest = self._now()
         oldest = view.first_lsn
-        first = oldest if first_lsn is None else max(first_lsn, 1)
+        first = oldest if first_lsn is None else max(as_lsn(first_lsn, "first_lsn"), 1)
         if first < oldest:
             raise GapError(first, oldest)
-        return view, first, newest if last_lsn is None else min(last_lsn, newest)
+        return view, first, newest if last_lsn is None else min(as_lsn(last_lsn, "last_lsn"), newest)
 
     def read(self, first_lsn: int | None = None, last_lsn: int | None = None) -> Iterator[Record]:
         """Yield the records of [first_lsn, last_lsn] as they are at the call; every frame is verified.

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from walkit.commit.ticket import ManyTicket, Ticket, TicketHost
-from walkit.errors import LogClosedError
+from walkit.errors import LogClosedError, OptionsError
 from walkit.log.intake import DELETE, PUT, as_bytes, as_stamp, transaction_ticket
 from walkit.record import AppendResult
 
@@ -45,13 +45,13 @@ class Transaction:
     def put(self, key: Any, value: Any, timestamp: datetime | int | None = None) -> None:
         """Set a key to a value."""
         if key is None:
-            raise ValueError("put needs a key; append(value) makes an event without one")
+            raise OptionsError("put needs a key; append(value) makes an event without one", option="key")
         self._add(PUT, key, value, timestamp)
 
     def delete(self, key: Any, timestamp: datetime | int | None = None) -> None:
         """Add a tombstone for a key."""
         if key is None:
-            raise ValueError("a tombstone needs a key")
+            raise OptionsError("a tombstone needs a key; nothing was written", option="key")
         self._add(DELETE, key, None, timestamp)
 
     def append(self, value: Any, key: Any = None, timestamp: datetime | int | None = None) -> None:

@@ -12,12 +12,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from walkit.commit.ticket import LoopWaiter, Ticket, is_woken_at_once
-from walkit.config import LogOptions, Retention
+from walkit.config import LogOptions, Retention, as_lsn, as_seconds
 from walkit.errors import (
     AppendTimeoutError,
     CommitTimeoutError,
     GapError,
     LogFullError,
+    OptionsError,
 )
 from walkit.events import EventSink
 from walkit.format.manifest import HoldRecord, Manifest
@@ -74,8 +75,8 @@ class WriteAheadLog(ManyWays, CursorSurface):
         frame (both: nothing was written), and in CommitTimeoutError if the write was under way: it may still become
         durable. The last two are TimeoutErrors.
 
-        Raises RecordTypeError, RecordTimeError, RecordTooLargeError, LogFullError, LogClosedError, LogPoisonedError:
-        nothing was written; CommitFailedError: the outcome is unknown.
+        Raises RecordTypeError, RecordTimeError, RecordTooLargeError, OptionsError (no such timeout), LogFullError,
+        LogClosedError, LogPoisonedError: nothing was written; CommitFailedError: the outcome is unknown.
         """
         driver = self._driver
         ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
@@ -86,12 +87,12 @@ class WriteAheadLog(ManyWays, CursorSurface):
     def delete(self, key: Any, timestamp: datetime | int | None = None) -> AppendResult:
         """Append a tombstone for `key` and return when it is acknowledged. Raises what `append` raises."""
         if key is None:
-            raise ValueError("a tombstone needs a key")
+            raise OptionsError("a tombstone needs a key; nothing was written", option="key")
         return self._append(make_ticket(self._driver, self._limit_bytes, DELETE, key, None, timestamp), None)
 
     def _append(self, ticket: Ticket, timeout: float | None) -> AppendResult:
         if timeout is not None:
-            return self._append_until(ticket, time.monotonic() + timeout)
+            return self._append_until(ticket, time.monotonic() + as_seconds(timeout))
         while not self._driver.append(ticket):
             self._make_room(ticket.size_bytes, None)
         return ticket.result(0)
@@ -224,7 +225,7 @@ class WriteAheadLog(ManyWays, CursorSurface):
         was trimmed or compacted away before it was yielded: never a skip.
         """
         self._refuse_closed()
-        return self._follow(max(first_lsn, 1), timeout)
+        return self._follow(max(as_lsn(first_lsn, "first_lsn"), 1), timeout)
 
     def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
         engine = self._engine
@@ -324,7 +325,7 @@ class WriteAheadLog(ManyWays, CursorSurface):
         Where a store keeps a state beside the log, never past its newest snapshot either.
         """
         self._refuse_closed()
-        return trim(self._engine, up_to_lsn).low_watermark
+        return trim(self._engine, as_lsn(up_to_lsn, "up_to_lsn")).low_watermark
 
     def drain(self, up_to_lsn: int) -> Iterator[Record]:
         """Yield the records up to `up_to_lsn`, and trim up to there once the last of them has been taken.
@@ -336,7 +337,7 @@ class WriteAheadLog(ManyWays, CursorSurface):
         GapError where another trim or compaction takes a segment away meanwhile; StorageError where the trim fails.
         """
         view, newest = self._now()
-        last_lsn = min(up_to_lsn, newest)
+        last_lsn = min(as_lsn(up_to_lsn, "up_to_lsn"), newest)
         self._make_durable(last_lsn)
         return drain(self._engine, view, last_lsn)
 

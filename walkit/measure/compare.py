@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from walkit.errors import OptionsError
 from walkit.measure.run import Plain, Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def compare(runs: Iterable[Run]) -> pd.DataFrame:
+def compare(runs: Run | Iterable[Run]) -> pd.DataFrame:
     """Return one row per run, in order: its summary(), its labels, and every option the runs differ in.
 
     Labels are columns `label.<name>`, options `option.<path>` with dots into nested ones. `raw_ratio` is
     records per raw durable write of the same run: 1 is what a bare loop of one write per record would reach.
+    OptionsError for what is no Run.
     """
     import pandas as pd
 
-    chosen = list(runs)
+    chosen = [runs] if isinstance(runs, Run) else list(runs)
+    for run in chosen:
+        if not isinstance(run, Run):
+            raise OptionsError(
+                f"runs: a list of Runs; {type(run).__name__} is none", option="runs", wanted=run
+            )
     options = [_flat(run.options, "option.") for run in chosen]
     paths = list(dict.fromkeys(path for found in options for path in found))
     # A missing option differs from one that is None.

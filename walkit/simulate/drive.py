@@ -62,7 +62,14 @@ def drive(
     label `mean_in_flight` is the number of frames that were being written, over the time of the run.
     Where the model lets an I/O fail, the Run is of the part before and says so in `failure`.
     """
-    options = options or LogOptions()
+    options = LogOptions() if options is None else options
+    for name, given, right in (
+        ("workload", workload, hasattr(workload, "calls")),
+        ("options", options, isinstance(options, LogOptions)),
+    ):
+        if not right:
+            what = "a Workload" if name == "workload" else "LogOptions"
+            raise OptionsError(f"{name} is a {type(given).__name__}, not {what}", option=name, wanted=given)
     model = device_model(device)
     _require_simulated(options)
     simulation = CommitSimulation(

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from walkit.config import as_lsn
 from walkit.errors import OptionsError
 from walkit.log.logreader import LogReader
 from walkit.log.opening import Place, storage_at
@@ -126,9 +127,11 @@ def _state(side: Side, progress: StateProgress | None) -> pa.Table:
 def _parts(side: Side) -> tuple[Source, int | None]:
     if not isinstance(side, tuple):
         return side, None
-    if len(side) != 2 or isinstance(side[1], bool) or not isinstance(side[1], int):
-        raise OptionsError("a side with an LSN is a pair: (log, LSN)", option="side", wanted=side)
-    return side
+    try:
+        source, lsn = side
+        return source, as_lsn(lsn)
+    except ValueError:  # an OptionsError of as_lsn is one
+        raise OptionsError("a side with an LSN is a pair: (log, LSN)", option="side", wanted=side) from None
 
 
 def diff_states(left: pa.Table, right: pa.Table, *, unchanged: bool = False) -> pa.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from walkit.config import as_lsn
 from walkit.errors import FormatVersionError, GapError, HistoryTrimmedError, OptionsError, SnapshotError
 from walkit.log.report import report_html
 from walkit.log.surface import ReadSurface
@@ -63,7 +64,8 @@ def state_at(log: ReadSurface, storage: Storage, lsn: int, newest_lsn: int) -> P
     OptionsError for an LSN that is not a record's yet; HistoryTrimmedError where the state can no longer be told;
     CorruptionError where damage is reached.
     """
-    if type(lsn) is not int or not 0 <= lsn <= newest_lsn:
+    lsn = as_lsn(lsn)
+    if not 0 <= lsn <= newest_lsn:
         raise OptionsError(
             f"lsn={lsn!r}: a whole number up to the newest record's, {newest_lsn:,}",
             option="lsn",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from walkit.commit.interrupts import Uninterrupted, on_main_thread
+from walkit.config import as_lsn
 from walkit.errors import GapError, HistoryTrimmedError, OptionsError
 from walkit.log.reader import BATCH_BYTES, BATCH_RECORDS, LogView
 from walkit.log.report import report_html
@@ -90,6 +91,14 @@ def replay(
     an explicit `first_lsn` is gone, OptionsError where the machine has it already, CorruptionError when damage is
     reached.
     """
+    if not isinstance(log, ReadSurface) or not hasattr(machine, "applied_lsn"):
+        wrong = machine if isinstance(log, ReadSurface) else log
+        raise OptionsError(
+            "replay takes an open log (walkit.open(path, mode='r')) and a StateMachine, which has applied_lsn beside "
+            f"apply, snapshot, restore and checksum; not {type(wrong).__name__}",
+            option="machine" if wrong is machine else "log",
+            wanted=wrong,
+        )
     began = time.perf_counter()
     view, first, last = _range(log, machine.applied_lsn, first_lsn, last_lsn)
     pieces = Pieces(machine)
@@ -176,6 +185,7 @@ def _range(
             return log._range(applied_lsn + 1, last_lsn)
         except GapError as gap:
             raise HistoryTrimmedError(gap.wanted, gap.oldest) from None
+    first_lsn = as_lsn(first_lsn, "first_lsn")
     if first_lsn <= applied_lsn:
         raise OptionsError(
             f"first_lsn={first_lsn}, and the machine has applied LSN {applied_lsn}: leave first_lsn out to go on",

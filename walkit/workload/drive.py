@@ -8,7 +8,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from walkit.errors import StorageError
+from walkit.errors import OptionsError, StorageError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Baseline, FrameSummary, LatencyHistogram, Run, RunRecorder, raw_baseline
 from walkit.measure.watch import FrameWatch, split_latency
@@ -61,7 +61,8 @@ def drive(
 
     OptionsError for reads of a log, and for what tasks cannot do; nothing was written then.
     """
-    workload = workload or Workload()
+    workload = Workload() if workload is None else workload
+    _require_right(target, workload)
     operations = workload.stream() if stream is None else stream
     log = target if isinstance(target, WriteAheadLog) else target.log
     _require_possible(target, workload, operations)
@@ -110,6 +111,16 @@ def drive(
     if failure is not None:
         raise with_run(failure, run)
     return run
+
+
+def _require_right(target: object, workload: object) -> None:
+    """OptionsError for what cannot be driven, and for what is no workload."""
+    for name, given, kinds, what in (
+        ("target", target, (WriteAheadLog, Store), "an open log or a Store"),
+        ("workload", workload, Workload, "a Workload"),
+    ):
+        if not isinstance(given, kinds):
+            raise OptionsError(f"{name} is a {type(given).__name__}, not {what}", option=name, wanted=given)
 
 
 def _require_possible(target: WriteAheadLog | Store, workload: Workload, operations: OperationStream) -> None:

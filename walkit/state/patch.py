@@ -1,0 +1,55 @@
+"""Patches: the changes of a diff, made in another place that stands as the diff's left side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from walkit.errors import OptionsError
+from walkit.state.diff import CHANGED, DELETED, INSERTED, UNCHANGED
+
+COLUMNS = ("key", "change", "left_value", "right_value")
+
+
+class Change(NamedTuple):
+    """What one key becomes: `value`, or nothing at all where it is deleted."""
+
+    key: bytes
+    deleted: bool
+    value: bytes | None
+
+
+def changes_of(diff: Any, get: Callable[[bytes, Any], Any]) -> list[Change]:
+    """Return what a diff changes, in its order; `get(key, default)` tells how a key stands here.
+
+    OptionsError where it is no diff, or where a key does not stand as on the diff's left side: then nothing is changed.
+    """
+    try:
+        table = diff if isinstance(diff, pa.Table) else pa.table(diff)
+        rows = list(zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True))
+    except (KeyError, TypeError, ValueError) as error:
+        raise OptionsError(
+            f"a patch is a table of {', '.join(COLUMNS)}, as walkit.diff returns: {error}", option="diff"
+        ) from error
+    changes = []
+    absent = object()
+    for key, change, left, right in rows:
+        if change not in (INSERTED, DELETED, CHANGED, UNCHANGED) or not isinstance(key, bytes):
+            raise OptionsError(
+                f"a patch has changes I, D, C and N of keys of bytes, not {change!r} of {key!r}",
+                option="diff",
+                wanted=change,
+            )
+        here, wanted = get(key, absent), absent if change == INSERTED else left
+        if here is not wanted and here != wanted:
+            raise OptionsError(
+                f"key {key!r} does not stand as on the diff's left side; nothing was changed",
+                option="diff",
+                wanted=None if wanted is absent else wanted,
+                stored=None if here is absent else here,
+            )
+        if change != UNCHANGED:
+            changes.append(Change(key, change == DELETED, right))
+    return changes
