@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.commit.places import Rig, Task, io_error, until
+from tests.commit.places import GatedPlace, Rig, Task, io_error, until
 from walkit.commit.ticket import HAS_LEFT, is_woken_at_once
 from walkit.errors import LogClosedError, LogPoisonedError
 
@@ -125,4 +125,26 @@ def test_a_loop_that_is_not_asyncio_s_is_woken_by_the_delivery_thread(kind: type
     assert task.result() == 2 and leader.result()
     assert getattr(loop, "woken_by", "walkit-delivery").startswith("walkit-delivery")
     loop.close()
+    rig.driver.stop(LogClosedError())
+
+
+def test_a_ticket_says_how_it_stands() -> None:
+    """Show a ticket that waits, is on the way, is acknowledged, has failed and was refused: each says which."""
+    place = GatedPlace()
+    rig = Rig(place=place)
+    assert repr(rig.ticket()) == "<Ticket: 1 record, waiting>"
+    ticket = rig.queued()
+    until(lambda: ticket.frame is not None and ticket.frame.position in place.gates, "the write")
+    assert repr(ticket) == "<Ticket: 1 record from LSN 1, on the way>"
+    assert ticket.frame is not None
+    place.let(ticket.frame)
+    ticket.result()
+    assert repr(ticket) == "<Ticket: 1 record from LSN 1, acknowledged>"
+    failing, behind = rig.queued(), rig.queued()
+    until(lambda: failing.frame is not None and failing.frame.position in place.gates, "the write")
+    assert failing.frame is not None
+    place.let(failing.frame, io_error())
+    assert failing.exception() is not None and behind.exception() is not None
+    assert repr(failing).startswith("<Ticket: 1 record, failed: StorageError(")
+    assert repr(behind).startswith("<Ticket: 1 record, ")
     rig.driver.stop(LogClosedError())

@@ -144,6 +144,16 @@ class Ticket(OneRecord):
         """What an event loop waits for: resolved on that loop when the ticket is done."""
         self.callbacks: list[TicketCallback] | None = None
 
+    def __repr__(self) -> str:
+        frame, records = self.frame, f"{self.count:,} record{'s' if self.count > 1 else ''}"
+        if frame is None:
+            return f"<Ticket: {records}, waiting>"
+        if not self.done():
+            return f"<Ticket: {records} from LSN {self.first_lsn:,}, on the way>"
+        if frame.state == "acked":
+            return f"<Ticket: {records} from LSN {self.first_lsn:,}, acknowledged>"
+        return f"<Ticket: {records}, {frame.state}: {frame.error!r}>"
+
     def done(self) -> bool:
         """Say whether the records are acknowledged or have failed."""
         frame = self.frame
