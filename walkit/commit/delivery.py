@@ -99,7 +99,10 @@ class Delivery:
     def _put_lag(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
         """Keep no more of the frame than that it is there; one after the other, they are one thing to keep."""
         with self._lagging:
-            last, whom = self._queue[-1] if self._queue else (None, None)
+            try:
+                last, whom = self._queue[-1]
+            except IndexError:  # delivered this very moment
+                last = whom = None
             if isinstance(last, Lag) and whom == observers and not last.taken:
                 last.last_lsn = frame.last_lsn
                 last.frames += 1
