@@ -66,6 +66,10 @@ EVENTS: dict[str, tuple[int, str]] = {
         "a hold stood in the way of the hard cap and was dropped; its consumer gets a GapError",
     ),
     "walkit.hold.expire": (logging.WARNING, "the lease of a hold ran out"),
+    "walkit.observer.lose": (
+        logging.ERROR,
+        "an observer fell so far behind that frames had to be read from the log, and they are not there: it ended",
+    ),
     "walkit.callback.fail": (logging.ERROR, "a callback or observer raised"),
     "walkit.upkeep.fail": (logging.ERROR, "background work failed and will be tried again"),
 }

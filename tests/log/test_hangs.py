@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.log.logs import SEGMENTS, FaultyMemory, reopened, tiny, values
 from walkit.errors import LogLockedError, LogPoisonedError, StorageError
 from walkit.log.manifest_store import LOCK_NAME
 
-LIMIT_MS = 20
+LIMIT_MS = 60
 FOREVER_MS = 86_400_000
 
 
@@ -73,8 +74,14 @@ def test_who_waits_for_room_behind_a_hung_sync_is_told() -> None:
 
 def test_a_hung_mark_fails_the_log() -> None:
     """Hang the write of a mark on an idle log: it is watched like any other."""
-    storage, log = hung_log(idle_mark_ms=5)
-    hang = storage.hang("synced_write", SEGMENTS)
+    plain, without = hung_log(idle_mark_ms=0)
+    without.close()
+    written = [done.file for done in plain.trace if done.name == "synced_write"]
+    before_the_mark = sum(fnmatch(file, SEGMENTS) for file in written)
+    storage = FaultyMemory()
+    hang = storage.hang("synced_write", SEGMENTS, nth=before_the_mark + 1)
+    log = walkit.open(storage=storage, options=tiny(idle_mark_ms=5, write_timeout_ms=LIMIT_MS))
+    log.append(b"first")
     until(lambda: log.statistics().poisoned, "the poison")
     assert hang.entered.is_set()
     with pytest.raises(LogPoisonedError, match="write_timeout_ms"):

@@ -18,6 +18,7 @@ CURVES = {
     "max": "max_us",
     "write and sync of a frame, mean": "write_us",
     "records that wait": "queue_records",
+    "frames in flight, mean": "in_flight",
     "records a frame, mean": "frame_records",
     "bytes a frame, mean": "frame_bytes",
 }

@@ -15,7 +15,7 @@ import pytest
 
 from walkit.log.decision import recovery_table
 from walkit.views import Dashboard, Session
-from walkit.views.history import History
+from walkit.views.history import History, Point
 from walkit.workload import SteadyLoad
 
 LOAD = SteadyLoad(writers=3)
@@ -75,6 +75,31 @@ def test_writing_is_seen_until_it_is_stopped(session: Session) -> None:
         assert session.read().status == "Nothing is being written."
         gaps = [i for i, rate in enumerate(history.series().records_per_s.tolist()) if rate != rate]
         assert len(gaps) == turn
+
+
+def test_frames_in_flight_and_their_order_are_chosen_and_shown() -> None:
+    """Choose frames in flight, an order and a policy on the page: the load has them, and its sentence says so."""
+    page = Dashboard()
+    try:
+        assert page.controls.load == SteadyLoad()
+        page.controls.in_flight.value, page.controls.order.value = 4, "completion"
+        page.controls.policy.value = "one-record"
+        load = page.controls.load
+        assert (load.in_flight, load.ack_order, load.policy) == (4, "completion", "one-record")
+        assert "4 frames in flight, acknowledged in completion order, frames sealed by one-record" in str(
+            load
+        )
+        page.session.start(load)
+        eventually(lambda: page.refresh() and (page.live.history.last or Point(0)).in_flight > 0)
+        assert "frames in flight" in page.live.numbers.object
+        assert "acknowledged in completion order" in page.live.status.object
+        page.session.stop()
+        eventually(lambda: not page.session.busy)
+        page.session.start(SteadyLoad(writers=1))
+        eventually(lambda: not page.session.busy)
+        assert page.session.read().problem is None
+    finally:
+        page.close()
 
 
 def test_kill_and_recover_starts_a_writer_where_none_is(session: Session) -> None:

@@ -20,8 +20,17 @@ import pytest
 
 import walkit
 from tests.workload.streams import SMALL, prefixes, records_of, seeded_stream, state_of, table_of
-from walkit.errors import LogLockedError
-from walkit.workload import ChildWriter, ChildWriterError, OperationStream, Workload
+from walkit.errors import LogLockedError, OptionsError
+from walkit.record import Kind
+from walkit.workload import (
+    ChildWriter,
+    ChildWriterError,
+    KeyChoice,
+    Mix,
+    OpenLoop,
+    OperationStream,
+    Workload,
+)
 from walkit.workload.child_process import (
     ORPHANED,
     Announcer,
@@ -35,6 +44,7 @@ from walkit.workload.oracle import check_recovered
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = 12_000
 WRITERS = 6
+PUT, DELETE = int(Kind.PUT), int(Kind.DELETE)
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +55,48 @@ def stream() -> OperationStream:
 def writer(path: Path, stream: OperationStream, **options: Any) -> ChildWriter:
     workload = Workload(source=stream, writers=WRITERS)
     return ChildWriter(path, workload, stream=stream, options=options.pop("options", SMALL), **options)
+
+
+def test_a_generated_workload_in_an_open_loop_is_driven_in_a_child(tmp_path: Path) -> None:
+    """Preload, puts, deletes and transactions at a rate: all acknowledged, all keys there, none too soon."""
+    mix = Mix(put=0.6, delete=0.2, transaction=0.2)
+    keys = KeyChoice(count=300)
+    workload = Workload(
+        operations=400, writers=3, mix=mix, keys=keys, preload=True, seed=5, arrival=OpenLoop(rate=2_000)
+    )
+    with ChildWriter(tmp_path / "log", workload, options=SMALL) as child:
+        outcome, run = child.outcome(), child.run()
+    assert outcome.acknowledged.all() and not outcome.killed
+    assert (run.records, run.arrival, run.seed) == (len(child.stream), "open", 5)
+    assert run.operations == {
+        "put": int((child.stream.kinds == PUT).sum()),
+        "delete": int((child.stream.kinds == DELETE).sum()),
+    }
+    due = workload.arrival.due_ns(child.stream.group_count, 5) if workload.arrival != "closed" else None
+    assert due is not None and run.duration_s >= due[-1] / 1e9
+    with walkit.Store.open(tmp_path / "log") as store:
+        assert store.log.acked_lsn == 300 + len(child.stream)
+        untouched = (
+            {b for b in child._preload.keys if b not in set(child.stream.keys)} if child._preload else set()
+        )
+        assert untouched and all(key in store for key in untouched)
+
+
+@pytest.mark.parametrize(
+    ("workload", "option"),
+    [
+        (Workload(operations=10, mix=Mix(put=0.5, read=0.5)), "mix"),
+        (Workload(operations=10, tasks=3), "tasks"),
+    ],
+)
+def test_what_a_child_does_not_drive_is_refused_by_name(
+    tmp_path: Path, workload: Workload, option: str
+) -> None:
+    """Reads and tasks are OptionsErrors that name the option, before a child is started."""
+    with pytest.raises(OptionsError) as refused:
+        ChildWriter(tmp_path / "log", workload)
+    assert refused.value.option == option
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("records", [1, 700, 2_500, 6_000])

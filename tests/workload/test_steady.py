@@ -29,8 +29,9 @@ PATIENCE_S = 60.0
     [
         SteadyLoad(writers=3),
         SteadyLoad(writers=20, style="tasks", record_bytes=3, durability="none"),
+        SteadyLoad(in_flight=4, ack_order="completion", policy="capped:2"),
     ],
-    ids=["threads", "tasks"],
+    ids=["threads", "tasks", "in flight"],
 )
 def test_a_steady_load_is_written_until_it_is_stopped(tmp_path: Path, load: SteadyLoad) -> None:
     """What the lines call acknowledged is in the log, of the size asked for, with a latency for each record."""
@@ -97,6 +98,9 @@ def test_half_a_frame_is_left_only_behind_frames(tmp_path: Path) -> None:
         {"record_bytes": 2.5},
         {"style": "fork"},
         {"durability": 1},
+        {"in_flight": 0},
+        {"ack_order": "sideways"},
+        {"policy": "none"},
     ],
 )
 def test_a_load_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:

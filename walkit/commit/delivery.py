@@ -2,23 +2,42 @@
 
 A callback that blocks delays only its like, one that raises is reported as an event and nothing else happens: the
 commit path never waits for user code (AutoMQ ran callbacks on an I/O thread under the callback lock: #1808).
+
+What waits is bounded in bytes: beyond `bytes_max` only the LSNs of acknowledged frames are kept, and observers get the
+frames from the log when their turn comes. A callback waits with its ticket, whose record is let go of.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import LoopWaiter, Ticket, TicketCallback, resolve_all
+from walkit.commit.ticket import LoopWaiter, ManyTicket, Ticket, TicketCallback, resolve_all
 from walkit.events import EventSink
 
 if TYPE_CHECKING:
     import asyncio
 
-Observer = Callable[[SealedFrame], object]
+Observer = Callable[[Any], object]
+"""Takes a SealedFrame; one that only wants to know that there is something new may get a Lag, too."""
+
+
+class Lag:
+    """Acknowledged frames that observers have not seen and of which nothing but the LSNs is kept."""
+
+    __slots__ = ("first_lsn", "frames", "last_lsn", "taken")
+    buffers = ()
+    position = next_position = -1
+
+    def __init__(self, frame: SealedFrame) -> None:
+        self.first_lsn = frame.first_lsn
+        self.last_lsn = frame.last_lsn
+        self.frames = 1
+        self.taken = False
+        """Whether the delivery thread is at it: then it grows no more."""
 
 
 class Delivery:
@@ -35,11 +54,26 @@ class Delivery:
         self._busy = False
         self._drained = threading.Condition(self._lock)
         self.observers: tuple[Observer, ...] = ()
+        self.bytes_max: int | None = None
+        """Most bytes of frames that wait for observers. None: no bound."""
+        self.reread: Callable[[int, int], Iterator[SealedFrame]] | None = None
+        """Reads acknowledged frames from the log, by their first and last LSN; raises where they are not there."""
+        self._lost: dict[Observer, Callable[[Exception], object] | None] = {}
+        """What to call when an observer cannot be given its frames; None for one that only wants news."""
+        self._lagging = threading.Lock()
+        self._lag_frames = 0
+        # Each is moved by one thread: who puts, and the delivery thread.
+        self._put_bytes = self._done_bytes = 0
 
     @property
     def waiting(self) -> int:
         """Deliveries that have not been made yet."""
-        return len(self._queue) + self._busy
+        return len(self._queue) + self._busy + self._lag_frames
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of frames that wait for observers."""
+        return self._put_bytes - self._done_bytes
 
     @property
     def is_current(self) -> bool:
@@ -51,11 +85,39 @@ class Delivery:
 
         Who comes later would see it and not the frames after it that nobody had to be told of, which is a gap.
         """
-        self._put(frame, observers)
+        held, limit = self._put_bytes - self._done_bytes, self.bytes_max
+        seen = bool(observers) and frame.count > 0 and frame.state == "acked"
+        if seen and (limit is None or not held or held + frame.footprint <= limit):
+            self._put_bytes += frame.footprint
+            self._put(frame, observers)
+            return
+        self.put_tickets([t for t in frame.submissions if t.callbacks is not None])
+        if seen:
+            self._put_lag(frame, observers)
+        frame.forget()
+
+    def _put_lag(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
+        """Keep no more of the frame than that it is there; one after the other, they are one thing to keep."""
+        with self._lagging:
+            try:
+                last, whom = self._queue[-1]
+            except IndexError:  # delivered this very moment
+                last = whom = None
+            if isinstance(last, Lag) and whom == observers and not last.taken:
+                last.last_lsn = frame.last_lsn
+                last.frames += 1
+                self._lag_frames += 1
+                return
+        self._put(Lag(frame), observers)
 
     def put_tickets(self, tickets: list[Any]) -> None:
         """Queue tickets that are done and have callbacks."""
-        self._put(tickets, None)
+        for ticket in tickets:
+            ticket.key = ticket.value = b""
+            if isinstance(ticket, ManyTicket):
+                ticket.columns = None
+        if tickets:
+            self._put(tickets, None)
 
     def put_callback(self, ticket: Ticket, callback: TicketCallback) -> None:
         """Queue one callback that came after its ticket was done."""
@@ -67,15 +129,23 @@ class Delivery:
             self._start()
         self._wake.set()
 
-    def observe(self, observer: Observer) -> None:
-        """Call `observer(frame)` for every frame acknowledged from now on."""
+    def observe(
+        self, observer: Observer, lost: Callable[[Exception], object] | None = None, *, news: bool = False
+    ) -> None:
+        """Call `observer(frame)` for every frame acknowledged from now on.
+
+        Where frames cannot be given to it, because they were trimmed or cannot be read, it is left, and `lost(error)`
+        is called. With `news` it takes a Lag for the frames in it, and is never left.
+        """
         with self._lock:
+            self._lost[observer] = None if news else lost or (lambda _: None)
             self.observers = (*self.observers, observer)
 
     def leave(self, observer: Observer) -> None:
         """End what `observe` began; on return no new call begins."""
         with self._lock:
             self.observers = tuple(o for o in self.observers if o != observer)
+            self._lost.pop(observer, None)
 
     def _start(self) -> None:
         with self._lock:
@@ -93,8 +163,11 @@ class Delivery:
             self._busy = True
             while queue:
                 what, whom = queue.popleft()
-                if isinstance(whom, tuple):
+                if isinstance(what, Lag):
+                    self._catch_up(what, whom)
+                elif isinstance(whom, tuple):
                     self._deliver(what, whom)
+                    self._done_bytes += what.footprint
                 elif whom is None:
                     self._call_back(what)
                 elif isinstance(whom, LoopWaiter):
@@ -116,6 +189,34 @@ class Delivery:
                 if observer in self.observers:
                     self._call(observer, frame)
         frame.forget()
+
+    def _catch_up(self, lag: Lag, observers: tuple[Observer, ...]) -> None:
+        """Give observers from the log what was not kept for them."""
+        with self._lagging:
+            lag.taken = True
+            self._lag_frames -= lag.frames - 1
+        for observer in observers:
+            if self._lost.get(observer, lag) is None:
+                self._call(observer, lag)
+        after = lag.first_lsn - 1
+        try:
+            if self.reread is None or not self._readers(observers):
+                return
+            for frame in self.reread(lag.first_lsn, lag.last_lsn):
+                for observer in self._readers(observers):
+                    self._call(observer, frame)
+                after = frame.last_lsn
+        except Exception as error:  # noqa: BLE001 - whatever it is, the observers are told, and see no gap
+            for observer in self._readers(observers):
+                lost = self._lost[observer]
+                self.leave(observer)
+                self._events.emit("walkit.observer.lose", after_lsn=after, error=repr(error))
+                if lost is not None:
+                    self._call(lost, error)
+
+    def _readers(self, observers: tuple[Observer, ...]) -> list[Observer]:
+        """Return those that still observe, and want the frames themselves."""
+        return [o for o in observers if o in self.observers and self._lost.get(o) is not None]
 
     def _call_back(self, tickets: Sequence[Any]) -> None:
         loops: list[asyncio.Future[None]] = []

@@ -38,6 +38,7 @@ from walkit.log.manifest_store import (
     load_manifest,
     write_whole,
 )
+from walkit.log.observe import acknowledged_frames
 from walkit.log.openview import view_of_open
 from walkit.log.planning import plan_recovery
 from walkit.log.reader import LogView
@@ -135,6 +136,9 @@ class LogEngine:
         )
         self.driver.on_poison = self._wake_followers
         self.segments.watched = self.driver.watched
+        delivery = self.driver.delivery
+        delivery.bytes_max = self.options.queue_bytes_max
+        delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(self, first_lsn, last_lsn)
         retain_by_itself(self)
         self.core = core
         _engines.add(self)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from walkit.commit.frame import SealedFrame
-from walkit.errors import OptionsError
+from walkit.errors import GapError, OptionsError
 from walkit.format.frame import FrameHeader
 from walkit.log.reader import frames_to_batches
 from walkit.record import Batch, Buffer, Record
@@ -55,24 +55,49 @@ class DurableFrames:
 class Observation:
     """A registered observer; `close()` ends it. After close returns no new call begins.
 
-    Frames wait in memory while a callback blocks, without a bound (`statistics().deliveries_waiting` counts them). Who
-    may fall behind uses `follow`, which reads from the segments.
+    While a callback is slow, frames of up to `queue_bytes_max` bytes wait for it in memory; those beyond are read from
+    the log when their turn comes. An observer so far behind that they were trimmed or compacted, or cannot be read, is
+    ended: `error` says why (a GapError, mostly), the event `walkit.observer.lose` after which LSN. It sees no gap.
     """
 
-    def __init__(self, engine: LogEngine, callback: Callable[[DurableFrames], object]) -> None:
+    def __init__(
+        self, engine: LogEngine, callback: Callable[[DurableFrames], object], *, news: bool = False
+    ) -> None:
+        """Begin. With `news` the callback only wants to know that there is something new: it may get less than that."""
         if not callable(callback):
             raise OptionsError(
                 f"callback={callback!r}: a callable that takes DurableFrames",
                 option="callback",
                 wanted=callback,
             )
+        self.error: Exception | None = None
         self._engine = engine
         self._callback = callback
-        engine.driver.delivery.observe(self._see)
+        engine.driver.delivery.observe(self._see, self._lose, news=news)
 
     def _see(self, frame: SealedFrame) -> None:
         self._callback(DurableFrames(frame))
 
+    def _lose(self, error: Exception) -> None:
+        self.error = error
+
     def close(self) -> None:
         """Stop observing."""
         self._engine.driver.delivery.leave(self._see)
+
+
+def acknowledged_frames(engine: LogEngine, first_lsn: int, last_lsn: int) -> Iterator[SealedFrame]:
+    """Read the acknowledged frames that hold these LSNs; GapError where they are not as they were written any more."""
+    view = engine.view()
+    if first_lsn < view.complete_from_lsn:
+        raise GapError(first_lsn, view.complete_from_lsn)
+    wanted = first_lsn
+    for header, data, _ in view.frames(first_lsn, last_lsn):
+        if header.first_lsn != wanted:
+            break
+        wanted = header.last_lsn + 1
+        yield SealedFrame(
+            (), header.first_lsn, header.records, header.position, len(data), 0, [bytes(data)], 0, None
+        )
+    if wanted <= last_lsn:
+        raise GapError(wanted, engine.first_lsn)

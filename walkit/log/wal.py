@@ -231,7 +231,7 @@ class WriteAheadLog(ManyWays, CursorSurface):
         engine = self._engine
         news = threading.Event()
         engine.followers.add(news)
-        observation = Observation(engine, lambda _: news.set())
+        observation = Observation(engine, lambda _: news.set(), news=True)
         try:
             while True:
                 news.clear()
@@ -308,7 +308,8 @@ class WriteAheadLog(ManyWays, CursorSurface):
     def observe(self, callback: Callable[[DurableFrames], object]) -> Observation:
         """Call `callback(DurableFrames)` for every frame acknowledged from now on: in order, on the delivery thread.
 
-        No lock is held, and the commit path does not wait; a callback that raises is reported as an event.
+        No lock is held, and the commit path does not wait; a callback that raises is reported as an event. One that is
+        slow gets older frames from the log, not from memory: see Observation.
         """
         self._refuse_closed()
         return Observation(self._engine, callback)

@@ -40,6 +40,8 @@ class LiveSeries:
     """Mean number of records in a frame."""
     frame_bytes: Float64Array
     """Mean size of a frame, bytes, padding included."""
+    in_flight: Float64Array
+    """Mean number of frames that were being written."""
     events: Sequence[RunEvent] = ()
     """What happened, on the same clock."""
 
@@ -64,7 +66,11 @@ _PANELS: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
             ("write_us", "write and sync of a frame, mean", SKY),
         ),
     ),
-    ("queue", "linear", (("queue_records", "records that wait", PURPLE),)),
+    (
+        "queue",
+        "linear",
+        (("queue_records", "records that wait", PURPLE), ("in_flight", "frames in flight, mean", SKY)),
+    ),
     ("rec./frame", "linear", (("frame_records", "records a frame, mean", BLUE),)),
     ("B/frame", "linear", (("frame_bytes", "bytes a frame, mean", GREEN),)),
 )

@@ -95,7 +95,7 @@ class OpenSource:
 
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
         """See Source."""
-        return Observation(self._engine, lambda _: news()).close
+        return Observation(self._engine, lambda _: news(), news=True).close
 
 
 class StoredSource:

@@ -30,6 +30,7 @@ class Point(NamedTuple):
     queue_records: float = NAN
     frame_records: float = NAN
     frame_bytes: float = NAN
+    in_flight: float = NAN
 
 
 class History:
@@ -97,6 +98,8 @@ def point_between(
         queue_records=float(after.queue_records),
         frame_records=records / frames if frames else NAN,
         frame_bytes=moved_bytes / written if frames else NAN,
+        # Times of writes that overlap add up, so over the interval they are how many were under way.
+        in_flight=(after.write_ns - before.write_ns) / 1e9 / interval_s if interval_s > 0 else NAN,
     )
 
 

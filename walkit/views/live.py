@@ -73,6 +73,7 @@ def _numbers(reading: Reading, last: Point | None) -> list[tuple[str, str, str]]
     shown = [
         ("records/s", _count(point.records_per_s), "records acknowledged a second, in the newest interval"),
         ("records a frame", _count(point.frame_records), "mean of the newest interval"),
+        ("frames in flight", _count(point.in_flight), "mean of the newest interval"),
         ("bytes a frame", _count(point.frame_bytes), "mean of the newest interval, padding included"),
     ]
     if reading.latency is not None:

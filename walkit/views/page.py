@@ -26,6 +26,8 @@ STEP_BUTTONS: dict[Step, str] = {
     "trim": "Trim",
 }
 DURABILITIES = ["sync", "interval", "none"]
+ORDERS = {"append order": "append", "completion order": "completion"}
+POLICIES = ["take-all", "one-record", "adaptive", "capped:4", "linger:1000"]
 
 
 class Controls(View):
@@ -41,6 +43,9 @@ class Controls(View):
             label="bytes a record", value=100, start=1, end=MIB, width=130
         )
         self.durability = pn.widgets.Select(label="durability", options=DURABILITIES, value="sync", width=130)
+        self.in_flight = pn.widgets.IntInput(label="frames in flight", value=1, start=1, end=64, width=120)
+        self.order = pn.widgets.Select(label="acknowledged in", options=ORDERS, value="append", width=150)
+        self.policy = pn.widgets.Select(label="frames sealed by", options=POLICIES, width=150)
         self.start = pn.widgets.Button(label="Start", color="primary", width=90)
         self.stop = pn.widgets.Button(label="Stop", width=90, disabled=True)
         self._layout = pn.FlexBox(
@@ -48,6 +53,9 @@ class Controls(View):
             self.writers,
             self.record_bytes,
             self.durability,
+            self.in_flight,
+            self.order,
+            self.policy,
             self.start,
             self.stop,
             align_items="end",
@@ -65,6 +73,9 @@ class Controls(View):
             style=cast("Style", STYLES[self.style.value]),
             record_bytes=self.record_bytes.value or 0,
             durability=self.durability.value,
+            in_flight=self.in_flight.value or 0,
+            ack_order=self.order.value,
+            policy=self.policy.value,
         )
 
 

@@ -164,6 +164,8 @@ class Session:
     def _start(self, load: SteadyLoad) -> None:
         if self._writer is not None:
             raise OptionsError("the writers are at work already; stop them first")
+        # The order is fixed for a log's life, so each has a log of its own.
+        self.path = os.path.join(self.folder, "log" if load.ack_order == "append" else "log-completion")
         writer = SteadyWriter(self.path, load)
         self._start_ns = self._start_ns or perf_counter_ns()
         self._belongings.start(writer)

@@ -8,9 +8,10 @@ and the metrics of the log. A line that a kill has cut was never acted on by eit
 from __future__ import annotations
 
 import base64
+import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,8 +24,9 @@ from walkit.metrics import LogStatistics
 from walkit.workload.child_process import options_text
 from walkit.workload.drive import Workload, finish_run, kinds_done
 from walkit.workload.handover import stream_to_ipc
-from walkit.workload.operations import Mask, OperationStream, operation_mask
+from walkit.workload.operations import READ, Mask, OperationStream, operation_mask
 from walkit.workload.process import ChildWriterError, TalkingChild
+from walkit.workload.spec import OpenLoop
 
 __all__ = ["ChildOutcome", "ChildWriter", "ChildWriterError"]
 
@@ -44,6 +46,18 @@ class ChildOutcome:
     """Seconds from the first operation to the kill; None: it came to its end."""
 
 
+def _require_possible(workload: Workload, stream: OperationStream) -> None:
+    if workload.tasks:
+        raise OptionsError(
+            f"tasks={workload.tasks}: a child drives threads; a task would hold up its loop while it waits for its "
+            "group to be announced",
+            option="tasks",
+            wanted=workload.tasks,
+        )
+    if bool((stream.kinds == READ).any()):
+        raise OptionsError("a child drives no reads: drive() does", option="mix", wanted="read")
+
+
 class ChildWriter:
     """Starts a child that drives a workload into the Store at `path`, and follows what it says. Used by one thread.
 
@@ -61,19 +75,15 @@ class ChildWriter:
     ) -> None:
         """Prepare; `stream` gives the workload's operations where they have been made already.
 
-        OptionsError for what a child does not drive: generated operations (whose keys have no one order to check),
-        tasks, and an open loop.
+        Where operations are generated, a key belongs to no writer: what is left after a kill has no one order to check.
+        OptionsError for what a child does not drive: tasks, whose loop cannot wait for an announcement, and reads, from
+        which a kill takes nothing.
         """
-        if workload.generated or workload.tasks or workload.arrival != "closed":
-            raise OptionsError(
-                "a child drives the flights, or a stream of one's own, with threads in a closed loop",
-                option="workload",
-                wanted=workload.as_dict(),
-            )
+        self.stream = workload.stream() if stream is None else stream
+        _require_possible(workload, self.stream)
         self.path = os.path.abspath(path)
         self.workload = workload
         self.options = options or LogOptions()
-        self.stream = workload.stream() if stream is None else stream
         self.parts = self.stream.route(workload.writers)
         self.recorder = RunRecorder(
             f"{workload.name}, in a child process",
@@ -81,6 +91,8 @@ class ChildWriter:
             path=self.path,
             options={**self.options.as_dict(), "operations": len(self.stream)},
             labels={"writers": workload.writers, "target": "Store"},
+            seed=workload.seed if workload.generated or workload.arrival != "closed" else None,
+            arrival="closed" if workload.arrival == "closed" else "open",
         )
         self._samples = self.recorder.thread()
         self._acked = [0] * workload.writers
@@ -89,7 +101,12 @@ class ChildWriter:
         self._events: list[tuple[int, str, dict[str, Any]]] = []
         self._last_ns = 0
         self._records = 0
-        arguments = ("walkit.workload", self.path, "--operations-on-stdin", f"--writers={workload.writers}")
+        arguments = ["walkit.workload", self.path, "--operations-on-stdin", f"--writers={workload.writers}"]
+        self._preload = workload.preload_stream()
+        if self._preload is not None:
+            arguments.append("--preload-on-stdin")
+        if isinstance(workload.arrival, OpenLoop):
+            arguments += [f"--arrival={json.dumps(asdict(workload.arrival))}", f"--seed={workload.seed}"]
         self._child = TalkingChild([*arguments, f"--options={options_text(self.options)}"], self._take)
 
     @property
@@ -105,6 +122,8 @@ class ChildWriter:
     def start(self) -> None:
         """Start the child, hand it the operations, and begin to read its lines. ChildWriterError: it cannot be."""
         self._child.start(stream_to_ipc(self.stream))
+        if self._preload is not None:
+            self._child.send(stream_to_ipc(self._preload))
 
     def _take(self, said: dict[str, Any]) -> None:
         self._after = LogStatistics(**said["statistics"])

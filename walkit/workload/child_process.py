@@ -30,9 +30,10 @@ from walkit.measure import RunRecorder
 from walkit.measure.recorder import ThreadRecorder
 from walkit.measure.run import plain
 from walkit.store import Store
-from walkit.workload.drive import Workload, Writers
+from walkit.workload.drive import Workload, Writers, due_times
 from walkit.workload.handover import stream_from_ipc
 from walkit.workload.operations import OperationStream
+from walkit.workload.spec import OpenLoop
 
 LINE_S = 0.02
 """Time between two lines."""
@@ -58,6 +59,11 @@ def options_from(text: str) -> LogOptions:
     if "retention" in given:
         given["retention"] = Retention(**given["retention"])
     return LogOptions(**given)
+
+
+def arrival_from(text: str) -> OpenLoop:
+    """Return the OpenLoop of its fields as JSON."""
+    return OpenLoop(**json.loads(text))
 
 
 class Announcer:
@@ -114,12 +120,20 @@ class Speaker:
         return bounds
 
 
-def drive_and_tell(store: Store, stream: OperationStream, writer_count: int, out: IO[str]) -> None:
+def drive_and_tell(
+    store: Store,
+    stream: OperationStream,
+    writer_count: int,
+    out: IO[str],
+    arrival: OpenLoop | None = None,
+    seed: int = 0,
+) -> None:
     """Drive the stream into the store, and tell the parent all along. Raises the writers' first error."""
     parts = stream.route(writer_count)
+    due = due_times(Workload(arrival=arrival or "closed", seed=seed), stream, parts)
     recorder = RunRecorder("child", durability=store.log.options.durability)
     announcer = Announcer(len(parts))
-    writers = Writers(store, parts, recorder, announcer.may_begin)
+    writers = Writers(store, parts, recorder, announcer.may_begin, due=due)
     window = min(WINDOW_GROUPS, stream.group_count // WINDOWS_PER_STREAM)
     speaker = Speaker(out, store, recorder, max(window // writer_count, 1))
     store.log.events.add_listener(speaker.event)
@@ -156,6 +170,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--operations-on-stdin", action="store_true", help="read them, as a parent sends them"
     )
+    parser.add_argument(
+        "--preload-on-stdin", action="store_true", help="read puts to make first behind the operations"
+    )
+    parser.add_argument("--arrival", type=arrival_from, help="OpenLoop as JSON (default: a closed loop)")
+    parser.add_argument("--seed", type=int, default=0, help="of the arrivals (default: %(default)s)")
     parser.add_argument("--writers", type=int, default=64, help="threads that write (default: %(default)s)")
     parser.add_argument("--options", type=options_from, default=LogOptions(), help="LogOptions as JSON")
     given = parser.parse_args(arguments)
@@ -165,11 +184,14 @@ def main(arguments: list[str] | None = None) -> int:
         if given.operations_on_stdin:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
             stream = stream_from_ipc(sys.stdin.buffer)
+            preload = stream_from_ipc(sys.stdin.buffer) if given.preload_on_stdin else None
             end_with(sys.stdin.fileno())
         else:
-            stream = Workload(operations=given.operations, writers=given.writers).stream()
+            stream, preload = Workload(operations=given.operations, writers=given.writers).stream(), None
         with Store.open(given.path, options=given.options) as store:
-            drive_and_tell(store, stream, given.writers, out)
+            if preload is not None:
+                store.put_many(preload.keys, preload.values)
+            drive_and_tell(store, stream, given.writers, out, given.arrival, given.seed)
     except BrokenPipeError:
         os._exit(ORPHANED)
     except (WalkitError, OSError) as error:

@@ -18,6 +18,7 @@ from walkit.config import MIB, Durability, LogOptions
 from walkit.errors import OptionsError
 from walkit.measure import LatencyHistogram
 from walkit.metrics import LogStatistics
+from walkit.workload.policies import policy_named
 from walkit.workload.process import TalkingChild
 
 LINES_WAITING_MAX = 1200
@@ -36,29 +37,49 @@ class SteadyLoad:
     record_bytes: int = 100
     """Bytes of each value; there is no key."""
     durability: Durability = "sync"
+    in_flight: int = 1
+    """Frames written at the same time."""
+    ack_order: Literal["append", "completion"] = "append"
+    """Fixed for a log's life: another order needs another log."""
+    policy: str = "take-all"
+    """When a frame is sealed, by a name that `policy_named` knows."""
 
     def __post_init__(self) -> None:
-        for option, most in (("writers", 1024), ("record_bytes", MIB)):
+        for option, most in (("writers", 1024), ("record_bytes", MIB), ("in_flight", 1024)):
             value = getattr(self, option)
             if type(value) is not int or not 1 <= value <= most:
                 raise OptionsError(
                     f"{option}={value!r}: a whole number from 1 to {most:,}", option=option, wanted=value
                 )
-        for option, allowed in (("style", get_args(Style)), ("durability", get_args(Durability))):
+        for option, allowed in (
+            ("style", get_args(Style)),
+            ("durability", get_args(Durability)),
+            ("ack_order", ("append", "completion")),
+        ):
             value = getattr(self, option)
             if value not in allowed:
                 raise OptionsError(f"{option}={value!r}: it is one of {allowed}", option=option, wanted=value)
+        policy_named(self.policy)
 
     @property
     def options(self) -> LogOptions:
         """How the log is opened: segments small enough that rotation and trim are seen."""
-        return LogOptions(durability=self.durability, segment_bytes=16 * MIB)
+        return LogOptions(
+            durability=self.durability,
+            segment_bytes=16 * MIB,
+            in_flight=self.in_flight,
+            ack_order=self.ack_order,
+            policy=policy_named(self.policy),
+        )
 
     def __str__(self) -> str:
         """Say it in words, for the status line."""
         who = f"{self.writers} {'writer thread' if self.style == 'threads' else 'asyncio task'}"
         many = "" if self.writers == 1 else "s"
-        return f"{who}{many}, {self.record_bytes:,} bytes a record, durability {self.durability}"
+        said = f"{who}{many}, {self.record_bytes:,} bytes a record, durability {self.durability}"
+        if self.in_flight > 1 or self.ack_order != "append":
+            said += f", {self.in_flight} frames in flight, acknowledged in {self.ack_order} order"
+        return said if self.policy == "take-all" else f"{said}, frames sealed by {self.policy}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
