@@ -23,12 +23,16 @@ from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord,
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.log.manifest_store import ManifestStore
 from walkit.log.opensegment import ZERO_STEP_BYTES, OpenSegment
-from walkit.log.sidecar import write_index
+from walkit.log.sidecar import reindex, write_index
 from walkit.log.upkeep import Upkeep
 from walkit.storage.base import Cell, DirectStorage, Storage, StorageFile
 
-ZERO_AHEAD_BYTES = 16 << 20
-"""How far ahead of the write position a segment in use is zeroed."""
+ZERO_AHEAD_BYTES = 4 << 20
+"""How far ahead of the write position a segment in use is zeroed; a killed log leaves so many zeros to be read."""
+ZERO_FROM_BYTES = ZERO_STEP_BYTES // 4
+"""Offset in a segment from which on more than its first step is zeroed; few frames need no more."""
+ZEROED_FRAME_BYTES = 16 * 1024
+"""Mean size of the frames of a segment up to which it is zeroed ahead: large ones would be written twice for little."""
 
 
 class SegmentSet:
@@ -68,6 +72,7 @@ class SegmentSet:
         self._mark = mark
         self._full: deque[OpenSegment] = deque()
         self._spare: OpenSegment | None = None
+        self._index_steps = reindex(storage, identity.log_id, lambda: store.current.sealed)
         self._prepare_lock = threading.Lock()
         self._list_lock = threading.Lock()
 
@@ -96,6 +101,8 @@ class SegmentSet:
         )
         if previous is not None:
             self._full.append(previous)
+        else:
+            self.upkeep.submit("index", self._reindex)
         self._plan_chores(segment)
         return position + segment.size - SEGMENT_HEADER_BYTES
 
@@ -154,7 +161,7 @@ class SegmentSet:
 
     def _do_chores(self, segment: OpenSegment, offset: int) -> None:
         """Ask for what will be needed: zeroed space ahead, and the next segment from the middle of this one on."""
-        if not segment.overtaken and segment.zeroed < segment.size:
+        if _is_zeroed_ahead(segment):
             goal = min(offset + ZERO_AHEAD_BYTES, segment.size)
             self.upkeep.submit("zero", lambda: self._zero_ahead(segment, goal))
         if offset >= segment.size // 2:
@@ -167,10 +174,10 @@ class SegmentSet:
         offset = segment.header.offset_of(segment.end_position)
         half = segment.size // 2
         segment.next_chore = half if offset < half else segment.size
-        if segment.zeroed < segment.size:
-            segment.next_chore = min(
-                segment.next_chore, max(offset + ZERO_AHEAD_BYTES // 2, ZERO_STEP_BYTES // 4)
-            )
+        if offset < ZERO_FROM_BYTES:
+            segment.next_chore = min(segment.next_chore, ZERO_FROM_BYTES)
+        elif _is_zeroed_ahead(segment):
+            segment.next_chore = min(segment.next_chore, offset + ZERO_AHEAD_BYTES // 2)
 
     def sync(self) -> None:
         """See FramePlace."""
@@ -269,6 +276,11 @@ class SegmentSet:
         if segment.zeroed < goal and segment.zero_step():
             self.upkeep.submit("zero", lambda: self._zero_ahead(segment, goal))
 
+    def _reindex(self) -> None:
+        """Do one step towards indexes that are absent or damaged, then queue the next: all else goes first."""
+        if next(self._index_steps, True) is None:
+            self.upkeep.submit("index", self._reindex)
+
     # -- sealing
 
     def seal(self, segment: OpenSegment) -> None:
@@ -319,6 +331,7 @@ class SegmentSet:
         With `hung` files stay open: a write to one of them is under way still, and must not find its number given anew.
         """
         self.upkeep.close()
+        self._index_steps.close()
         spare, self._spare = self._spare, None
         try:
             if not poisoned:
@@ -341,6 +354,14 @@ class SegmentSet:
         """In a forked child: drop this copy's files without writing anything."""
         for segment in [*self.open_segments, *([self._spare] if self._spare is not None else [])]:
             segment.file.close()
+
+
+def _is_zeroed_ahead(segment: OpenSegment) -> bool:
+    """Say whether more of a segment is to be zeroed: no frame has passed what is, and they are small."""
+    assert segment.header is not None
+    size = segment.end_position - segment.header.start_position
+    small = size <= segment.frames * ZEROED_FRAME_BYTES
+    return small and not segment.overtaken and segment.zeroed < segment.size
 
 
 def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from walkit.errors import WalkitError
 from walkit.events import EventSink
 
-_ORDER = {"seal": 0, "prepare": 1, "retain": 2, "zero": 3}
+_ORDER = {"seal": 0, "prepare": 1, "retain": 2, "zero": 3, "index": 4}
+_WAITED_FOR = ("seal", "prepare", "retain")
 
 
 class Upkeep:
@@ -35,7 +36,7 @@ class Upkeep:
         self._period_s, self._periodic = period_s, job
 
     def submit(self, kind: str, job: Callable[[], None]) -> None:
-        """Queue a job of kind "seal", "prepare", "retain" or "zero". Dropped once the log closes."""
+        """Queue a job of kind "seal", "prepare", "retain", "zero" or "index". Dropped once the log closes."""
         with self._condition:
             if self._closing:
                 return
@@ -66,7 +67,7 @@ class Upkeep:
                 if not woken and self._periodic is not None:
                     self._jobs["retain"].append(self._periodic)
                 taken = self._take()
-                self._busy = taken is not None
+                self._busy = taken is not None and taken[0] in _WAITED_FOR
             if taken is None:
                 continue
             kind, job = taken
@@ -76,15 +77,15 @@ class Upkeep:
                 self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
 
     def drain(self) -> None:
-        """Wait until all jobs queued so far, zeroing excepted, are done. On the thread itself it does not wait."""
+        """Wait until all jobs queued so far, but for zeroing and indexing, are done.
+
+        On the thread itself it does not wait.
+        """
         if self._thread is threading.current_thread():
             return  # a job, or a host's callback in one: it would wait for itself
         with self._condition:
             self._condition.wait_for(
-                lambda: (
-                    self._closing
-                    or not (self._busy or any(self._jobs[kind] for kind in ("seal", "prepare", "retain")))
-                )
+                lambda: self._closing or not (self._busy or any(self._jobs[kind] for kind in _WAITED_FOR))
             )
 
     def close(self) -> None:
