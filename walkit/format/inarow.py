@@ -186,10 +186,11 @@ def _checksums_fit(buffer: bytes | bytearray, offsets: list[int], heads: npt.NDA
     view = memoryview(buffer)
     ends = (np.array(offsets, np.int64) + FRAME_HEADER_BYTES + heads["stored"]).tolist()
     nexts = (np.array(offsets, np.int64) + heads["footprint"]).tolist()
-    head_crcs = [crc32c(buffer[at : at + FRAME_HEADER_CRC_OFFSET]) for at in offsets]
+    head_crcs = [crc32c(view[at : at + FRAME_HEADER_CRC_OFFSET]) for at in offsets]
     body_crcs = [crc32c(view[at + FRAME_HEADER_BYTES : end]) for at, end in zip(offsets, ends, strict=True)]
     padded = [
-        buffer[end:following] == ZEROS[: following - end] for end, following in zip(ends, nexts, strict=True)
+        bytes(view[end:following]) == ZEROS[: following - end]
+        for end, following in zip(ends, nexts, strict=True)
     ]
     return np.asarray(
         (np.array(head_crcs, np.int64) == heads["header_crc"])

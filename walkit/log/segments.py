@@ -18,6 +18,7 @@ from walkit.errors import LogFullError, StorageError
 from walkit.events import EventSink
 from walkit.format.durable import DurableMark, encode_slot
 from walkit.format.frame import FrameIdentity
+from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader, segment_name
@@ -101,7 +102,7 @@ class SegmentSet:
         )
         if previous is not None:
             self._full.append(previous)
-        else:
+        elif any(has_index(record) for record in self.store.current.sealed):
             self.upkeep.submit("index", self._reindex)
         self._plan_chores(segment)
         return position + segment.size - SEGMENT_HEADER_BYTES
