@@ -229,7 +229,9 @@ class FrameWalk:
             count = rest + read_into(self.file, offset, store[rest:])
         except StorageError:
             return False  # perhaps it stands behind the next frame
-        read_ahead(self.file, offset + room - rest, min(room, self.end_position - self.position - room))
+        ahead = min(room, self.end_position - self.position - room)
+        if ahead:  # none would mean the whole rest of the file
+            read_ahead(self.file, offset + room - rest, ahead)
         self._buffer = self._store if count == room else bytes(store[:count])
         self._buffer_position = self.position
         return True
