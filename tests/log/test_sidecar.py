@@ -12,7 +12,7 @@ from tests.log.logs import FaultyMemory, tiny
 from walkit.errors import CorruptionError
 from walkit.format.index import IndexEntry, IndexIdentity, encode_index, index_name
 from walkit.log.ranges import plan_ranges, ranges_of, read_range
-from walkit.log.sidecar import index_segment, read_index
+from walkit.log.sidecar import index_segment, read_index, reindex
 from walkit.storage import MemoryStorage, Storage
 
 LARGE = tiny(segment_bytes=1 << 20, frame_bytes_max=1 << 13)
@@ -245,6 +245,59 @@ def test_an_index_is_made_of_a_segment_that_has_none() -> None:
         storage.remove(name)
         index_segment(storage, manifest.log_id, record)
         assert contents(storage, name) == written
+
+
+@pytest.mark.parametrize("damage", [remove, flip, cut])
+def test_an_index_that_is_absent_or_damaged_is_made_anew(damage: Callable[[Storage, str], None]) -> None:
+    """Damage one index, append after reopening: beside the appends the same bytes come back; a reader writes none."""
+    storage = made()
+    name = indexes(storage)[0]
+    whole = contents(storage, name)
+    damage(storage, name)
+    assert numbers(storage, 700, 701) == [699, 700]
+    with walkit.open(storage=storage, options=LARGE):
+        assert name not in storage.names() or contents(storage, name) != whole
+    with walkit.open(storage=storage, options=LARGE) as log:
+        log.append(b"more")
+        upkeep = log._engine.segments.upkeep
+        with upkeep._condition:
+            assert upkeep._condition.wait_for(
+                lambda: name in storage.names() and contents(storage, name) == whole, timeout=60
+            )
+        log.trim(10)  # which waits for what the thread is to do first
+
+
+def test_a_segment_that_recovery_sealed_gets_an_index() -> None:
+    """Kill a writer in a large segment: the next one seals it without an index, and then makes that of its frames."""
+    storage = MemoryStorage()
+    log = walkit.open(storage=storage, options=LARGE)
+    for start in range(0, 700, 4):
+        log.append_many([b"%06d" % i + PUT for i in range(start, start + 4)])
+    killed = storage.process_kill()
+    log.close()
+    with walkit.open(storage=killed, options=LARGE):
+        assert indexes(killed) == []
+    with walkit.open(storage=killed, options=LARGE) as log:
+        manifest = log._engine.store.current
+        for _ in reindex(killed, manifest.log_id, lambda: manifest.sealed):
+            pass
+    assert indexes(killed) == indexes(storage) != []
+    assert entries_in(killed, 0)[1] == entries_in(storage, 0)[1]
+
+
+def test_a_segment_that_goes_while_it_is_indexed_leaves_no_index() -> None:
+    """Take a segment out of the manifest between the steps that read it: nothing is written for it."""
+    storage = made()
+    for name in indexes(storage):
+        storage.remove(name)
+    with walkit.open(storage=storage, mode="r") as reader:
+        manifest = reader._now()[0].manifest
+    records = [*manifest.sealed]
+    steps = reindex(storage, manifest.log_id, lambda: tuple(records))
+    next(steps)
+    records.pop()
+    assert [*steps] != []
+    assert indexes(storage) == [index_name(manifest.sealed[0].name)]
 
 
 def test_a_compacted_segment_has_an_index() -> None:

@@ -22,5 +22,5 @@ def test_space_is_zeroed_ahead_of_a_writer_that_is_not_in_a_hurry() -> None:
 def filled(log: walkit.WriteAheadLog, size_bytes: int) -> OpenSegment | None:
     """Append until the log has so many bytes; return its segment."""
     while log.statistics().log_bytes < size_bytes:
-        log.append(bytes(20_000))
+        log.append(bytes(10_000))
     return log._engine.segments.current

@@ -86,7 +86,13 @@ class FrameRow:
 
 
 def frames_in_a_row(
-    buffer: bytes, at: int, segment: SegmentHeader, follows: Follows, end_position: int, *, decode: bool
+    buffer: bytes | bytearray,
+    at: int,
+    segment: SegmentHeader,
+    follows: Follows,
+    end_position: int,
+    *,
+    decode: bool,
 ) -> FrameRow | None:
     """Return the frames that stand whole in `buffer` from offset `at` on, up to the first that is not as expected.
 
@@ -119,7 +125,7 @@ def frames_in_a_row(
     )
 
 
-def _offsets(buffer: bytes, at: int, limit: int) -> list[int]:
+def _offsets(buffer: bytes | bytearray, at: int, limit: int) -> list[int]:
     """Return where frames begin, by the footprints that they claim."""
     offsets = []
     footprint_at = FOOTPRINT.unpack_from
@@ -175,15 +181,16 @@ def _headers_fit(heads: npt.NDArray[Any], offsets: Int64s, segment: SegmentHeade
     return right
 
 
-def _checksums_fit(buffer: bytes, offsets: list[int], heads: npt.NDArray[Any]) -> Bools:
+def _checksums_fit(buffer: bytes | bytearray, offsets: list[int], heads: npt.NDArray[Any]) -> Bools:
     """Judge both checksums and the padding of each frame."""
     view = memoryview(buffer)
     ends = (np.array(offsets, np.int64) + FRAME_HEADER_BYTES + heads["stored"]).tolist()
     nexts = (np.array(offsets, np.int64) + heads["footprint"]).tolist()
-    head_crcs = [crc32c(buffer[at : at + FRAME_HEADER_CRC_OFFSET]) for at in offsets]
+    head_crcs = [crc32c(view[at : at + FRAME_HEADER_CRC_OFFSET]) for at in offsets]
     body_crcs = [crc32c(view[at + FRAME_HEADER_BYTES : end]) for at, end in zip(offsets, ends, strict=True)]
     padded = [
-        buffer[end:following] == ZEROS[: following - end] for end, following in zip(ends, nexts, strict=True)
+        bytes(view[end:following]) == ZEROS[: following - end]
+        for end, following in zip(ends, nexts, strict=True)
     ]
     return np.asarray(
         (np.array(head_crcs, np.int64) == heads["header_crc"])
@@ -193,7 +200,7 @@ def _checksums_fit(buffer: bytes, offsets: list[int], heads: npt.NDArray[Any]) -
 
 
 def _bodies_decode(
-    buffer: bytes, block: npt.NDArray[np.uint8], starts: Int64s, heads: npt.NDArray[Any]
+    buffer: bytes | bytearray, block: npt.NDArray[np.uint8], starts: Int64s, heads: npt.NDArray[Any]
 ) -> Bools:
     """Judge the bodies: those of uniform columns together, the others by taking them apart."""
     flags, stored, records = heads["flags"], heads["stored"].astype(np.int64), heads["records"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from walkit.errors import FormatVersionError
 from walkit.format.frame import FrameHeader, check_body, check_header
@@ -26,8 +27,11 @@ from walkit.format.manifest import LogEnd, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.log.findings import SegmentFinding
 from walkit.log.walk import FrameWalk, Readable
+from walkit.storage.bulk import data_ranges, read_into
 
 PROBE_BYTES = 4 << 20
+ZERO_READ_BYTES = 1 << 20
+SEARCHED_BYTES = 4096
 
 
 def walk_unsealed(
@@ -171,13 +175,31 @@ def _is_whole(file: Readable, offset: int, header: FrameHeader) -> bool:
 
 
 def nonzero_until(file: Readable, start: int, size: int) -> int:
-    """Return the file offset behind the last nonzero byte at or after `start`; `start` where there is none."""
-    end = size
-    while end > start:
-        begin = max(start, end - PROBE_BYTES)
-        block = np.frombuffer(file.read(begin, end - begin), "u1")
-        nonzero = np.flatnonzero(block)
-        if len(nonzero):
-            return begin + int(nonzero[-1]) + 1
-        end = begin
+    """Return the file offset behind the last nonzero byte at or after `start`; `start` where there is none.
+
+    Reads from the end on, and only where the file has data.
+    """
+    buffer = memoryview(b"")
+    for begin, behind in reversed(data_ranges(file, start, size)):
+        end = behind
+        while end > begin:
+            if not buffer:
+                buffer = memoryview(bytearray(min(ZERO_READ_BYTES, size - start)))
+            at = max(begin, end - len(buffer))
+            count = read_into(file, at, buffer[: end - at])
+            until = _behind_nonzero(np.frombuffer(buffer[:count], np.uint8))
+            if until:
+                return at + until
+            end = at
     return start
+
+
+def _behind_nonzero(values: npt.NDArray[np.uint8]) -> int:
+    """Return the index behind the last nonzero value, 0 where there is none: the maximum is found at memory's speed."""
+    if not len(values) or not values.max():
+        return 0
+    low, high = 0, len(values)
+    while high - low > SEARCHED_BYTES:
+        middle = (low + high) // 2
+        low, high = (middle, high) if values[middle:high].max() else (low, middle)
+    return low + int(np.flatnonzero(values[low:high])[-1]) + 1

@@ -19,17 +19,22 @@ from walkit.errors import LogFullError, StorageError
 from walkit.events import EventSink
 from walkit.format.durable import DurableMark, encode_slot
 from walkit.format.frame import FrameIdentity
+from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.log.manifest_store import ManifestStore
 from walkit.log.opensegment import ZERO_STEP_BYTES, OpenSegment
-from walkit.log.sidecar import write_index
+from walkit.log.sidecar import reindex, write_index
 from walkit.log.upkeep import Upkeep
 from walkit.storage.base import Cell, DirectStorage, Storage, StorageFile
 
-ZERO_AHEAD_BYTES = 16 << 20
-"""How far ahead of the write position a segment in use is zeroed."""
+ZERO_AHEAD_BYTES = 4 << 20
+"""How far ahead of the write position a segment in use is zeroed; a killed log leaves so many zeros to be read."""
+ZERO_FROM_BYTES = ZERO_STEP_BYTES // 4
+"""Offset in a segment from which on more than its first step is zeroed; few frames need no more."""
+ZEROED_FRAME_BYTES = 16 * 1024
+"""Mean size of the frames of a segment up to which it is zeroed ahead: large ones would be written twice for little."""
 
 
 class SegmentSet:
@@ -71,6 +76,7 @@ class SegmentSet:
         self._mark = mark
         self._full: deque[OpenSegment] = deque()
         self._spare: OpenSegment | None = None
+        self._index_steps = reindex(storage, identity.log_id, lambda: store.current.sealed)
         self._prepare_lock = threading.Lock()
         self._list_lock = threading.Lock()
 
@@ -99,6 +105,8 @@ class SegmentSet:
         )
         if previous is not None:
             self._full.append(previous)
+        elif any(has_index(record) for record in self.store.current.sealed):
+            self.upkeep.submit("index", self._reindex)
         self._plan_chores(segment)
         return position + segment.size - SEGMENT_HEADER_BYTES
 
@@ -158,7 +166,7 @@ class SegmentSet:
 
     def _do_chores(self, segment: OpenSegment, offset: int) -> None:
         """Ask for what will be needed: zeroed space ahead, and the next segment from the middle of this one on."""
-        if not segment.overtaken and segment.zeroed < segment.size:
+        if _is_zeroed_ahead(segment):
             goal = min(offset + ZERO_AHEAD_BYTES, segment.size)
             self.upkeep.submit("zero", lambda: self._zero_ahead(segment, goal))
         if offset >= segment.size // 2:
@@ -171,11 +179,10 @@ class SegmentSet:
         offset = segment.header.offset_of(segment.end_position)
         half = segment.size // 2
         segment.next_chore = half if offset < half else segment.size
-        if segment.zeroed < segment.size:
-            # The first time early: what `_make` has zeroed is soon behind the writer.
-            first = ZERO_STEP_BYTES // 4
-            ahead = first if offset < first else offset + ZERO_AHEAD_BYTES // 2
-            segment.next_chore = min(segment.next_chore, ahead)
+        if offset < ZERO_FROM_BYTES:
+            segment.next_chore = min(segment.next_chore, ZERO_FROM_BYTES)
+        elif _is_zeroed_ahead(segment):
+            segment.next_chore = min(segment.next_chore, offset + ZERO_AHEAD_BYTES // 2)
 
     def sync(self) -> None:
         """See FramePlace."""
@@ -278,6 +285,11 @@ class SegmentSet:
             self.upkeep.steps += 1
             self.upkeep.submit("zero", lambda: self._zero_ahead(segment, goal))
 
+    def _reindex(self) -> None:
+        """Do one step towards indexes that are absent or damaged, then queue the next: all else goes first."""
+        if next(self._index_steps, True) is None:
+            self.upkeep.submit("index", self._reindex)
+
     # -- sealing
 
     def seal(self, segment: OpenSegment) -> None:
@@ -332,6 +344,7 @@ class SegmentSet:
         With `hung` files stay open: a write to one of them is under way still, and must not find its number given anew.
         """
         self.upkeep.close()
+        self._index_steps.close()
         spare, self._spare = self._spare, None
         try:
             if not poisoned:
@@ -354,6 +367,14 @@ class SegmentSet:
         """In a forked child: drop this copy's files without writing anything."""
         for segment in [*self.open_segments, *([self._spare] if self._spare is not None else [])]:
             segment.file.close()
+
+
+def _is_zeroed_ahead(segment: OpenSegment) -> bool:
+    """Say whether more of a segment is to be zeroed: no frame has passed what is, and they are small."""
+    assert segment.header is not None
+    size = segment.end_position - segment.header.start_position
+    small = size <= segment.frames * ZEROED_FRAME_BYTES
+    return small and not segment.overtaken and segment.zeroed < segment.size
 
 
 def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:

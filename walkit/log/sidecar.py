@@ -6,7 +6,7 @@ Nothing here raises for an index: without one, or with a damaged one, a reader g
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from walkit.errors import StorageError, WalkitError
@@ -27,6 +27,9 @@ from walkit.format.names import INDEX_SUFFIX
 from walkit.format.segment import SegmentHeader
 from walkit.log.walk import FrameWalk
 from walkit.storage.base import Storage, StorageFile
+
+STEP_FRAMES = 256
+"""Frame headers that `reindex` reads in one step: some milliseconds."""
 
 
 def write_index(storage: Storage, log_id: int, record: SegmentRecord, entries: Sequence[IndexEntry]) -> None:
@@ -82,6 +85,44 @@ def index_segment(storage: Storage, log_id: int, record: SegmentRecord) -> None:
             file.close()
         if walk.fault is None:
             write_index(storage, log_id, record, entries)
+
+
+def reindex(storage: Storage, log_id: int, sealed: Callable[[], Sequence[SegmentRecord]]) -> Generator[None]:
+    """Make the indexes of sealed segments anew that are absent or damaged; each step reads some frame headers only.
+
+    Those of segments that a recovery sealed are absent. Where a header is damaged, or in a hole, there is none.
+    """
+    for record in sealed():
+        if has_index(record) and read_index(storage, log_id, record) is None:
+            with suppress(WalkitError):
+                entries = yield from _entries_in_steps(storage, record)
+                if record in sealed():  # trimmed or compacted meanwhile: it would be an orphan
+                    write_index(storage, log_id, record, entries)
+        yield
+
+
+def _entries_in_steps(storage: Storage, record: SegmentRecord) -> Generator[None, None, list[IndexEntry]]:
+    """Return what the index of a segment holds, after steps of `STEP_FRAMES`; nothing where a header is damaged."""
+    file = storage.open(record.name, "read")
+    try:
+        segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
+        if segment is None:
+            return []
+        walk = FrameWalk(
+            file, segment, position=record.start_position, end_position=record.end_position, body=False
+        )
+        entries: list[IndexEntry] = []
+        records, next_position = 0, 0
+        for header, _ in walk:
+            if header.position >= next_position:
+                entries.append(IndexEntry(header.position, header.first_lsn, records))
+                next_position = header.position + INDEX_STEP_BYTES
+            records += header.records
+            if not walk.frames % STEP_FRAMES:
+                yield
+        return entries if walk.fault is None else []
+    finally:
+        file.close()
 
 
 def read_index(storage: Storage, log_id: int, record: SegmentRecord) -> SegmentIndex | None:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from walkit.errors import StorageError, WalkitError
 from walkit.events import EventSink
 
-_ORDER = {"seal": 0, "prepare": 1, "retain": 2, "zero": 3}
+_ORDER = {"seal": 0, "prepare": 1, "retain": 2, "zero": 3, "index": 4}
+_WAITED_FOR = ("seal", "prepare", "retain")
 
 
 class Upkeep:
@@ -39,7 +40,7 @@ class Upkeep:
         self._period_s, self._periodic = period_s, job
 
     def submit(self, kind: str, job: Callable[[], None]) -> None:
-        """Queue a job of kind "seal", "prepare", "retain" or "zero". Dropped once the log closes."""
+        """Queue a job of kind "seal", "prepare", "retain", "zero" or "index". Dropped once the log closes."""
         with self._condition:
             if self._closing:
                 return
@@ -70,7 +71,7 @@ class Upkeep:
                 if not woken and self._periodic is not None:
                     self._jobs["retain"].append(self._periodic)
                 taken = self._take()
-                self._busy = taken is not None
+                self._busy = taken is not None and taken[0] in _WAITED_FOR
             if taken is None:
                 continue
             kind, job = taken
@@ -81,9 +82,10 @@ class Upkeep:
                 self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
 
     def drain(self) -> None:
-        """Wait until all jobs queued so far, zeroing excepted, are done. On the thread itself it does not wait.
+        """Wait until all jobs queued so far, but for zeroing and indexing, are done.
 
-        StorageError (ETIMEDOUT) where none of them has moved for twice the limit: the device hangs.
+        On the thread itself it does not wait. StorageError (ETIMEDOUT) where none of them has moved for twice the
+        limit: the device hangs.
         """
         if self._thread is threading.current_thread():
             return  # a job, or a host's callback in one: it would wait for itself
@@ -99,7 +101,7 @@ class Upkeep:
                 steps = self.steps
 
     def _is_done(self) -> bool:
-        waiting = any(self._jobs[kind] for kind in ("seal", "prepare", "retain"))
+        waiting = any(self._jobs[kind] for kind in _WAITED_FOR)
         return self._closing or not (self._busy or waiting)
 
     def close(self) -> None:

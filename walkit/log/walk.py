@@ -15,10 +15,14 @@ from walkit.format.inarow import FOOTPRINT, FOOTPRINT_OFFSET, Follows, FrameRow,
 from walkit.format.layout import FRAME_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import Gap, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
+from walkit.storage.bulk import read_ahead, read_into
 
 READ_BYTES = 1 << 20
 ROW_READ_BYTES = 4 << 20
-"""Where frames are checked many at once: each row costs some dozens of numpy's calls, whatever its length."""
+"""Where frames are checked many at once: each row costs some dozens of numpy's calls, whatever its length.
+
+They are read into the same memory again and again: the pages of new memory cost half as much as the reading.
+"""
 HOP_BYTES = 64 * 1024
 ROWS_PASSED_MAX = 64
 """Frames looked at alone before a row is tried again, where none began."""
@@ -49,8 +53,8 @@ class FrameWalk:
     where that is known (see `last_chain_of`). `body` off leaves bodies unread for hopping over frames by their headers.
     At the start of one of `gaps` the walk goes on behind it (FORMAT.md F-2.8, F-2.9). With `row_seen` intact frames are
     taken many at once where they can be: they are told to it and not yielded, with `decode` after their bodies were
-    taken apart; what is yielded is left to whoever iterates. `read_bytes` are read at a time, or one frame where that
-    is larger.
+    taken apart; what is yielded is left to whoever iterates, and overwritten when that goes on. `read_bytes` are read
+    at a time, or one frame where that is larger.
 
     After the iteration `position`, `next_lsn` and `chain` say what the next frame would have to follow, `fault` why the
     walk ended before `end_position` (None where it reached it) and `at_fault` what the damaged header said, if it could
@@ -94,8 +98,9 @@ class FrameWalk:
         self.promised_position = 0
         self._footprint = 0
         """Of the last frame that was looked at."""
-        self._buffer = b""
+        self._buffer: bytes | bytearray = b""
         self._buffer_position = position
+        self._store = bytearray()
 
     def __iter__(self) -> Iterator[tuple[FrameHeader, memoryview]]:
         """Yield each frame that belongs, in order."""
@@ -187,6 +192,8 @@ class FrameWalk:
         at = self.position - self._buffer_position
         if at >= 0 and at + size <= len(self._buffer):
             return at
+        if self.row_seen is not None and self._read_on(size):
+            return 0
         wanted = max(size, self._read_bytes())
         wanted = min(wanted, self.end_position - self.position)
         self._buffer = b""  # so that its memory can be the next one's
@@ -199,6 +206,35 @@ class FrameWalk:
             self._buffer = self.file.read(offset, size)  # what cannot be read may stand behind this frame
         self._buffer_position = self.position
         return 0
+
+    def _read_on(self, size: int) -> bool:
+        """Read the next bytes into the memory of those before, whose rest is moved to its front; False where it cannot.
+
+        What was yielded of them is overwritten.
+        """
+        room = ROW_READ_BYTES if self._read_bytes_wanted is None else self._read_bytes_wanted
+        if size > room or room > self.end_position - self.position:
+            return False
+        if len(self._store) != room:
+            self._store = bytearray(room)
+        store = memoryview(self._store)
+        at = self.position - self._buffer_position
+        rest = len(self._buffer) - at if self._buffer is self._store and at >= 0 else 0
+        rest = max(rest, 0)
+        offset = self.segment.offset_of(self.position) + rest
+        if rest:
+            store[:rest] = store[at : at + rest]
+        self._buffer = b""
+        try:
+            count = rest + read_into(self.file, offset, store[rest:])
+        except StorageError:
+            return False  # perhaps it stands behind the next frame
+        ahead = min(room, self.end_position - self.position - room)
+        if ahead:  # none would mean the whole rest of the file
+            read_ahead(self.file, offset + room - rest, ahead)
+        self._buffer = self._store if count == room else bytes(store[:count])
+        self._buffer_position = self.position
+        return True
 
     def _read_bytes(self) -> int:
         """Return how much to read at once: frames like the last one, whole, as what is read of a part is read again."""

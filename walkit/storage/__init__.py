@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from walkit.storage.base import Buffer as Buffer
+    from walkit.storage.base import BulkReads as BulkReads
     from walkit.storage.base import Cell as Cell
     from walkit.storage.base import DirectStorage as DirectStorage
     from walkit.storage.base import LockHolder as LockHolder
@@ -34,7 +35,16 @@ if TYPE_CHECKING:
     from walkit.storage.throttled import ThrottledStorage as ThrottledStorage
 
 _HOMES = {
-    "base": ("Buffer", "Cell", "DirectStorage", "LockHolder", "Storage", "StorageFile", "StorageLock"),
+    "base": (
+        "BulkReads",
+        "Buffer",
+        "Cell",
+        "DirectStorage",
+        "LockHolder",
+        "Storage",
+        "StorageFile",
+        "StorageLock",
+    ),
     "crash": ("CrashReport",),
     "device": ("PRESETS", "ConstantLatency", "DeviceModel", "LognormalLatency", "MeasuredLatency", "Stalls"),
     "faults": ("Fault", "FaultyStorage", "Operation"),
@@ -48,6 +58,7 @@ _HOMES = {
 __all__ = [
     "PRESETS",
     "Buffer",
+    "BulkReads",
     "Cell",
     "ConstantLatency",
     "CrashReport",

@@ -158,6 +158,23 @@ class Storage(Protocol):
 
 
 @runtime_checkable
+class BulkReads(Protocol):
+    """What a file may offer to those who read much of it. Optional: see `walkit.storage.bulk`."""
+
+    def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return ranges of [start, end), in order and apart: every byte of the file outside of them reads as zero.
+
+        They may cover zeros too, and bytes beyond the file's end. What is written meanwhile may be left out.
+        """
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Read into `buffer`; return how many bytes were there, fewer than asked for only where the file ends."""
+
+    def read_ahead(self, offset: int, size: int) -> None:
+        """Say that this range is read soon. A hint: it does not wait, and raises for a closed file only."""
+
+
+@runtime_checkable
 class DirectStorage(Protocol):
     """A storage that can write past the page cache. Optional: through any other, `direct_io` falls back, and says so.
 

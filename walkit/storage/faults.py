@@ -28,6 +28,7 @@ from walkit.storage.base import (
     StorageLock,
 )
 from walkit.storage.border import storage_error
+from walkit.storage.bulk import BulkThrough
 
 OperationName: TypeAlias = Literal[
     "read",
@@ -319,11 +320,11 @@ class FaultyStorage:
         return fault
 
 
-class FaultyFile:
+class FaultyFile(BulkThrough):
     """An open file of a `FaultyStorage`; `inner` is the file below."""
 
     def __init__(self, storage: FaultyStorage, inner: StorageFile) -> None:
-        self.inner = inner
+        self.inner: StorageFile = inner
         self._storage = storage
         self._cached = inner if isinstance(inner, _HasPageCache) else None
 

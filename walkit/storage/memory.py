@@ -17,6 +17,7 @@ from typing import Any
 from walkit.errors import StorageError
 from walkit.storage.base import Buffer, Cell, LockHolder, OpenMode, StorageLock
 from walkit.storage.border import checked_folder, checked_name, storage_error
+from walkit.storage.bulk import copy_into
 from walkit.storage.crash import CrashReport
 from walkit.storage.folders import Names
 from walkit.storage.locks import lock_information, own_command
@@ -195,6 +196,21 @@ class MemoryFile:
         self._check("read", offset, size)
         with self._guard:
             return self._inode.content.read(offset, size)
+
+    def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the part of [start, end) before the last byte that was ever written."""
+        self._check("look for data in", start, end)
+        with self._guard:
+            end = min(end, self._inode.content.stored)
+        return [(start, end)] if start < end else []
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Read into `buffer`; return how many bytes were there."""
+        return copy_into(buffer, self.read(offset, len(buffer)))
+
+    def read_ahead(self, offset: int, size: int) -> None:
+        """Do nothing: it is memory."""
+        self._check("read ahead in", offset, size)
 
     def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
         """Write all bytes of `buffers` at `offset`; with `sync` exactly these are durable on return."""

@@ -24,6 +24,9 @@ _BUFFERS_MAX = max(16, os.sysconf("SC_IOV_MAX"))
 _READ_AT_ONCE = 1 << 20
 _DSYNC: int = getattr(os, "RWF_DSYNC", 0)
 _NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS)
+_SEEK_DATA: int = getattr(os, "SEEK_DATA", -1)
+_SEEK_HOLE: int = getattr(os, "SEEK_HOLE", -1)
+"""Where there are none, lseek refuses them with EINVAL."""
 _closing = threading.Lock()
 
 
@@ -73,6 +76,48 @@ class FileStorageFile:
             return b"".join(parts)
         except OSError as error:
             raise self._refused("read", error) from error
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Read into `buffer`: the pages of memory that is used again are there already, those of new bytes are not."""
+        done = 0
+        try:
+            while done < len(buffer):
+                count = os.preadv(self._fd, [buffer[done:] if done else buffer], offset + done)
+                if not count:
+                    break
+                done += count
+        except OSError as error:
+            raise self._refused("read", error) from error
+        return done
+
+    def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return where the file system has data in [start, end): not in holes, nor in space that is only reserved.
+
+        What the page cache holds over reserved space counts as data (lseek(2), SEEK_DATA). Where the file system cannot
+        tell, everything is.
+        """
+        ranges: list[tuple[int, int]] = []
+        at = start
+        try:
+            while at < end:
+                begin = os.lseek(self._fd, at, _SEEK_DATA)
+                if begin >= end:
+                    break
+                at = os.lseek(self._fd, begin, _SEEK_HOLE)
+                ranges.append((begin, min(at, end)))
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # no data from there on
+                return ranges
+            if error.errno in (errno.EINVAL, *_NO_SUCH_CALL):
+                return [(start, end)]
+            raise self._refused("look for data in", error) from error
+        return ranges
+
+    def read_ahead(self, offset: int, size: int) -> None:
+        """Let the kernel begin to read (a hint; does nothing where there is no fadvise)."""
+        if hasattr(os, "posix_fadvise"):
+            with Translated("read ahead in", self._name, self._location):
+                os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
 
     def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
         """Write all bytes of `buffers` at `offset`, with `sync` durably: one pwritev in all but extreme cases."""

@@ -25,6 +25,11 @@ class Content:
     def __init__(self) -> None:
         self._bytes, self._shared, self.size = bytearray(), False, 0
 
+    @property
+    def stored(self) -> int:
+        """How many bytes are kept; those behind, up to `size`, are zeros that nobody wrote."""
+        return len(self._bytes)
+
     def copy(self) -> Content:
         """Return an independent content with the same bytes."""
         twin = Content()

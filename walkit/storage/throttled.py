@@ -15,6 +15,7 @@ from typing import Any
 
 from walkit.storage.base import Buffer, Cell, LockHolder, OpenMode, Storage, StorageFile, StorageLock
 from walkit.storage.border import storage_error
+from walkit.storage.bulk import BulkThrough
 from walkit.storage.device import Device, DeviceModel, device_model
 
 
@@ -112,11 +113,11 @@ class ThrottledStorage:
             raise storage_error(action, name, self.location, errno_codes.EIO, "the modelled device failed")
 
 
-class ThrottledFile:
+class ThrottledFile(BulkThrough):
     """An open file of a `ThrottledStorage`; `inner` is the file below."""
 
     def __init__(self, storage: ThrottledStorage, inner: StorageFile) -> None:
-        self.inner = inner
+        self.inner: StorageFile = inner
         self._storage = storage
         self._unsynced_bytes = 0
         self._guard = threading.Lock()
@@ -125,10 +126,6 @@ class ThrottledFile:
     def name(self) -> str:
         """The file's name within its storage."""
         return self.inner.name
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`."""
-        return self.inner.read(offset, size)
 
     def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
         """Write all bytes of `buffers` at `offset`; with `sync` as one I/O of the device."""

@@ -6,12 +6,13 @@ import errno
 import pickle
 import threading
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from walkit.errors import StorageError
-from walkit.storage import StorageFile
-from walkit.testing.storage_hooks import Refused, StorageHooks
+from walkit.storage import BulkReads, StorageFile
+from walkit.testing.storage_hooks import Refused, StorageHooks, skip
 
 
 class FileTests(StorageHooks):
@@ -63,6 +64,36 @@ class FileTests(StorageHooks):
         file.write(10_000, [b"z"], sync=True)
         assert file.size() == 10_001
         assert self.raw_read(storage, "file") == b"ab" + bytes(9_998) + b"z"
+
+    def test_what_is_outside_the_data_is_zero(self, tmp_path: Path) -> None:
+        """Reserve space, write two places of it, synced and not: no byte outside of the ranges is other than zero."""
+        _, file = self.with_file(tmp_path)
+        if not isinstance(file, BulkReads):
+            skip("this backend reads plainly")
+        file.allocate(1 << 20)
+        file.write(5_000, [b"x" * 3_000], sync=True)
+        file.write(700_000, [b"y" * 10])
+        for start, end in [(0, 1 << 20), (0, 2 << 20), (6_000, 700_005), (8_000, 8_000), (1 << 20, 1 << 21)]:
+            covered, before = bytearray(end - start), start
+            for begin, behind in file.data_ranges(start, end):
+                assert before <= begin < behind <= end
+                covered[begin - start : behind - start] = b"\1" * (behind - begin)
+                before = behind
+            data = file.read(start, end - start)
+            assert all(covered[at] for at in range(len(data)) if data[at]), (start, end)
+
+    def test_reads_into_memory_are_reads(self, tmp_path: Path) -> None:
+        """A table of offsets and sizes, read ahead and then into a buffer: the bytes that read returns."""
+        data = bytes(range(200))
+        _, file = self.with_file(tmp_path, data)
+        if not isinstance(file, BulkReads):
+            skip("this backend reads plainly")
+        for offset, size in [(0, 200), (0, 0), (150, 100), (200, 1), (500, 5)]:
+            buffer = bytearray(b"." * size)
+            file.read_ahead(offset, size)
+            count = file.read_into(offset, memoryview(buffer))
+            assert bytes(buffer[:count]) == file.read(offset, size)
+            assert set(buffer[count:]) <= set(b".")
 
     def test_overwriting_keeps_the_rest(self, tmp_path: Path) -> None:
         """Writes inside and over the end change their own bytes only."""
@@ -174,7 +205,7 @@ class FileTests(StorageHooks):
         storage, file = self.with_file(tmp_path, b"kept")
         file.close()
         file.close()
-        calls = [
+        calls: list[Callable[[], object]] = [
             lambda: file.read(0, 1),
             lambda: file.write(0, [b"x"]),
             lambda: file.write(0, [b"x"], sync=True),
@@ -184,6 +215,12 @@ class FileTests(StorageHooks):
             file.size,
             file.drop_cached,
         ]
+        if isinstance(file, BulkReads):
+            calls += [
+                lambda: file.data_ranges(0, 1),
+                lambda: file.read_into(0, memoryview(bytearray(1))),
+                lambda: file.read_ahead(0, 1),
+            ]
         for call in calls:
             with Refused(errno.EBADF):
                 call()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from walkit.errors import StorageError
 from walkit.storage import Storage, StorageFile
@@ -95,7 +95,7 @@ class StorageHooks:
             file.close()
 
 
-def skip(reason: str) -> None:
+def skip(reason: str) -> NoReturn:
     """Skip the running test; pytest is needed only here, so that the suite can be imported without it."""
     import pytest
 

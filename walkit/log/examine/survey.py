@@ -8,6 +8,7 @@ on from it. Never changes a byte, never judges: what a damaged stretch means dep
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +16,12 @@ import numpy as np
 from walkit.errors import CorruptionError, FormatVersionError, StorageError, WalkitError
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header, decode_frame
 from walkit.format.inarow import FrameRow
-from walkit.format.layout import FRAME_HEADER_BYTES, FRAME_MAGIC, align_up
+from walkit.format.layout import FRAME_HEADER_BYTES, FRAME_MAGIC, SEGMENT_HEADER_BYTES, align_up
 from walkit.format.manifest import Gap
 from walkit.format.segment import SegmentHeader
 from walkit.log.behind import PROBE_BYTES, nonzero_until
 from walkit.log.walk import FrameWalk, Readable
+from walkit.storage.bulk import data_ranges
 
 FrameSeen = Callable[[FrameHeader, bool], None]
 """Called with every frame whose header can be trusted, and whether the frame is intact."""
@@ -110,6 +112,8 @@ class SegmentSurvey:
         self._reached = reached
         self._next = _Next(next_lsn, chain)
         self._last_chain = last_chain
+        self._nonzero_offset: int | None = None
+        """Where only zeros follow, once that was looked for."""
         self._gaps = {gap.start_position: gap for gap in gaps}
 
     def __iter__(self) -> Iterator[Stretch]:
@@ -215,7 +219,7 @@ class SegmentSurvey:
             self.seen(header, False)
         until = self.end_position
         try:
-            resume = self._resume(fault, header)
+            resume = self._resume(fault, header, self._searched_until(fault))
             if resume is None and fault is not FrameFault.UNREADABLE:
                 until = self._nonzero_position(start)
         except StorageError as unreadable:
@@ -238,8 +242,16 @@ class SegmentSurvey:
                 first_lsn=first_lost if until == start else None,
             )  # fmt: skip
 
-    def _resume(self, fault: FrameFault, header: FrameHeader | None) -> int | None:
-        """Return the position of the next frame that can be walked on from; None where there is none."""
+    def _searched_until(self, fault: FrameFault) -> int:
+        """Return the position before which another frame can begin: behind zeros there are mostly zeros only."""
+        if fault is not FrameFault.END:
+            return self.end_position
+        with suppress(StorageError):  # what can be read of it may have a frame before the unreadable place
+            return self._nonzero_position(self.position)
+        return self.end_position
+
+    def _resume(self, fault: FrameFault, header: FrameHeader | None, until: int) -> int | None:
+        """Return the position of the next frame that can be walked on from; None where there is none before `until`."""
         trusted = header is not None and header.end_position <= self.end_position
         if header is not None and trusted and fault in (*_BROKEN, *_MISPLACED):
             self._next = _Next(header.last_lsn + 1, header.header_crc)
@@ -250,7 +262,7 @@ class SegmentSurvey:
         begin = self.position + self.segment.alignment
         if header is not None and trusted and fault in _OTHERS:
             begin = header.end_position
-        found = next_frame(self.file, self.segment, begin, self.end_position)
+        found = next_frame(self.file, self.segment, begin, self.end_position, until)
         if found is None:
             self._next = _Next(None, None)
             return None
@@ -261,7 +273,9 @@ class SegmentSurvey:
         """Return the position behind the last nonzero byte at or after `start`, on a boundary."""
         end_offset = min(self.segment.offset_of(self.end_position), self.file.size())
         offset = self.segment.offset_of(start)
-        until = nonzero_until(self.file, offset, end_offset) if end_offset > offset else offset
+        if self._nonzero_offset is None:
+            self._nonzero_offset = nonzero_until(self.file, offset, end_offset) if end_offset > offset else 0
+        until = max(self._nonzero_offset, offset)
         return min(start + align_up(until - offset, self.segment.alignment), self.end_position)
 
 
@@ -297,14 +311,32 @@ class _Walked:
 
 
 def next_frame(
-    file: Readable, segment: SegmentHeader, position: int, end_position: int
+    file: Readable, segment: SegmentHeader, position: int, end_position: int, until: int
 ) -> FrameHeader | None:
-    """Return the first whole frame of this segment that stands where it says, from `position` on; None without one."""
+    """Return the first whole frame of this segment that stands where it says, from `position` on; None without one.
+
+    It begins before `until`, and ends up to `end_position`.
+    """
+    start, alignment = segment.start_position, segment.alignment
+    begin = segment.offset_of(start + align_up(position - start, alignment))
+    for first, last in data_ranges(file, begin, segment.offset_of(until)):
+        # A header begins with its magic, which is not zero: what begins before the data is none.
+        at = start + align_up(first - SEGMENT_HEADER_BYTES, alignment)
+        found = _frame_within(file, segment, at, start + last - SEGMENT_HEADER_BYTES, end_position)
+        if found is not None:
+            return found
+    return None
+
+
+def _frame_within(
+    file: Readable, segment: SegmentHeader, position: int, until: int, end_position: int
+) -> FrameHeader | None:
+    """Return the first whole frame that begins at a boundary from `position` on and before `until`."""
     alignment = segment.alignment
-    position = segment.start_position + align_up(position - segment.start_position, alignment)
-    while position < end_position:
+    while position < until:
         offset = segment.offset_of(position)
-        block = file.read(offset, min(PROBE_BYTES + FRAME_HEADER_BYTES, end_position - position))
+        size = min(PROBE_BYTES, until - position) + FRAME_HEADER_BYTES
+        block = file.read(offset, min(size, end_position - position))
         boundaries = (len(block) - FRAME_HEADER_BYTES) // alignment + 1
         if boundaries <= 0:
             return None

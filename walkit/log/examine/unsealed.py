@@ -108,8 +108,6 @@ class UnsealedPart:
         found.present = True
         try:
             found.file_bytes = file.size()
-            if not ledger.live:
-                found.nonzero_until = nonzero_until(file, 0, found.file_bytes)
             block = file.read(0, SEGMENT_HEADER_BYTES)
             if len(block) == SEGMENT_HEADER_BYTES and any(block):
                 header = SegmentHeader.decode(block, record.name)
@@ -119,7 +117,9 @@ class UnsealedPart:
             found.error = error
             found.foreign = isinstance(error, CorruptionError) and whole_header(block) is not None
         try:
-            if found.header is None and found.nonzero_until:
+            if found.header is None and not ledger.live:
+                found.nonzero_until = nonzero_until(file, 0, found.file_bytes)
+            if found.nonzero_until:
                 promise = promise_without_header(file, ledger.manifest, record, found.nonzero_until)
                 ledger.promised = max(ledger.promised, promise)
         except StorageError as error:

@@ -1,0 +1,62 @@
+"""Reading much of a file: by its own means where it has them (`walkit.storage.base.BulkReads`), else by plain reads."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from walkit.storage.base import BulkReads
+
+
+class PlainReads(Protocol):
+    """All that is asked of a file here."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from `offset`; fewer only where the file ends."""
+
+
+def data_ranges(file: PlainReads, start: int, end: int) -> list[tuple[int, int]]:
+    """Return the ranges of [start, end) that may hold something else than zeros; all of it where nobody knows."""
+    if isinstance(file, BulkReads):
+        return file.data_ranges(start, end)
+    return [(start, end)] if start < end else []
+
+
+def read_into(file: PlainReads, offset: int, buffer: memoryview) -> int:
+    """Fill `buffer` from `offset` on; return how many bytes were there, fewer only where the file ends."""
+    if isinstance(file, BulkReads):
+        return file.read_into(offset, buffer)
+    return copy_into(buffer, file.read(offset, len(buffer)))
+
+
+def read_ahead(file: PlainReads, offset: int, size: int) -> None:
+    """Say that a range is read soon, to a file that wants to know."""
+    if isinstance(file, BulkReads):
+        file.read_ahead(offset, size)
+
+
+class BulkThrough:
+    """The `BulkReads` of a file over another, its `inner`: bytes come through its own `read`, whatever that does."""
+
+    inner: PlainReads
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from `offset`."""
+        return self.inner.read(offset, size)
+
+    def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return where the inner file has data."""
+        return data_ranges(self.inner, start, end)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Read into `buffer`; return how many bytes were there."""
+        return copy_into(buffer, self.read(offset, len(buffer)))
+
+    def read_ahead(self, offset: int, size: int) -> None:
+        """Tell the inner file what is read soon."""
+        read_ahead(self.inner, offset, size)
+
+
+def copy_into(buffer: memoryview, data: bytes) -> int:
+    """Put data at the beginning of a buffer; return how much it is."""
+    buffer[: len(data)] = data
+    return len(data)
