@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import pytest
 
 from walkit.record import Batch
 from walkit.state import KeyedTable
+from walkit.state import table as table_module
 from walkit.state.table import IMAGE_RECORDS, TABLE_SCHEMA
 
 
@@ -94,6 +98,32 @@ def test_an_interrupted_batch_can_be_applied_again(kinds: int | list[int]) -> No
     assert table.applied_lsn == 0
     table.apply(batch)
     assert (table.items(), table.lsn_of(b"a"), table.applied_lsn) == ([(b"a", b"3"), (b"b", b"2")], 3, 3)
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 2])
+def test_an_interrupted_settling_brings_no_deleted_key_back(
+    pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupt the making of objects after some pieces, then gather a delete of each key: none is there."""
+    monkeypatch.setattr(table_module, "SETTLE_RECORDS", 2)
+    keys = [b"a", b"b", b"c", b"d"]
+    table = KeyedTable()
+    table.gather(Batch(range(1, 5), 1, keys, keys).to_arrow())
+    apply, done = table_module._apply_newest, 0
+
+    def interrupted(*given: Any) -> None:
+        nonlocal done
+        if done == pieces:
+            raise KeyboardInterrupt
+        done += 1
+        apply(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table_module, "_apply_newest", interrupted)
+        with contextlib.suppress(KeyboardInterrupt):
+            table.settle()
+    table.gather(Batch(range(5, 8), 2, keys[:3], None).to_arrow())
+    assert (table.items(), table.applied_lsn) == ([(b"d", b"d")], 7)
 
 
 def test_a_foreign_snapshot_is_refused() -> None:

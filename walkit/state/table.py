@@ -8,8 +8,8 @@ from typing import TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from walkit.arrow import array_of_mask, numbers_of
 from walkit.record import Batch, Kind
 from walkit.state.machine import check_follows
 from walkit.state.reconcile import DELETE, reconcile_arrow
@@ -109,7 +109,7 @@ class KeyedTable:
         lsns = batch.column("lsn")
         check_follows(self._applied_lsn, lsns[0].as_py())
         self.settle()
-        self._apply_newest(reconcile_arrow(batch))
+        _apply_newest(self._values, self._lsns, reconcile_arrow(batch))
         self._applied_lsn = lsns[-1].as_py()
 
     def gather(self, batch: pa.RecordBatch) -> None:
@@ -132,21 +132,16 @@ class KeyedTable:
         """See `GatheringStateMachine`. Doing it again after it was interrupted does no harm."""
         if self._gathered is None:
             return
+        # Of an empty table the gathered records are without tombstones: it stays empty until it has all of them.
+        empty = not self._values
+        values = {} if empty else self._values
+        lsns = {} if empty else self._lsns
         for batch in self._gathered.newest().to_batches(max_chunksize=SETTLE_RECORDS):
-            self._apply_newest(batch)
+            _apply_newest(values, lsns, batch)
+        self._gathered.tombstones = True  # an interrupt may come before all of the following is done
+        self._lsns = lsns
+        self._values = values
         self._gathered = None
-
-    def _apply_newest(self, newest: pa.RecordBatch) -> None:
-        """Apply records whose keys differ."""
-        deleted = pc.equal(newest.column("kind"), DELETE)
-        if pc.any(deleted).as_py():
-            for key in newest.column("key").filter(deleted).to_pylist():
-                self._values.pop(key, None)
-                self._lsns.pop(key, None)
-            newest = newest.filter(pc.invert(deleted))
-        keys = newest.column("key").to_pylist()
-        self._values.update(zip(keys, newest.column("value").to_pylist(), strict=True))
-        self._lsns.update(zip(keys, newest.column("lsn").to_pylist(), strict=True))
 
     # -- state out
 
@@ -231,6 +226,19 @@ class KeyedTable:
 
     def __repr__(self) -> str:
         return f"<KeyedTable of {len(self):,} keys at LSN {self._applied_lsn}>"
+
+
+def _apply_newest(values: dict[bytes, bytes | None], lsns: dict[bytes, int], newest: pa.RecordBatch) -> None:
+    """Apply records whose keys differ."""
+    deleted = numbers_of(newest.column("kind"), np.int8) == DELETE
+    if deleted.any():
+        for key in newest.column("key").filter(array_of_mask(deleted)).to_pylist():
+            values.pop(key, None)
+            lsns.pop(key, None)
+        newest = newest.filter(array_of_mask(~deleted))
+    keys = newest.column("key").to_pylist()
+    values.update(zip(keys, newest.column("value").to_pylist(), strict=True))
+    lsns.update(zip(keys, numbers_of(newest.column("lsn"), np.int64).tolist(), strict=True))
 
 
 def _image(values: dict[bytes, bytes | None], lsns: dict[bytes, int]) -> Iterator[Batch]:
