@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from walkit.arrow import pa
 from walkit.errors import WalkitError
 from walkit.format.body import DecodedColumns, to_arrow
-from walkit.format.frame import decode_frame
+from walkit.format.frame import FrameHeader, decode_frame
 from walkit.format.inarow import FrameRow
 from walkit.log.reader import LogView, within
+
+LARGE_BYTES = 256 << 10
+"""Frames of so many bytes are read one by one: nothing is saved on them, and they become columns without a copy."""
 
 
 def row_batches(
@@ -30,13 +33,10 @@ def row_batches(
                 continue
             if span.record.first_lsn > last_lsn or rows.last_lsn >= last_lsn:
                 break
-            for found in view.span_frames(span, first_lsn, last_lsn, row_seen=rows.see):
+            row_seen = None if rows.large else rows.see
+            for found in view.span_frames(span, first_lsn, last_lsn, row_seen=row_seen):
                 if found is not None:
-                    header, frame = found
-                    if header.records and header.last_lsn >= first_lsn:
-                        decoded = decode_frame(header, memoryview(bytes(frame)))
-                        rows.add(header.first_lsn, decoded, header.body_raw_bytes)
-                    rows.last_lsn = max(rows.last_lsn, header.last_lsn)
+                    rows.see_one(*found, copied=row_seen is not None)
                 if rows.records >= records or rows.size >= whole_bytes:
                     yield within(to_arrow(rows.taken()), first_lsn, last_lsn)
                 if rows.last_lsn >= last_lsn:
@@ -56,6 +56,8 @@ class _Rows:
         self._first_lsn = first_lsn
         self._waiting: list[tuple[int, DecodedColumns]] = []
         self.records = self.size = self.last_lsn = 0
+        self.large = False
+        """Whether the frames that were last seen are large."""
 
     def see(self, row: FrameRow) -> None:
         """Take the frames of a row; those before a malformed one, whose error is raised."""
@@ -64,6 +66,15 @@ class _Rows:
             for first_lsn, columns in row.columns():
                 self.add(first_lsn, columns, len(columns.key_bytes) + len(columns.value_bytes))
         self.last_lsn = max(self.last_lsn, last_lsn)
+        self.large = bool(row.heads["footprint"].mean() >= LARGE_BYTES)
+
+    def see_one(self, header: FrameHeader, frame: memoryview, *, copied: bool) -> None:
+        """Take a frame that is in no row."""
+        if header.records and header.last_lsn >= self._first_lsn:
+            decoded = decode_frame(header, memoryview(bytes(frame)) if copied else frame)
+            self.add(header.first_lsn, decoded, header.body_raw_bytes)
+        self.last_lsn = max(self.last_lsn, header.last_lsn)
+        self.large = header.footprint >= LARGE_BYTES
 
     def add(self, first_lsn: int, columns: DecodedColumns, size: int) -> None:
         """Take the records of a frame, or of several."""
