@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from walkit.arrow import numbers_of
 from walkit.record import Batch
 from walkit.state import KeyedTable
-from walkit.state import table as table_module
 from walkit.state.table import IMAGE_RECORDS, TABLE_SCHEMA
 
 
@@ -105,21 +105,21 @@ def test_an_interrupted_settling_brings_no_deleted_key_back(
     pieces: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Interrupt the making of objects after some pieces, then gather a delete of each key: none is there."""
-    monkeypatch.setattr(table_module, "SETTLE_RECORDS", 2)
+    monkeypatch.setattr("walkit.state.table.SETTLE_RECORDS", 2)
     keys = [b"a", b"b", b"c", b"d"]
     table = KeyedTable()
     table.gather(Batch(range(1, 5), 1, keys, keys).to_arrow())
-    numbers, done = table_module.numbers_of, 0
+    done = 0
 
     def interrupted(*given: Any) -> Any:
         nonlocal done
         if done == pieces:
             raise KeyboardInterrupt
         done += 1
-        return numbers(*given)
+        return numbers_of(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(table_module, "numbers_of", interrupted)
+        patch.setattr("walkit.state.table.numbers_of", interrupted)
         with contextlib.suppress(KeyboardInterrupt):
             table.settle()
     table.gather(Batch(range(5, 8), 2, keys[:3], None).to_arrow())
