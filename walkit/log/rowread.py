@@ -15,7 +15,7 @@ from walkit.format.inarow import FrameRow
 from walkit.log.reader import LogView, within
 
 LARGE_BYTES = 256 << 10
-"""Frames of so many bytes are read one by one: nothing is saved on them, and they become columns without a copy."""
+"""Frames of so many bytes are read one by one: rows save little, and a frame that fills a batch is not copied."""
 
 
 def row_batches(
@@ -25,7 +25,7 @@ def row_batches(
 
     Bounds are inclusive. What stands before a damage is yielded before the damage is raised.
     """
-    rows = _Rows(first_lsn)
+    rows = _Rows(first_lsn, last_lsn)
     damage: WalkitError | None = None
     try:
         for span in view.spans:
@@ -52,8 +52,8 @@ def row_batches(
 class _Rows:
     """What was read, and not given out yet. Shares nothing with the memory that frames are read into."""
 
-    def __init__(self, first_lsn: int) -> None:
-        self._first_lsn = first_lsn
+    def __init__(self, first_lsn: int, last_lsn: int) -> None:
+        self._first_lsn, self._last_lsn = first_lsn, last_lsn
         self._waiting: list[tuple[int, DecodedColumns]] = []
         self.records = self.size = self.last_lsn = 0
         self.large = False
@@ -65,12 +65,14 @@ class _Rows:
         if last_lsn >= self._first_lsn:
             for first_lsn, columns in row.columns():
                 self.add(first_lsn, columns, len(columns.key_bytes) + len(columns.value_bytes))
+                if first_lsn + columns.count > self._last_lsn:
+                    break  # a malformed body behind it is nobody's question
         self.last_lsn = max(self.last_lsn, last_lsn)
         self.large = bool(row.heads["footprint"].mean() >= LARGE_BYTES)
 
     def see_one(self, header: FrameHeader, frame: memoryview, *, copied: bool) -> None:
         """Take a frame that is in no row."""
-        if header.records and header.last_lsn >= self._first_lsn:
+        if header.records and header.last_lsn >= self._first_lsn and header.first_lsn <= self._last_lsn:
             decoded = decode_frame(header, memoryview(bytes(frame)) if copied else frame)
             self.add(header.first_lsn, decoded, header.body_raw_bytes)
         self.last_lsn = max(self.last_lsn, header.last_lsn)
