@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["array_of_numbers", "mask_of", "numbers_of", "pa", "pc"]
+__all__ = ["array_of_mask", "array_of_numbers", "mask_of", "numbers_of", "pa", "pc"]
 
 
 class _Later(ModuleType):
@@ -46,6 +46,12 @@ def array_of_numbers(
     )
     data = pa.py_buffer(np.ascontiguousarray(numbers))
     return pa.Array.from_buffers(kind, len(numbers), [validity, data], null_count=absent)
+
+
+def array_of_mask(mask: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return a mask as a boolean array, to filter with."""
+    bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits], null_count=0)
 
 
 def numbers_of(array: pa.Array, dtype: type[np.generic]) -> npt.NDArray[Any]:

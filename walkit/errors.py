@@ -380,10 +380,14 @@ class DivergenceError(WalkitError):
 
 
 class SnapshotError(WalkitError):
-    """A snapshot could not be written or read; `stage` says how far it came and `retry` what may be retried."""
+    """A snapshot could not be written or read; `stage` says how far it came and `retry` what may be retried.
+
+    `retry_stage` names the stage of writing from which it can be gone on with: "write" is a new snapshot, any other is
+    done again by itself. None for one that could not be read.
+    """
 
     code = "snapshot"
 
-    def __init__(self, message: str, *, stage: str, retry: str) -> None:
+    def __init__(self, message: str, *, stage: str, retry: str, retry_stage: str | None = None) -> None:
         super().__init__(message)
-        self.stage, self.retry = stage, retry
+        self.stage, self.retry, self.retry_stage = stage, retry, retry_stage

@@ -6,19 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.format.makers import MANY, ONE, STAMPED, TRANSACTION, flipped, forged
 from tests.format.test_walk import CHAIN, FIRST_LSN, FRAMES, SEGMENT, START, WHOLE, chained, segment_file
 from walkit.errors import CorruptionError
+from walkit.format.body import to_arrow
 from walkit.format.frame import FrameHeader, decode_frame
 from walkit.format.inarow import HEADER, FrameRow
-from walkit.format.layout import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
+from walkit.format.layout import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, FrameFlag
 from walkit.log.walk import FrameWalk
 from walkit.storage.base import StorageFile
 
 MIXED = chained(ONE, ONE, [], MANY, STAMPED, ONE, TRANSACTION, ONE)
+STAMPS = FrameFlag.TIMESTAMPS | FrameFlag.UNIFORM_TIMESTAMPS
 PACKED = chained(MANY * 3, ONE, codec="zstd")
 
 
@@ -114,6 +116,47 @@ def test_bodies_that_do_not_decode_are_told_as_one_by_one(body: bytes, flags: in
     frame = forged(chained(ONE)[0], body, flags=flags)
     file = segment_file(frame + bytes(128))
     assert verdict(file, rows=True) == verdict(file, rows=False)
+
+
+def row_of(frames: list[bytes]) -> FrameRow:
+    """The frames as one row, whose bodies nobody has looked at yet."""
+    rows: list[FrameRow] = []
+    end = START + sum(map(len, frames))
+    walk = FrameWalk(
+        segment_file(b"".join(frames)), SEGMENT, position=START, end_position=end, row_seen=rows.append
+    )
+    assert list(walk) == [] and len(rows) == 1
+    return rows[0]
+
+
+def test_the_columns_of_a_row_are_those_of_its_frames() -> None:
+    """Uniform frames, which come as one, and mixed ones: the same Arrow batch as frame by frame; marks have none."""
+    for frames in (chained(ONE, [], ONE, ONE), chained(MANY, ONE), MIXED, chained([])):
+        heads = [(FrameHeader.parse(frame), memoryview(frame)) for frame in frames]
+        expected = to_arrow([(head.first_lsn, decode_frame(head, f)) for head, f in heads if head.records])
+        assert to_arrow(list(row_of(frames).columns())).equals(expected)
+    assert len(list(row_of(chained(ONE, [], ONE, ONE)).columns())) == 1
+
+
+@given(body=st.binary(min_size=1, max_size=40), flags=st.integers(0, 31))
+def test_columns_of_a_row_tell_a_malformed_body(body: bytes, flags: int) -> None:
+    """Any body under right checksums behind a good frame: the columns, or the error, that the frame alone gives."""
+    assume(not flags & FrameFlag.SPARSE and flags & STAMPS != FrameFlag.UNIFORM_TIMESTAMPS)
+    first, second = chained(ONE, ONE)
+    second = forged(second, body, flags=flags)
+    header = FrameHeader.parse(second)
+    found: list[object] = []
+    try:
+        for item in row_of([first, second]).columns():
+            found.append(to_arrow([item]).num_rows)
+    except CorruptionError as error:
+        found.append((str(error), error.position, error.first_lost_lsn))
+    told: list[object] = []
+    try:
+        decode_frame(header, memoryview(second))
+    except CorruptionError as error:
+        told = [1, (str(error), header.position, header.first_lsn)]
+    assert found in ([told] if told else [[1, 1], [2]])
 
 
 def test_compressed_frames_are_left_to_whoever_iterates() -> None:

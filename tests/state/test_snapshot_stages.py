@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import pytest
 
+import walkit
 from walkit.errors import LogPoisonedError, SnapshotError, StorageError
 from walkit.format.frame import FrameIdentity
 from walkit.record import Batch
 from walkit.state import KeyedTable, read_snapshot, snapshot_lsns, take_image, write_snapshot
-from walkit.state.snapshot import NEW_NAME, STAGES
+from walkit.state.snapshot import NEW_NAME, RETRY_STAGES, STAGES, SnapshotWrite
 from walkit.storage import FaultyStorage, MemoryStorage
 from walkit.storage.faults import OperationName
 from walkit.testing.state import random_records
@@ -74,6 +76,7 @@ def test_each_stage_fails_by_its_name(
     with pytest.raises(SnapshotError) as caught:
         save(faulty, NEW)
     assert (caught.value.stage, caught.value.retry) == (stage, STAGES[stage])
+    assert caught.value.retry_stage == RETRY_STAGES[stage]
     assert isinstance(caught.value.__cause__, StorageError)
     assert stage in str(caught.value)
     check_good(memory, OLD)
@@ -102,6 +105,97 @@ def test_a_log_that_cannot_be_made_durable_stops_it() -> None:
     assert isinstance(caught.value.__cause__, LogPoisonedError)
     assert memory.names() == [memory.names()[0]]
     assert snapshot_lsns(memory) == [OLD]
+
+
+def writing(storage: FaultyStorage, make_durable: Callable[[int], object] = nothing) -> SnapshotWrite:
+    """A snapshot of the newer table that is about to be written."""
+    return SnapshotWrite(storage, take_image(table_at(NEW)), identity=IDENTITY, make_durable=make_durable)
+
+
+@pytest.mark.parametrize(
+    ("stage", "operation", "file", "landed", "again"),
+    [
+        ("rename", "replace", "snapshot-*", False, ["replace", "sync_directory"]),
+        ("rename", "replace", "snapshot-*", True, ["sync_directory"]),
+        ("sync_directory", "sync_directory", "", False, ["sync_directory"]),
+        ("sync_directory", "sync_directory", "", True, ["sync_directory"]),
+    ],
+)
+def test_a_stage_is_retried_alone(
+    stage: str, operation: OperationName, file: str, landed: bool, again: list[str]
+) -> None:
+    """Fail a rename and a directory sync, done or not: going on changes nothing but that, and the snapshot stands."""
+    memory, faulty = prepared()
+    faulty.fail(operation, file, landed=landed)
+    write = writing(faulty)
+    with pytest.raises(SnapshotError) as caught:
+        write.finish()
+    assert (caught.value.retry_stage, write.stage) == (stage, stage)
+    faulty.trace.clear()
+    assert write.finish().lsn == NEW
+    changes = {"create", "write", "sync", "remove", "replace", "sync_directory"}
+    assert [op.name for op in faulty.trace if op.name in changes] == again
+    check_good(memory.crash(keep="none"), NEW)
+    assert write.stage is None and NEW_NAME not in memory.names()
+
+
+def test_a_log_that_is_durable_at_the_second_try_lets_it_stand() -> None:
+    """make_durable raises once: the file that was written is kept, and going on renames that one."""
+    memory, faulty = prepared()
+    asked: list[int] = []
+
+    def fail_once(lsn: int) -> None:
+        asked.append(lsn)
+        if len(asked) == 1:
+            raise StorageError("not now")
+
+    write = writing(faulty, fail_once)
+    with pytest.raises(SnapshotError) as caught:
+        write.finish()
+    assert caught.value.retry_stage == "log" and snapshot_lsns(memory) == [OLD]
+    faulty.trace.clear()
+    write.finish()
+    assert asked == [NEW, NEW]
+    assert [op.name for op in faulty.trace] == ["replace", "sync_directory"]
+    check_good(memory.crash(keep="none"), NEW)
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_file_that_failed_is_never_synced_again(operation: OperationName) -> None:
+    """A failed write or sync: going on says the same and touches nothing; only a new image in a new file does it."""
+    memory, faulty = prepared()
+    faulty.fail(operation, NEW_NAME)
+    write = writing(faulty)
+    with pytest.raises(SnapshotError) as caught:
+        write.finish()
+    assert caught.value.retry_stage == "write"
+    faulty.trace.clear()
+    with pytest.raises(SnapshotError) as again:
+        write.finish()
+    assert again.value is caught.value
+    assert faulty.trace == [] and snapshot_lsns(memory) == [OLD]
+    save(faulty, NEW)
+    check_good(memory.crash(keep="none"), NEW)
+
+
+@pytest.mark.parametrize("appended", [False, True])
+def test_a_store_goes_on_with_the_stage_that_failed(appended: bool) -> None:
+    """Fail a store's directory sync: the next snapshot does that alone, or is a new one where records came since."""
+    memory = MemoryStorage()
+    faulty = FaultyStorage(memory)
+    with walkit.Store.open(storage=faulty) as store:
+        store[b"k"] = b"v"
+        faulty.fail("sync_directory")
+        with pytest.raises(SnapshotError):
+            store.snapshot()
+        if appended:
+            store[b"k"] = b"w"
+        faulty.trace.clear()
+        assert store.snapshot().lsn == 1 + appended
+        files = {op.file for op in faulty.trace if op.name == "create"}
+        assert (NEW_NAME in files) == appended
+    with walkit.Store.open(storage=memory.crash(keep="none")) as store:
+        assert store[b"k"] == (b"w" if appended else b"v")
 
 
 def test_the_order_of_operations() -> None:

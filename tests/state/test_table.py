@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import pytest
 
+from walkit.arrow import numbers_of
 from walkit.record import Batch
 from walkit.state import KeyedTable
 from walkit.state.table import IMAGE_RECORDS, TABLE_SCHEMA
@@ -94,6 +98,62 @@ def test_an_interrupted_batch_can_be_applied_again(kinds: int | list[int]) -> No
     assert table.applied_lsn == 0
     table.apply(batch)
     assert (table.items(), table.lsn_of(b"a"), table.applied_lsn) == ([(b"a", b"3"), (b"b", b"2")], 3, 3)
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 2])
+def test_an_interrupted_settling_brings_no_deleted_key_back(
+    pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupt the making of objects after some pieces, then gather a delete of each key: none is there."""
+    monkeypatch.setattr("walkit.state.table.SETTLE_RECORDS", 2)
+    keys = [b"a", b"b", b"c", b"d"]
+    table = KeyedTable()
+    table.gather(Batch(range(1, 5), 1, keys, keys).to_arrow())
+    done = 0
+
+    def interrupted(*given: Any) -> Any:
+        nonlocal done
+        if done == pieces:
+            raise KeyboardInterrupt
+        done += 1
+        return numbers_of(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("walkit.state.table.numbers_of", interrupted)
+        with contextlib.suppress(KeyboardInterrupt):
+            table.settle()
+    table.gather(Batch(range(5, 8), 2, keys[:3], None).to_arrow())
+    assert (table.items(), table.applied_lsn) == ([(b"d", b"d")], 7)
+
+
+def test_lsns_of_a_replay_and_of_what_came_afterwards() -> None:
+    """Gather, then put, delete, and put again what was deleted: each key's LSN, one by one, in a snapshot, and all."""
+    table, plain = KeyedTable(), KeyedTable()
+    first = Batch(range(1, 6), 1, [b"a", b"b", b"c", b"d", b"a"], [b"1"] * 5)
+    table.gather(first.to_arrow())
+    plain.apply(first)
+    for later in (
+        Batch([6], 1, [b"b"], [b"2"]),
+        Batch([7, 8], 2, [b"c", b"d"], None),
+        Batch([9, 10], [1, 1], [b"c", b"e"], [b"3", None]),
+    ):
+        table.apply(later)
+        plain.apply(later)
+    assert [table.lsn_of(key) for key in (b"a", b"b", b"c", b"d", b"e")] == [5, 6, 9, None, 10]
+    assert sorted(table.live_lsns()) == sorted(plain.live_lsns()) == [5, 6, 9, 10]
+    assert table.to_arrow().equals(plain.to_arrow()) and table.checksum() == plain.checksum()
+    table.restore(plain.snapshot(), 10)
+    assert table.to_arrow().equals(plain.to_arrow())
+
+
+def test_a_settling_interrupted_at_its_very_end_loses_no_delete() -> None:
+    """Interrupt when the objects are made and not yet the table's; a delete that is gathered then is applied."""
+    table = KeyedTable()
+    table.gather(Batch(range(1, 3), 1, [b"a", b"b"], [b"1", b"2"]).to_arrow())
+    assert table._gathered is not None
+    table._gathered.tombstones = True  # as an interrupt right behind it leaves it
+    table.gather(Batch([3], 2, [b"a"], None).to_arrow())
+    assert (table.items(), table.lsn_of(b"a"), table.lsn_of(b"b")) == ([(b"b", b"2")], None, 2)
 
 
 def test_a_foreign_snapshot_is_refused() -> None:

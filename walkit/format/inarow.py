@@ -7,6 +7,7 @@ alone. So is what is seldom: compressed and sparse frames. A frame costs two che
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from walkit.format.body import (
     KIND_BYTES_TIMELESS,
     TIMESTAMPS,
     UNIFORM_TIMESTAMPS,
+    DecodedColumns,
     decode_body,
 )
 from walkit.format.checksum import crc32c
@@ -83,6 +85,39 @@ class FrameRow:
     chain: int
     """Header checksum of the last one."""
     promised_position: int
+    buffer: bytes | bytearray
+    """Where they stand."""
+    starts: Int64s
+    """Offset in the buffer, of each."""
+    heads: npt.NDArray[Any]
+    """Header of each, as `HEADER`."""
+
+    def columns(self) -> Iterator[tuple[int, DecodedColumns]]:
+        """Yield (first LSN, columns) of the frames that have records; nothing of it is a view on the buffer.
+
+        Frames of uniform columns come as one, which holds the records of all. CorruptionError where a body is not what
+        its header says, behind what stands before it.
+        """
+        filled = np.flatnonzero(self.heads["records"])
+        if not len(filled):
+            return
+        heads, starts = self.heads[filled], self.starts[filled] + FRAME_HEADER_BYTES
+        uniform = _uniform_heads(np.frombuffer(self.buffer, np.uint8), starts, heads)
+        view = memoryview(self.buffer)
+        if uniform is not None:
+            yield (
+                int(heads["first_lsn"][0]),
+                _as_one(view, starts, heads["records"].astype(np.int64), uniform),
+            )
+            return
+        for start, head in zip(starts.tolist(), heads, strict=True):
+            body = memoryview(bytes(view[start : start + int(head["stored"])]))
+            try:
+                decoded = decode_body(body, int(head["records"]), int(head["flags"]))
+            except CorruptionError as error:
+                error.position, error.first_lost_lsn = int(head["position"]), int(head["first_lsn"])
+                raise
+            yield int(head["first_lsn"]), decoded
 
 
 def frames_in_a_row(
@@ -122,6 +157,9 @@ def frames_in_a_row(
         first_lsn=int(firsts[with_records[0]]) if len(with_records) else None,
         chain=int(heads["header_crc"][-1]),
         promised_position=int(heads["durable_position"].max()),
+        buffer=buffer,
+        starts=starts[:count],
+        heads=heads,
     )
 
 
@@ -223,3 +261,42 @@ def _bodies_decode(
             break
         right[index] = True
     return right
+
+
+def _uniform_heads(
+    block: npt.NDArray[np.uint8], starts: Int64s, heads: npt.NDArray[Any]
+) -> npt.NDArray[Any] | None:
+    """Return the columns of bodies that are uniform, every one, and right; None where one is not."""
+    flags, stored = heads["flags"], heads["stored"].astype(np.int64)
+    if ((flags & np.uint16(_UNIFORM | TIMESTAMPS)) != np.uint16(_UNIFORM)).any():
+        return None
+    if stored.min() < _UNIFORM_HEAD.itemsize:
+        return None
+    columns: npt.NDArray[Any] = block[starts[:, None] + np.arange(_UNIFORM_HEAD.itemsize)].view(
+        _UNIFORM_HEAD
+    )[:, 0]
+    lengths = columns["key"].astype(np.int64) + columns["value"]
+    sizes = _UNIFORM_HEAD.itemsize + heads["records"].astype(np.int64) * lengths
+    return columns if (_LEGAL[columns["kind"]] & (sizes == stored)).all() else None
+
+
+def _as_one(view: memoryview, starts: Int64s, counts: Int64s, columns: npt.NDArray[Any]) -> DecodedColumns:
+    """Return the records of uniform bodies as if they stood in one frame."""
+    keys_at = starts + _UNIFORM_HEAD.itemsize
+    values_at = keys_at + counts * columns["key"]
+    ends = (values_at + counts * columns["value"]).tolist()
+    begins, middles = keys_at.tolist(), values_at.tolist()
+    return DecodedColumns(
+        int(counts.sum()),
+        _spread(columns["kind"], counts),
+        _spread(columns["key"], counts),
+        _spread(columns["value"], counts),
+        None,
+        None,
+        memoryview(b"".join([view[a:b] for a, b in zip(begins, middles, strict=True)])),
+        memoryview(b"".join([view[a:b] for a, b in zip(middles, ends, strict=True)])),
+    )
+
+
+def _spread(column: npt.NDArray[Any], counts: Int64s) -> int | npt.NDArray[Any]:
+    return int(column[0]) if (column == column[0]).all() else np.repeat(column, counts)

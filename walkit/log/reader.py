@@ -18,7 +18,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.log.manifest_store import load_manifest
 from walkit.log.scan import check_identity, open_segment
 from walkit.log.sidecar import frame_at, read_index
-from walkit.log.walk import HOP_BYTES, READ_BYTES, FrameWalk, last_chain_of
+from walkit.log.walk import HOP_BYTES, READ_BYTES, FrameWalk, RowSeen, last_chain_of
 from walkit.record import Batch, Record
 from walkit.storage.base import Storage, StorageFile
 
@@ -67,7 +67,10 @@ class LogView:
                 continue
             if last_lsn is not None and span.record.first_lsn > last_lsn:
                 return
-            for header, frame in self._span_frames(span, first_lsn, last_lsn, body):
+            for found in self.span_frames(span, first_lsn, last_lsn, body=body):
+                if found is None:
+                    continue
+                header, frame = found
                 if last_lsn is not None and header.first_lsn > last_lsn:
                     return
                 if header.records and header.last_lsn >= first_lsn:
@@ -75,9 +78,16 @@ class LogView:
                 if last_lsn is not None and header.last_lsn >= last_lsn:
                     return
 
-    def _span_frames(
-        self, span: Span, first_lsn: int, last_lsn: int | None, body: bool
-    ) -> Iterator[tuple[FrameHeader, memoryview]]:
+    def span_frames(
+        self,
+        span: Span,
+        first_lsn: int,
+        last_lsn: int | None,
+        *,
+        body: bool = True,
+        row_seen: RowSeen | None = None,
+    ) -> Iterator[tuple[FrameHeader, memoryview] | None]:
+        """Yield the frames of one span from about `first_lsn` on; with `row_seen` as the steps of a `FrameWalk`."""
         file = self.open(span.record)
         try:
             segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), span.record.name)
@@ -122,8 +132,9 @@ class LogView:
                 body=body,
                 gaps=gaps,
                 read_bytes=read_bytes if body else None,
+                row_seen=row_seen,
             )
-            yield from walk
+            yield from walk.steps()
             self.refuse(walk, span)
         finally:
             file.close()
@@ -212,17 +223,17 @@ def frames_to_batches(
             count += header.records
             size += header.body_raw_bytes
             if count >= records or size >= whole_bytes:
-                yield _within(to_arrow(waiting), first_lsn, last_lsn)
+                yield within(to_arrow(waiting), first_lsn, last_lsn)
                 waiting, count, size = [], 0, 0
     except WalkitError as error:
         damage = error
     if waiting:
-        yield _within(to_arrow(waiting), first_lsn, last_lsn)
+        yield within(to_arrow(waiting), first_lsn, last_lsn)
     if damage is not None:
         raise damage
 
 
-def _within(batch: pa.RecordBatch, first_lsn: int, last_lsn: int | None) -> pa.RecordBatch:
+def within(batch: pa.RecordBatch, first_lsn: int, last_lsn: int | None) -> pa.RecordBatch:
     """Cut a batch to the bounds; LSNs within it grow."""
     lsns = numbers_of(batch.column("lsn"), np.int64)
     start = int(lsns.searchsorted(first_lsn))

@@ -104,6 +104,10 @@ class FrameWalk:
 
     def __iter__(self) -> Iterator[tuple[FrameHeader, memoryview]]:
         """Yield each frame that belongs, in order."""
+        return (found for found in self.steps() if found is not None)
+
+    def steps(self) -> Iterator[tuple[FrameHeader, memoryview] | None]:
+        """Yield the same, and None behind each row that was told to `row_seen`."""
         while self.position < self.end_position:
             gap = self._gaps.get(self.position)
             if gap is not None:
@@ -111,6 +115,7 @@ class FrameWalk:
                 continue
             try:
                 if self.row_seen is not None and self._pass_row(self.row_seen):
+                    yield None
                     continue
                 header, frame, fault = self._next()
             except StorageError as error:

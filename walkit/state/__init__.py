@@ -21,6 +21,7 @@ from walkit.state.replay import ReplayReport, replay
 from walkit.state.restore import Restored, restore_newest
 from walkit.state.snapshot import (
     SnapshotInfo,
+    SnapshotWrite,
     identity_at,
     read_snapshot,
     snapshot_lsns,
@@ -42,6 +43,7 @@ __all__ = [
     "ReplayReport",
     "Restored",
     "SnapshotInfo",
+    "SnapshotWrite",
     "StateImage",
     "StateMachine",
     "Winner",

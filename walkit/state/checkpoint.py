@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from walkit.commit.frame import SealedFrame
-from walkit.errors import LogClosedError, StorageError
+from walkit.errors import LogClosedError, SnapshotError, StorageError
 from walkit.log.engine import LogEngine
 from walkit.log.report import Phase, PhaseClock, report_html
 from walkit.log.trim import Trimmed, move_watermark, tell
 from walkit.state.admission import Admission
 from walkit.state.follow import Follower
 from walkit.state.machine import StateImage, StateMachine, take_image
-from walkit.state.snapshot import SnapshotInfo, identity_at, snapshot_lsns, snapshot_name, write_snapshot
+from walkit.state.snapshot import SnapshotInfo, SnapshotWrite, identity_at, snapshot_lsns, snapshot_name
 
 SNAPSHOTS_KEPT = 2
 """How many snapshots a checkpoint leaves: its own and, where the log still reaches back to it, the one before."""
@@ -82,6 +82,8 @@ class Checkpointer:
         self._ended = False
         self._newest = restored
         self._writing: int | None = None
+        self._unfinished: SnapshotWrite | None = None
+        """Failed at a stage that can be done again: the next snapshot does, if nothing was appended meanwhile."""
         self.on_snapshot: Callable[[int], object] = lambda lsn: None
         """Told the LSN of each snapshot once it is on stable storage."""
         engine.state_lsn = self.snapshot_lsn
@@ -195,13 +197,24 @@ class Checkpointer:
 
     def _write(self, image: StateImage) -> SnapshotInfo:
         engine = self.engine
-        info = write_snapshot(
-            engine.storage,
-            image,
-            identity=identity_at(engine.store.current, image.lsn),
-            make_durable=self._make_durable,
-            codec=engine.options.codec,
-        )
+        write, self._unfinished = self._unfinished, None
+        if write is None or write.lsn != image.lsn:
+            write = SnapshotWrite(
+                engine.storage,
+                image,
+                identity=identity_at(engine.store.current, image.lsn),
+                make_durable=self._make_durable,
+                codec=engine.options.codec,
+            )
+        try:
+            info = write.finish()
+        except SnapshotError as error:
+            if error.retry_stage != "write":
+                self._unfinished = write
+            raise
+        except BaseException:
+            write.discard()
+            raise
         self._newest = info
         engine.state_lsn = info.lsn
         self.on_snapshot(info.lsn)

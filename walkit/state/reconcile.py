@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from walkit.arrow import array_of_mask, array_of_numbers, mask_of, numbers_of
 from walkit.record import Batch, Kind
 from walkit.state.newest import newest_of
 
@@ -54,11 +54,11 @@ def reconcile_arrow(batch: pa.RecordBatch) -> pa.RecordBatch:
     """
     keys = batch.column("key")
     if keys.null_count:
-        batch = batch.filter(pc.is_valid(keys))
+        batch = batch.filter(array_of_mask(mask_of(keys)))
         keys = batch.column("key")
-    lsns = batch.column("lsn").to_numpy()
+    lsns = numbers_of(batch.column("lsn"), np.int64)
     if len(lsns) and not (lsns[1:] > lsns[:-1]).all():
-        batch = batch.take(pa.array(np.argsort(lsns, kind="stable")))
+        batch = batch.take(array_of_numbers(np.argsort(lsns, kind="stable"), pa.int64()))
         keys = batch.column("key")
     newest = newest_of(keys)
-    return batch if newest.all() else batch.filter(pa.array(newest))
+    return batch if newest.all() else batch.filter(array_of_mask(newest))

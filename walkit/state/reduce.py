@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from walkit.state.newest import newest_of
+from walkit.arrow import array_of_mask, mask_of, numbers_of
+from walkit.state.newest import Mask, newest_of
 from walkit.state.reconcile import DELETE
 
 REDUCE_BYTES = 64 << 20
 """Records gathered before they are reduced to the newest of each key; more where the state itself is larger."""
+GOAL_STATES = 3
+"""Or so many times what the state holds."""
+
+JOINED_BYTES = 8 << 20
+"""What is left of several batches becomes one of about so many bytes."""
 
 NARROW_BYTES_MAX = (1 << 31) - 1
 """What the 32-bit offsets of one Arrow array can count."""
@@ -44,7 +49,8 @@ class FinalState:
     """
 
     def __init__(self, *, tombstones: bool = True) -> None:
-        self._tombstones = tombstones
+        self.tombstones = tombstones
+        """May be set, and says then that there is older state which deletes from now on have to reach."""
         self._waiting: list[pa.RecordBatch] = []
         self._size = 0
         self._goal = REDUCE_BYTES
@@ -57,13 +63,14 @@ class FinalState:
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Take a batch, and leave the rest to `reduce`. An LSN names one record."""
-        columns = [batch.column(field.name).cast(field.type) for field in RECORDS_SCHEMA]
+        columns = [_of_type(batch.column(field.name), field.type) for field in RECORDS_SCHEMA]
         batch = pa.RecordBatch.from_arrays(columns, schema=RECORDS_SCHEMA)
-        if batch.column("key").null_count:
-            batch = batch.filter(pc.is_valid(batch.column("key")))
-        if not len(batch):
+        keys = batch.column("key")
+        if keys.null_count == len(keys):
             return
-        lsns = batch.column("lsn").to_numpy()
+        if keys.null_count:
+            batch = batch.filter(array_of_mask(mask_of(keys)))
+        lsns = numbers_of(batch.column("lsn"), np.int64)
         self._ordered = self._ordered and lsns[0] > self._last_lsn and bool((lsns[1:] > lsns[:-1]).all())
         self._last_lsn = int(lsns[-1])
         self._waiting.append(batch)
@@ -76,21 +83,41 @@ class FinalState:
 
     def newest(self) -> pa.Table:
         """Return the newest record of each key, in LSN order, as a table of `RECORDS_SCHEMA`."""
-        waiting = self._waiting
         if not self._ordered:
-            table = pa.Table.from_batches(waiting).sort_by("lsn")
-            waiting = table.to_batches()
-        newest = _newest_in(waiting)
-        if newest is not None:
-            waiting = newest
-        if not self._tombstones:
-            waiting = [live for batch in waiting if len(live := _live(batch))]
-        if waiting:
-            self._last_lsn = waiting[-1].column("lsn")[-1].as_py()
-        self._waiting, self._ordered = waiting, True
-        self._size = sum(batch.nbytes for batch in waiting)
-        self._goal = max(REDUCE_BYTES, 3 * self._size)
-        return pa.Table.from_batches(waiting, RECORDS_SCHEMA)
+            self._waiting = pa.Table.from_batches(self._waiting).sort_by("lsn").to_batches()
+            self._ordered = True
+        newest = _newest_in(self._waiting)
+        if newest is not None or not self.tombstones:
+            self._keep(newest)
+        if self._waiting:
+            self._last_lsn = self._waiting[-1].column("lsn")[-1].as_py()
+        self._size = sum(batch.nbytes for batch in self._waiting)
+        self._goal = max(REDUCE_BYTES, GOAL_STATES * self._size)
+        return pa.Table.from_batches(self._waiting, RECORDS_SCHEMA)
+
+    def _keep(self, newest: Mask | None) -> None:
+        """Copy what wins, the oldest first, and let go of each few batches before the next are copied.
+
+        An interrupt between them leaves records that are superseded, and none whose older ones are still there.
+        """
+        waiting, at, row = self._waiting, 0, 0
+        while at < len(waiting):
+            kept, size, end = [], 0, at
+            while end < len(waiting) and (not size or size + waiting[end].nbytes <= JOINED_BYTES):
+                batch = waiting[end]
+                part = self._wins(batch, None if newest is None else newest[row : row + len(batch)])
+                row, end, size = row + len(batch), end + 1, size + part.nbytes
+                if len(part):
+                    kept.append(part)
+            joined = kept if len(kept) < 2 else [pa.concat_batches(kept)]
+            waiting[at:end] = joined
+            at += len(joined)
+
+    def _wins(self, batch: pa.RecordBatch, newest: Mask | None) -> pa.RecordBatch:
+        wins = np.ones(len(batch), np.bool_) if newest is None else newest
+        if not self.tombstones:
+            wins = wins & (numbers_of(batch.column("kind"), np.int8) != DELETE)
+        return batch if wins.all() else batch.filter(array_of_mask(wins))
 
     def live(self) -> pa.Table:
         """Return key, value and LSN of each live key, in no order, as one chunk with 64-bit offsets."""
@@ -98,25 +125,22 @@ class FinalState:
         return live.select(STATE_SCHEMA.names).cast(STATE_SCHEMA).combine_chunks()
 
 
+def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)
+
+
 def _live(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch without its tombstones; itself where there are none."""
-    live = pc.not_equal(batch.column("kind"), DELETE)
-    return batch if pc.all(live).as_py() else batch.filter(live)
+    live = numbers_of(batch.column("kind"), np.int8) != DELETE
+    return batch if live.all() else batch.filter(array_of_mask(live))
 
 
-def _newest_in(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch] | None:
-    """Return what wins among records in LSN order, copied together; None where all of them do."""
+def _newest_in(batches: list[pa.RecordBatch]) -> Mask | None:
+    """Return which of the records, in LSN order, win; None where all of them do."""
     if not batches:
         return None
     keys = pa.chunked_array([batch.column("key") for batch in batches])
     if keys.nbytes > NARROW_BYTES_MAX:
         keys = keys.cast(pa.large_binary())
     mask = newest_of(keys.combine_chunks())
-    if mask.all():
-        return None
-    ends = np.cumsum([len(batch) for batch in batches]).tolist()
-    parts = [
-        batch.filter(pa.array(mask[end - len(batch) : end])) for batch, end in zip(batches, ends, strict=True)
-    ]
-    table = pa.Table.from_batches(parts).combine_chunks()
-    return [batch for batch in table.to_batches() if len(batch)]
+    return None if mask.all() else mask

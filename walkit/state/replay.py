@@ -14,6 +14,7 @@ from walkit.config import as_lsn
 from walkit.errors import GapError, HistoryTrimmedError, OptionsError
 from walkit.log.reader import BATCH_BYTES, BATCH_RECORDS, LogView
 from walkit.log.report import report_html
+from walkit.log.rowread import row_batches
 from walkit.log.surface import ReadSurface
 from walkit.record import Batch
 from walkit.state.ahead import read_ahead
@@ -24,7 +25,7 @@ ARROW_BYTES = 1 << 20
 """Records and bytes of one batch where the machine takes Arrow. A frame of that size is a batch without a copy; the
 machine gathers them."""
 
-AHEAD = 8
+AHEAD = 4
 """Batches that are read, verified and decoded while the machine is busy."""
 
 HELD_S_MAX = 0.5
@@ -105,8 +106,10 @@ def replay(
     records = batches = size = 0
     if first <= last:
         _require_exact(view, machine.applied_lsn, last)
-        window = (ARROW_RECORDS, ARROW_BYTES) if pieces.arrow else (BATCH_RECORDS, BATCH_BYTES)
-        found = view.batches(first, last, records=window[0], whole_bytes=window[1])
+        if pieces.arrow:
+            found = row_batches(view, first, last, records=ARROW_RECORDS, whole_bytes=ARROW_BYTES)
+        else:
+            found = view.batches(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES)
         with closing(read_ahead(found, AHEAD if pieces.arrow else 1)) as drawn:
             for batch in drawn:
                 pieces.apply(batch)

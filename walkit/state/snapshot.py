@@ -28,8 +28,10 @@ from walkit.storage.base import Storage, StorageFile
 
 __all__ = [
     "NEW_NAME",
+    "RETRY_STAGES",
     "STAGES",
     "SnapshotInfo",
+    "SnapshotWrite",
     "identity_at",
     "read_snapshot",
     "snapshot_batches",
@@ -45,11 +47,21 @@ NEW_NAME = SNAPSHOT_NEW_NAME
 STAGES: dict[str, str] = {
     "write": "take the snapshot again: what was written is thrown away",
     "sync": "take the snapshot again, in a new file: what a failed sync left is unknown",
-    "log": "open the log again: it could not be made durable up to the snapshot's LSN",
-    "rename": "take the snapshot again: it may stand under its name by now, and is replaced then",
-    "sync_directory": "sync the directory, or take the snapshot again: it is whole, and a power cut may undo its name",
+    "log": "this stage, or open the log again: it could not be made durable up to the snapshot's LSN",
+    "rename": "this stage, or take the snapshot again: it is whole, and may stand under its name by now",
+    "sync_directory": "this stage, or take the snapshot again: it is whole, and a power cut may undo its name",
 }
 """The stages of writing a snapshot, in order, and what may be retried when one fails."""
+
+RETRY_STAGES: dict[str, str] = {
+    "write": "write",
+    "sync": "write",
+    "log": "log",
+    "rename": "rename",
+    "sync_directory": "sync_directory",
+}
+"""From which stage a snapshot can be gone on with, by the stage that failed. A failed sync is never done again on what
+it was to sync: the kernel may have dropped it, and say that all is well."""
 
 _RETRY_READ = "use an older snapshot, or replay the log from its beginning"
 
@@ -68,28 +80,102 @@ def write_snapshot(
     the log on stable storage up to there: a snapshot under its name is a promise that the log reached it. One snapshot
     is written at a time.
 
-    A stage that fails is a SnapshotError with `stage`, `retry` and the cause chained; a failed image of the machine
-    itself (ValueError) comes as it is. Before stage "rename" older snapshots are as they were; the file that was begun
-    is removed if the storage lets it.
+    A stage that fails is a SnapshotError with `stage`, `retry`, `retry_stage` and the cause chained; a failed image of
+    the machine itself (ValueError) comes as it is. Before stage "rename" older snapshots are as they were; the file
+    that was begun is removed if the storage lets it. To do a failed stage alone again, use `SnapshotWrite`.
     """
-    with _stage("write"), _removed_on_error(storage):
-        _remove_left_over(storage)
-        file = storage.open(NEW_NAME, "create")
-    with _removed_on_error(storage):
+    write = SnapshotWrite(storage, image, identity=identity, make_durable=make_durable, codec=codec)
+    try:
+        return write.finish()
+    except BaseException:
+        write.discard()
+        raise
+
+
+class SnapshotWrite:
+    """The writing of one snapshot, which can be gone on with at the stage that failed. One thread at a time.
+
+    For the parameters see `write_snapshot`. While a failed one is kept, no other snapshot is to be begun.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        image: StateImage,
+        *,
+        identity: FrameIdentity,
+        make_durable: Callable[[int], object],
+        codec: str | None = None,
+    ) -> None:
+        self.lsn = image.lsn
+        self.stage: str | None = "write"
+        """What `finish` does next; None once all is done."""
+        self._storage, self._image, self._identity, self._codec = storage, image, identity, codec
+        self._make_durable = make_durable
+        self._info: SnapshotInfo | None = None
+        self._renaming = False
+        self._failed: BaseException | None = None
+        """Why the file could not be written: what was taken of the image's batches is gone."""
+
+    def finish(self) -> SnapshotInfo:
+        """Do the stages that are left. On stable storage on return.
+
+        Called again after a SnapshotError it goes on with that stage alone: "log", "rename", "sync_directory". What
+        failed in "write" or "sync" it raises once more: that takes a new image, and a new file.
+        """
+        if self._failed is not None:
+            raise self._failed
+        if self._info is None:
+            try:
+                self._info = self._write()
+            except BaseException as error:
+                self._failed = error
+                self.discard()
+                raise
+            self.stage = "log"
+        info = self._info
+        if self.stage == "log":
+            with _stage("log"):
+                self._make_durable(self.lsn)
+            self.stage = "rename"
+        if self.stage == "rename":
+            with _stage("rename"):
+                self._rename(info)
+            self.stage = "sync_directory"
+        if self.stage == "sync_directory":
+            with _stage("sync_directory"):
+                self._storage.sync_directory()
+            self.stage = None
+        return info
+
+    def discard(self) -> None:
+        """Remove the file that has no name yet, if the storage lets it; `finish` is not to be called any more."""
+        if self.stage in ("write", "log"):
+            with suppress(StorageError):
+                self._storage.remove(NEW_NAME)
+
+    def _write(self) -> SnapshotInfo:
+        image = self._image
+        with _stage("write"):
+            _remove_left_over(self._storage)
+            file = self._storage.open(NEW_NAME, "create")
         try:
             with _stage("write"):
-                info = write_frames(file, image.batches, image.lsn, image.snapshot_format, identity, codec)
+                info = write_frames(
+                    file, image.batches, image.lsn, image.snapshot_format, self._identity, self._codec
+                )
             with _stage("sync"):
                 file.sync()
         finally:
             file.close()
-        with _stage("log"):
-            make_durable(image.lsn)
-    with _stage("rename"):
-        storage.replace(NEW_NAME, info.name)
-    with _stage("sync_directory"):
-        storage.sync_directory()
-    return info
+        return info
+
+    def _rename(self, info: SnapshotInfo) -> None:
+        again, self._renaming = self._renaming, True
+        if again and NEW_NAME not in self._storage.names():  # the attempt that was told as failed had done it
+            verify_snapshot(self._storage, info.lsn, identity=self._identity)
+        else:
+            self._storage.replace(NEW_NAME, info.name)
 
 
 @contextmanager
@@ -101,17 +187,8 @@ def _stage(name: str) -> Iterator[None]:
             f"the snapshot failed at stage {name!r} ({error}). To retry: {STAGES[name]}",
             stage=name,
             retry=STAGES[name],
+            retry_stage=RETRY_STAGES[name],
         ) from error
-
-
-@contextmanager
-def _removed_on_error(storage: Storage) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        with suppress(StorageError):
-            storage.remove(NEW_NAME)
-        raise
 
 
 def _remove_left_over(storage: Storage) -> None:

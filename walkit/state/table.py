@@ -7,9 +7,10 @@ from hashlib import blake2b
 from typing import TypeVar, overload
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from walkit.arrow import array_of_mask, numbers_of
 from walkit.record import Batch, Kind
 from walkit.state.machine import check_follows
 from walkit.state.reconcile import DELETE, reconcile_arrow
@@ -36,21 +37,50 @@ _ABSENT = -1
 """Stands for the length of an absent value in the checksum."""
 
 
+class ReplayedLsns:
+    """The LSNs of many keys, as a replay left them; a dict once one is asked for. Any thread may be the first."""
+
+    __slots__ = ("_lsns", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[list[bytes], npt.NDArray[np.int64]]] = []
+        self._lsns: dict[bytes, int] | None = None
+
+    def add(self, keys: list[bytes], lsns: npt.NDArray[np.int64]) -> None:
+        """Take more keys, none of which was there, before the first is asked for."""
+        self._parts.append((keys, lsns))
+
+    def lsns(self) -> dict[bytes, int]:
+        """Return all, for reading only."""
+        parts = self._parts  # taken first: whoever made the dict lets go of them afterwards
+        found = self._lsns
+        if found is None:
+            found = {}
+            for keys, lsns in parts:
+                found.update(zip(keys, lsns.tolist(), strict=True))
+            self._lsns = found
+            self._parts = []
+        return found
+
+
 class KeyedTable:
     """Key to value by the rule of `walkit.state.reconcile`, with the LSN of the record that set each key.
 
-    A state machine that also takes Arrow. Two plain dicts: on CPython 3.11 about 120 bytes a key beside key and value.
+    A state machine that also takes Arrow. Two plain dicts: on CPython 3.11 about 120 bytes a key beside key and value;
+    after a replay the LSNs are numbers in columns until one is asked for, which makes the second dict of them.
     A put without a value is a key whose value is None. Applying a batch again that was applied in part gives the same
     as once, so an interrupt in `apply` is mended by calling it again. Not thread-safe.
     """
 
-    __slots__ = ("_applied_lsn", "_gathered", "_lsns", "_values")
+    __slots__ = ("_applied_lsn", "_gathered", "_lsns", "_replayed", "_values")
 
     snapshot_format = "keyed-table/1"
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes | None] = {}
         self._lsns: dict[bytes, int] = {}
+        self._replayed = ReplayedLsns()
+        """For keys that are live and not in `_lsns`. A key that was deleted may still be in it."""
         self._applied_lsn = 0
         self._gathered: FinalState | None = None
         """Records newer than what is in the dicts."""
@@ -84,11 +114,11 @@ class KeyedTable:
                 self._values.pop(key, None)
                 self._lsns.pop(key, None)
         elif batch.values is None:
+            self._lsns.update(zip(keys, batch.lsns, strict=True))
             self._values.update(dict.fromkeys(keys))
-            self._lsns.update(zip(keys, batch.lsns, strict=True))
         else:
-            self._values.update(zip(keys, batch.values, strict=True))
             self._lsns.update(zip(keys, batch.lsns, strict=True))
+            self._values.update(zip(keys, batch.values, strict=True))
 
     def _apply_rows(self, batch: Batch) -> None:
         values, lsns = self._values, self._lsns
@@ -99,8 +129,8 @@ class KeyedTable:
                 values.pop(key, None)
                 lsns.pop(key, None)
             else:
+                lsns[key] = lsn  # before the value: a reader would else take an older one from `_replayed`
                 values[key] = value
-                lsns[key] = lsn
 
     def apply_arrow(self, batch: pa.RecordBatch) -> None:
         """Apply a batch of `walkit.RECORD_SCHEMA`: reduced to its newest record per key before it becomes objects."""
@@ -109,7 +139,7 @@ class KeyedTable:
         lsns = batch.column("lsn")
         check_follows(self._applied_lsn, lsns[0].as_py())
         self.settle()
-        self._apply_newest(reconcile_arrow(batch))
+        _apply_newest(self._values, self._lsns, reconcile_arrow(batch))
         self._applied_lsn = lsns[-1].as_py()
 
     def gather(self, batch: pa.RecordBatch) -> None:
@@ -132,21 +162,23 @@ class KeyedTable:
         """See `GatheringStateMachine`. Doing it again after it was interrupted does no harm."""
         if self._gathered is None:
             return
-        for batch in self._gathered.newest().to_batches(max_chunksize=SETTLE_RECORDS):
-            self._apply_newest(batch)
+        newest = self._gathered.newest().to_batches(max_chunksize=SETTLE_RECORDS)
+        if self._values or self._gathered.tombstones:
+            for batch in newest:
+                _apply_newest(self._values, self._lsns, batch)
+            self._gathered = None
+            return
+        # Of an empty table the gathered records are without tombstones: it stays empty until it has all of them.
+        values: dict[bytes, bytes | None] = {}
+        replayed = ReplayedLsns()
+        for batch in newest:
+            keys = batch.column("key").to_pylist()
+            values.update(zip(keys, batch.column("value").to_pylist(), strict=True))
+            replayed.add(keys, numbers_of(batch.column("lsn"), np.int64))
+        self._gathered.tombstones = True  # an interrupt may come before all of the following is done
+        self._lsns, self._replayed = {}, replayed
+        self._values = values
         self._gathered = None
-
-    def _apply_newest(self, newest: pa.RecordBatch) -> None:
-        """Apply records whose keys differ."""
-        deleted = pc.equal(newest.column("kind"), DELETE)
-        if pc.any(deleted).as_py():
-            for key in newest.column("key").filter(deleted).to_pylist():
-                self._values.pop(key, None)
-                self._lsns.pop(key, None)
-            newest = newest.filter(pc.invert(deleted))
-        keys = newest.column("key").to_pylist()
-        self._values.update(zip(keys, newest.column("value").to_pylist(), strict=True))
-        self._lsns.update(zip(keys, newest.column("lsn").to_pylist(), strict=True))
 
     # -- state out
 
@@ -161,14 +193,16 @@ class KeyedTable:
         return self._values.get(key, default)
 
     def live_lsns(self) -> Iterable[int]:
-        """Return the LSNs of the records that set the live keys, in no order; a view, for one who holds others off."""
-        return self._lsns.values()
+        """Return the LSNs of the records that set the live keys, in no order, to one who holds others off."""
+        lsns, older = self._lsns, self._replayed.lsns()
+        return [lsns.get(key) or older[key] for key in self._values]
 
     def lsn_of(self, key: bytes) -> int | None:
         """Return the LSN of the record that set a live key; None where it is not live."""
         if self._gathered is not None:
             self.settle()
-        return self._lsns.get(key)
+        lsn = self._lsns.get(key)
+        return self._replayed.lsns().get(key) if lsn is None and key in self._values else lsn
 
     def __getitem__(self, key: bytes) -> bytes | None:
         if self._gathered is not None:
@@ -208,14 +242,15 @@ class KeyedTable:
         return table_of(self.snapshot())
 
     def snapshot(self) -> Iterator[Batch]:
-        """See `StateMachine.snapshot`. Copies the two dicts at the call (10 ms for a million keys), sorts later."""
+        """See `StateMachine.snapshot`. Copies dicts at the call (10 ms for a million keys), sorts later."""
         if self._gathered is not None:
             self.settle()
-        return _image(self._values.copy(), self._lsns.copy())
+        return _image(self._values.copy(), self._lsns.copy(), self._replayed)
 
     def restore(self, batches: Iterable[Batch], lsn: int) -> None:
         """See `StateMachine.restore`."""
         self._values, self._lsns, self._applied_lsn, self._gathered = {}, {}, 0, None
+        self._replayed = ReplayedLsns()
         for batch in batches:
             if batch.keys is None or batch.values is None or None in batch.keys:
                 raise ValueError("a snapshot of a keyed table holds puts with a key and a value column")
@@ -227,17 +262,33 @@ class KeyedTable:
         """Return a hash of live keys and values in order of keys; LSNs are history and not in it. Sorts the keys."""
         if self._gathered is not None:
             self.settle()
-        return checksum_of(_image(self._values, self._lsns))
+        return checksum_of(_image(self._values, self._lsns, self._replayed))
 
     def __repr__(self) -> str:
         return f"<KeyedTable of {len(self):,} keys at LSN {self._applied_lsn}>"
 
 
-def _image(values: dict[bytes, bytes | None], lsns: dict[bytes, int]) -> Iterator[Batch]:
+def _apply_newest(values: dict[bytes, bytes | None], lsns: dict[bytes, int], newest: pa.RecordBatch) -> None:
+    """Apply records whose keys differ."""
+    deleted = numbers_of(newest.column("kind"), np.int8) == DELETE
+    if deleted.any():
+        for key in newest.column("key").filter(array_of_mask(deleted)).to_pylist():
+            values.pop(key, None)
+            lsns.pop(key, None)
+        newest = newest.filter(array_of_mask(~deleted))
+    keys = newest.column("key").to_pylist()
+    values.update(zip(keys, newest.column("value").to_pylist(), strict=True))
+    lsns.update(zip(keys, numbers_of(newest.column("lsn"), np.int64).tolist(), strict=True))
+
+
+def _image(
+    values: dict[bytes, bytes | None], lsns: dict[bytes, int], replayed: ReplayedLsns
+) -> Iterator[Batch]:
     keys = sorted(values)
+    older = replayed.lsns()
     for start in range(0, len(keys), IMAGE_RECORDS):
         part = keys[start : start + IMAGE_RECORDS]
-        yield Batch([lsns[k] for k in part], PUT, part, [values[k] for k in part])
+        yield Batch([lsns.get(k) or older[k] for k in part], PUT, part, [values[k] for k in part])
 
 
 def table_of(image: Iterable[Batch]) -> pa.Table:
