@@ -234,6 +234,13 @@ class Manifest:
             position = starts[position]
         return position
 
+    def uncompacted_at(self, end_position: int) -> SegmentRecord | None:
+        """Return the sealed segment with the original frame that ends at `end_position`; None where there is none."""
+        for s in self.sealed:
+            if s.start_position < end_position <= s.end_position:
+                return None if s.flags & SegmentFlag.COMPACTED else s
+        return None
+
     def epoch_of(self, number: int) -> EpochRecord | None:
         """Return the epoch of this number."""
         return next((e for e in self.lineage if e.number == number), None)

@@ -45,6 +45,7 @@ from walkit.log.report import PhaseClock, RecoveryReport
 from walkit.log.retention import retain_by_itself
 from walkit.log.scan import Progress, read_mark
 from walkit.log.segments import SegmentSet
+from walkit.log.straddle import Straddle
 from walkit.log.tidy import apply_plan, settle_unsealed
 from walkit.log.trim import Leftovers
 from walkit.metrics import LogStatistics
@@ -74,6 +75,7 @@ class LogEngine:
         self._close_lock = threading.RLock()
         self.trimming = threading.RLock()
         self.leftovers = Leftovers(storage)
+        self.straddle = Straddle(self)
         self.state_lsn: int | None = None
         """LSN of the newest durable snapshot of a state that is made of this log; None where none is kept."""
         self.closers: list[Callable[[], object]] = []

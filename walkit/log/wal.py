@@ -33,7 +33,7 @@ from walkit.log.report import RecoveryReport
 from walkit.log.retention import RetentionProgress, RetentionReport, enforce
 from walkit.log.show import log_html
 from walkit.log.transaction import Transaction
-from walkit.log.trim import drain, trim
+from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport, drain, trim
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
 
@@ -317,14 +317,17 @@ class WriteAheadLog(ManyWays, CursorSurface):
         self._refuse_closed()
         return make_hold(self._engine, name, first_lsn, lease_s)
 
-    def trim(self, up_to_lsn: int) -> int:
+    def trim(self, up_to_lsn: int, *, waste_ratio: float = WASTE_RATIO_DEFAULT) -> TrimReport:
         """Drop records at or below `up_to_lsn`, never past a hold, never what is not durable.
 
-        Moves the low watermark, and removes the segments that lie wholly below it. Returns the new low watermark.
-        Where a store keeps a state beside the log, never past its newest snapshot either.
+        Moves the low watermark, and removes the segments that lie wholly below it. Of one that straddles it, the frames
+        above are copied as they are into one that takes its place, where those below are at least `waste_ratio` (0 to
+        1) of its bytes; 1 leaves it as it is, and a compacted or the newest sealed segment stays as it is anyway.
+        Returns the new low watermark, with what went. Where a store keeps a state beside the log, never past its newest
+        snapshot either. StorageError: what is not trimmed is by the next trim; of a copy that fails the report tells.
         """
         self._refuse_closed()
-        return trim(self._engine, up_to_lsn).low_watermark
+        return trim(self._engine, up_to_lsn, waste_ratio)
 
     def drain(self, up_to_lsn: int) -> Iterator[Record]:
         """Yield the records up to `up_to_lsn`, and trim up to there once the last of them has been taken.
