@@ -21,7 +21,7 @@ from walkit.format.layout import (
     MANIFEST_MAGIC,
     SegmentFlag,
 )
-from walkit.format.segment import refuse_newer, segment_name
+from walkit.format.segment import SegmentHeader, refuse_newer, segment_name
 
 MANIFEST_NAME = "manifest"
 _CRC_OFFSET = MANIFEST_HEADER.size - 4
@@ -137,6 +137,25 @@ class LogEnd:
     last_lsn: int = 0
     position: int = 0
     chain: int = 0
+
+
+def sealed_record(header: SegmentHeader, end: LogEnd, *, records: int, frames: int) -> SegmentRecord:
+    """Return what the manifest says of a segment with this header that is sealed where `end` is."""
+    return SegmentRecord(
+        number=header.number,
+        state=SegmentState.SEALED,
+        epoch=header.epoch,
+        start_position=header.start_position,
+        end_position=end.position,
+        first_lsn=header.first_lsn,
+        last_lsn=end.last_lsn,
+        start_chain=header.chain,
+        end_chain=end.chain,
+        records=records,
+        frames=frames,
+        created_us=header.created_us,
+        flags=int(header.flags),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

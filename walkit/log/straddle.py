@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from walkit.errors import CorruptionError, LogClosedError, OptionsError, StorageError, WalkitError
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, sealed_record
 from walkit.format.names import TRIM_NEW_NAME
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.log.scan import check_identity, open_segment
@@ -114,12 +114,10 @@ class Straddle:
                 first_lsn=border.next_lsn,
                 chain=border.chain,
             )
-            new = replace(
-                record,
-                number=new_header.number,
-                start_position=border.position,
-                first_lsn=border.next_lsn,
-                start_chain=border.chain,
+            end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
+            new = sealed_record(
+                new_header,
+                end,
                 records=record.records - border.records,
                 frames=record.frames - border.frames,
             )
