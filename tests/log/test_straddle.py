@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.commit.places import Task, until
 from tests.film import Filmed
 from tests.log.flights import Flight, torn
 from tests.log.logs import headers, lsns, memory_log, tiny, values
-from tests.log.wrecks import flip
+from tests.log.wrecks import flip, rows_by_ranges
 from walkit.errors import GapError, OptionsError, StorageError
 from walkit.format.index import index_name
 from walkit.format.manifest import SegmentRecord
@@ -92,6 +93,7 @@ def test_above_the_waste_ratio_the_segment_is_rewritten(ratio: float, low: int, 
         assert report.rewritten.waste == (low - 8) / 8 or ratio == 1
         check(walkit.open(mode="r", storage=storage), low)
     assert walkit.verify(storage).ok
+    assert rows_by_ranges(storage) == [(n, value(n)) for n in range(low + 1, RECORDS + 1)]
     with walkit.open(storage=storage, options=tiny(recovery="absolute")) as log:
         check(log, low)
         assert log.append(b"next").first_lsn == RECORDS + 1
@@ -283,6 +285,50 @@ def test_a_failure_of_every_operation_of_a_rewriting() -> None:
                 named = {s.name for s in log._engine.store.current.segments}
                 assert {n for n in left.names() if n.endswith(".segment")} == named, operation
             assert "lost+found/" not in left.names(), operation
+
+
+def test_closing_ends_a_rewriting_and_waits_for_it() -> None:
+    """Close a log while a trim copies, at several moments: the trim ends, nothing is left, all records are there."""
+    for operation, file in (
+        ("create", "trim.new"),
+        ("write", "trim.new"),
+        ("sync", "trim.new"),
+        ("replace", "*.segment"),
+    ):
+        storage = made().process_kill()
+        faulty = FaultyStorage(storage)
+        log = walkit.open(storage=faulty, options=tiny())
+        hang = faulty.hang(operation, file)  # type: ignore[arg-type]
+        trim = Task(lambda log=log: log.trim(13))  # type: ignore[misc]
+        assert hang.entered.wait(30)
+        close = Task(log.close)
+        until(lambda log=log: log._engine.straddle._ended, "the log begins to close")  # type: ignore[misc]
+        assert storage.is_locked("lock")
+        hang.release()
+        assert trim.result() == 13
+        close.result()
+        with walkit.open(storage=storage, options=tiny()) as again:
+            check(again, 13)
+        assert not {"lost+found/", "trim.new"} & set(storage.names())
+
+
+def test_a_callback_may_trim_again_and_close() -> None:
+    """Trim and close in the callback of a rewriting's own event: nothing waits for itself."""
+    storage = made().process_kill()
+    logs: list[walkit.WriteAheadLog] = []
+    lows: list[int] = []
+
+    def heard(name: str, _: dict[str, Any]) -> None:
+        if name == "walkit.segment.rewrite" and not lows:
+            lows.append(0)
+            lows.append(logs[0].trim(14, waste_ratio=0))
+            logs[0].close()
+
+    logs.append(walkit.open(storage=storage, options=tiny(), events=heard))
+    assert logs[0].trim(13) == 13 and lows == [0, 14]
+    until(lambda: not storage.is_locked("lock"), "the log is closed")
+    with walkit.open(storage=storage, options=tiny()) as log:
+        check(log, 14)
 
 
 def test_damage_above_the_low_watermark_leaves_the_segment_as_it_is() -> None:

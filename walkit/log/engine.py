@@ -75,11 +75,11 @@ class LogEngine:
         self._close_lock = threading.RLock()
         self.trimming = threading.RLock()
         self.leftovers = Leftovers(storage)
-        self.straddle = Straddle(self)
         self.state_lsn: int | None = None
         """LSN of the newest durable snapshot of a state that is made of this log; None where none is kept."""
         self.closers: list[Callable[[], object]] = []
         """Called at the beginning of close: ends what works on the files beside the log's own threads."""
+        self.straddle = Straddle(self)
 
     def start(self, plan: RecoveryPlan) -> None:
         """Apply the plan and make the commit path ready. Starts no thread and writes no segment."""

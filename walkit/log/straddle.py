@@ -63,15 +63,26 @@ class _Border:
 
 
 class Straddle:
-    """Rewrites the oldest segment of an open log; one rewriting at a time, from any thread."""
+    """Rewrites the oldest segment of an open log; one rewriting at a time, from any thread.
+
+    Closing the log ends one between two blocks, and waits for it: what it did later would be done to another writer's
+    files.
+    """
 
     def __init__(self, engine: LogEngine) -> None:
         self._engine = engine
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a callback of its event may trim
+        self._ended = False
         self._needless: list[str] = []
         """Copies whose publishing failed: the manifest on stable storage may name them until the next is written."""
         self._known: tuple[SegmentRecord, _Border] | None = None
         """How far the headers of a segment have been looked at, so that many small trims do not begin anew."""
+        engine.closers.append(self._end)
+
+    def _end(self) -> None:
+        self._ended = True
+        with self._lock:
+            pass
 
     def rewrite(self, waste_ratio: float) -> Rewritten:
         """Copy what is left of the oldest sealed segment, if at least `waste_ratio` of its frames' bytes are waste.
@@ -82,7 +93,7 @@ class Straddle:
         engine = self._engine
         with self._lock:
             record = straddling(engine.store.current)
-            if record is None or waste_ratio == 1:
+            if record is None or waste_ratio == 1 or self._ended:
                 return Rewritten()
             size = SEGMENT_HEADER_BYTES + record.size_bytes
             try:
@@ -184,7 +195,7 @@ class Straddle:
         try:
             file.write(0, [new_header.encode()])
             for at in range(offset, end, COPY_BYTES):
-                if engine.closed:
+                if self._ended:
                     raise LogClosedError(f"the log at {engine.storage.location} is closed")
                 block = source.read(at, min(COPY_BYTES, end - at))
                 file.write(at - offset + SEGMENT_HEADER_BYTES, [block])
