@@ -299,7 +299,7 @@ def test_closing_ends_a_rewriting_and_waits_for_it() -> None:
         faulty = FaultyStorage(storage)
         log = walkit.open(storage=faulty, options=tiny())
         hang = faulty.hang(operation, file)  # type: ignore[arg-type]
-        trim = Task(lambda log=log: log.trim(13))  # type: ignore[misc]
+        trim = Task(lambda log=log: log.trim(13))
         assert hang.entered.wait(30)
         close = Task(log.close)
         until(lambda log=log: log._engine.straddle._ended, "the log begins to close")  # type: ignore[misc]
