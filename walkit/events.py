@@ -42,6 +42,10 @@ EVENTS: dict[str, tuple[int, str]] = {
     "walkit.segment.seal": (logging.DEBUG, "the manifest says where a segment ends"),
     "walkit.segment.full": (logging.ERROR, "no room on the disk for a new segment"),
     "walkit.segment.trim": (logging.DEBUG, "segments below the low watermark were dropped"),
+    "walkit.segment.rewrite": (
+        logging.DEBUG,
+        "a copy of what is above the low watermark took the place of a segment",
+    ),
     "walkit.snapshot.write": (logging.DEBUG, "a snapshot stands under its name, durably"),
     "walkit.snapshot.skip": (
         logging.WARNING,

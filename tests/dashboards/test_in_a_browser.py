@@ -105,7 +105,8 @@ def test_kill_and_recover_shows_what_became_of_the_log(browser: Browser, server:
         row = seen.page.locator(".cuts table tr").nth(1).inner_text()
         assert "checksum" in row
         assert "lost+found/" in row
-        (bars,) = seen.page.locator(".js-plotly-plot").nth(1).evaluate("element => element.data")
+        bars, cut, _ = seen.page.locator(".js-plotly-plot").nth(1).evaluate("element => element.data")
+        assert (bars["type"], cut["name"]) == ("bar", "cut")
         assert bars["y"][:2] == ["open", "scan"]
         assert bars["y"][-1] == "ready"
         assert writers(server) == []
@@ -211,6 +212,6 @@ def test_compaction_shows_segments_holds_and_what_a_step_did(browser: Browser, s
             seen.press(label)
             eventually(partial(lambda wanted: wanted in text(seen), words))
         seen.page.locator(".steps table").wait_for()
-        found = curves(seen, 2)
+        found = curves(seen, 3)
         assert {"sealed", "compacted", "live", "held"} <= set(found)
         assert "bytes of the segments" in seen.page.locator(".steps table").inner_text()

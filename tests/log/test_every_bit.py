@@ -1,25 +1,33 @@
 """Flips and cuts all over a small log of three segments: told, or harmless; and power cuts under parallel writes.
 
-The samples of the quick tests are of prime steps over all places; `-m slow` flips every bit there is.
+Every bit is flipped, in place: of headers and manifest before their codec, which alone reads them, of frames before the
+walk that recovery, readers and tools share. The plan of an opening, and what `verify` says, are asked for samples, of
+prime steps over all places; `-m slow` asks them of every bit there is.
 """
 
 from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterator
 from functools import cache, partial
 
 import pytest
 
 import walkit
 from tests.commit.places import Task, until
+from tests.log.flights import Flight, torn
 from tests.log.held import Held
 from tests.log.logs import tiny
 from tests.log.wrecks import OPTIONS, Rows, flip, frames_of, read, rows_of, shorten
-from walkit.errors import WalkitError
-from walkit.format.manifest import MANIFEST_NAME
-from walkit.format.segment import segment_name
-from walkit.log.manifest_store import DURABLE_NAME
+from walkit.errors import CorruptionError, WalkitError
+from walkit.format.manifest import MANIFEST_NAME, decode_manifest
+from walkit.format.segment import SegmentHeader, segment_name
+from walkit.log.manifest_store import DURABLE_NAME, load_manifest
+from walkit.log.planning import plan_recovery
+from walkit.log.recovery import RecoveryPlan
+from walkit.log.scan import read_mark
+from walkit.log.walk import FrameWalk
 from walkit.storage import MemoryStorage
 
 NAMES = (segment_name(1), segment_name(2), segment_name(3))
@@ -71,7 +79,7 @@ def _flip_all(closed: bool, header_step: int) -> set[str]:
             offset, last = frames_of(whole, name)[-1]
             end = offset + last.footprint
         first = 0 if name == MANIFEST_NAME else 4096
-        bits = [*range(0, first * 8, header_step), *range(first * 8, end * 8, 31 if header_step > 1 else 1)]
+        bits = [*range(0, first * 8, header_step), *range(first * 8, end * 8, 61 if header_step > 1 else 1)]
         for bit in bits:
             image = whole.process_kill()
             flip(image, name, bit // 8, bit % 8)
@@ -81,9 +89,131 @@ def _flip_all(closed: bool, header_step: int) -> set[str]:
     return outcomes
 
 
+STEPS = (11, pytest.param(1, marks=(pytest.mark.slow, pytest.mark.timeout(3600))))
+
+
+def flipped(image: MemoryStorage, name: str, begin: int, end: int, step: int = 1) -> Iterator[int]:
+    """Flip bits of these bytes of a file in place, one after the other; yields which is flipped just now."""
+    data = read(image, name)
+    file = image.open(name, "write")
+    for bit in range(begin * 8, end * 8, step):
+        byte = data[bit // 8]
+        file.write(bit // 8, [bytes([byte ^ (1 << bit % 8)])])
+        yield bit
+        file.write(bit // 8, [bytes([byte])])
+    file.close()
+
+
+def planned(image: MemoryStorage, policy: str) -> RecoveryPlan:
+    """Return what an opening would do, having looked at every frame that this policy has it look at."""
+    return plan_recovery(image, load_manifest(image), read_mark(image), policy)
+
+
+def test_a_flip_of_every_bit_of_headers_and_manifest_is_refused() -> None:
+    """Flip each bit of three segment headers and the manifest before the codec that alone reads them: an error."""
+    whole, _ = small(closed=True)
+    for name in NAMES:
+        block = bytearray(read(whole, name)[:4096])
+        for bit in range(len(block) * 8):
+            block[bit // 8] ^= 1 << bit % 8
+            with pytest.raises(WalkitError):
+                SegmentHeader.decode(bytes(block), name)
+            block[bit // 8] ^= 1 << bit % 8
+        assert SegmentHeader.decode(bytes(block), name) is not None
+    manifest = bytearray(read(whole, MANIFEST_NAME))
+    for bit in range(len(manifest) * 8):
+        manifest[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(WalkitError):
+            decode_manifest(bytes(manifest), "here")
+        manifest[bit // 8] ^= 1 << bit % 8
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_walk_ends_at_the_frame_of_a_flip_of_any_bit(rows: bool) -> None:
+    """Flip each bit of each frame before a walk, frame by frame and many at once: it ends there, with a fault."""
+    image, _ = small(closed=False)
+    for name in NAMES:
+        frames = frames_of(image, name)
+        segment = SegmentHeader.decode(read(image, name)[:4096], name)
+        assert segment is not None
+        last = frames[-1][1]
+        for offset, header in frames:
+            for bit in flipped(image, name, offset, offset + header.footprint):
+                file = image.open(name, "read")
+                walk = FrameWalk(
+                    file,
+                    segment,
+                    position=segment.start_position,
+                    end_position=last.end_position,
+                    next_lsn=segment.first_lsn,
+                    chain=segment.chain,
+                    last_chain=last.header_crc,
+                    row_seen=(lambda _: None) if rows else None,
+                )
+                for _ in walk:
+                    pass
+                file.close()
+                assert walk.fault is not None and walk.position == header.position, (name, bit)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_flip_in_any_frame_refuses_an_opening_that_reads_all(closed: bool, step: int) -> None:
+    """Flip bits of each frame of a closed, or a killed, log: the policy absolute refuses, by the segment's name."""
+    image, _ = small(closed=closed)
+    for name in NAMES:
+        offset, last = frames_of(image, name)[-1]
+        for bit in flipped(image, name, 4096, offset + last.footprint, step):
+            with pytest.raises(CorruptionError) as refused:
+                planned(image, "absolute")
+            assert refused.value.segment == name, bit
+    assert planned(image, "absolute").end.last_lsn == sum(RECORDS)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("order", ["append", "completion"])
+def test_a_flip_around_a_hole_costs_the_frame_it_is_in(order: str, step: int) -> None:
+    """Flip bits of a log with a hole: a promised frame refuses, one behind the hole is cut, the hole's mean nothing."""
+    flight = Flight(order=order, base=1, flying=2)
+    image, name = flight.landed((2,), torn, marked=1), segment_name(1)
+    whole = planned(image, "holes")
+    assert (len(whole.holes), whole.end.last_lsn) == (1, flight.frames[2][0].last_lsn)
+    for number, (header, _) in enumerate(flight.frames):
+        begin = 4096 + header.position
+        for bit in flipped(image, name, begin, begin + header.footprint, step):
+            if number == 0:
+                with pytest.raises(CorruptionError):
+                    planned(image, "holes")
+                continue
+            found = planned(image, "holes")
+            assert found.end == whole.end if number == 1 else found.end.last_lsn == header.first_lsn - 3, bit
+            assert len(found.holes) == (number == 1), bit
+
+
+def test_a_cut_at_every_byte_of_the_frames_keeps_exactly_the_frames_before_it() -> None:
+    """Cut the open segment of a killed log, and one with a hole, at each byte: the frames before the cut, no other."""
+    whole, _ = small(closed=False)
+    whole.remove(DURABLE_NAME)
+    flight = Flight(order="completion", base=1, flying=2)
+    for image, name, kept in (
+        (whole, NAMES[2], frames_of(whole, NAMES[2])),
+        (
+            flight.landed((2,), torn),
+            segment_name(1),
+            [(4096 + flight.frames[i][0].position, flight.frames[i][0]) for i in (0, 2)],
+        ),
+    ):
+        end = kept[-1][0] + kept[-1][1].footprint
+        for size in [*range(end, 4095, -1), *range(4095, -1, -13)]:
+            shorten(image, name, size)
+            last_lsn = max((h.last_lsn for offset, h in kept if size >= offset + h.footprint), default=None)
+            found = planned(image, "holes").end.last_lsn
+            assert found == (kept[0][1].first_lsn - 1 if last_lsn is None else last_lsn), size
+
+
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_flip_of_a_sample_of_bits_is_told(closed: bool) -> None:
-    """Flip every 31st bit of all frames, every 499th of the headers and the manifest: verify tells of each."""
+    """Flip every 61st bit of all frames, every 499th of the headers and the manifest: verify tells of each."""
     assert _flip_all(closed, 499) == {"told"}
 
 

@@ -15,7 +15,11 @@ import plotly.graph_objects as go
 import pytest
 
 from tests.format.makers import TRANSACTION, frame_of
+from tests.log.wrecks import frames_of, in_frame, opened, wreck
 from walkit.errors import MissingExtraError
+from walkit.format.manifest import HoleRecord, LostRecord
+from walkit.format.segment import segment_name
+from walkit.log.report import Cut
 from walkit.log.tools import scan
 from walkit.measure import Baseline, LatencyHistogram, MachineFacts, Run, RunEvent, Timeline
 from walkit.plots import (
@@ -44,7 +48,10 @@ class Report:
 
     phases: tuple[Phase, ...]
     verdict: str = "torn tail cut"
-    cuts: tuple[object, ...] = ()
+    cuts: tuple[Cut, ...] = ()
+    holes: tuple[HoleRecord, ...] = ()
+    lost: tuple[LostRecord, ...] = ()
+    end_position: int = 0
 
 
 def make_run(name: str, seed: int, **changes: Any) -> Run:
@@ -151,10 +158,11 @@ def test_recovery_bars_are_the_phases() -> None:
     """One bar per phase, from its start, as long as it took, in ms; verdict and cuts in the title."""
     report = Report(
         phases=(Phase("open", 0.0, 0.001), Phase("scan", 0.001, 0.25, {"segments": 4, "note": "<x>"})),
-        cuts=("a", "b"),
+        cuts=(Cut(segment="<s>", position=640, bytes=64, first_lsn=9, reason="torn"),) * 2,
+        end_position=640,
     )
     drawing = recovery_timeline(report)
-    (bars,) = drawing.data
+    bars, cuts, marks = drawing.data
     assert list(bars.y) == ["open", "scan"]
     assert bars.orientation == "h"
     assert list(bars.base) == pytest.approx([0.0, 1.0])
@@ -162,7 +170,32 @@ def test_recovery_bars_are_the_phases() -> None:
     assert bars.hovertext[1] == "segments: 4<br>note: &lt;x&gt;"
     assert drawing.layout.title.text.startswith("Recovery: torn tail cut, 2 cuts, 251 ms")
     assert drawing.layout.yaxis.autorange == "reversed"
-    assert len(recovery_timeline(Report(phases=())).data[0].x or ()) == 0
+    assert (list(cuts.base), list(cuts.x), list(marks.x)) == ([640, 640], [64, 64], [640, 640])
+    assert "&lt;s&gt;" in cuts.customdata[0] and "nothing: it was all zero" in cuts.customdata[0]
+    (bare,) = recovery_timeline(Report(phases=())).data
+    assert len(bare.x or ()) == 0
+
+
+def test_what_a_recovery_gave_up_is_drawn_by_its_positions() -> None:
+    """Salvage a log with a damaged frame: the lost range is drawn where it is, and told of; so is a hole."""
+    storage = wreck(closed=True)
+    in_frame(2, 1, 100)(storage)
+    _, header = frames_of(storage, segment_name(2))[1]
+    with opened(storage, "salvage") as log:
+        report = log.recovery
+    (lost,) = report.lost
+    assert (lost.start_position, lost.end_position) == (header.position, header.end_position)
+    drawing = recovery_timeline(report)
+    drawn = {trace.name: trace for trace in drawing.data if trace.name}
+    assert (list(drawn["lost"].x), drawn["lost"].mode) == ([lost.start_position], "markers")
+    assert f"LSN {lost.first_lsn:,} to {lost.last_lsn:,}" in drawn["lost"].customdata[0]
+    assert lost.segment in drawn["lost"].customdata[0]
+    assert f"{lost.lsns:,} LSNs of 1 ranges are lost" in drawing.layout.title.text
+    assert [shape.x0 for shape in drawing.layout.shapes] == [report.end_position]
+    holes = recovery_timeline(
+        Report((), holes=(HoleRecord(start_position=64, end_position=128, first_lsn=2, last_lsn=1, chain=0),))
+    )
+    assert "1 hole," in holes.layout.title.text and "no record" in holes.data[1].customdata[0]
 
 
 def figures() -> list[go.Figure]:

@@ -9,6 +9,7 @@ import pytest
 import walkit
 from tests.compaction.histories import full_of_changes
 from tests.log.imports import frames_of
+from tests.log.logs import tiny
 from tests.stores import memory_store
 from walkit.errors import CorruptionError
 from walkit.format.layout import SegmentFlag
@@ -17,7 +18,7 @@ from walkit.log.manifest_store import load_manifest
 from walkit.log.reader import LogView
 from walkit.replication.judge import judge
 from walkit.replication.messages import Hello, Refusal
-from walkit.replication.source import StoredSource, standing_of
+from walkit.replication.source import FrameReader, OpenSource, StoredSource, end_at, standing_of
 from walkit.storage import MemoryStorage
 
 
@@ -61,9 +62,9 @@ def checkpoint(storage: MemoryStorage) -> None:
 
 
 def trim(storage: MemoryStorage) -> None:
-    """Trim the first half."""
+    """Trim the first half and three records more: what is left of a segment is copied."""
     with walkit.open(storage=storage) as log:
-        log.trim(log.acked_lsn // 2)
+        assert log.trim(log.acked_lsn // 2 + 3, waste_ratio=0).rewritten.bytes_written > 0
 
 
 def test_ends_within_a_compacted_segment_are_gaps(primary: MemoryStorage) -> None:
@@ -86,6 +87,26 @@ def sendable_from(manifest: Manifest) -> int:
     compacted = [s.end_position for s in manifest.sealed if s.flags & SegmentFlag.COMPACTED]
     starts = [s.start_position for s in manifest.sealed] or [manifest.end.position]
     return max([starts[0], *compacted])
+
+
+def test_frames_go_on_over_a_segment_that_a_trim_rewrites() -> None:
+    """Send one frame after the other, trimming what was sent: each comes, to an old reader and to one that begins."""
+    with walkit.open(storage=MemoryStorage(), options=tiny()) as log:
+        for n in range(40):
+            log.append(b"%07d" % n * 1000)
+        log._engine.segments.upkeep.drain()
+        source = OpenSource(log)
+        old, end, rewritten = FrameReader(source), LogEnd(), 0
+        while end.last_lsn < 40:
+            new = FrameReader(source)
+            runs = [reader.read(end, 1) for reader in (old, new)]
+            new.close()
+            assert runs[0] is not None and runs[1] is not None and runs[0].data == runs[1].data
+            end = runs[0].end
+            rewritten += log.trim(end.last_lsn, waste_ratio=0).rewritten.bytes_written > 0
+            assert end_at(source.view(), end) == end
+        old.close()
+        assert rewritten > 20
 
 
 class Disturbed(StoredSource):

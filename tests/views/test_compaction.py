@@ -10,6 +10,7 @@ import pytest
 from tests.commit.places import until
 from walkit.errors import OptionsError
 from walkit.views import CompactionView, Dashboard
+from walkit.views.compaction import numbers_html
 from walkit.views.shelf import KEYS, RECORDS, Shelf
 
 
@@ -35,8 +36,9 @@ def test_each_step_does_what_it_says(shelf: Shelf) -> None:
     compacted = shelf.do("compact")
     assert compacted.report is not None and compacted.after.size_bytes < compacted.before.size_bytes
     assert compacted.after.exact_from_lsn <= held.holds[0].first_lsn
-    trimmed = shelf.do("trim").after
-    assert trimmed.low_watermark == held.holds[0].first_lsn - 1
+    trimmed = shelf.do("trim")
+    assert trimmed.after.low_watermark == held.holds[0].first_lsn - 1
+    assert trimmed.report is not None and "Trim up to LSN" in numbers_html(trimmed)
     assert shelf.do("hold").after.holds == ()
     assert shelf.do("trim").after.low_watermark == RECORDS
     assert shelf.do("write").after.last_lsn == 2 * RECORDS

@@ -203,3 +203,26 @@ def test_the_page_drives_its_session() -> None:
     finally:
         page.close()
     assert not Path(page.session.folder).exists()
+
+
+def test_recovery_times_are_measured_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Press measure on a page, with small stores: a point for each checkpoint interval, all whole, nothing left."""
+    monkeypatch.setattr("walkit.views.session.OPERATIONS_MEASURED", 400)
+    monkeypatch.setattr("walkit.views.session.CHECKPOINT_AGES", (0.5, 1.0))
+    page = Dashboard()
+    try:
+        assert page.recovery.times.visible is False
+        page.measure.clicks += 1
+        eventually(lambda: not page.session.busy)
+        page.refresh()
+        page.refresh()
+        assert page.session.read().problem is None
+        assert [(row.way, row.complete) for row in page.session.recovery_rows] == [("store", True)] * 2
+        (curve,) = page.recovery.times.object.data
+        assert list(curve.x) == [200, 400] and page.recovery.times.visible
+        assert "400 records" in page.recovery.measured.object and "bug" not in page.recovery.measured.object
+        assert not list(Path(page.session.folder).glob("walkit-bench-*"))
+    finally:
+        page.close()
+    page.session.measure_recovery()
+    assert "ended" in page.session.read().problem

@@ -23,13 +23,13 @@ from walkit.errors import GapError, LogClosedError, OptionsError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.names import COMPACTION_NEW_NAME
-from walkit.format.segment import segment_name
 from walkit.log.engine import LogEngine
 from walkit.log.holds import live_holds
 from walkit.log.reader import LogView
 from walkit.log.report import PhaseClock
 from walkit.log.segments import segment_order
 from walkit.log.sidecar import files_of, index_segment
+from walkit.log.straddle import free_number
 
 CompactionProgress = Callable[[str, int, int], None]
 """Called with ("survey", bytes of frames done, bytes in all), then with ("rewrite", the same of what is rewritten)."""
@@ -251,7 +251,7 @@ class Compactor:
         """Write the group under the temporary name, then under that of a new segment; None where it stays as it is."""
         engine = self._engine
         storage, view = engine.storage, part(work.view, group)
-        number = self._take_number()
+        number = free_number(engine)
         headers = [header_of(view, record) for record in group]
         file = storage.open(COMPACTION_NEW_NAME, "create")
         done = False
@@ -288,18 +288,6 @@ class Compactor:
                 self._needless.append(record.name)
                 raise
         return record
-
-    def _take_number(self) -> int:
-        """Return the number of the new segment; one whose file name somebody else has taken is passed over."""
-        engine = self._engine
-        while True:
-            number = engine.store.take_number()
-            try:
-                engine.storage.open(segment_name(number), "read").close()
-            except StorageError as error:
-                if error.errno == errno.ENOENT:
-                    return number
-                raise
 
     def _publish(self, work: _Work, group: Group, record: SegmentRecord, selection: Selection) -> bool:
         """Put the new segment in the place of the old ones, unless they have been trimmed or are held by now."""

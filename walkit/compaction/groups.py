@@ -10,16 +10,14 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.log.reader import LogView, Span
+from walkit.log.straddle import check_waste_ratio
 
 Group = tuple[SegmentRecord, ...]
 
 
 def check_options(waste_ratio: float, bytes_per_s: float | None) -> None:
     """OptionsError for a waste ratio or a rate that cannot be."""
-    if type(waste_ratio) not in (int, float) or not 0 <= waste_ratio <= 1:
-        raise OptionsError(
-            f"waste_ratio={waste_ratio!r}: a share from 0 to 1", option="waste_ratio", wanted=waste_ratio
-        )
+    check_waste_ratio(waste_ratio)
     if bytes_per_s is not None and (
         type(bytes_per_s) not in (int, float) or not 1 <= bytes_per_s < float("inf")
     ):
@@ -40,13 +38,8 @@ def part(view: LogView, group: Group) -> LogView:
 
 def header_of(view: LogView, record: SegmentRecord) -> SegmentHeader:
     """Read the header of a segment of a view; refuse one that is not what the manifest means."""
-    file = view.open(record)
-    try:
-        header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
-    finally:
-        file.close()
-    view.check(record, header)
-    assert header is not None
+    file, header = view.opened(Span(record, record.end_position, record.last_lsn))
+    file.close()
     return header
 
 

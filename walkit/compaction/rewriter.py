@@ -33,7 +33,7 @@ from walkit.format.layout import (
     ZEROS,
     SegmentFlag,
 )
-from walkit.format.manifest import SegmentRecord, SegmentState
+from walkit.format.manifest import LogEnd, SegmentRecord, sealed_record
 from walkit.format.segment import SegmentHeader
 from walkit.log.reader import LogView
 from walkit.log.walk import FrameWalk
@@ -190,21 +190,8 @@ def rewrite(
     )
     header = _write_headers(file, header, gathered)
     file.sync()
-    record = SegmentRecord(
-        number=number,
-        state=SegmentState.SEALED,
-        epoch=first.epoch,
-        start_position=start,
-        end_position=last.end_position,
-        first_lsn=first.first_lsn,
-        last_lsn=last.last_lsn,
-        start_chain=first.start_chain,
-        end_chain=last.end_chain,
-        records=gathered.records,
-        frames=len(gathered.placed),
-        created_us=created_us,
-        flags=int(header.flags),
-    )
+    end = LogEnd(last_lsn=last.last_lsn, position=last.end_position, chain=last.end_chain)
+    record = sealed_record(header, end, records=gathered.records, frames=len(gathered.placed))
     _read_back(file, header, record)
     return record
 

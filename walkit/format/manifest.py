@@ -21,7 +21,7 @@ from walkit.format.layout import (
     MANIFEST_MAGIC,
     SegmentFlag,
 )
-from walkit.format.segment import refuse_newer, segment_name
+from walkit.format.segment import SegmentHeader, refuse_newer, segment_name
 
 MANIFEST_NAME = "manifest"
 _CRC_OFFSET = MANIFEST_HEADER.size - 4
@@ -139,6 +139,25 @@ class LogEnd:
     chain: int = 0
 
 
+def sealed_record(header: SegmentHeader, end: LogEnd, *, records: int, frames: int) -> SegmentRecord:
+    """Return what the manifest says of a segment with this header that is sealed where `end` is."""
+    return SegmentRecord(
+        number=header.number,
+        state=SegmentState.SEALED,
+        epoch=header.epoch,
+        start_position=header.start_position,
+        end_position=end.position,
+        first_lsn=header.first_lsn,
+        last_lsn=end.last_lsn,
+        start_chain=header.chain,
+        end_chain=end.chain,
+        records=records,
+        frames=frames,
+        created_us=header.created_us,
+        flags=int(header.flags),
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     """What the log is. Replaced as a whole; `generation` grows by one each time."""
@@ -233,6 +252,13 @@ class Manifest:
         while position in starts:
             position = starts[position]
         return position
+
+    def uncompacted_at(self, end_position: int) -> SegmentRecord | None:
+        """Return the sealed segment with the original frame that ends at `end_position`; None where there is none."""
+        for s in self.sealed:
+            if s.start_position < end_position <= s.end_position:
+                return None if s.flags & SegmentFlag.COMPACTED else s
+        return None
 
     def epoch_of(self, number: int) -> EpochRecord | None:
         """Return the epoch of this number."""

@@ -11,7 +11,9 @@ SNAPSHOT_NEW_NAME: Final = "snapshot.new"
 """A snapshot that is being written; becomes one by being renamed. Never read."""
 SALVAGE_NEW_NAME: Final = "salvage.new"
 """A copy of a segment with a header made anew; takes the place of the damaged one by being renamed. Never read."""
-UNFINISHED_NAMES: Final = (COMPACTION_NEW_NAME, SNAPSHOT_NEW_NAME, SALVAGE_NEW_NAME)
+TRIM_NEW_NAME: Final = "trim.new"
+"""What a trim leaves of a segment, while it is being written; becomes a segment by being renamed. Never read."""
+UNFINISHED_NAMES: Final = (COMPACTION_NEW_NAME, SNAPSHOT_NEW_NAME, SALVAGE_NEW_NAME, TRIM_NEW_NAME)
 
 INDEX_SUFFIX: Final = ".index"
 """Behind a segment's whole file name: its index (FORMAT.md F-10)."""

@@ -113,27 +113,34 @@ def promise_without_header(file: Readable, manifest: Manifest, record: SegmentRe
     Where they stood cannot be told, and need not be: a promise is true wherever it is found. Whether the segment was
     imported cannot be told either; its header was durable before its first frame, so it is damaged in any case.
     """
-    epoch = manifest.epoch_of(record.epoch)
-    if epoch is None:
-        return 0
     promised = 0
-    for alignment in (ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT):
-        stand_in = SegmentHeader(
+    for stand_in in stand_ins(manifest, record):
+        frames = intact_frames(file, stand_in, SEGMENT_HEADER_BYTES, until)
+        promised = max([promised, *(frame.durable_position for _, frame in frames)])
+    return promised
+
+
+def stand_ins(manifest: Manifest, record: SegmentRecord) -> Iterator[SegmentHeader]:
+    """Yield headers to look for a segment's frames with, whose own cannot be trusted: one for each alignment.
+
+    Log, epoch and number are those of the segment, all else is as wide as it may be; none where nobody knows the epoch.
+    """
+    epoch = manifest.epoch_of(record.epoch)
+    for alignment in () if epoch is None else (ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT):
+        assert epoch is not None
+        yield SegmentHeader(
             log_id=manifest.log_id,
             epoch=epoch.number,
             epoch_id=epoch.id,
             number=record.number,
             start_position=0,
             previous_end=0,
-            first_lsn=1,
-            chain=0,
+            first_lsn=max(record.first_lsn, 1),
+            chain=record.start_chain,
             alignment=alignment,
             frame_bytes_max=FRAME_BYTES_LIMIT,
-            created_us=0,
+            created_us=record.created_us,
         )
-        frames = intact_frames(file, stand_in, SEGMENT_HEADER_BYTES, until)
-        promised = max([promised, *(frame.durable_position for _, frame in frames)])
-    return promised
 
 
 def intact_frames(

@@ -47,6 +47,7 @@ from walkit.log.report import PhaseClock, RecoveryReport
 from walkit.log.retention import retain_by_itself
 from walkit.log.scan import Progress, read_mark
 from walkit.log.segments import SegmentSet
+from walkit.log.straddle import Straddle
 from walkit.log.tidy import apply_plan, settle_unsealed
 from walkit.log.trim import Leftovers
 from walkit.metrics import LogStatistics
@@ -80,6 +81,7 @@ class LogEngine:
         """LSN of the newest durable snapshot of a state that is made of this log; None where none is kept."""
         self.closers: list[Callable[[], object]] = []
         """Called at the beginning of close: ends what works on the files beside the log's own threads."""
+        self.straddle = Straddle(self)
 
     def start(self, plan: RecoveryPlan) -> None:
         """Apply the plan and make the commit path ready. Starts no thread and writes no segment."""

@@ -10,8 +10,9 @@ from walkit.format.segment import SegmentHeader
 def leftover_of(header: SegmentHeader, manifest: Manifest) -> str | None:
     """Say which work left a segment that the manifest does not name; None where it may hold what nothing else holds.
 
-    "trimming": it stands wholly below the log. "compaction": it was compacted and never published, so that what it was
-    made of is still the log, or a compacted segment has taken its place.
+    "trimming": it begins below the log, or it is a copy of the end of a segment, whose place it never took.
+    "compaction": it was compacted and never published, so that what it was made of is still the log, or a compacted
+    segment has taken its place.
     """
     if header.log_id != manifest.log_id:
         return None
@@ -20,9 +21,13 @@ def leftover_of(header: SegmentHeader, manifest: Manifest) -> str | None:
         return "trimming"
     if header.flags & SegmentFlag.COMPACTED:
         return "compaction"
+    epoch = manifest.epoch_of(header.epoch)
+    ours = epoch is not None and epoch.id == header.epoch_id and header.number < manifest.next_segment
     for record in manifest.sealed:
         same_place = record.epoch == header.epoch and header.start_position < record.end_position
         covered = record.first_lsn <= header.first_lsn <= record.last_lsn
         if record.flags & SegmentFlag.COMPACTED and same_place and covered:
             return "compaction"
+        if ours and same_place and record.start_position < header.start_position:
+            return "trimming"
     return None

@@ -10,7 +10,7 @@ import pyarrow as pa
 from walkit.errors import GapError
 from walkit.format.frame import FrameHeader
 from walkit.format.index import IndexEntry, SegmentIndex
-from walkit.format.layout import INDEX_STEP_BYTES, SEGMENT_HEADER_BYTES
+from walkit.format.layout import INDEX_STEP_BYTES
 from walkit.format.manifest import SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.log.logreader import view_of
@@ -142,14 +142,14 @@ def read_range(
     storage = storage_at(path)
     manifest = load_manifest(storage)
     record = next((s for s in manifest.segments if s.number == frames.segment), None)
+    record = record or manifest.uncompacted_at(frames.end_position)
     if record is None:
         raise GapError(frames.first_lsn, max(manifest.complete_from_lsn, manifest.first_lsn))
     view = LogView(storage, manifest, (Span(record, frames.end_position, frames.last_lsn),))
-    file = view.open(record)
+    file, segment = view.opened(view.spans[0])
     try:
-        segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
-        view.check(record, segment)
-        assert segment is not None
+        if frames.start_position < segment.start_position:
+            raise GapError(frames.first_lsn, max(manifest.complete_from_lsn, manifest.first_lsn))
         last_chain = last_chain_of(record, segment, frames.end_position)
         walk = _walk_from(file, segment, frames, first, last_chain)
         yield from frames_to_batches(_up_to(walk, last_lsn), first, last_lsn)

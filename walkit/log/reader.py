@@ -88,11 +88,10 @@ class LogView:
         row_seen: RowSeen | None = None,
     ) -> Iterator[tuple[FrameHeader, memoryview] | None]:
         """Yield the frames of one span from about `first_lsn` on; with `row_seen` as the steps of a `FrameWalk`."""
-        file = self.open(span.record)
+        file, segment = self.opened(span)
         try:
-            segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), span.record.name)
-            self.check(span.record, segment)
-            assert segment is not None
+            if first_lsn < segment.first_lsn > span.record.first_lsn:
+                raise self._gap(max(first_lsn, span.record.first_lsn), load_manifest(self.storage))
             gaps = self.manifest.gaps_of(span.record)
             start, lsn, chain = segment.start_position, segment.first_lsn, segment.chain
             last_chain = last_chain_of(span.record, segment, span.end_position)
@@ -139,16 +138,37 @@ class LogView:
         finally:
             file.close()
 
-    def open(self, record: SegmentRecord) -> StorageFile:
-        """Open a segment of the view. GapError where it was trimmed or compacted since the view was taken."""
+    def opened(self, span: Span) -> tuple[StorageFile, SegmentHeader]:
+        """Open a segment of the view, and read its header. The caller closes the file.
+
+        Where a trim has put a copy of its end in its place since the view was taken, that is opened: the same frames at
+        the same positions, from a later one on. GapError where it was trimmed altogether, or compacted.
+        """
+        record = span.record
+        while True:
+            try:
+                file = open_segment(self.storage, record)
+                break
+            except SegmentMissingError:
+                manifest = load_manifest(self.storage)
+                if any(s.number == record.number for s in manifest.segments):
+                    raise
+                copy = manifest.uncompacted_at(span.end_position)
+                if copy is None or copy.epoch != record.epoch:
+                    raise self._gap(record.first_lsn, manifest) from None
+                record = copy
         try:
-            return open_segment(self.storage, record)
-        except SegmentMissingError:
-            manifest = load_manifest(self.storage)
-            if any(s.number == record.number for s in manifest.segments):
-                raise
-            oldest = max(manifest.complete_from_lsn, manifest.first_lsn)
-            raise GapError(record.first_lsn, oldest) from None
+            segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
+            self.check(record, segment)
+            assert segment is not None
+        except BaseException:
+            file.close()
+            raise
+        return file, segment
+
+    @staticmethod
+    def _gap(wanted: int, manifest: Manifest) -> GapError:
+        return GapError(wanted, max(manifest.complete_from_lsn, manifest.first_lsn))
 
     def check(self, record: SegmentRecord, segment: SegmentHeader | None) -> None:
         """Refuse a segment file that is not the one the manifest means."""

@@ -21,7 +21,7 @@ from walkit.format.layout import (
     SEGMENT_HEADER_BYTES,
     SegmentFlag,
 )
-from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
 from walkit.format.names import lsn_of_name
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.log.behind import PROBE_BYTES, follows_exactly
@@ -179,23 +179,7 @@ def _sealed_front(
         elif not (walk.fault is None and ends) and not header.flags & SegmentFlag.COMPACTED:
             break
         end = until
-        sealed.append(
-            SegmentRecord(
-                number=header.number,
-                state=SegmentState.SEALED,
-                epoch=header.epoch,
-                start_position=header.start_position,
-                end_position=end.position,
-                first_lsn=header.first_lsn,
-                last_lsn=end.last_lsn,
-                start_chain=header.chain,
-                end_chain=end.chain,
-                records=walk.records,
-                frames=walk.frames,
-                created_us=header.created_us,
-                flags=int(header.flags),
-            )
-        )
+        sealed.append(sealed_record(header, end, records=walk.records, frames=walk.frames))
     return sealed, end
 
 

@@ -21,7 +21,7 @@ from walkit.format.manifest import (
     LostRecord,
     Manifest,
     SegmentRecord,
-    SegmentState,
+    sealed_record,
 )
 from walkit.format.segment import SegmentHeader
 from walkit.log.decision import Decision, Facts, Row, decide
@@ -198,20 +198,11 @@ class _Tail:
             holes += _hole(self.end, frame.position, frame.first_lsn, frame.chain)
             self.end = LogEnd(last_lsn=frame.last_lsn, position=frame.end_position, chain=frame.header_crc)
         own = (finding.frames, finding.records) if follows else (0, 0)
-        record = SegmentRecord(
-            number=finding.record.number,
-            state=SegmentState.SEALED,
-            epoch=header.epoch,
-            start_position=header.start_position,
-            end_position=self.end.position,
-            first_lsn=header.first_lsn,
-            last_lsn=self.end.last_lsn,
-            start_chain=header.chain,
-            end_chain=self.end.chain,
+        record = sealed_record(
+            header,
+            self.end,
             records=own[1] + sum(f.records for f in kept),
             frames=own[0] + len(kept),
-            created_us=header.created_us,
-            flags=int(header.flags),
         )
         self.manifest = with_sealed(self.manifest, record)
         if holes:

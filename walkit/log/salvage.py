@@ -14,7 +14,15 @@ from dataclasses import dataclass, field, replace
 
 from walkit.format.durable import DurableMark
 from walkit.format.layout import ALIGNMENT_DIRECT, SegmentFlag
-from walkit.format.manifest import Gap, HoleRecord, LogEnd, LostRecord, Manifest, SegmentRecord, SegmentState
+from walkit.format.manifest import (
+    Gap,
+    HoleRecord,
+    LogEnd,
+    LostRecord,
+    Manifest,
+    SegmentRecord,
+    sealed_record,
+)
 from walkit.format.segment import SegmentHeader
 from walkit.log.behind import follows_exactly
 from walkit.log.decision import Decision, Facts, decide
@@ -226,20 +234,11 @@ class _Salvage:
             return None
         if header.flags & SegmentFlag.COMPACTED:
             self.end = replace(self.end, chain=header.end_chain)
-        record = SegmentRecord(
-            number=header.number,
-            state=SegmentState.SEALED,
-            epoch=header.epoch,
-            start_position=header.start_position,
-            end_position=self.end.position,
-            first_lsn=header.first_lsn,
-            last_lsn=self.end.last_lsn,
-            start_chain=header.chain,
-            end_chain=self.end.chain,
+        record = sealed_record(
+            header,
+            self.end,
             records=sum(s.records for s in pieces),
             frames=sum(s.frames for s in pieces),
-            created_us=header.created_us,
-            flags=int(header.flags),
         )
         self.records.append(record)
         return record

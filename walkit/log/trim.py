@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from walkit.errors import StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.log.holds import live_holds
 from walkit.log.reader import LogView
+from walkit.log.report import report_html
 from walkit.log.sidecar import files_of
+from walkit.log.straddle import Rewritten, check_waste_ratio
 from walkit.record import Record
 from walkit.storage.base import Storage
 
 if TYPE_CHECKING:
     from walkit.log.engine import LogEngine
+
+
+WASTE_RATIO_DEFAULT = 0.5
+_STAYED = Rewritten()
 
 
 class Leftovers:
@@ -69,6 +76,63 @@ class Trimmed:
         return sum(SEGMENT_HEADER_BYTES + s.size_bytes for s in self.segments)
 
 
+class TrimReport(int):
+    """What one trim did. It is a number, the low watermark, and says what went. Bytes are those of segment files."""
+
+    segments: int
+    """Segments that were dropped whole."""
+    bytes_dropped: int
+    """Bytes of their files."""
+    rewritten: Rewritten
+    """What became of the segment that straddles the low watermark."""
+    duration_s: float
+
+    def __new__(
+        cls,
+        low_watermark: int,
+        segments: int = 0,
+        bytes_dropped: int = 0,
+        rewritten: Rewritten = _STAYED,
+        duration_s: float = 0.0,
+    ) -> Self:
+        """Make the report of a trim that left the low watermark there."""
+        self = super().__new__(cls, low_watermark)
+        self.segments, self.bytes_dropped = segments, bytes_dropped
+        self.rewritten, self.duration_s = rewritten, duration_s
+        return self
+
+    @property
+    def low_watermark(self) -> int:
+        """LSNs up to here are dropped, by this trim or an earlier one."""
+        return int(self)
+
+    @property
+    def bytes_saved(self) -> int:
+        """Bytes by which the log is smaller: of segments that went, and of the one that was rewritten."""
+        return self.bytes_dropped + self.rewritten.bytes_before - self.rewritten.bytes_after
+
+    def _repr_html_(self) -> str:
+        done = self.rewritten
+        straddling = "none, or it may not be rewritten"
+        if done.bytes_before:
+            became = (
+                f"{done.bytes_before:,} to {done.bytes_after:,} bytes" if done.bytes_written else "stayed"
+            )
+            straddling = f"{done.waste:.0%} waste; {done.failure or became}"
+        return report_html(
+            f"Trim up to LSN {int(self):,}",
+            [
+                ("low watermark", f"{int(self):,}"),
+                ("segments dropped", f"{self.segments:,}"),
+                ("bytes of their files", f"{self.bytes_dropped:,}"),
+                ("segment that straddles it", straddling),
+                ("bytes saved", f"{self.bytes_saved:,}"),
+                ("bytes written", f"{done.bytes_written:,}"),
+                ("time", f"{self.duration_s * 1000:.1f} ms"),
+            ],
+        )
+
+
 def move_watermark(engine: LogEngine, up_to_lsn: int, checkpoint_lsn: int = 0) -> Trimmed:
     """Drop records at or below `up_to_lsn` from the manifest; the files go with `engine.leftovers.remove()`.
 
@@ -111,21 +175,36 @@ def move_watermark(engine: LogEngine, up_to_lsn: int, checkpoint_lsn: int = 0) -
     return Trimmed(manifest.low_watermark, tuple(dropped))
 
 
-def trim(engine: LogEngine, up_to_lsn: int) -> Trimmed:
-    """Move the low watermark and remove the segments wholly below it; see `move_watermark`."""
+def trim(engine: LogEngine, up_to_lsn: int, waste_ratio: float = WASTE_RATIO_DEFAULT) -> TrimReport:
+    """Move the low watermark, remove the segments wholly below it, rewrite the one that straddles it.
+
+    See `move_watermark` and `Straddle.rewrite`.
+    """
+    check_waste_ratio(waste_ratio)
+    began = time.perf_counter()
     engine.segments.upkeep.drain()  # what the upkeep thread is about to seal can be dropped, too
     with engine.trimming:
         trimmed = move_watermark(engine, up_to_lsn)
         engine.leftovers.remove()
     if trimmed.segments:
         tell(engine, trimmed)
-    return trimmed
+    rewritten = engine.straddle.rewrite(waste_ratio)
+    return TrimReport(
+        trimmed.low_watermark,
+        len(trimmed.segments),
+        trimmed.size_bytes,
+        rewritten,
+        time.perf_counter() - began,
+    )
 
 
 def tell(engine: LogEngine, trimmed: Trimmed) -> None:
     """Send the event of a trim."""
     engine.events.emit(
-        "walkit.segment.trim", segments=len(trimmed.segments), low_watermark=trimmed.low_watermark
+        "walkit.segment.trim",
+        segments=len(trimmed.segments),
+        bytes=trimmed.size_bytes,
+        low_watermark=trimmed.low_watermark,
     )
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from walkit.commit.ticket import LoopWaiter, Ticket, is_woken_at_once
-from walkit.config import LogOptions, Retention, as_lsn, as_seconds
+from walkit.config import LogOptions, as_lsn, as_seconds
 from walkit.errors import (
     AppendTimeoutError,
     CommitTimeoutError,
@@ -25,23 +25,22 @@ from walkit.format.manifest import HoldRecord, Manifest
 from walkit.log.cursor import CursorPlace, CursorSurface
 from walkit.log.dropped import close_dropped, watch_exit
 from walkit.log.engine import LogEngine
-from walkit.log.holds import LEASE_S_DEFAULT, Hold, live_holds, make_hold
+from walkit.log.holds import live_holds
 from walkit.log.intake import DELETE, PUT, make_ticket
 from walkit.log.many import ManyWays
 from walkit.log.observe import DurableFrames, Observation
 from walkit.log.reader import LogView
 from walkit.log.report import RecoveryReport
-from walkit.log.retention import RetentionProgress, RetentionReport, enforce
 from walkit.log.show import log_html
 from walkit.log.transaction import Transaction
-from walkit.log.trim import drain, trim
+from walkit.log.upkeepsurface import UpkeepSurface
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
 
-class WriteAheadLog(ManyWays, CursorSurface):
+class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
     """A log that is open for writing. Made by `walkit.open`; a context manager. Safe from any thread.
 
     What an acknowledgement promises is the log's durability level: "sync" (the default) means that the records are on
@@ -303,7 +302,7 @@ class WriteAheadLog(ManyWays, CursorSurface):
         """Return a frozen snapshot of the log's named metrics."""
         return self._engine.statistics()
 
-    # -- consumers, upkeep
+    # -- consumers
 
     def observe(self, callback: Callable[[DurableFrames], object]) -> Observation:
         """Call `callback(DurableFrames)` for every frame acknowledged from now on: in order, on the delivery thread.
@@ -313,49 +312,6 @@ class WriteAheadLog(ManyWays, CursorSurface):
         """
         self._refuse_closed()
         return Observation(self._engine, callback)
-
-    def hold(self, name: str, first_lsn: int, lease_s: float = LEASE_S_DEFAULT) -> Hold:
-        """Keep records from `first_lsn` on from being trimmed, under a name; persisted on return."""
-        self._refuse_closed()
-        return make_hold(self._engine, name, first_lsn, lease_s)
-
-    def trim(self, up_to_lsn: int) -> int:
-        """Drop records at or below `up_to_lsn`, never past a hold, never what is not durable.
-
-        Moves the low watermark, and removes the segments that lie wholly below it. Returns the new low watermark.
-        Where a store keeps a state beside the log, never past its newest snapshot either.
-        """
-        self._refuse_closed()
-        return trim(self._engine, as_lsn(up_to_lsn, "up_to_lsn")).low_watermark
-
-    def drain(self, up_to_lsn: int) -> Iterator[Record]:
-        """Yield the records up to `up_to_lsn`, and trim up to there once the last of them has been taken.
-
-        Not before: an iterator that is left alone, or that an error ends, removes nothing, and draining again yields
-        all of it again. What is acknowledged and not durable is made durable first; what is appended after the call is
-        not touched. Of a log with holds, or with a store's state, some of what was yielded may stay: see `trim`.
-
-        GapError where another trim or compaction takes a segment away meanwhile; StorageError where the trim fails.
-        """
-        view, newest = self._now()
-        last_lsn = min(as_lsn(up_to_lsn, "up_to_lsn"), newest)
-        self._make_durable(last_lsn)
-        return drain(self._engine, view, last_lsn)
-
-    def enforce_retention(
-        self, limits: Retention | None = None, *, progress: RetentionProgress | None = None
-    ) -> RetentionReport:
-        """Drop the segments that the log's `retention` asks for, or these limits; durable on return. Any thread.
-
-        With `LogOptions(retention=...)` that is done by itself after each seal, on the upkeep thread. `progress` is
-        called with (files removed, files to remove). Never past a hold, unless the log is over its hard cap: then the
-        hold is dropped, with the event `walkit.hold.drop`. Never the newest segment that holds a record, never what is
-        not durable, and where a state is kept, nothing that its newest snapshot does not hold.
-
-        StorageError: what was left undone is done by the next call. LogClosedError.
-        """
-        self._refuse_closed()
-        return enforce(self._engine, limits, progress=progress)
 
     def close(self) -> None:
         """Write what is queued, seal the log and free it. Closing twice does nothing.

@@ -9,16 +9,13 @@ from dataclasses import dataclass, field, replace
 from walkit.errors import CorruptionError, FormatVersionError, StorageError
 from walkit.format.frame import FrameFault
 from walkit.format.layout import (
-    ALIGNMENT_BUFFERED,
-    ALIGNMENT_DIRECT,
-    FRAME_BYTES_LIMIT,
     SEGMENT_HEADER_BYTES,
     SegmentFlag,
     align_up,
 )
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
-from walkit.log.behind import intact_frames, nonzero_until
+from walkit.log.behind import intact_frames, nonzero_until, stand_ins
 from walkit.log.examine.ledger import whole_header
 from walkit.log.examine.survey import SegmentSurvey, Stretch
 from walkit.log.findings import SegmentFinding
@@ -199,36 +196,24 @@ def _header_from_frames(
     A frame says at which position it stands, so the file offset at which it is found says where the segment begins.
     Frames that disagree (a value may hold a frame) are outvoted; of a sealed segment the manifest knows the beginning.
     """
-    record, epoch = finding.record, manifest.epoch_of(finding.record.epoch)
-    if epoch is None:
-        return None
+    record = finding.record
     sealed = record.state is SegmentState.SEALED
     best: tuple[int, SegmentHeader | None] = (0, None)
-    for alignment in (ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT):
-        header = SegmentHeader(
-            log_id=manifest.log_id,
-            epoch=epoch.number,
-            epoch_id=epoch.id,
-            number=record.number,
-            start_position=0,
-            previous_end=0,
-            first_lsn=max(record.first_lsn, 1),
-            chain=record.start_chain,
+    for stand_in in stand_ins(manifest, record):
+        header = replace(
+            stand_in,
             end_chain=record.end_chain if record.flags & SegmentFlag.COMPACTED else 0,
-            alignment=alignment,
-            frame_bytes_max=FRAME_BYTES_LIMIT,
-            created_us=record.created_us,
             flags=_flags_of(manifest, record),
         )
         starts: Counter[int] = Counter()
-        largest = alignment
+        largest = header.alignment
         for offset, frame in intact_frames(file, header, SEGMENT_HEADER_BYTES, finding.nonzero_until):
             starts[frame.position - (offset - SEGMENT_HEADER_BYTES)] += 1
             largest = max(largest, frame.footprint, frame.body_raw_bytes)
             finding.promised_position = max(finding.promised_position, frame.durable_position)
         start = record.start_position if sealed else next((s for s, _ in starts.most_common(1)), -1)
-        if starts[start] > best[0] and start >= 0 and start % alignment == 0:
-            limit = align_up(largest, alignment)
+        if starts[start] > best[0] and start >= 0 and start % header.alignment == 0:
+            limit = align_up(largest, header.alignment)
             header = replace(header, start_position=start, previous_end=start, frame_bytes_max=limit)
             best = starts[start], header
     return best[1]

@@ -10,11 +10,12 @@ from walkit.plots.latency import latency_distribution
 from walkit.plots.live import LiveSeries, live_timeline, move_live_timeline
 from walkit.plots.load import latency_over_load
 from walkit.plots.order import order_cost
+from walkit.plots.phases import PhaseLike, RecoveryReportLike, recovery_timeline
 from walkit.plots.positions import segments
 from walkit.plots.recovery import RecoveryRowLike, recovery_time
 from walkit.plots.replication import replication_lag
 from walkit.plots.space import space_amplification
-from walkit.plots.timeline import PhaseLike, RecoveryReportLike, recovery_timeline, throughput_timeline
+from walkit.plots.timeline import throughput_timeline
 from walkit.plots.upkeep import upkeep
 
 __all__ = [

@@ -1,10 +1,8 @@
-"""What happened when: a run on its clock, and a recovery by its phases."""
+"""What happened when: a run on its clock."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any, Protocol
 
 from walkit.measure import Run
 from walkit.plots.style import (
@@ -15,47 +13,9 @@ from walkit.plots.style import (
     TEXT,
     VERMILION,
     dress,
-    duration_text,
-    figure,
     go,
     make_subplots,
 )
-
-
-class PhaseLike(Protocol):
-    """One timed phase of a recovery."""
-
-    @property
-    def name(self) -> str:
-        """What was done: open, scan, verify, replay, ready."""
-
-    @property
-    def started_s(self) -> float:
-        """Seconds from the start of the recovery."""
-
-    @property
-    def duration_s(self) -> float:
-        """How long it took, seconds."""
-
-    @property
-    def detail(self) -> Mapping[str, Any]:
-        """Facts of the phase: segments, frames, bytes, ..."""
-
-
-class RecoveryReportLike(Protocol):
-    """What a report of a recovery must have to be drawn; walkit's own have it."""
-
-    @property
-    def phases(self) -> Sequence[PhaseLike]:
-        """In the order in which they began."""
-
-    @property
-    def verdict(self) -> object:
-        """What recovery concluded."""
-
-    @property
-    def cuts(self) -> Sequence[object]:
-        """What was cut."""
 
 
 def throughput_timeline(run: Run) -> go.Figure:
@@ -117,41 +77,4 @@ def throughput_timeline(run: Run) -> go.Figure:
     drawing.update_yaxes(title_text="latency, µs", type="log", row=2, col=1)
     drawing.update_xaxes(title_text="seconds", row=len(heights), col=1)
     drawing.update_xaxes(range=[0, run.duration_s or 1])
-    return drawing
-
-
-def recovery_timeline(report: RecoveryReportLike) -> go.Figure:
-    """Draw one horizontal bar per phase of a recovery, on its clock, in milliseconds; first phase on top.
-
-    The title says the verdict and how many cuts were made; hovering shows the details of a phase.
-    """
-    phases = list(report.phases)
-    total_s = max((phase.started_s + phase.duration_s for phase in phases), default=0.0)
-    verdict = getattr(report.verdict, "value", report.verdict)
-    cuts = len(report.cuts)
-    title = (
-        f"Recovery: {escape(str(verdict))}, {cuts} {'cut' if cuts == 1 else 'cuts'}, {duration_text(total_s)}"
-    )
-    drawing = figure(title, height=170 + 40 * max(1, len(phases)), showlegend=False, bargap=0.35)
-    drawing.add_trace(
-        go.Bar(
-            orientation="h",
-            y=[phase.name for phase in phases],
-            base=[phase.started_s * 1_000 for phase in phases],
-            x=[phase.duration_s * 1_000 for phase in phases],
-            marker={"color": BLUE},
-            text=[duration_text(phase.duration_s) for phase in phases],
-            textposition="outside",
-            cliponaxis=False,
-            hovertext=[
-                "<br>".join(
-                    f"{escape(str(name))}: {escape(str(value))}" for name, value in phase.detail.items()
-                )
-                for phase in phases
-            ],
-            hovertemplate="<b>%{y}</b> %{text}<br>%{hovertext}<extra></extra>",
-        )
-    )
-    drawing.update_xaxes(title_text="milliseconds", rangemode="tozero", range=[0, max(total_s * 1_150, 1e-3)])
-    drawing.update_yaxes(autorange="reversed", type="category")
     return drawing

@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 
 from walkit.errors import CorruptionError, GapError, OptionsError
 from walkit.format.frame import FrameFault, FrameHeader, FrameIdentity
-from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
 from walkit.log.logreader import LogReader, live_view, view_of
@@ -218,7 +218,7 @@ def end_at(view: LogView, end: LogEnd) -> LogEnd | None:
 
 def _end_within(view: LogView, span: Span, end: LogEnd) -> LogEnd | None:
     """Return what ends at the position of `end`, which is at most that of the span's end; see `end_at`."""
-    file, segment = _opened(view, span)
+    file, segment = view.opened(span)
     try:
         if end.position in (segment.previous_end, segment.start_position):
             return LogEnd(last_lsn=segment.first_lsn - 1, position=end.position, chain=segment.chain)
@@ -245,18 +245,6 @@ def _end_within(view: LogView, span: Span, end: LogEnd) -> LogEnd | None:
     if walk.fault is not FrameFault.SHORT:
         _refuse(walk, segment)
     return None
-
-
-def _opened(view: LogView, span: Span) -> tuple[StorageFile, SegmentHeader]:
-    file = view.open(span.record)
-    try:
-        header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), span.record.name)
-        view.check(span.record, header)
-        assert header is not None
-    except BaseException:
-        file.close()
-        raise
-    return file, header
 
 
 def _refuse(walk: FrameWalk, segment: SegmentHeader) -> NoReturn:
@@ -360,7 +348,7 @@ class FrameReader:
         record = span.record
         if record.number != self._number or self._file is None:
             self.close()
-            self._file, self._segment = _opened(view, span)
+            self._file, self._segment = view.opened(span)
             self._number = record.number
         segment = self._segment
         assert segment is not None

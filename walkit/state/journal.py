@@ -17,8 +17,7 @@ import numpy as np
 from walkit.commit.frame import SealedFrame
 from walkit.config import StoreOptions
 from walkit.errors import OptionsError
-from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.segment import SegmentHeader
+from walkit.format.layout import SegmentFlag
 from walkit.log.engine import LogEngine
 from walkit.log.reader import LogView, frames_to_batches
 from walkit.log.report import report_html
@@ -149,11 +148,10 @@ def _read(view: LogView, entry: JournalEntry) -> Record | None:
     span = next((s for s in view.spans if s.record.start_position <= entry.position < s.end_position), None)
     if span is None or span.record.flags & SegmentFlag.COMPACTED:
         return next(view.records(entry.lsn, entry.lsn), None)
-    file = view.open(span.record)
+    file, segment = view.opened(span)
     try:
-        segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), span.record.name)
-        view.check(span.record, segment)
-        assert segment is not None
+        if entry.position < segment.start_position:
+            return None  # trimmed meanwhile
         walk = FrameWalk(file, segment, position=entry.position, end_position=span.end_position)
         for frame in walk:
             for batch in frames_to_batches(iter([frame]), entry.lsn, entry.lsn):

@@ -6,40 +6,25 @@ from html import escape
 
 from walkit.html import table, tag
 from walkit.plots import upkeep
-from walkit.views.parts import View, pn
+from walkit.views.parts import ReportView, pn
 from walkit.views.shelf import StepReport
 
 NOTHING_YET = "There is no store yet: write some records."
 
 
-class CompactionView(View):
+class CompactionView(ReportView):
     """Shows the newest StepReport. Used by one thread."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._shown: StepReport | None = None
-        self.text = pn.pane.HTML(f"<p>{NOTHING_YET}</p>", sizing_mode="stretch_width")
-        self.figure = pn.pane.Plotly(
-            None,
-            config={"displaylogo": False, "responsive": True},
-            sizing_mode="stretch_width",
-            visible=False,
-        )
         self.numbers = pn.pane.HTML("", sizing_mode="stretch_width")
-        self._layout = pn.Column(self.text, self.figure, self.numbers, sizing_mode="stretch_width")
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
+        super().__init__(NOTHING_YET, self.numbers)
 
     def tell(self, report: StepReport | None) -> None:
         """Show a report, unless it is the one that is shown already."""
-        if report is None or report is self._shown:
+        if report is None or not self._is_new(report):
             return
-        self._shown = report
         self.text.object = f"<p><b>{escape(report.words)}</b></p>"
-        self.figure.object = upkeep(report.after)
-        self.figure.visible = True
+        self._draw(upkeep(report.after))
         self.numbers.object = numbers_html(report)
 
 

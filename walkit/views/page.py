@@ -97,6 +97,7 @@ class Dashboard(View):
         self.torn = pn.widgets.Checkbox(
             label="leave half a frame behind the log, as a power cut would", value=True, align="center"
         )
+        self.measure = pn.widgets.Button(label="Measure recovery times", width=190)
         self.tabs = pn.Tabs(
             ("Live", pn.Column(self.controls, self.live, sizing_mode="stretch_width")),
             ("Recovery", self._recovery_part()),
@@ -106,6 +107,7 @@ class Dashboard(View):
         self.controls.start.on_click(self._start)
         self.controls.stop.on_click(lambda _: self.session.stop())
         self.kill.on_click(self._kill)
+        self.measure.on_click(self._measure)
         for step, button in self.steps.items():
             button.on_click(partial(self._step, step))
         self.refresh()
@@ -117,7 +119,7 @@ class Dashboard(View):
         )
         return pn.Column(
             pn.pane.HTML(f"<p>{words}</p>", sizing_mode="stretch_width"),
-            pn.FlexBox(self.kill, self.torn, align_items="center"),
+            pn.FlexBox(self.kill, self.torn, self.measure, align_items="center"),
             self.live.status,
             self.recovery,
             sizing_mode="stretch_width",
@@ -144,6 +146,10 @@ class Dashboard(View):
         self.session.upkeep(step)
         self.refresh()
 
+    def _measure(self, _: Any) -> None:
+        self.session.measure_recovery()
+        self.refresh()
+
     def _start(self, _: Any) -> None:
         self._with_load(self.session.start)
 
@@ -162,11 +168,12 @@ class Dashboard(View):
         self.live.shown = self.tabs.active == 0
         self.live.refresh()
         self.recovery.tell(self.session.kill_report)
+        self.recovery.tell_times(self.session.recovery_rows)
         self.compaction.tell(self.session.step_report)
         busy, writing = self.session.busy, self.session.writing
         self.controls.start.disabled = busy or writing
         self.controls.stop.disabled = busy or not writing
-        self.kill.disabled = busy
+        self.kill.disabled = self.measure.disabled = busy
         for button in self.steps.values():
             button.disabled = busy
         return True

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Iterable
 from html import escape
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from walkit.errors import MissingExtraError
 from walkit.html import tag
@@ -23,7 +23,18 @@ except ImportError as error:
 if TYPE_CHECKING:
     from bokeh.document import Document
 
-__all__ = ["REFRESH_MS", "Refreshing", "View", "numbers_html", "pn", "ready", "sentence_html", "tick"]
+__all__ = [
+    "REFRESH_MS",
+    "Refreshing",
+    "ReportView",
+    "View",
+    "figure_pane",
+    "numbers_html",
+    "pn",
+    "ready",
+    "sentence_html",
+    "tick",
+]
 
 REFRESH_MS = 500
 """Time between two refreshes of a view."""
@@ -43,6 +54,39 @@ class View(pn.viewable.Viewer):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+
+
+def figure_pane() -> pn.pane.Plotly:
+    """Return a pane for a figure, hidden until there is one."""
+    return pn.pane.Plotly(
+        None, config={"displaylogo": False, "responsive": True}, sizing_mode="stretch_width", visible=False
+    )
+
+
+class ReportView(View):
+    """Shows the newest report that it is told of: a text, a figure, and below them what else. Used by one thread."""
+
+    def __init__(self, nothing_yet: str, *more: pn.viewable.Viewable) -> None:
+        super().__init__()
+        self._shown: object = None
+        self.text = pn.pane.HTML(f"<p>{nothing_yet}</p>", sizing_mode="stretch_width")
+        self.figure = figure_pane()
+        self._layout = pn.Column(self.text, self.figure, *more, sizing_mode="stretch_width")
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self._layout
+
+    def _is_new(self, report: object) -> bool:
+        """Say whether there is a report, and another one than is shown; from now on this one is."""
+        if report is None or report is self._shown:
+            return False
+        self._shown = report
+        return True
+
+    def _draw(self, drawing: Any) -> None:
+        self.figure.object = drawing
+        self.figure.visible = True
 
 
 def ready() -> None:

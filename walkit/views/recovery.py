@@ -8,46 +8,42 @@ from walkit.config import DURABILITY_PROMISES
 from walkit.html import table, tag
 from walkit.log.decision import MEANINGS
 from walkit.log.report import RecoveryReport
-from walkit.plots import recovery_timeline
-from walkit.views.parts import RED, View, numbers_html, pn
+from walkit.plots import recovery_time, recovery_timeline
+from walkit.views.parts import RED, ReportView, figure_pane, numbers_html, pn
 from walkit.views.session import KillReport
+from walkit.workload.recoverreport import RecoveryRow
 
 NOTHING_YET = "Nothing has been killed yet."
 
 
-class RecoveryView(View):
-    """Shows the newest KillReport. Used by one thread."""
+class RecoveryView(ReportView):
+    """Shows the newest KillReport, and what was measured of recovery times. Used by one thread."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._shown: KillReport | None = None
-        self.text = pn.pane.HTML(f"<p>{NOTHING_YET}</p>", sizing_mode="stretch_width")
-        self.figure = pn.pane.Plotly(
-            None,
-            config={"displaylogo": False, "responsive": True},
-            sizing_mode="stretch_width",
-            visible=False,
-        )
         self.decisions = pn.pane.HTML("", sizing_mode="stretch_width")
         self.cuts = pn.pane.HTML("", sizing_mode="stretch_width")
-        self._layout = pn.Column(
-            self.text, self.figure, self.decisions, self.cuts, sizing_mode="stretch_width"
-        )
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
+        self.measured = pn.pane.HTML("", sizing_mode="stretch_width")
+        self.times = figure_pane()
+        super().__init__(NOTHING_YET, self.decisions, self.cuts, self.measured, self.times)
+        self._rows: tuple[RecoveryRow, ...] = ()
 
     def tell(self, report: KillReport | None) -> None:
         """Show a report, unless it is the one that is shown already."""
-        if report is None or report is self._shown:
+        if report is None or not self._is_new(report):
             return
-        self._shown = report
         self.text.object = verdict_html(report)
-        self.figure.object = recovery_timeline(report.recovery)
-        self.figure.visible = True
+        self._draw(recovery_timeline(report.recovery))
         self.decisions.object = decisions_html(report.recovery)
         self.cuts.object = cuts_html(report)
+
+    def tell_times(self, rows: tuple[RecoveryRow, ...]) -> None:
+        """Show how long a Store took to be there again, over what was behind its checkpoint."""
+        if not rows or rows is self._rows:
+            return
+        self._rows = rows
+        self.measured.object = times_html(rows)
+        self.times.object = recovery_time(rows)
+        self.times.visible = True
 
 
 def verdict_html(report: KillReport) -> str:
@@ -85,6 +81,18 @@ def verdict_html(report: KillReport) -> str:
         f"process loses {kill} of what was acknowledged, a power cut {power}."
     )
     return f"<p>{verdict}</p>{numbers}<p style='opacity:0.8'>{escape(promise)}</p>"
+
+
+def times_html(rows: tuple[RecoveryRow, ...]) -> str:
+    """Return what was measured, and where, as a sentence; in red where something was not there again."""
+    row = rows[0]
+    wrong = sum(not r.complete for r in rows)
+    red = f"<b role='alert' style='color:{RED}'>{wrong} stores were not whole: this is a bug in walkit.</b> "
+    return (
+        f"<p>{red if wrong else ''}Measured here just now: a child process puts {row.operations:,} records, "
+        f"{row.frame_records:,} to a frame, and is killed; <code>Store.open</code> of what it left, once for each "
+        f"checkpoint interval, with a warm cache. One opening each: what else the machine does is in it.</p>"
+    )
 
 
 def decisions_html(recovery: RecoveryReport) -> str:

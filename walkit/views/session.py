@@ -26,11 +26,17 @@ from walkit.measure.run import plain
 from walkit.views.history import EVENTS_MAX
 from walkit.views.shelf import STEPS, Shelf, Step, StepReport
 from walkit.views.sources import ChildSource, Reading
+from walkit.workload.recoverbench import bench_recovery
+from walkit.workload.recoverreport import RecoveryRow
 from walkit.workload.steady import SteadyLoad, SteadyWriter
 from walkit.workload.torn import leave_half_a_frame
 
 RECORDS_BEFORE_KILL = 200
 """Records that a writer started only to be killed writes before that."""
+OPERATIONS_MEASURED = 20_000
+FRAME_RECORDS_MEASURED = 200
+CHECKPOINT_AGES = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+"""Shares of the operations that are behind the checkpoint, as recovery is measured; 1: there is none."""
 PATIENCE_S = 30.0
 """How long a child may take for its first records."""
 
@@ -61,6 +67,11 @@ class _Belongings:
         self._gone = False
         self._writer: SteadyWriter | None = None
         self.shelf = Shelf(self.folder)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the session has ended."""
+        return self._gone
 
     def start(self, writer: SteadyWriter) -> None:
         """Start a child, unless the session has ended meanwhile."""
@@ -95,6 +106,8 @@ class Session:
         """Of the last kill."""
         self.step_report: StepReport | None = None
         """Of the last step on the session's store."""
+        self.recovery_rows: tuple[RecoveryRow, ...] = ()
+        """What has been measured of recovery times, so far; a new tuple where more has."""
         self._doing = ""
         self._problem: str | None = None
         self._writer: SteadyWriter | None = None
@@ -134,6 +147,13 @@ class Session:
     def upkeep(self, step: Step) -> None:
         """Do one step on the session's store, which the first one makes: see `Shelf`."""
         self._ask(STEPS[step], lambda: self._upkeep(step))
+
+    def measure_recovery(self) -> None:
+        """Measure how long a Store takes to be there again after a kill, for one checkpoint interval after the other.
+
+        Some seconds: a child fills a store for each, of `OPERATIONS_MEASURED` puts, as `walkit bench recovery` does.
+        """
+        self._ask("measuring recovery times", self._measure_recovery)
 
     def refuse(self, problem: str) -> None:
         """Say why something was not even tried."""
@@ -219,6 +239,23 @@ class Session:
 
     def _upkeep(self, step: Step) -> None:
         self.step_report = self._belongings.shelf.do(step)
+
+    def _measure_recovery(self) -> None:
+        rows: tuple[RecoveryRow, ...] = ()
+        for number, age in enumerate(CHECKPOINT_AGES, 1):
+            if self._belongings.gone:
+                return
+            self._doing = f"measuring recovery times: {number} of {len(CHECKPOINT_AGES)}"
+            measured = bench_recovery(
+                operations=(OPERATIONS_MEASURED,),
+                frame_records=(FRAME_RECORDS_MEASURED,),
+                checkpoint_age=(age,),
+                cache=("warm",),
+                path=self.folder,
+                progress=False,
+            )
+            rows += tuple(row for row in measured.rows if row.way == "store")
+            self.recovery_rows = rows
 
     def _event(self, name: str, attributes: dict[str, Any]) -> None:
         self._events.append((perf_counter_ns(), name, attributes))

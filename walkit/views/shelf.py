@@ -12,6 +12,7 @@ from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.log.holds import Hold
 from walkit.log.inventory import LogInventory
+from walkit.log.trim import TrimReport
 from walkit.state.checkpoint import CheckpointReport
 from walkit.store import Store
 
@@ -40,7 +41,7 @@ class StepReport:
     """What came of it, as a sentence."""
     before: LogInventory
     after: LogInventory
-    report: CheckpointReport | CompactionReport | None = None
+    report: CheckpointReport | CompactionReport | TrimReport | None = None
 
 
 class Shelf:
@@ -57,19 +58,24 @@ class Shelf:
         """Do one step and say what it did. Raises what the store raises; LogClosedError where `close` comes."""
         store = self._opened()
         before = store.inventory()
-        report: CheckpointReport | CompactionReport | None = None
+        report: CheckpointReport | CompactionReport | TrimReport | None = None
         if step == "checkpoint":
             report = store.checkpoint(trim=False)
             words = f"A snapshot stands at LSN {report.lsn:,}; an opening replays what comes after it."
         elif step == "compact":
             report = store.compact()
             words = f"{report.records_dropped:,} records and {report.bytes_saved:,} bytes are gone."
+        elif step == "trim":
+            report = store.log.trim(store.log.acked_lsn)
+            words = (
+                f"The low watermark is {report:,}: never past a hold, nor past the newest snapshot, which the state "
+                f"needs. {report.bytes_saved:,} bytes are gone."
+            )
         else:
             words = {
                 "write": self._write,
                 "hold": self._turn_hold,
                 "cursor": self._cursor,
-                "trim": self._trim,
             }[step](store)
         return StepReport(step=step, words=words, before=before, after=store.inventory(), report=report)
 
@@ -104,11 +110,6 @@ class Shelf:
         store.log.drop_cursor("exporter")
         cursor = store.log.cursor("exporter", start_lsn=store.log.acked_lsn + 1)
         return f"The cursor stands at LSN {cursor.lsn:,}. It is progress, and keeps nothing back."
-
-    @staticmethod
-    def _trim(store: Store) -> str:
-        low = store.log.trim(store.log.acked_lsn)
-        return f"The low watermark is {low:,}: never past a hold, nor past the newest snapshot, which the state needs."
 
     def close(self) -> None:
         """Close the store. Closing twice does nothing."""

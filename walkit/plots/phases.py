@@ -1,0 +1,199 @@
+"""A recovery by its phases, and what it gave up: cuts, holes and lost ranges by their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple, Protocol
+
+from walkit.format.manifest import HoleRecord, LostRecord
+from walkit.log.report import Cut
+from walkit.plots.style import BLUE, ORANGE, PURPLE, TEXT, VERMILION, dress, duration_text, go, make_subplots
+
+GIVEN_UP = {"lost": VERMILION, "hole": ORANGE, "cut": PURPLE}
+
+
+class PhaseLike(Protocol):
+    """One timed phase of a recovery."""
+
+    @property
+    def name(self) -> str:
+        """What was done: open, scan, verify, replay, ready."""
+
+    @property
+    def started_s(self) -> float:
+        """Seconds from the start of the recovery."""
+
+    @property
+    def duration_s(self) -> float:
+        """How long it took, seconds."""
+
+    @property
+    def detail(self) -> Mapping[str, Any]:
+        """Facts of the phase: segments, frames, bytes, ..."""
+
+
+class RecoveryReportLike(Protocol):
+    """What a report of a recovery must have to be drawn; walkit's own have it."""
+
+    @property
+    def phases(self) -> Sequence[PhaseLike]:
+        """In the order in which they began."""
+
+    @property
+    def verdict(self) -> object:
+        """What recovery concluded."""
+
+    @property
+    def cuts(self) -> Sequence[Cut]:
+        """What was cut."""
+
+    @property
+    def holes(self) -> Sequence[HoleRecord]:
+        """Frames that never came to the disk while later ones did, which were kept."""
+
+    @property
+    def lost(self) -> Sequence[LostRecord]:
+        """What policy "salvage" gave up."""
+
+    @property
+    def end_position(self) -> int:
+        """Where the log ends now."""
+
+
+class _Given(NamedTuple):
+    """A range of positions that the log does not have any more, or never had."""
+
+    kind: str
+    start: int
+    end: int
+    hover: str
+
+
+def recovery_timeline(report: RecoveryReportLike) -> go.Figure:
+    """Draw one horizontal bar per phase of a recovery, on its clock, in milliseconds; first phase on top.
+
+    Where it lost, cut, or went over a hole, a second panel below draws that by its positions, up to the end of the log;
+    each range has a mark at its beginning, so that the smallest is seen. The title says the verdict and how many there
+    were; hovering shows the details of a phase, and LSNs, segment and reason of a range.
+    """
+    phases = list(report.phases)
+    total_s = max((phase.started_s + phase.duration_s for phase in phases), default=0.0)
+    verdict = getattr(report.verdict, "value", report.verdict)
+    given = _given_up(report)
+    lsns = sum(g.lsns for g in report.lost)
+    said = [f"{len(report.cuts)} {'cut' if len(report.cuts) == 1 else 'cuts'}"]
+    said += [f"{len(report.holes)} {'hole' if len(report.holes) == 1 else 'holes'}"] if report.holes else []
+    title = f"Recovery: {escape(str(verdict))}, {', '.join(said)}, {duration_text(total_s)}"
+    lost = (f"{lsns:,} LSNs of {len(report.lost):,} ranges are lost",) if report.lost else ()
+    kinds = [kind for kind in GIVEN_UP if any(g.kind == kind for g in given)]
+    heights = [40 * max(1, len(phases)), *([30 * len(kinds)] if given else [])]
+    panels = make_subplots(rows=len(heights), cols=1, row_heights=heights, vertical_spacing=0.3)
+    drawing = dress(
+        panels,
+        title,
+        warnings=lost,
+        height=170 + sum(heights) + 80 * bool(given),
+        bargap=0.35,
+        showlegend=False,
+    )
+    drawing.add_trace(_bars(phases), row=1, col=1)
+    drawing.update_xaxes(
+        title_text="milliseconds", rangemode="tozero", range=[0, max(total_s * 1_150, 1e-3)], row=1, col=1
+    )
+    drawing.update_yaxes(autorange="reversed", type="category", row=1, col=1)
+    if given:
+        for trace in _ranges(given):
+            drawing.add_trace(trace, row=2, col=1)
+        drawing.add_vline(report.end_position, line={"color": TEXT, "dash": "dot"}, row=2, col=1)
+        drawing.update_xaxes(
+            title_text="position, bytes (dotted: the end of the log)",
+            separatethousands=True,
+            exponentformat="none",
+            row=2,
+            col=1,
+        )
+        drawing.update_yaxes(categoryorder="array", categoryarray=kinds[::-1], type="category", row=2, col=1)
+    return drawing
+
+
+def _bars(phases: Sequence[PhaseLike]) -> go.Bar:
+    return go.Bar(
+        orientation="h",
+        y=[phase.name for phase in phases],
+        base=[phase.started_s * 1_000 for phase in phases],
+        x=[phase.duration_s * 1_000 for phase in phases],
+        marker={"color": BLUE},
+        text=[duration_text(phase.duration_s) for phase in phases],
+        textposition="outside",
+        cliponaxis=False,
+        hovertext=[
+            "<br>".join(f"{escape(str(name))}: {escape(str(value))}" for name, value in phase.detail.items())
+            for phase in phases
+        ],
+        hovertemplate="<b>%{y}</b> %{text}<br>%{hovertext}<extra></extra>",
+    )
+
+
+def _given_up(report: RecoveryReportLike) -> list[_Given]:
+    found = [
+        _Given(
+            "lost",
+            g.start_position,
+            g.end_position,
+            f"{_lsns(g)}<br>{escape(g.reason)}<br>{escape(g.segment)}",
+        )
+        for g in report.lost
+    ]
+    found += [
+        _Given("hole", h.start_position, h.end_position, f"{_lsns(h)}<br>never acknowledged")
+        for h in report.holes
+    ]
+    found += [
+        _Given(
+            "cut",
+            c.position,
+            c.position + c.bytes,
+            f"from LSN {c.first_lsn:,}<br>{escape(c.reason)}<br>{escape(c.segment)}, "
+            f"kept as {escape(c.kept_as or 'nothing: it was all zero')}",
+        )
+        for c in report.cuts
+    ]
+    return found
+
+
+def _lsns(gap: HoleRecord | LostRecord) -> str:
+    return f"LSN {gap.first_lsn:,} to {gap.last_lsn:,}" if gap.lsns else "no record"
+
+
+def _ranges(given: Sequence[_Given]) -> list[go.Bar | go.Scatter]:
+    traces: list[go.Bar | go.Scatter] = []
+    for kind, paint in GIVEN_UP.items():
+        ranges = [g for g in given if g.kind == kind]
+        if not ranges:
+            continue
+        about = [
+            f"<b>{kind}</b>: positions {g.start:,} to {g.end:,}, {g.end - g.start:,} bytes<br>{g.hover}"
+            for g in ranges
+        ]
+        bar = go.Bar(
+            orientation="h",
+            y=[kind] * len(ranges),
+            base=[g.start for g in ranges],
+            x=[g.end - g.start for g in ranges],
+            marker={"color": paint},
+            customdata=about,
+            hovertemplate="%{customdata}<extra></extra>",
+            name=kind,
+        )
+        mark = go.Scatter(
+            x=[g.start for g in ranges],
+            y=[kind] * len(ranges),
+            mode="markers",
+            marker={"symbol": "line-ns-open", "size": 18, "color": paint, "line": {"width": 2}},
+            customdata=about,
+            hovertemplate="%{customdata}<extra></extra>",
+            name=kind,
+        )
+        traces += [bar, mark]
+    return traces
