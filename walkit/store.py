@@ -175,6 +175,8 @@ class Store(StoreSurface, CompactingSurface):
             first_lsn=report.first_lsn,
             records=report.records,
             bytes=report.size_bytes,
+            decode_s=report.duration_s - report.apply_s,
+            apply_s=report.apply_s,
         )
 
     def _add_phase(self, name: str, started_s: float, duration_s: float, **detail: Any) -> None:

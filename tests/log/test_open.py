@@ -302,7 +302,7 @@ def test_progress_and_report_of_an_opening() -> None:
         report = log.recovery
     assert seen and all(done <= total for done, total in seen)
     assert (report.verdict, report.next_lsn, report.cuts) == ("recovered", 51, ())
-    assert [p.name for p in report.phases] == ["open", "scan", "apply", "ready"]
+    assert [p.name for p in report.phases] == ["open", "scan", "verify", "apply", "ready"]
     assert report.duration_s > 0 and "recovered" in report._repr_html_()
 
 

@@ -487,7 +487,7 @@ def test_a_clean_opening_reads_no_frame_and_the_report_shows_its_phases() -> Non
     with log_of(sealed.image) as log:
         report = log.recovery
         assert (report.verdict, report.frames_scanned, report.cuts, report.next_lsn) == ("clean", 0, (), 81)
-        assert [p.name for p in report.phases] == ["open", "scan", "apply", "ready"]
+        assert [p.name for p in report.phases] == ["open", "scan", "verify", "apply", "ready"]
         ends = [p.started_s for p in report.phases]
         assert ends == sorted(ends) and all(p.duration_s >= 0 for p in report.phases)
         html = report._repr_html_()

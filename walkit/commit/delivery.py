@@ -15,7 +15,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import LoopWaiter, ManyTicket, Ticket, TicketCallback, resolve_all
+from walkit.commit.interrupts import uninterrupted
+from walkit.commit.ticket import (
+    LoopWaiter,
+    ManyTicket,
+    Ticket,
+    TicketCallback,
+    new_gate,
+    open_gate,
+    resolve_all,
+)
 from walkit.events import EventSink
 
 if TYPE_CHECKING:
@@ -47,7 +56,7 @@ class Delivery:
         self._name = name
         self._events = events
         self._queue: deque[tuple[Any, Any]] = deque()
-        self._wake = threading.Event()
+        self._bell = new_gate()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -127,7 +136,7 @@ class Delivery:
         self._queue.append((what, whom))
         if self._thread is None or self._closing:
             self._start()
-        self._wake.set()
+        open_gate(self._bell)
 
     def observe(
         self, observer: Observer, lost: Callable[[Exception], object] | None = None, *, news: bool = False
@@ -150,16 +159,15 @@ class Delivery:
     def _start(self) -> None:
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"walkit-delivery {self._name}", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=f"walkit-delivery {self._name}", daemon=True)
+                with uninterrupted():
+                    thread.start()
+                    self._thread = thread
 
     def _run(self) -> None:
         queue = self._queue
         while True:
-            self._wake.wait()
-            self._wake.clear()
+            self._bell.acquire()
             self._busy = True
             while queue:
                 what, whom = queue.popleft()
@@ -253,7 +261,7 @@ class Delivery:
         """Wait until all that was queued before has been delivered; False after `timeout` seconds."""
         if self._thread is None or self.is_current:
             return True
-        self._wake.set()
+        open_gate(self._bell)
         with self._lock:
             return self._drained.wait_for(lambda: not self._queue and not self._busy, timeout)
 
@@ -263,6 +271,6 @@ class Delivery:
         thread = self._thread
         if thread is None or self.is_current:
             return True
-        self._wake.set()
+        open_gate(self._bell)
         thread.join(timeout)
         return not thread.is_alive()

@@ -8,6 +8,7 @@ those within the window of a hole can be kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from time import perf_counter_ns
 
 import numpy as np
 import numpy.typing as npt
@@ -63,9 +64,11 @@ def walk_unsealed(
     if hole is None:  # behind one each frame is noted
         start = header.start_position
         walk.row_seen = lambda row: None if reached is None else reached(int(row.ends[-1]) - start)
+    began = perf_counter_ns()
     for frame, _ in walk:
         if hole is not None:
             _note_beyond(finding, frame, hole)
+    finding.verify_ns = perf_counter_ns() - began - walk.read_ns
     finding.end_position, finding.last_lsn = walk.position, (walk.next_lsn or 1) - 1
     finding.chain = walk.chain or 0
     finding.frames, finding.records = walk.frames, walk.records

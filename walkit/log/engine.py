@@ -301,6 +301,7 @@ def open_engine(
             settle_unsealed(storage, manifest, salvage=options.recovery == "salvage")
             plan = plan_recovery(storage, manifest, mark, options.recovery, progress=progress)
             detail["unsealed"] = len(plan.findings.unsealed)
+        clock.split_off("verify", plan.findings.verify_s)
         with clock.phase("apply"):
             engine = LogEngine(storage, lock, options, events, plan)
             engine.start(plan)

@@ -230,6 +230,7 @@ class ImportedLog(ReadSurface):
             )
             plan = make_plan(findings, self.options.recovery)
             detail["unsealed"] = len(findings.unsealed)
+        clock.split_off("verify", findings.verify_s)
         with clock.phase("apply"):
             self._store = ManifestStore(self.storage, manifest)
             apply_plan(self.storage, self._store, plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from walkit.format.manifest import HoleRecord, LostRecord
@@ -139,6 +139,14 @@ class PhaseClock:
             self.phases.append(
                 Phase(name=name, started_s=started - self.began, duration_s=now - started, detail=detail)
             )
+
+    def split_off(self, name: str, duration_s: float) -> None:
+        """Make a phase of its own of so many seconds of the last one, which went on in turns with it."""
+        last = self.phases.pop()
+        duration_s = min(max(duration_s, 0.0), last.duration_s)
+        first_s = last.duration_s - duration_s
+        self.phases.append(replace(last, duration_s=first_s))
+        self.phases.append(Phase(name=name, started_s=last.started_s + first_s, duration_s=duration_s))
 
 
 def report_html(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from time import perf_counter_ns
 
 from walkit.errors import CorruptionError, SegmentMissingError, StorageError
 from walkit.format.durable import NOTHING_DURABLE, DurableMark, decode_cell
@@ -246,8 +247,10 @@ def _verify_sealed(
         gaps=gaps,
         row_seen=lambda row: None if reached is None else reached(int(row.ends[-1]) - record.start_position),
     )
+    began = perf_counter_ns()
     for _ in walk:
         pass
+    finding.verify_ns = perf_counter_ns() - began - walk.read_ns
     finding.frames, finding.records = walk.frames, walk.records
     finding.bytes_scanned = walk.position - record.start_position
     if walk.fault is None and walk.end_chain != record.end_chain:

@@ -7,6 +7,7 @@ does not judge what an end means; `fault` says why it ended, and recovery decide
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter_ns
 from typing import Protocol
 
 from walkit.errors import StorageError
@@ -96,6 +97,8 @@ class FrameWalk:
         self.frames = 0
         self.records = 0
         self.promised_position = 0
+        self.read_ns = 0
+        """Time that reading took; the rest of a walk is checking."""
         self._footprint = 0
         """Of the last frame that was looked at."""
         self._buffer: bytes | bytearray = b""
@@ -197,6 +200,13 @@ class FrameWalk:
         at = self.position - self._buffer_position
         if at >= 0 and at + size <= len(self._buffer):
             return at
+        began = perf_counter_ns()
+        try:
+            return self._fill(size)
+        finally:
+            self.read_ns += perf_counter_ns() - began
+
+    def _fill(self, size: int) -> int:
         if self.row_seen is not None and self._read_on(size):
             return 0
         wanted = max(size, self._read_bytes())

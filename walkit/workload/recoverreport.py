@@ -12,7 +12,7 @@ from walkit.measure import MachineFacts
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN_PHASES = ("scan", "apply", "snapshot", "replay")
+SHOWN_PHASES = ("scan", "verify", "apply", "snapshot", "replay")
 
 
 @dataclass(frozen=True, kw_only=True)
