@@ -99,8 +99,8 @@ def test_a_frame_that_waits_for_a_hung_zeroing_fails() -> None:
     log = walkit.open(storage=storage, options=options)
     log.append(b"first")
     hang = storage.hang("synced_write", SEGMENTS)
-    for _ in range(2):
-        log.append(bytes(300_000))
+    for _ in range(60):
+        log.append(bytes(10_000))
     assert hang.entered.wait(GUARD_S)
     tickets = [log.submit(bytes(300_000)) for _ in range(6)]
     errors = [ticket.exception(GUARD_S) for ticket in tickets]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from typing import Any
 
 import pytest
@@ -106,5 +107,22 @@ def test_reading_a_manifest_lists_no_folder(monkeypatch: pytest.MonkeyPatch) -> 
             raise AssertionError(f"listed {folder!r}")
 
         monkeypatch.setattr(storage, "names", listed)
+        assert load_manifest(storage) == store._engine.store.current
+        monkeypatch.undo()
+
+
+def test_a_log_that_is_made_this_very_moment_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the manifest and a segment appear between the look for the manifest and the listing: it is read then."""
+    with memory_store() as store:
+        storage = store._engine.storage
+        store.put(b"k", b"v")
+        opened, missing = storage.open, [StorageError("gone", errno=errno.ENOENT, name="manifest")]
+
+        def open_late(*arguments: Any) -> Any:
+            if missing:
+                raise missing.pop()
+            return opened(*arguments)
+
+        monkeypatch.setattr(storage, "open", open_late)
         assert load_manifest(storage) == store._engine.store.current
         monkeypatch.undo()

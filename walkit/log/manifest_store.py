@@ -30,7 +30,10 @@ def load_manifest(storage: Storage) -> Manifest:
     except StorageError as error:
         if error.errno not in _NO_FILE:
             raise
-        raise _why_there_is_none(storage) from None
+        names = storage.names() if storage.exists() else []
+        if MANIFEST_NAME in names:  # made this very moment, before the first segment
+            return load_manifest(storage)
+        raise _why_there_is_none(storage, names) from None
     try:
         data = file.read(0, MANIFEST_BYTES_MAX + 1)
     finally:
@@ -49,11 +52,10 @@ def load_manifest(storage: Storage) -> Manifest:
         ) from error
 
 
-def _why_there_is_none(storage: Storage) -> LogNotFoundError | NotALogError | CorruptionError:
-    """Return the error for a place without a manifest. Only this lists the folder, which may be a large one."""
-    if not storage.exists():
-        return LogNotFoundError(storage.location)
-    names = storage.names()
+def _why_there_is_none(
+    storage: Storage, names: list[str]
+) -> LogNotFoundError | NotALogError | CorruptionError:
+    """Return the error for a place without a manifest, in which these names are."""
     segments = [n for n in names if n.endswith(".segment")]
     if segments:
         return CorruptionError(
