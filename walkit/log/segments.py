@@ -33,8 +33,13 @@ ZERO_AHEAD_BYTES = 4 << 20
 """How far ahead of the write position a segment in use is zeroed; a killed log leaves so many zeros to be read."""
 ZERO_FROM_BYTES = ZERO_STEP_BYTES // 4
 """Offset in a segment from which on more than its first step is zeroed; few frames need no more."""
-ZEROED_FRAME_BYTES = 16 * 1024
-"""Mean size of the frames of a segment up to which it is zeroed ahead: large ones would be written twice for little."""
+ZEROED_FRAME_BYTES = range(1024, 16 * 1024)
+"""Mean size of the frames of a segment that is zeroed ahead. Of smaller ones many share a block, which only the first of
+them finds unwritten; larger ones would be written twice for little.
+
+A lone writer on ext4, p50 of three runs each, without and with: 100 B 109 and 125 us, 1,000 B 131 and 119, 4,000 B 191
+and 126.
+"""
 
 
 class SegmentSet:
@@ -370,11 +375,11 @@ class SegmentSet:
 
 
 def _is_zeroed_ahead(segment: OpenSegment) -> bool:
-    """Say whether more of a segment is to be zeroed: no frame has passed what is, and they are small."""
+    """Say whether more of a segment is to be zeroed: no frame has passed what is, and they are of a size for it."""
     assert segment.header is not None
     size = segment.end_position - segment.header.start_position
-    small = size <= segment.frames * ZEROED_FRAME_BYTES
-    return small and not segment.overtaken and segment.zeroed < segment.size
+    fitting = size // max(segment.frames, 1) in ZEROED_FRAME_BYTES
+    return fitting and not segment.overtaken and segment.zeroed < segment.size
 
 
 def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:

@@ -145,9 +145,13 @@ class _Opened:
         self.cache = cache
 
     def copied(self, image: Path, copy: Path) -> Path:
-        """Return a fresh copy of what the killed writer left."""
+        """Return a fresh copy of what the killed writer left: on stable storage, as that was, for every store."""
         shutil.rmtree(copy, ignore_errors=True)
-        return Path(shutil.copytree(image, copy))
+        shutil.copytree(image, copy)
+        for file in (file for file in copy.rglob("*") if file.is_file()):
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        return copy
 
     def timed(self, parts: dict[Path, int], work: Callable[[], Any]) -> tuple[Any, float, float]:
         """Return (what `work` returns, its ms, ms of plainly reading these first bytes of files)."""
