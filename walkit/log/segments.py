@@ -34,8 +34,8 @@ ZERO_AHEAD_BYTES = 4 << 20
 ZERO_FROM_BYTES = ZERO_STEP_BYTES // 4
 """Offset in a segment from which on more than its first step is zeroed; few frames need no more."""
 ZEROED_FRAME_BYTES = range(1024, 16 * 1024)
-"""Mean size of the frames of a segment that is zeroed ahead. Of smaller ones many share a block, which only the first of
-them finds unwritten; larger ones would be written twice for little.
+"""Mean size of the frames of a segment that is zeroed ahead. Of smaller ones many share a block, and only the first of
+them finds it unwritten; larger ones would be written twice for little.
 
 A lone writer on ext4, p50 of three runs each, without and with: 100 B 109 and 125 us, 1,000 B 131 and 119, 4,000 B 191
 and 126.
