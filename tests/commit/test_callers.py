@@ -11,6 +11,7 @@ import pytest
 
 from tests.commit.places import GatedPlace, Rig, Task, io_error, until
 from walkit.commit.ticket import HAS_LEFT, is_woken_at_once
+from walkit.commit.writers import Writers
 from walkit.errors import LogClosedError, LogPoisonedError
 
 
@@ -148,3 +149,23 @@ def test_a_ticket_says_how_it_stands() -> None:
     assert repr(failing).startswith("<Ticket: 1 record, failed: StorageError(")
     assert repr(behind).startswith("<Ticket: 1 record, ")
     rig.driver.stop(LogClosedError())
+
+
+def test_a_writer_thread_that_is_being_started_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close while a writer thread runs and its start has not returned: it ends."""
+    writers = Writers("test", 1, lambda: None)
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def start_and_close(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name.startswith("walkit-commit"):
+            started.append(thread)
+            closing.append(Task(writers.close))
+            closing[0].thread.join(0.2)
+
+    closing: list[Task] = []
+    monkeypatch.setattr(threading.Thread, "start", start_and_close)
+    writers.wake()
+    monkeypatch.undo()
+    closing[0].result()
+    until(lambda: not started[0].is_alive(), "the writer thread to end")

@@ -60,5 +60,7 @@ class CommitTimer:
         """End the thread."""
         self._closing = True
         open_gate(self._bell)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        with self._starting:
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()

@@ -48,8 +48,10 @@ class Writers:
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads; nobody may wake them any more. May be called again where it was interrupted."""
-        for _ in self._threads:
+        with self._starting:  # one that runs already, and is about to be noted, counts too
+            threads = list(self._threads)
+        for _ in threads:
             self.calls.put(False)
-        for thread in self._threads:
+        for thread in threads:
             if wait and thread is not threading.current_thread():
                 thread.join()
