@@ -15,7 +15,7 @@ import pytest
 import walkit
 from tests.stores import memory_store, run_threads
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import Ticket
+from walkit.commit.ticket import SingleTicket
 from walkit.config import StoreOptions
 from walkit.errors import (
     LogClosedError,
@@ -163,7 +163,7 @@ def test_sinks_come_before_anybody_is_told() -> None:
     with walkit.open(storage=MemoryStorage()) as log:
 
         def sink(frame: SealedFrame) -> None:
-            done = any(ticket.done() for ticket in frame.submissions if isinstance(ticket, Ticket))
+            done = any(ticket.done() for ticket in frame.submissions if isinstance(ticket, SingleTicket))
             seen.append((done, frame.last_lsn, log.acked_lsn))
 
         log._engine.core.sinks = (sink,)

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from walkit.commit.batch import Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import Ticket
+from walkit.commit.ticket import SingleTicket
 from walkit.errors import StorageError
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
@@ -169,7 +170,7 @@ class Rig:
         self.place = place or Place(core.pop("segment_bytes", 1 << 30))
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.clock: Callable[[], int] = lambda: 0
-        self.core: OrderingCore[Ticket] = OrderingCore(
+        self.core: OrderingCore[Submitted] = OrderingCore(
             FrameIdentity(1, 1, 1),
             last_lsn=0,
             position=0,
@@ -194,11 +195,11 @@ class Rig:
     def _now_us(self) -> int:
         return self.clock()
 
-    def ticket(self, value: bytes = b"v") -> Ticket:
+    def ticket(self, value: bytes = b"v") -> SingleTicket:
         """Return a ticket that was not queued."""
-        return Ticket(self.driver, 1 | HAS_VALUE, b"", value)
+        return SingleTicket(self.driver, 1 | HAS_VALUE, b"", value)
 
-    def queued(self, value: bytes = b"v") -> Ticket:
+    def queued(self, value: bytes = b"v") -> SingleTicket:
         """Return a ticket that was queued."""
         ticket = self.ticket(value)
         assert self.driver.enqueue(ticket)
@@ -212,7 +213,7 @@ class Rig:
         until(lambda: all(t.frame is not None and t.frame.position in place.gates for t in tickets), "writes")
         return [t.frame for t in tickets if t.frame is not None]
 
-    def append(self, value: bytes = b"v") -> Ticket:
+    def append(self, value: bytes = b"v") -> SingleTicket:
         """Append as a caller does who waits, and may lead."""
         ticket = self.ticket(value)
         assert self.driver.append(ticket)

@@ -32,7 +32,7 @@ def test_callers_of_one_frame_let_each_other_through() -> None:
     """Let twenty callers wait for one frame: all return, each with its own LSN, most of them let through by another."""
     rig = Rig()
     tasks = waiting_callers(rig, 20)
-    tickets = list(rig.core.pending)
+    tickets: list[Any] = list(rig.core.pending)
     rig.place.release()
     assert sorted(task.result().first_lsn for task in tasks) == list(range(1, 22))
     assert len(rig.place.frames) == 2

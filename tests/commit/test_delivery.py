@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.commit.places import GUARD_S, Rig, Task, io_error, until
-from walkit.commit.ticket import Ticket
+from walkit.commit.ticket import SingleTicket, Ticket
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError
 
 
@@ -219,7 +219,7 @@ def test_a_loop_that_is_closed_is_an_event_and_hurts_nobody(rig: Rig) -> None:
 def test_a_delivered_frame_is_not_kept_alive(rig: Rig) -> None:
     """Deliver a frame and drop every own reference: its tickets are collected while the thread sleeps."""
 
-    class Weak(Ticket):
+    class Weak(SingleTicket):
         __slots__ = ("__weakref__",)
 
     ticket = Weak(rig.driver, 1, b"", b"")

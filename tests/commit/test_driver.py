@@ -12,7 +12,7 @@ import pytest
 
 from tests.commit.places import GUARD_S, GatedPlace, Rig, Task, io_error, until
 from walkit.commit.policy import CappedFrames, OneRecordPerFrame
-from walkit.commit.ticket import TO_LEAD, Ticket
+from walkit.commit.ticket import TO_LEAD, SingleTicket
 from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError, StorageError
 
 
@@ -494,7 +494,7 @@ def test_a_lead_that_comes_to_a_caller_who_is_done_is_given_back(monkeypatch: py
     rig.in_flight(2)
     enter = driver._enter
 
-    def enter_late(ticket: Ticket, lead: int) -> Any:
+    def enter_late(ticket: SingleTicket, lead: int) -> Any:
         gate = enter(ticket, lead)
         with driver._lock:
             ticket.lead = TO_LEAD

@@ -22,8 +22,9 @@ from tests.log.held import Gates, Held
 from tests.log.logs import lsns, reopened, tiny, values
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
+from walkit.commit.gather import prepare
 from walkit.commit.policy import OneRecordPerFrame
-from walkit.commit.ticket import ManyTicket, prepare
+from walkit.commit.ticket import ManyTicket
 from walkit.errors import LogClosedError, LogPoisonedError
 from walkit.format.body import Columns
 from walkit.format.frame import FrameHeader

@@ -128,7 +128,7 @@ def test_an_answer_in_the_last_moment_is_an_answer(monkeypatch: pytest.MonkeyPat
     hang = storage.hang("synced_write", SEGMENTS)
     withdraw = log._driver.withdraw
 
-    def late(ticket: walkit.commit.ticket.Ticket) -> bool:
+    def late(ticket: walkit.commit.ticket.SingleTicket) -> bool:
         hang.release()
         until(ticket.done)
         return withdraw(ticket)

@@ -12,7 +12,7 @@ from tests.commit import places
 from tests.commit.places import GatedPlace, Rig, io_error, until
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import CappedFrames, OneRecordPerFrame, Policy
-from walkit.commit.ticket import Ticket
+from walkit.commit.ticket import SingleTicket
 from walkit.errors import LogClosedError
 from walkit.simulate.commit import Call, CommitSimulation, Step
 from walkit.storage.device import Device, DeviceModel, LognormalLatency
@@ -27,7 +27,7 @@ class OnThreads:
     def __init__(self, *, in_flight: int, completion: bool, policy: Policy | None) -> None:
         self.place = GatedPlace()
         self.rig = Rig(place=self.place, in_flight_max=in_flight, completion=completion, policy=policy)
-        self.tickets: list[Ticket] = []
+        self.tickets: list[SingleTicket] = []
 
     def frame(self, first_lsn: int) -> SealedFrame:
         """Return the frame that begins with this LSN, once its write has begun."""

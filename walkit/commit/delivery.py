@@ -18,7 +18,6 @@ from walkit.commit.frame import SealedFrame
 from walkit.commit.interrupts import uninterrupted
 from walkit.commit.ticket import (
     LoopWaiter,
-    ManyTicket,
     Ticket,
     TicketCallback,
     new_gate,
@@ -32,6 +31,18 @@ if TYPE_CHECKING:
 
 Observer = Callable[[Any], object]
 """Takes a SealedFrame; one that only wants to know that there is something new may get a Lag, too."""
+
+
+def with_callbacks(submissions: Sequence[Any]) -> list[Ticket]:
+    """Return the tickets that want to be called back, in LSN order; a batch lets go of those of its records."""
+    found: list[Ticket] = []
+    for submission in submissions:
+        if submission.shared:
+            found += submission.attached
+            submission.attached = []
+        elif submission.callbacks is not None:
+            found.append(submission)
+    return found
 
 
 class Lag:
@@ -100,7 +111,7 @@ class Delivery:
             self._put_bytes += frame.footprint
             self._put(frame, observers)
             return
-        self.put_tickets([t for t in frame.submissions if t.callbacks is not None])
+        self.put_tickets(with_callbacks(frame.submissions))
         if seen:
             self._put_lag(frame, observers)
         frame.forget()
@@ -119,12 +130,10 @@ class Delivery:
                 return
         self._put(Lag(frame), observers)
 
-    def put_tickets(self, tickets: list[Any]) -> None:
+    def put_tickets(self, tickets: list[Ticket]) -> None:
         """Queue tickets that are done and have callbacks."""
         for ticket in tickets:
-            ticket.key = ticket.value = b""
-            if isinstance(ticket, ManyTicket):
-                ticket.columns = None
+            ticket.let_go()
         if tickets:
             self._put(tickets, None)
 
@@ -191,7 +200,7 @@ class Delivery:
                     return
 
     def _deliver(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
-        self._call_back(frame.submissions)
+        self._call_back(with_callbacks(frame.submissions))
         if frame.state == "acked" and frame.count:
             for observer in observers:
                 if observer in self.observers:
@@ -226,13 +235,10 @@ class Delivery:
         """Return those that still observe, and want the frames themselves."""
         return [o for o in observers if o in self.observers and self._lost.get(o) is not None]
 
-    def _call_back(self, tickets: Sequence[Any]) -> None:
+    def _call_back(self, tickets: Sequence[Ticket]) -> None:
         loops: list[asyncio.Future[None]] = []
         for ticket in tickets:
-            callbacks: list[TicketCallback] | None = getattr(ticket, "callbacks", None)
-            if not callbacks:
-                continue
-            for callback in callbacks:
+            for callback in ticket.callbacks or ():
                 if isinstance(callback, LoopWaiter):
                     loops.append(callback.future)
                 else:

@@ -16,6 +16,7 @@ from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from walkit.commit.batch import BatchLine, Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
 from walkit.commit.interrupts import MAIN, Uninterrupted
@@ -28,6 +29,7 @@ from walkit.commit.ticket import (
     HAS_LEFT,
     NO_LEADER,
     TO_LEAD,
+    SingleTicket,
     Ticket,
     TicketCallback,
     new_gate,
@@ -49,7 +51,7 @@ class CommitDriver(Leading):
 
     def __init__(
         self,
-        core: OrderingCore[Ticket],
+        core: OrderingCore[Submitted],
         place: FramePlace,
         *,
         events: EventSink,
@@ -71,6 +73,7 @@ class CommitDriver(Leading):
             write_timeout_us=write_timeout_us,
         )
         self.queue_bytes_max = queue_bytes_max
+        self._batches = BatchLine(core, self)
 
     @property
     def hung(self) -> bool:
@@ -79,7 +82,7 @@ class CommitDriver(Leading):
 
     # -- ways in
 
-    def append(self, ticket: Ticket) -> bool:
+    def append(self, ticket: SingleTicket) -> bool:
         """Queue the ticket and return when it is done; False where the queue has no room (nothing was queued).
 
         The caller may write its own and others' frames meanwhile. Raises what refuses the log.
@@ -106,7 +109,7 @@ class CommitDriver(Leading):
                 self._leave_line(ticket, gate)
         return True
 
-    def _append_on_main(self, ticket: Ticket) -> bool:
+    def _append_on_main(self, ticket: SingleTicket) -> bool:
         """See `append`. The main thread gets interrupts, so it never leads for others that wait for it."""
         with Uninterrupted():
             gate = self._enter(ticket, NO_LEADER)
@@ -120,7 +123,7 @@ class CommitDriver(Leading):
         gate.acquire()
         return True
 
-    def _wait_led(self, ticket: Ticket, gate: object) -> bool:
+    def _wait_led(self, ticket: SingleTicket, gate: object) -> bool:
         """Wait for the ticket of a caller who has led: another frame may have it. False where the queue was full."""
         if gate is FULL:
             return False
@@ -129,7 +132,7 @@ class CommitDriver(Leading):
             waiter.acquire()
         return True
 
-    def _leave_line(self, ticket: Ticket, gate: Any) -> None:
+    def _leave_line(self, ticket: SingleTicket, gate: Any) -> None:
         """Lead, where the gate was opened for that, until the ticket is done; then see that who comes next goes on.
 
         Also where an exception came from another thread while the caller waited: nobody must wait for it in vain.
@@ -146,7 +149,7 @@ class CommitDriver(Leading):
             open_gate(ticket.next_gate)
         ticket.lead = HAS_LEFT
 
-    def _enter(self, ticket: Ticket, lead: int) -> Any:
+    def _enter(self, ticket: SingleTicket, lead: int) -> Any:
         """Queue the ticket; return a gate to wait at, LEAD where the caller has to lead, FULL where nothing was done.
 
         A group, where the caller leads and its ticket was taken at once: nobody else was there. A gate is opened when
@@ -171,7 +174,7 @@ class CommitDriver(Leading):
             gate.acquire()
             return gate
 
-    def enqueue(self, ticket: Ticket) -> bool:
+    def enqueue(self, ticket: SingleTicket) -> bool:
         """Queue the ticket and return at once; False where the queue has no room. Raises what refuses the log.
 
         An interrupt (Ctrl-C) strikes before the ticket is queued or after it: `WaitingLine.submit` sees to that. So
@@ -192,10 +195,50 @@ class CommitDriver(Leading):
         except WalkitError:
             raise
         except BaseException:
-            self._writers.calls.put(True)  # at once: another interrupt may come in any function of Python
-            self._writers.wake()
+            self._wake_interrupted()
             raise
         return True
+
+    def enqueue_record(
+        self,
+        kind: int,
+        key: bytes | None,
+        value: bytes,
+        size_bytes: int,
+        future: asyncio.Future[None] | None = None,
+    ) -> Ticket | None:
+        """Queue one record that shares its submission with others; None where the queue has no room. See `enqueue`.
+
+        `size_bytes` is that of a ticket for it. `future` is resolved on its loop, which must be one that
+        `is_woken_at_once`, when the ticket is done.
+        """
+        if self._timed:  # a policy is told of every submission, and cuts between them
+            single = SingleTicket(self, kind, key or b"", value)
+            single.future = future
+            return single if self.enqueue(single) else None
+        core = self.core
+        try:
+            with self._lock:
+                if self.refusal is not None:
+                    raise self.refused()
+                if core.pending_bytes + size_bytes > self.queue_bytes_max and core.pending:
+                    return None
+                ticket = self._batches.submit(kind, key, value, size_bytes, future)
+                if (self._asked and self._writers.running) or self._leaders >= self._slots:
+                    return ticket
+                self._asked = True
+            self._writers.wake()
+        except WalkitError:
+            raise
+        except BaseException:
+            self._wake_interrupted()
+            raise
+        return ticket
+
+    def _wake_interrupted(self) -> None:
+        """Let a writer thread look for what was perhaps queued, before another interrupt comes."""
+        self._writers.calls.put(True)
+        self._writers.wake()
 
     def wait_for_room(self, size_bytes: int, timeout: float | None) -> bool:
         """Wait until a submission of this size would find room; False after `timeout` seconds."""
@@ -217,7 +260,7 @@ class CommitDriver(Leading):
                 return
         callback()
 
-    def withdraw(self, ticket: Ticket) -> bool:
+    def withdraw(self, ticket: SingleTicket) -> bool:
         """Take a ticket back before any frame took it; then nothing of it is ever written."""
         with self._lock:
             withdrawn = self.core.withdraw(ticket)
@@ -227,27 +270,32 @@ class CommitDriver(Leading):
 
     # -- what tickets ask
 
-    def attach_waiter(self, ticket: Ticket) -> Any:
+    def attach_waiter(self, ticket: Any) -> Any:
         """See TicketHost."""
         with self._lock:
             if ticket.done():
                 return None
+            ticket.attach()
             if ticket.waiter is None:
                 ticket.waiter = new_gate()
             return ticket.waiter
 
-    def attach_future(self, ticket: Ticket, future: asyncio.Future[None]) -> bool:
+    def attach_future(self, ticket: Any, future: asyncio.Future[None]) -> bool:
         """See TicketHost."""
         with self._lock:
-            if ticket.future is not None or ticket.done():
+            if ticket.done():
+                return False
+            ticket.attach()
+            if ticket.future is not None:
                 return False
             ticket.future = future
             return True
 
-    def attach_callback(self, ticket: Ticket, callback: TicketCallback) -> None:
+    def attach_callback(self, ticket: Any, callback: TicketCallback) -> None:
         """See TicketHost."""
         with self._lock:
             if not ticket.done():
+                ticket.attach()
                 if ticket.callbacks is None:
                     ticket.callbacks = []
                 ticket.callbacks.append(callback)

@@ -12,9 +12,14 @@ from walkit.record import Buffer
 class Submission(Protocol):
     """One caller's records, which share a frame. The core knows no more of them than this."""
 
-    count: int
-    size_bytes: int
-    """Upper bound of what the records take in a frame's body."""
+    @property
+    def count(self) -> int:
+        """Its records."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Upper bound of what the records take in a frame's body."""
+
     submitted_us: int
     """When it was queued, on the core's clock; set by the core."""
     first_lsn: int

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from walkit.commit.ticket import CAN_LEAD, TO_LEAD, Ticket, open_gate
+from walkit.commit.batch import Submitted
+from walkit.commit.ticket import CAN_LEAD, TO_LEAD, SingleTicket, open_gate
 from walkit.commit.timed import TimedWriter
 from walkit.commit.writers import Writers
 
@@ -28,7 +29,7 @@ class Leading(TimedWriter):
         self._policy_told = False
         self._writers = Writers(self._name, self._slots, self._lead_for_others)
 
-    def _lead_alone(self, group: Sequence[Ticket]) -> None:
+    def _lead_alone(self, group: Sequence[Submitted]) -> None:
         """Write the frame that was taken when its only caller came, then hand the lead on."""
         given_up = False
         try:
@@ -73,7 +74,7 @@ class Leading(TimedWriter):
         if interrupt is not None:
             raise interrupt
 
-    def _break(self, group: Sequence[Ticket], error: Exception) -> None:
+    def _break(self, group: Sequence[Submitted], error: Exception) -> None:
         """The log's own code has failed with this group: nobody may wait for it in vain, and the log is poisoned.
 
         What the device refuses has been told by then, and so has a group that could not be encoded.
@@ -98,7 +99,7 @@ class Leading(TimedWriter):
 
     def _hand_over(self, to_the_end: bool = False) -> bool:
         """Pass the lead on; True where the caller keeps it (`to_the_end`, and there is something to take)."""
-        successor: Ticket | Writers | None = None
+        successor: SingleTicket | Writers | None = None
         news = self._news
         with self._lock:
             callbacks = news.tell_locked() if news.wanted else []
@@ -125,7 +126,7 @@ class Leading(TimedWriter):
                 self._timer.wake()
         return ready
 
-    def _choose_another(self) -> Ticket | Writers | None:
+    def _choose_another(self) -> SingleTicket | Writers | None:
         """Where there is a place and something to take for one more leader, return who it is; needs the lock held.
 
         The oldest caller that waits and can, with a lead that is taken for it; else the writer threads, which take it
@@ -134,7 +135,7 @@ class Leading(TimedWriter):
         if self._leaders >= self._slots or not self.core.pending or not self._ready():
             return None
         for ticket in self.core.pending:
-            if ticket.lead == CAN_LEAD:
+            if ticket.lead == CAN_LEAD and isinstance(ticket, SingleTicket):
                 ticket.lead = TO_LEAD
                 self._leaders += 1
                 return ticket
@@ -143,7 +144,7 @@ class Leading(TimedWriter):
         self._asked = True
         return self._writers
 
-    def _start(self, leader: Ticket | Writers) -> None:
+    def _start(self, leader: SingleTicket | Writers) -> None:
         if isinstance(leader, Writers):
             leader.wake()
         else:

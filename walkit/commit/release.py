@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from walkit.commit.delivery import Delivery
+from walkit.commit.batch import Batch
+from walkit.commit.delivery import Delivery, with_callbacks
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import CAN_LEAD, Ticket, open_gate
+from walkit.commit.ticket import CAN_LEAD, SingleTicket, open_gate
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,10 +38,13 @@ def open_gates(frame: SealedFrame, delivery: Delivery) -> bool:
     woken once for the frame.
     """
     called = False
-    callers: list[Ticket] = []
+    callers: list[SingleTicket] = []
     futures: list[asyncio.Future[None]] = []
     submissions: Sequence[Any] = frame.submissions
     for ticket in submissions:
+        if ticket.shared:
+            called = _open_batch(ticket, futures) or called
+            continue
         if ticket.waiter is not None:
             if ticket.lead == CAN_LEAD:
                 callers.append(ticket)
@@ -58,6 +62,17 @@ def open_gates(frame: SealedFrame, delivery: Delivery) -> bool:
     if futures:
         delivery.wake_loops(futures)
     return called
+
+
+def _open_batch(batch: Batch, futures: list[asyncio.Future[None]]) -> bool:
+    """Do the same for who waits for records of a batch; futures are put to the others."""
+    futures += batch.futures
+    for ticket in batch.attached:
+        if ticket.waiter is not None:
+            open_gate(ticket.waiter)
+        if ticket.future is not None:
+            futures.append(ticket.future)
+    return bool(batch.let_go())
 
 
 class Releaser:
@@ -81,7 +96,7 @@ class Releaser:
     def tell_landed(self, frame: SealedFrame) -> None:
         """Completion order, a frame has landed: tell waiters and callbacks; observers wait for those before it."""
         if open_gates(frame, self._delivery):
-            self._delivery.put_tickets([t for t in frame.submissions if t.callbacks is not None])
+            self._delivery.put_tickets(with_callbacks(frame.submissions))
         frame.submissions = ()
 
     def tell_passed(self, frame: SealedFrame) -> None:

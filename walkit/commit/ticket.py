@@ -5,16 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 from _thread import TIMEOUT_MAX, allocate_lock
-from array import array
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from walkit.commit.frame import SealedFrame
 from walkit.errors import CommitFailedError
-from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns, one_record
-from walkit.format.frame import PreparedBody, prepare_body, prepare_one
-from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE
-from walkit.format.packed import PackedBytes
+from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.record import AppendResult
 
 if TYPE_CHECKING:
@@ -91,15 +87,7 @@ new_tuple = tuple.__new__
 NO_LEADER, CAN_LEAD, TO_LEAD, HAS_LED, HAS_LEFT = range(5)
 
 
-class OneRecord:
-    """What is the same in all tickets of one record: no room in each of them is taken by it."""
-
-    __slots__ = ()
-    count = 1
-    columns: Columns | None = None
-
-
-class Ticket(OneRecord):
+class Ticket:
     """Records that were submitted: wait for them, await them, or be called back.
 
     From any thread: `result(timeout=None)` blocks until the records are acknowledged as their durability level
@@ -107,42 +95,21 @@ class Ticket(OneRecord):
     cancelling: what was submitted is on its way. `await ticket` works on any event loop.
     """
 
-    __slots__ = (
-        "callbacks",
-        "first_lsn",
-        "frame",
-        "future",
-        "host",
-        "key",
-        "kind",
-        "lead",
-        "next_gate",
-        "size_bytes",
-        "submitted_us",
-        "timestamp",
-        "value",
-        "waiter",
-    )
+    __slots__ = ()
+    count = 1
+    host: TicketHost
+    """The driver that took it."""
+    frame: SealedFrame | None
+    """The frame that holds its records; None before they are sealed."""
+    first_lsn: int
+    """LSN of its first record, once it has a frame."""
+    callbacks: list[TicketCallback] | None
 
-    def __init__(self, host: TicketHost, kind: int, key: bytes, value: bytes, timestamp: int = 0) -> None:
-        self.host = host
-        self.kind = kind
-        self.key = key
-        self.value = value
-        self.timestamp = timestamp
-        self.size_bytes = len(key) + len(value) + COLUMN_BYTES_PER_RECORD
-        self.submitted_us = 0
-        self.first_lsn = 0
-        self.frame: SealedFrame | None = None
-        self.lead = 0
-        """Whether its caller can lead: NO_LEADER, CAN_LEAD (waits in line), TO_LEAD (is chosen), HAS_LED, HAS_LEFT."""
-        self.waiter: Any = None
-        """A lock that is released when the ticket is done or its caller is to lead; None where nobody waits."""
-        self.next_gate: Any = None
-        """What its caller opens once its own gate was opened: that of another caller."""
-        self.future: asyncio.Future[None] | None = None
-        """What an event loop waits for: resolved on that loop when the ticket is done."""
-        self.callbacks: list[TicketCallback] | None = None
+    def attach(self) -> None:
+        """Make room for who waits for it; under the driver's lock, before it is done."""
+
+    def let_go(self) -> None:
+        """Forget the records: who holds the ticket must not hold their bytes."""
 
     def __repr__(self) -> str:
         frame, records = self.frame, f"{self.count:,} record{'s' if self.count > 1 else ''}"
@@ -240,7 +207,54 @@ class Ticket(OneRecord):
         return failed
 
 
-class ManyTicket(Ticket):
+class SingleTicket(Ticket):
+    """A ticket for one record that is a submission of its own: its caller may lead, and take it back."""
+
+    __slots__ = (
+        "callbacks",
+        "first_lsn",
+        "frame",
+        "future",
+        "host",
+        "key",
+        "kind",
+        "lead",
+        "next_gate",
+        "size_bytes",
+        "submitted_us",
+        "timestamp",
+        "value",
+        "waiter",
+    )
+    columns: Columns | None = None
+    shared = False
+
+    def __init__(self, host: TicketHost, kind: int, key: bytes, value: bytes, timestamp: int = 0) -> None:
+        self.host = host
+        self.kind = kind
+        self.key = key
+        self.value = value
+        self.timestamp = timestamp
+        self.size_bytes = len(key) + len(value) + COLUMN_BYTES_PER_RECORD
+        self.submitted_us = 0
+        self.first_lsn = 0
+        self.frame: SealedFrame | None = None
+        self.lead = 0
+        """Whether its caller can lead: NO_LEADER, CAN_LEAD (waits in line), TO_LEAD (is chosen), HAS_LED, HAS_LEFT."""
+        self.waiter: Any = None
+        """A lock that is released when the ticket is done or its caller is to lead; None where nobody waits."""
+        self.next_gate: Any = None
+        """What its caller opens once its own gate was opened: that of another caller."""
+        self.future: asyncio.Future[None] | None = None
+        """What an event loop waits for: resolved on that loop when the ticket is done."""
+        self.callbacks = None
+
+    def let_go(self) -> None:
+        """See Ticket."""
+        self.key = self.value = b""
+
+
+class ManyTicket(SingleTicket):
     """A ticket for several records, which stay together in one frame."""
 
     __slots__ = ("columns", "count")
@@ -250,6 +264,10 @@ class ManyTicket(Ticket):
         self.columns = columns
         self.count = columns.count
         self.size_bytes = size_bytes
+
+    def let_go(self) -> None:
+        """See Ticket."""
+        self.columns = None
 
 
 def new_gate() -> Any:
@@ -265,118 +283,3 @@ def open_gate(gate: Any) -> None:
         gate.release()
     except RuntimeError:
         return
-
-
-def prepare(
-    tickets: Sequence[Ticket], codec: str | None, *, keep_columns: bool
-) -> tuple[PreparedBody, int, Columns | None]:
-    """Return (the body, the user bytes, the columns where they are to be kept) of the tickets that share a frame."""
-    if len(tickets) == 1 and not keep_columns:
-        only = tickets[0]
-        if only.columns is None:
-            body = prepare_one(only.kind, only.key, only.value, only.timestamp, codec)
-            return body, only.size_bytes - COLUMN_BYTES_PER_RECORD, None
-    columns, user_bytes = gather(tickets)
-    return prepare_body(columns, codec), user_bytes, columns if keep_columns else None
-
-
-def gather(tickets: Sequence[Ticket]) -> tuple[Columns, int]:
-    """Return (the columns of a frame, its user bytes) from the tickets that share it, in their order."""
-    if len(tickets) == 1:
-        return _gather_one(tickets[0])
-    tickets = list(tickets)
-    many = [t.columns for t in tickets if t.columns is not None]
-    if not many:
-        return _gather_singles(tickets)
-    if len(many) == len(tickets) and all(_is_packed(c) for c in many):
-        return _gather_packed(many), sum(t.size_bytes - COLUMN_BYTES_PER_RECORD * t.count for t in tickets)
-    kinds: list[int] = []
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    stamps: list[int] = []
-    for ticket in tickets:
-        columns = ticket.columns
-        if columns is None:
-            kinds.append(ticket.kind)
-            keys.append(ticket.key)
-            values.append(ticket.value)
-            stamps.append(ticket.timestamp)
-            continue
-        n = columns.count
-        kinds.extend([columns.kinds] * n if isinstance(columns.kinds, int) else columns.kinds)
-        keys.extend(_or_empty(columns.keys, n))
-        values.extend(_or_empty(columns.values, n))
-        stamps.extend([0] * n if columns.timestamps is None else columns.timestamps)
-    return _columns(kinds, keys, values, stamps), sum(map(len, keys)) + sum(map(len, values))
-
-
-def _or_empty(items: Sequence[bytes] | PackedBytes | None, count: int) -> Iterable[bytes]:
-    return [b""] * count if items is None else items
-
-
-def _is_packed(columns: Columns) -> bool:
-    return all(items is None or isinstance(items, PackedBytes) for items in (columns.keys, columns.values))
-
-
-def _gather_packed(many: list[Columns]) -> Columns:
-    """Put packed columns below each other without making an object of any record."""
-    kinds: int | bytes
-    if len({c.kinds if isinstance(c.kinds, int) else -1 for c in many}) == 1 and isinstance(
-        many[0].kinds, int
-    ):
-        kinds = many[0].kinds
-    else:
-        kinds = b"".join(
-            bytes((c.kinds,)) * c.count if isinstance(c.kinds, int) else bytes(c.kinds) for c in many
-        )
-    stamps: array[int] | None = None
-    if any(c.timestamps is not None for c in many):
-        stamps = array("q")
-        for columns in many:
-            stamps.extend(array("q", columns.timestamps or bytes(8 * columns.count)))
-    return Columns(
-        sum(c.count for c in many),
-        kinds,
-        _stacked([(c.count, c.keys) for c in many]),
-        _stacked([(c.count, c.values) for c in many]),
-        stamps,
-    )
-
-
-def _stacked(columns: list[tuple[int, Sequence[bytes] | PackedBytes | None]]) -> PackedBytes | None:
-    if all(items is None for _, items in columns):
-        return None
-    return PackedBytes.joined(
-        [items if isinstance(items, PackedBytes) else PackedBytes.empties(count) for count, items in columns]
-    )
-
-
-def _gather_one(ticket: Ticket) -> tuple[Columns, int]:
-    columns = ticket.columns
-    if columns is None:
-        columns = one_record(ticket.kind, ticket.key, ticket.value, ticket.timestamp)
-    return columns, ticket.size_bytes - COLUMN_BYTES_PER_RECORD * ticket.count
-
-
-def _gather_singles(tickets: list[Ticket]) -> tuple[Columns, int]:
-    columns = _columns(
-        [t.kind for t in tickets],
-        [t.key for t in tickets],
-        [t.value for t in tickets],
-        [t.timestamp for t in tickets],
-    )
-    return columns, sum(t.size_bytes for t in tickets) - COLUMN_BYTES_PER_RECORD * len(tickets)
-
-
-def _columns(kinds: list[int], keys: list[bytes], values: list[bytes], stamps: list[int]) -> Columns:
-    seen = set(kinds)
-    present = 0
-    for kind in seen:
-        present |= kind
-    return Columns(
-        len(kinds),
-        kinds[0] if len(seen) == 1 else kinds,
-        keys if present & HAS_KEY else None,
-        values if present & HAS_VALUE else None,
-        stamps if present & HAS_TIMESTAMP else None,
-    )

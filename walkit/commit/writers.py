@@ -19,11 +19,8 @@ class Writers:
         self.calls: SimpleQueue[bool] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
-
-    @property
-    def running(self) -> bool:
+        self.running = False
         """Whether one of them runs, so that it will look when it is woken."""
-        return bool(self._threads)
 
     def wake(self) -> None:
         """Let one of them look whether there is something to lead for. Once too often does no harm."""
@@ -41,6 +38,7 @@ class Writers:
                 with uninterrupted():
                     thread.start()
                     self._threads.append(thread)
+                    self.running = True
 
     def _run(self) -> None:
         while self.calls.get():

@@ -14,15 +14,16 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
+from walkit.commit.batch import Submitted
 from walkit.commit.core import OrderingCore, Tick
 from walkit.commit.counters import CommitCounters
 from walkit.commit.delivery import Delivery
 from walkit.commit.frame import SealedFrame
+from walkit.commit.gather import prepare
 from walkit.commit.hand import Hand
 from walkit.commit.news import News
 from walkit.commit.place import FramePlace
 from walkit.commit.release import Releaser
-from walkit.commit.ticket import Ticket, prepare
 from walkit.commit.timer import CommitTimer
 from walkit.commit.turns import Turns
 from walkit.commit.watch import DeviceWatch
@@ -38,7 +39,7 @@ class FrameWriter:
 
     def __init__(
         self,
-        core: OrderingCore[Ticket],
+        core: OrderingCore[Submitted],
         place: FramePlace,
         *,
         events: EventSink,
@@ -68,7 +69,7 @@ class FrameWriter:
         self._leaders = 0
         self._parallel = core.in_flight_max > 1
         self._turns = Turns()
-        self._taken: dict[int, Sequence[Ticket]] = {}
+        self._taken: dict[int, Sequence[Submitted]] = {}
         self._passed: list[SealedFrame] = []
         if core.completion:
             core.on_prefix = self._passed.append
@@ -90,7 +91,7 @@ class FrameWriter:
 
     # -- a frame's way
 
-    def _commit(self, group: Sequence[Ticket], turn: int) -> bool:
+    def _commit(self, group: Sequence[Submitted], turn: int) -> bool:
         """Make a frame of the group, write it, and release whom that acknowledges; True where `_write` says it."""
         parallel = self._parallel
         try:
@@ -110,7 +111,12 @@ class FrameWriter:
         return frame is not None and self._write(frame)
 
     def _seal(
-        self, group: Sequence[Ticket], turn: int, body: PreparedBody, columns: Columns | None, user_bytes: int
+        self,
+        group: Sequence[Submitted],
+        turn: int,
+        body: PreparedBody,
+        columns: Columns | None,
+        user_bytes: int,
     ) -> SealedFrame | None:
         """Seal a group whose turn it is; None where everybody in it has been told of a failure."""
         core = self.core
@@ -229,6 +235,7 @@ class FrameWriter:
         only: Any = frame.submissions[0]
         return (
             frame.state == "acked"
+            and not only.shared
             and only.waiter is only.callbacks is only.future is None
             and not (self.core.pending or self._news.wanted or self.delivery.observers)
         )

@@ -14,9 +14,9 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
+from walkit.commit.batch import Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
-from walkit.commit.ticket import Ticket
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import LogClosedError, LogExistsError, LogLockedError, LogNotFoundError, OptionsError
 from walkit.events import EventSink
@@ -93,7 +93,7 @@ class LogEngine:
         began = replace(end, last_lsn=max(end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn))
         name = os.path.basename(self.storage.location.rstrip("/")) or "log"
         alignment = self._alignment()
-        core: OrderingCore[Ticket] = OrderingCore(
+        core: OrderingCore[Submitted] = OrderingCore(
             self.identity,
             last_lsn=began.last_lsn,
             position=align_up(began.position, alignment),

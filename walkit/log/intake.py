@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from walkit.commit.ticket import ManyTicket, Ticket, TicketHost
+from walkit.commit.ticket import ManyTicket, SingleTicket, TicketHost
 from walkit.errors import RecordTimeError, RecordTooLargeError, RecordTypeError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, JOINED, RECORDS_PER_FRAME_MAX
@@ -50,13 +50,13 @@ def as_stamp(timestamp: datetime | int | None) -> int | None:
 
 def make_ticket(
     host: TicketHost, limit_bytes: int, kind: int, key: Any, value: Any, timestamp: datetime | int | None
-) -> Ticket:
+) -> SingleTicket:
     """Return the ticket of one record; RecordTypeError or RecordTooLargeError where it cannot be one."""
     if timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
         if key is None:
-            ticket = Ticket(host, kind | HAS_VALUE, b"", value)
+            ticket = SingleTicket(host, kind | HAS_VALUE, b"", value)
         else:
-            ticket = Ticket(host, kind | HAS_KEY | HAS_VALUE, key, value)
+            ticket = SingleTicket(host, kind | HAS_KEY | HAS_VALUE, key, value)
         if ticket.size_bytes > limit_bytes:
             raise RecordTooLargeError(ticket.size_bytes, limit_bytes)
         return ticket
@@ -76,7 +76,7 @@ def make_ticket(
     if timestamp is not None:
         kind |= HAS_TIMESTAMP
         stamp = as_stamp(timestamp) or 0
-    ticket = Ticket(host, kind, key, value, stamp)
+    ticket = SingleTicket(host, kind, key, value, stamp)
     if ticket.size_bytes > limit_bytes:
         raise RecordTooLargeError(ticket.size_bytes, limit_bytes)
     return ticket

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from walkit.arrow import pa
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import ManyTicket, Ticket
+from walkit.commit.ticket import ManyTicket, SingleTicket
 from walkit.errors import RecordTypeError, WalkitError
 from walkit.format.layout import RECORDS_PER_FRAME_MAX
 from walkit.log.intake import Values, make_ticket
@@ -43,10 +43,10 @@ class ManyWays:
     def _refuse_closed(self) -> None:
         raise NotImplementedError
 
-    def _append(self, ticket: Ticket, timeout: float | None) -> AppendResult:
+    def _append(self, ticket: SingleTicket, timeout: float | None) -> AppendResult:
         raise NotImplementedError
 
-    def _enqueue_slowly(self, ticket: Ticket, *, wait: bool = False) -> None:
+    def _enqueue_slowly(self, ticket: SingleTicket, *, wait: bool = False) -> None:
         raise NotImplementedError
 
     def submit_many(self, values: Values, keys: Values | None = None) -> TicketGroup:

@@ -9,9 +9,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from walkit.commit.ticket import LoopWaiter, Ticket, is_woken_at_once
+from walkit.commit.ticket import LoopWaiter, SingleTicket, Ticket, is_woken_at_once
 from walkit.config import LogOptions, as_lsn, as_seconds
 from walkit.errors import (
     AppendTimeoutError,
@@ -19,8 +19,11 @@ from walkit.errors import (
     GapError,
     LogFullError,
     OptionsError,
+    RecordTooLargeError,
 )
 from walkit.events import EventSink
+from walkit.format.body import COLUMN_BYTES_PER_RECORD
+from walkit.format.layout import HAS_KEY, HAS_VALUE
 from walkit.format.manifest import HoldRecord, Manifest
 from walkit.log.cursor import CursorPlace, CursorSurface
 from walkit.log.dropped import close_dropped, watch_exit
@@ -36,6 +39,9 @@ from walkit.log.transaction import Transaction
 from walkit.log.upkeepsurface import UpkeepSurface
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
+
+if TYPE_CHECKING:
+    import asyncio
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
@@ -89,14 +95,14 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
             raise OptionsError("a tombstone needs a key; nothing was written", option="key")
         return self._append(make_ticket(self._driver, self._limit_bytes, DELETE, key, None, timestamp), None)
 
-    def _append(self, ticket: Ticket, timeout: float | None) -> AppendResult:
+    def _append(self, ticket: SingleTicket, timeout: float | None) -> AppendResult:
         if timeout is not None:
             return self._append_until(ticket, time.monotonic() + as_seconds(timeout))
         while not self._driver.append(ticket):
             self._make_room(ticket.size_bytes, None)
         return ticket.result(0)
 
-    def _append_until(self, ticket: Ticket, deadline: float) -> AppendResult:
+    def _append_until(self, ticket: SingleTicket, deadline: float) -> AppendResult:
         while not self._driver.enqueue(ticket):
             self._make_room(ticket.size_bytes, deadline)
         try:
@@ -130,12 +136,29 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         Blocks only where the queue is full and `on_full="block"`; on an event loop's thread a full queue raises
         LogFullError instead.
         """
+        if timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
+            queued = self._enqueue_record(key, value, None)
+            if queued is not None:
+                return queued
         ticket = make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp)
         if not self._driver.enqueue(ticket):
             self._enqueue_slowly(ticket)
         return ticket
 
-    def _enqueue_slowly(self, ticket: Ticket, *, wait: bool = False) -> None:
+    def _enqueue_record(
+        self, key: bytes | None, value: bytes, future: asyncio.Future[None] | None
+    ) -> Ticket | None:
+        """Queue one record of plain bytes; None where the queue has no room."""
+        if key is None:
+            kind, size_bytes = PUT | HAS_VALUE, len(value) + COLUMN_BYTES_PER_RECORD
+        else:
+            kind = PUT | HAS_KEY | HAS_VALUE
+            size_bytes = len(key) + len(value) + COLUMN_BYTES_PER_RECORD
+        if size_bytes > self._limit_bytes:
+            raise RecordTooLargeError(size_bytes, self._limit_bytes)
+        return self._driver.enqueue_record(kind, key, value, size_bytes, future)
+
+    def _enqueue_slowly(self, ticket: SingleTicket, *, wait: bool = False) -> None:
         """Queue a ticket when there is room; with `wait` whatever `on_full` says, also on an event loop."""
         if wait:
             while not self._driver.enqueue(ticket):
@@ -165,8 +188,15 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         import asyncio
 
         driver, loop = self._driver, asyncio.get_running_loop()
+        at_once = is_woken_at_once(loop)
+        if at_once and timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
+            future = loop.create_future()
+            while (queued := self._enqueue_record(key, value, future)) is None:
+                await self._room_async()
+            await future
+            return queued.result(0)
         ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
-        if is_woken_at_once(loop):
+        if at_once:
             ticket.future = future = loop.create_future()
         else:
             waiter = LoopWaiter(loop)

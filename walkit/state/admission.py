@@ -14,13 +14,16 @@ import threading
 from asyncio import get_running_loop
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from walkit.commit.driver import CommitDriver
 from walkit.commit.news import News
-from walkit.commit.ticket import Ticket
+from walkit.commit.ticket import SingleTicket, Ticket
 from walkit.errors import JournalFullError, LogClosedError, OptionsError
 from walkit.log.engine import LogEngine
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Admission:
@@ -55,7 +58,7 @@ class Admission:
 
     # -- ways in: those of the driver
 
-    def append(self, ticket: Ticket) -> bool:
+    def append(self, ticket: SingleTicket) -> bool:
         """See CommitDriver; False also where the journal has no room, and there may be some soon."""
         if not self._admit(ticket.count):
             return False
@@ -64,12 +67,28 @@ class Admission:
         finally:
             self._entering.pop(get_ident(), None)
 
-    def enqueue(self, ticket: Ticket) -> bool:
+    def enqueue(self, ticket: SingleTicket) -> bool:
         """See CommitDriver; False also where the journal has no room, and there may be some soon."""
         if not self._admit(ticket.count):
             return False
         try:
             return self._driver.enqueue(ticket)
+        finally:
+            self._entering.pop(get_ident(), None)
+
+    def enqueue_record(
+        self,
+        kind: int,
+        key: bytes | None,
+        value: bytes,
+        size_bytes: int,
+        future: asyncio.Future[None] | None = None,
+    ) -> Ticket | None:
+        """See CommitDriver; None also where the journal has no room, and there may be some soon."""
+        if not self._admit(1):
+            return None
+        try:
+            return self._driver.enqueue_record(kind, key, value, size_bytes, future)
         finally:
             self._entering.pop(get_ident(), None)
 
