@@ -10,17 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import NO_LEADER, SingleTicket, Ticket, TicketHost
+from walkit.commit.ticket import NO_LEADER, SingleTicket, Ticket, TicketHost, new_tuple
 from walkit.format.body import Columns
+from walkit.record import AppendResult
 
 if TYPE_CHECKING:
     import asyncio
 
-    from walkit.commit.core import OrderingCore
-
 BATCH_BYTES_MAX = 256 << 10
-BATCH_RECORDS_MAX = 4096
-"""Where a batch ends: a frame takes whole batches, and should be filled by them."""
+"""Where a batch ends, if a frame does not end before: a frame takes whole batches, and should be filled by them."""
 
 
 class Batch:
@@ -46,7 +44,7 @@ class Batch:
     def __init__(self, host: TicketHost, kind: int, key: bytes | None, value: bytes, size_bytes: int) -> None:
         self.host = host
         self.kind = kind
-        self.keys = None if key is None else [key]
+        self.keys: Any = None if key is None else [key]
         self.values = [value]
         self.size_bytes = size_bytes
         self.submitted_us = 0
@@ -100,6 +98,20 @@ class BatchTicket(Ticket):
         """See Ticket."""
         return self.batch.first_lsn + self.index
 
+    def result(self, timeout: float | None = None) -> AppendResult:
+        """See Ticket; the way of one that is acknowledged is made short."""
+        batch = self.batch
+        frame = batch.frame
+        if frame is None or frame.state != "acked":
+            return super().result(timeout)
+        lsn = batch.first_lsn + self.index
+        return new_tuple(AppendResult, (lsn, lsn, frame.position, frame.next_position))
+
+    def done(self) -> bool:
+        """See Ticket."""
+        frame = self.batch.frame
+        return frame is not None and frame.state != "sealed"
+
     def attach(self) -> None:
         """See Ticket."""
         if not hasattr(self, "waiter"):
@@ -109,61 +121,3 @@ class BatchTicket(Ticket):
 
 Submitted: TypeAlias = SingleTicket | Batch
 """What the core of a thread driver has in its line."""
-
-new_ticket = BatchTicket.__new__
-"""A call of the class with an `__init__` of Python would be the dearest step of all."""
-
-
-class BatchLine:
-    """Puts single records into the core's line. Under the driver's lock."""
-
-    def __init__(self, core: OrderingCore[Submitted], host: TicketHost) -> None:
-        self._core = core
-        self._host = host
-        self._bytes_max = min(BATCH_BYTES_MAX, core.body_bytes_max)
-        self._last: Batch | None = None
-
-    def submit(
-        self,
-        kind: int,
-        key: bytes | None,
-        value: bytes,
-        size_bytes: int,
-        future: asyncio.Future[None] | None = None,
-    ) -> BatchTicket:
-        """Queue one record and return its ticket; `future` is resolved when it is done.
-
-        As in `WaitingLine.submit`, the call that makes the record part of the queue comes last: an interrupt strikes
-        before it, and what was noted by then is of no record, or after it.
-        """
-        core, batch = self._core, self._last
-        pending = core.pending
-        ticket = new_ticket(BatchTicket)
-        if (
-            batch is None
-            or not pending
-            or pending[-1] is not batch
-            or batch.kind != kind
-            or batch.size_bytes + size_bytes > self._bytes_max
-            or len(batch.values) >= BATCH_RECORDS_MAX
-        ):
-            self._last = ticket.batch = batch = Batch(self._host, kind, key, value, size_bytes)
-            ticket.index = 0
-            if future is not None:
-                batch.futures.append(future)
-            core.submit(batch)
-            return ticket
-        values, keys = batch.values, batch.keys
-        ticket.batch = batch
-        ticket.index = index = len(values)
-        if keys is not None:
-            if len(keys) != index:
-                del keys[index:]
-            keys.append(key)  # type: ignore[arg-type]  # the kind says that there is one
-        if future is not None:
-            batch.futures.append(future)
-        batch.size_bytes += size_bytes
-        core.pending_bytes += size_bytes
-        core.pending_records += 1
-        values.append(value)
-        return ticket

@@ -16,7 +16,7 @@ from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from walkit.commit.batch import BatchLine, Submitted
+from walkit.commit.batch import BATCH_BYTES_MAX, Batch, BatchTicket, Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
 from walkit.commit.interrupts import MAIN, Uninterrupted
@@ -35,8 +35,11 @@ from walkit.commit.ticket import (
     new_gate,
     open_gate,
 )
-from walkit.errors import WalkitError
+from walkit.errors import RecordTooLargeError, WalkitError
 from walkit.events import EventSink
+from walkit.format.body import COLUMN_BYTES_PER_RECORD
+from walkit.format.layout import HAS_KEY, HAS_VALUE
+from walkit.record import Kind
 
 if TYPE_CHECKING:
     import asyncio
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 LEAD: Final = object()
 FULL: Final = object()
 STOP_LOOK_S = 0.2
+PUT_VALUE: Final = Kind.PUT.value | HAS_VALUE
+PUT_KEYED: Final = PUT_VALUE | HAS_KEY
 
 
 class CommitDriver(Leading):
@@ -73,7 +78,8 @@ class CommitDriver(Leading):
             write_timeout_us=write_timeout_us,
         )
         self.queue_bytes_max = queue_bytes_max
-        self._batches = BatchLine(core, self)
+        self._record_bytes_max = min(core.body_bytes_max, queue_bytes_max)
+        self._batch_bytes_max = min(BATCH_BYTES_MAX, core.body_bytes_max)
 
     @property
     def hung(self) -> bool:
@@ -199,32 +205,55 @@ class CommitDriver(Leading):
             raise
         return True
 
-    def enqueue_record(
-        self,
-        kind: int,
-        key: bytes | None,
-        value: bytes,
-        size_bytes: int,
-        future: asyncio.Future[None] | None = None,
+    def enqueue_put(
+        self, key: bytes | None, value: bytes, future: asyncio.Future[None] | None = None
     ) -> Ticket | None:
-        """Queue one record that shares its submission with others; None where the queue has no room. See `enqueue`.
+        """Queue a put that may share a submission with others; None where the queue has no room. See `enqueue`.
 
-        `size_bytes` is that of a ticket for it. `future` is resolved on its loop, which must be one that
-        `is_woken_at_once`, when the ticket is done.
+        `future` is resolved on its loop, which must be one that `is_woken_at_once`, when the ticket is done. Raises
+        RecordTooLargeError, too.
+
+        One function for what others would be asked for: this is most of what a record costs. As in
+        `WaitingLine.submit`, the call that makes the record part of the queue comes last.
         """
-        if self._timed:  # a policy is told of every submission, and cuts between them
-            single = SingleTicket(self, kind, key or b"", value)
-            single.future = future
-            return single if self.enqueue(single) else None
+        if key is None:
+            kind, size_bytes = PUT_VALUE, len(value) + COLUMN_BYTES_PER_RECORD
+        else:
+            kind, size_bytes = PUT_KEYED, len(key) + len(value) + COLUMN_BYTES_PER_RECORD
+        if size_bytes > self._record_bytes_max:
+            raise RecordTooLargeError(size_bytes, self._record_bytes_max)
         core = self.core
+        ticket: Ticket
         try:
             with self._lock:
                 if self.refusal is not None:
                     raise self.refused()
                 if core.pending_bytes + size_bytes > self.queue_bytes_max and core.pending:
                     return None
-                ticket = self._batches.submit(kind, key, value, size_bytes, future)
-                if (self._asked and self._writers.running) or self._leaders >= self._slots:
+                batch: Batch | None = core.batch
+                if (
+                    batch is None
+                    or batch.kind != kind
+                    or batch.size_bytes + size_bytes > self._batch_bytes_max
+                ):
+                    ticket = self._begin_batch(kind, key, value, size_bytes, future)
+                else:
+                    values = batch.values
+                    ticket = BatchTicket()
+                    ticket.batch = batch
+                    ticket.index = index = len(values)
+                    if key is not None:
+                        keys = batch.keys
+                        if len(keys) != index:  # that of a caller who was interrupted
+                            del keys[index:]
+                        keys.append(key)
+                    if future is not None:
+                        batch.futures.append(future)
+                    batch.size_bytes += size_bytes
+                    core.pending_bytes += size_bytes
+                    core.pending_records += 1
+                    values.append(value)
+                if self._leaders >= self._slots or (self._asked and self._writers.running):
                     return ticket
                 self._asked = True
             self._writers.wake()
@@ -233,6 +262,31 @@ class CommitDriver(Leading):
         except BaseException:
             self._wake_interrupted()
             raise
+        return ticket
+
+    def _begin_batch(
+        self,
+        kind: int,
+        key: bytes | None,
+        value: bytes,
+        size_bytes: int,
+        future: asyncio.Future[None] | None,
+    ) -> Ticket:
+        """Queue the first record of a batch; needs the lock held."""
+        core = self.core
+        if self._timed:  # a policy is told of every submission, and cuts between them
+            single = SingleTicket(self, kind, key or b"", value)
+            single.future = future
+            core.submit(single, self._clock_us())
+            return single
+        batch = Batch(self, kind, key, value, size_bytes)
+        if future is not None:
+            batch.futures.append(future)
+        ticket = BatchTicket()
+        ticket.batch = batch
+        ticket.index = 0
+        core.submit(batch)
+        core.batch = batch
         return ticket
 
     def _wake_interrupted(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from walkit.commit.frame import Submission
 from walkit.commit.policy import TAKE_ALL, WAIT_US_MAX, Policy, QueueState, Take, Wait
@@ -27,6 +27,8 @@ class WaitingLine(Generic[S]):
         self.pending: deque[S] = deque()
         self.pending_bytes = 0
         self.pending_records = 0
+        self.batch: Any = None
+        """The last of them where it may still grow, which is for the driver to do; None otherwise."""
         self.taken_us = self.write_us = 0
 
     def submit(self, submission: S, now_us: int = 0) -> None:
@@ -36,6 +38,7 @@ class WaitingLine(Generic[S]):
         has changed or when all has.
         """
         submission.submitted_us = now_us
+        self.batch = None
         self.pending_bytes += submission.size_bytes
         self.pending_records += submission.count
         self.pending.append(submission)
@@ -53,6 +56,7 @@ class WaitingLine(Generic[S]):
 
     def _cut(self, verdict: Take) -> tuple[Sequence[S], int]:
         """Return what goes into the next frame, and how many records that is."""
+        self.batch = None
         bytes_max, records_max = self.body_bytes_max, RECORDS_PER_FRAME_MAX
         if verdict is not TAKE_ALL:
             bytes_max = min(bytes_max, verdict.size_bytes or bytes_max)
@@ -110,6 +114,7 @@ class WaitingLine(Generic[S]):
 
     def _clear(self) -> list[S]:
         """Return all that waits, and forget it."""
+        self.batch = None
         waiting = list(self.pending)
         self.pending = deque()
         self.pending_bytes = self.pending_records = 0

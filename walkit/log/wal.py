@@ -11,7 +11,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from walkit.commit.ticket import LoopWaiter, SingleTicket, Ticket, is_woken_at_once
+from walkit.commit.ticket import LoopWaiter, SingleTicket, Ticket, is_woken_at_once, running_loop
 from walkit.config import LogOptions, as_lsn, as_seconds
 from walkit.errors import (
     AppendTimeoutError,
@@ -19,11 +19,8 @@ from walkit.errors import (
     GapError,
     LogFullError,
     OptionsError,
-    RecordTooLargeError,
 )
 from walkit.events import EventSink
-from walkit.format.body import COLUMN_BYTES_PER_RECORD
-from walkit.format.layout import HAS_KEY, HAS_VALUE
 from walkit.format.manifest import HoldRecord, Manifest
 from walkit.log.cursor import CursorPlace, CursorSurface
 from walkit.log.dropped import close_dropped, watch_exit
@@ -41,7 +38,7 @@ from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
 
 if TYPE_CHECKING:
-    import asyncio
+    pass
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
@@ -137,26 +134,13 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         LogFullError instead.
         """
         if timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
-            queued = self._enqueue_record(key, value, None)
+            queued = self._driver.enqueue_put(key, value)
             if queued is not None:
                 return queued
         ticket = make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp)
         if not self._driver.enqueue(ticket):
             self._enqueue_slowly(ticket)
         return ticket
-
-    def _enqueue_record(
-        self, key: bytes | None, value: bytes, future: asyncio.Future[None] | None
-    ) -> Ticket | None:
-        """Queue one record of plain bytes; None where the queue has no room."""
-        if key is None:
-            kind, size_bytes = PUT | HAS_VALUE, len(value) + COLUMN_BYTES_PER_RECORD
-        else:
-            kind = PUT | HAS_KEY | HAS_VALUE
-            size_bytes = len(key) + len(value) + COLUMN_BYTES_PER_RECORD
-        if size_bytes > self._limit_bytes:
-            raise RecordTooLargeError(size_bytes, self._limit_bytes)
-        return self._driver.enqueue_record(kind, key, value, size_bytes, future)
 
     def _enqueue_slowly(self, ticket: SingleTicket, *, wait: bool = False) -> None:
         """Queue a ticket when there is room; with `wait` whatever `on_full` says, also on an event loop."""
@@ -185,31 +169,27 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
 
         Cancelling stops the waiting, not a record that was queued already.
         """
-        import asyncio
-
-        driver, loop = self._driver, asyncio.get_running_loop()
-        at_once = is_woken_at_once(loop)
-        if at_once and timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
+        driver, loop = self._driver, running_loop()
+        if not is_woken_at_once(loop):
+            ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
+            waiter = LoopWaiter(loop)
+            ticket.callbacks, future = [waiter], waiter.future
+        elif timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
             future = loop.create_future()
-            while (queued := self._enqueue_record(key, value, future)) is None:
+            while (queued := driver.enqueue_put(key, value, future)) is None:
                 await self._room_async()
             await future
             return queued.result(0)
-        ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
-        if at_once:
-            ticket.future = future = loop.create_future()
         else:
-            waiter = LoopWaiter(loop)
-            ticket.callbacks, future = [waiter], waiter.future
+            ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
+            ticket.future = future = loop.create_future()
         while not driver.enqueue(ticket):
             await self._room_async()
         await future
         return ticket.result(0)
 
     async def _room_async(self) -> None:
-        import asyncio
-
-        waiter = LoopWaiter(asyncio.get_running_loop())
+        waiter = LoopWaiter(running_loop())
         self._driver.on_room(waiter.wake_from_anywhere)
         await waiter.future
 

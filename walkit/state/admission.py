@@ -76,19 +76,14 @@ class Admission:
         finally:
             self._entering.pop(get_ident(), None)
 
-    def enqueue_record(
-        self,
-        kind: int,
-        key: bytes | None,
-        value: bytes,
-        size_bytes: int,
-        future: asyncio.Future[None] | None = None,
+    def enqueue_put(
+        self, key: bytes | None, value: bytes, future: asyncio.Future[None] | None = None
     ) -> Ticket | None:
         """See CommitDriver; None also where the journal has no room, and there may be some soon."""
         if not self._admit(1):
             return None
         try:
-            return self._driver.enqueue_record(kind, key, value, size_bytes, future)
+            return self._driver.enqueue_put(key, value, future)
         finally:
             self._entering.pop(get_ident(), None)
 
