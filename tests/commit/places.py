@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from walkit.commit.batch import Submitted
+from walkit.commit.batch import BatchTicket, Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
@@ -16,6 +16,7 @@ from walkit.errors import StorageError
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import HAS_VALUE
+from walkit.record import AppendResult
 
 GUARD_S = 30.0
 """How long a test waits for what must come; only a failing test ever waits so long."""
@@ -225,3 +226,15 @@ class Rig:
         task = Task(self.append, b"lead")
         assert self.place.entered.wait(GUARD_S)
         return task
+
+    def put(self, value: bytes = b"v") -> AppendResult:
+        """Append a put as a caller does who waits, and may lead, and shares a submission with others."""
+        result = self.driver.append_put(None, value)
+        assert result is not None
+        return result
+
+    def putted(self, value: bytes = b"v", key: bytes | None = None) -> BatchTicket:
+        """Return the ticket of a put that was queued, and shares a submission with others."""
+        ticket = self.driver.enqueue_put(key, value)
+        assert isinstance(ticket, BatchTicket)
+        return ticket

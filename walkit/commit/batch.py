@@ -17,6 +17,8 @@ from walkit.record import AppendResult
 if TYPE_CHECKING:
     import asyncio
 
+    from walkit.commit.core import OrderingCore
+
 BATCH_BYTES_MAX = 256 << 10
 """Where a batch ends, if a frame does not end before: a frame takes whole batches, and should be filled by them."""
 
@@ -26,6 +28,7 @@ class Batch:
 
     __slots__ = (
         "attached",
+        "callers",
         "first_lsn",
         "frame",
         "futures",
@@ -54,6 +57,8 @@ class Batch:
         """What event loops wait for."""
         self.attached: list[BatchTicket] = []
         """Tickets that somebody waits for, or wants to be called back for."""
+        self.callers: list[CallerTicket] = []
+        """Those whose callers wait in line, and may lead."""
 
     @property
     def count(self) -> int:
@@ -72,7 +77,7 @@ class Batch:
         """Forget the records and who waits; return the tickets with callbacks, in LSN order."""
         called = [ticket for ticket in self.attached if ticket.callbacks is not None]
         called.sort(key=lambda ticket: ticket.index)
-        self.keys, self.values, self.futures, self.attached = None, [], [], called
+        self.keys, self.values, self.futures, self.callers, self.attached = None, [], [], [], called
         return called
 
 
@@ -119,5 +124,65 @@ class BatchTicket(Ticket):
             self.batch.attached.append(self)
 
 
+class CallerTicket(BatchTicket):
+    """A ticket for one record of a batch, whose caller waits. See SingleTicket for the way of the lead."""
+
+    __slots__ = ("lead", "next_gate")
+    lead: int
+    next_gate: Any
+    waiter: Any
+
+
+Caller: TypeAlias = SingleTicket | CallerTicket
+"""The ticket of a caller that waits in line, and may lead."""
 Submitted: TypeAlias = SingleTicket | Batch
 """What the core of a thread driver has in its line."""
+
+
+class BatchLine:
+    """Puts single records into the core's line. Needs the driver's lock held."""
+
+    def __init__(self, core: OrderingCore[Submitted], host: TicketHost) -> None:
+        self._core = core
+        self._host = host
+        self._bytes_max = min(BATCH_BYTES_MAX, core.body_bytes_max)
+
+    def join(
+        self,
+        ticket: BatchTicket,
+        kind: int,
+        key: bytes | None,
+        value: bytes,
+        size_bytes: int,
+        future: asyncio.Future[None] | None = None,
+    ) -> Batch:
+        """Queue one record, and give its ticket its place; `future` is resolved when it is done.
+
+        As in `WaitingLine.submit`, the call that makes the record part of the queue comes last: an interrupt strikes
+        before it, and what was noted by then is of no record, or after it.
+        """
+        core = self._core
+        batch: Batch | None = core.batch
+        if batch is None or batch.kind != kind or batch.size_bytes + size_bytes > self._bytes_max:
+            ticket.batch = batch = Batch(self._host, kind, key, value, size_bytes)
+            ticket.index = 0
+            if future is not None:
+                batch.futures.append(future)
+            core.submit(batch)
+            core.batch = batch
+            return batch
+        values = batch.values
+        ticket.batch = batch
+        ticket.index = index = len(values)
+        if key is not None:
+            keys = batch.keys
+            if len(keys) != index:  # that of a caller who was interrupted
+                del keys[index:]
+            keys.append(key)
+        if future is not None:
+            batch.futures.append(future)
+        batch.size_bytes += size_bytes
+        core.pending_bytes += size_bytes
+        core.pending_records += 1
+        values.append(value)
+        return batch

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from walkit.commit.batch import Submitted
-from walkit.commit.ticket import CAN_LEAD, TO_LEAD, SingleTicket, open_gate
+from walkit.commit.batch import Batch, Caller, Submitted
+from walkit.commit.ticket import CAN_LEAD, TO_LEAD, open_gate
 from walkit.commit.timed import TimedWriter
 from walkit.commit.writers import Writers
 
@@ -99,7 +99,7 @@ class Leading(TimedWriter):
 
     def _hand_over(self, to_the_end: bool = False) -> bool:
         """Pass the lead on; True where the caller keeps it (`to_the_end`, and there is something to take)."""
-        successor: SingleTicket | Writers | None = None
+        successor: Caller | Writers | None = None
         news = self._news
         with self._lock:
             callbacks = news.tell_locked() if news.wanted else []
@@ -126,7 +126,7 @@ class Leading(TimedWriter):
                 self._timer.wake()
         return ready
 
-    def _choose_another(self) -> SingleTicket | Writers | None:
+    def _choose_another(self) -> Caller | Writers | None:
         """Where there is a place and something to take for one more leader, return who it is; needs the lock held.
 
         The oldest caller that waits and can, with a lead that is taken for it; else the writer threads, which take it
@@ -134,17 +134,23 @@ class Leading(TimedWriter):
         """
         if self._leaders >= self._slots or not self.core.pending or not self._ready():
             return None
-        for ticket in self.core.pending:
-            if ticket.lead == CAN_LEAD and isinstance(ticket, SingleTicket):
-                ticket.lead = TO_LEAD
-                self._leaders += 1
-                return ticket
+        for submission in self.core.pending:
+            callers: Sequence[Caller] = ()
+            if isinstance(submission, Batch):
+                callers = submission.callers
+            elif submission.lead == CAN_LEAD:
+                callers = (submission,)
+            for ticket in callers:
+                if ticket.lead == CAN_LEAD:
+                    ticket.lead = TO_LEAD
+                    self._leaders += 1
+                    return ticket
         if self._asked:
             return None
         self._asked = True
         return self._writers
 
-    def _start(self, leader: SingleTicket | Writers) -> None:
+    def _start(self, leader: Caller | Writers) -> None:
         if isinstance(leader, Writers):
             leader.wake()
         else:

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from walkit.commit.batch import Batch
+from walkit.commit.batch import Batch, Caller
 from walkit.commit.delivery import Delivery, with_callbacks
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import CAN_LEAD, SingleTicket, open_gate
+from walkit.commit.ticket import CAN_LEAD, open_gate
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,12 +38,12 @@ def open_gates(frame: SealedFrame, delivery: Delivery) -> bool:
     woken once for the frame.
     """
     called = False
-    callers: list[SingleTicket] = []
+    callers: list[Caller] = []
     futures: list[asyncio.Future[None]] = []
     submissions: Sequence[Any] = frame.submissions
     for ticket in submissions:
         if ticket.shared:
-            called = _open_batch(ticket, futures) or called
+            called = _open_batch(ticket, callers, futures) or called
             continue
         if ticket.waiter is not None:
             if ticket.lead == CAN_LEAD:
@@ -64,9 +64,14 @@ def open_gates(frame: SealedFrame, delivery: Delivery) -> bool:
     return called
 
 
-def _open_batch(batch: Batch, futures: list[asyncio.Future[None]]) -> bool:
-    """Do the same for who waits for records of a batch; futures are put to the others."""
+def _open_batch(batch: Batch, callers: list[Caller], futures: list[asyncio.Future[None]]) -> bool:
+    """Do the same for who waits for records of a batch; callers in line and futures are put to the others."""
     futures += batch.futures
+    for caller in batch.callers:
+        if caller.lead == CAN_LEAD:
+            callers.append(caller)
+        else:
+            open_gate(caller.waiter)
     for ticket in batch.attached:
         if ticket.waiter is not None:
             open_gate(ticket.waiter)

@@ -62,10 +62,10 @@ _woken_at_once: dict[type[asyncio.AbstractEventLoop], bool] = {}
 
 def running_loop() -> asyncio.AbstractEventLoop:
     """Return the event loop of this thread; RuntimeError where none runs. An import statement takes thrice as long."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None:
+    module: Any = sys.modules.get("asyncio")
+    if module is None:
         raise RuntimeError("no running event loop")
-    loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+    loop: asyncio.AbstractEventLoop = module.get_running_loop()
     return loop
 
 

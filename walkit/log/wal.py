@@ -80,11 +80,11 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         Raises RecordTypeError, RecordTimeError, RecordTooLargeError, OptionsError (no such timeout), LogFullError,
         LogClosedError, LogPoisonedError: nothing was written; CommitFailedError: the outcome is unknown.
         """
-        driver = self._driver
-        ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
-        if timeout is not None or not driver.append(ticket):
-            return self._append(ticket, timeout)
-        return ticket.result(0)
+        if timeout is timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
+            result = self._driver.append_put(key, value)
+            if result is not None:
+                return result
+        return self._append(make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp), timeout)
 
     def delete(self, key: Any, timestamp: datetime | int | None = None) -> AppendResult:
         """Append a tombstone for `key` and return when it is acknowledged. Raises what `append` raises."""

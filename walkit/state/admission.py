@@ -21,6 +21,7 @@ from walkit.commit.news import News
 from walkit.commit.ticket import SingleTicket, Ticket
 from walkit.errors import JournalFullError, LogClosedError, OptionsError
 from walkit.log.engine import LogEngine
+from walkit.record import AppendResult
 
 if TYPE_CHECKING:
     import asyncio
@@ -64,6 +65,15 @@ class Admission:
             return False
         try:
             return self._driver.append(ticket)
+        finally:
+            self._entering.pop(get_ident(), None)
+
+    def append_put(self, key: bytes | None, value: bytes) -> AppendResult | None:
+        """See CommitDriver; None also where the journal has no room, and there may be some soon."""
+        if not self._admit(1):
+            return None
+        try:
+            return self._driver.append_put(key, value)
         finally:
             self._entering.pop(get_ident(), None)
 

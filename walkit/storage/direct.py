@@ -69,6 +69,8 @@ class DirectFile(FileStorageFile):
     def __init__(self, fd: int, direct: int, name: str, location: str) -> None:
         super().__init__(fd, name, location)
         self._direct = direct
+        assert self._unclosed is not None
+        self._unclosed.descriptors.append(direct)
 
     def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
         """Write all bytes of `buffers` at `offset`; past the page cache where offset and size are aligned."""
@@ -100,8 +102,8 @@ class DirectFile(FileStorageFile):
                 self._write_once(offset, [rest], filled, sync, self._direct)
 
     def _take_descriptors(self) -> list[int]:
-        direct, self._direct = self._direct, -1
-        return [*super()._take_descriptors(), *([direct] if direct >= 0 else [])]
+        self._direct = -1
+        return super()._take_descriptors()
 
 
 def open_direct(path: str, flags: int, name: str, location: str) -> DirectFile:

@@ -41,6 +41,25 @@ def _sync_data(fd: int) -> None:
         fcntl.fcntl(fd, _FULLFSYNC)
 
 
+class _Unclosed:
+    """Descriptors of an open file. Closes what was dropped open, and says so as Python's own files do.
+
+    The file lets go of it when it is closed. So the end of a closed file runs nothing of Python: it may come in any
+    thread that held a told frame, where an interrupt would strike in a finaliser and be lost.
+    """
+
+    __slots__ = ("descriptors", "location", "name")
+
+    def __init__(self, descriptors: list[int], name: str, location: str) -> None:
+        self.descriptors, self.name, self.location = descriptors, name, location
+
+    def __del__(self) -> None:
+        if self.descriptors:
+            warnings.warn(f"unclosed file {self.name!r} in {self.location}", ResourceWarning, 2, self)
+            for fd in self.descriptors:
+                os.close(fd)
+
+
 class FileStorageFile:
     """An open file: see `walkit.storage.StorageFile`.
 
@@ -49,10 +68,11 @@ class FileStorageFile:
     be another file's by then.
     """
 
-    __slots__ = ("_fd", "_location", "_name")
+    __slots__ = ("_fd", "_location", "_name", "_unclosed")
 
     def __init__(self, fd: int, name: str, location: str) -> None:
         self._fd, self._name, self._location = fd, name, location
+        self._unclosed: _Unclosed | None = _Unclosed([fd], name, location)
 
     @property
     def name(self) -> str:
@@ -192,16 +212,12 @@ class FileStorageFile:
             for fd in descriptors:
                 closing.callback(os.close, fd)
 
-    def __del__(self) -> None:
-        """Close what was dropped open, and say so as Python's own files do."""
-        if getattr(self, "_fd", -1) >= 0:
-            warnings.warn(f"unclosed file {self._name!r} in {self._location}", ResourceWarning, 2, self)
-            for fd in self._take_descriptors():
-                os.close(fd)
-
     def _take_descriptors(self) -> list[int]:
-        fd, self._fd = self._fd, -1
-        return [fd] if fd >= 0 else []
+        unclosed, self._unclosed, self._fd = self._unclosed, None, -1
+        if unclosed is None:
+            return []
+        descriptors, unclosed.descriptors = unclosed.descriptors, []
+        return descriptors
 
     def _write_once(
         self, offset: int, buffers: Sequence[Buffer], size: int, sync: bool, fd: int | None = None

@@ -1,0 +1,304 @@
+"""Single records share a submission: what joins which, and that each still has an outcome of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import threading
+from typing import Any
+
+import pytest
+
+from tests.commit.places import GUARD_S, Place, Rig, Task, io_error, until
+from walkit.commit.batch import BATCH_BYTES_MAX, Batch, CallerTicket
+from walkit.commit.frame import SealedFrame
+from walkit.commit.policy import CappedFrames
+from walkit.commit.ticket import HAS_LEFT, SingleTicket
+from walkit.errors import (
+    CommitFailedError,
+    LogClosedError,
+    LogFullError,
+    LogPoisonedError,
+    RecordTooLargeError,
+)
+
+
+def held(**options: Any) -> tuple[Rig, Task]:
+    """Return a rig and a caller that hangs in its write, so that whatever comes waits in line."""
+    rig = Rig(**options)
+    return rig, rig.leader_in_write()
+
+
+def waiting_callers(rig: Rig, count: int) -> list[Task]:
+    """Start so many callers of `append_put`, one after the other."""
+    tasks: list[Task] = []
+    before = rig.core.pending_records
+    for number in range(count):
+        tasks.append(Task(rig.put, b"%d" % number))
+        until(lambda number=number: rig.core.pending_records == before + number + 1, "a caller to wait")  # type: ignore[misc]
+    return tasks
+
+
+def test_records_that_follow_each_other_are_one_submission() -> None:
+    """Submit a hundred records behind a write: one submission, one frame, and LSNs in the order of the calls."""
+    rig, leader = held()
+    tickets = [rig.putted(b"%d" % n) for n in range(100)]
+    assert [s.count for s in rig.core.pending] == [100] and rig.core.pending_records == 100
+    rig.place.release()
+    assert [t.result(GUARD_S).first_lsn for t in tickets] == list(range(2, 102))
+    assert {t.frame for t in tickets} == {rig.place.frames[1]}
+    assert {t.result(0).position for t in tickets} == {rig.place.frames[1].position}
+    leader.join()
+    rig.driver.stop(LogClosedError())
+
+
+JOINING = {
+    "equal kinds": (["put", "put", "caller", "put"], [4]),
+    "a key begins another": (["put", "keyed", "keyed", "put"], [1, 2, 1]),
+    "a ticket of its own stands between": (["put", "ticket", "put", "put"], [1, 1, 2]),
+    "the limit of bytes": (["large", "large", "large", "put"], [2, 2]),
+}
+
+
+@pytest.mark.parametrize("case", JOINING)
+def test_what_joins_a_submission(case: str) -> None:
+    """Queue records of several ways behind a write: which of them share a submission is as the table says."""
+    ways, counts = JOINING[case]
+    rig, leader = held(frame_bytes_max=1 << 20)
+    tasks: list[Task] = []
+    for way in ways:
+        if way == "caller":
+            tasks += waiting_callers(rig, 1)
+        elif way == "ticket":
+            rig.queued()
+        else:
+            rig.putted(
+                bytes(BATCH_BYTES_MAX // 2 - 100) if way == "large" else b"v",
+                b"k" if way == "keyed" else None,
+            )
+    assert [s.count for s in rig.core.pending] == counts
+    rig.place.release()
+    for task in [leader, *tasks]:
+        task.result()
+    rig.driver.wait_acked()
+    assert rig.core.acked_lsn == 1 + sum(counts)
+    rig.driver.stop(LogClosedError())
+
+
+def test_a_batch_that_was_taken_grows_no_more() -> None:
+    """Submit while the frame before is being written and again while the own one is: two submissions, two frames."""
+    rig, leader = held()
+    first = rig.putted(b"a")
+    rig.place.hold()
+    rig.place.released.set()
+    leader.join()
+    until(lambda: first.frame is not None, "the first to be taken")
+    second = rig.putted(b"b")
+    assert second.batch is not first.batch
+    rig.place.release()
+    assert (first.result(GUARD_S).first_lsn, second.result(GUARD_S).first_lsn) == (2, 3)
+    rig.driver.stop(LogClosedError())
+
+
+def test_a_key_of_a_caller_that_was_interrupted_is_no_record_s() -> None:
+    """Leave a key without a value, as an interrupt may, before a record and before the frame: neither gets it."""
+    rig, leader = held()
+    seen: list[Any] = []
+    rig.core.sinks = (lambda frame: seen.append(frame.columns),)
+    first = rig.putted(b"a", b"1")
+    first.batch.keys.append(b"stray")
+    second = rig.putted(b"b", b"2")
+    second.batch.keys.append(b"stray")
+    rig.place.release()
+    assert second.result(GUARD_S).first_lsn == 3
+    leader.join()
+    assert (list(seen[-1].keys), list(seen[-1].values)) == ([b"1", b"2"], [b"a", b"b"])
+    rig.driver.stop(LogClosedError())
+
+
+def test_everybody_who_waits_for_a_record_is_told() -> None:
+    """Wait for records of one batch by call, future, loop and callback: each is told of its own, callbacks in order."""
+    rig, leader = held()
+    tickets = [rig.putted(b"%d" % n) for n in range(6)]
+    waiting = [Task(tickets[n].result) for n in (3, 0, 3)]
+    called: list[int] = []
+    for n in (5, 1, 2):
+        tickets[n].add_done_callback(lambda ticket: called.append(ticket.first_lsn))
+
+    async def awaited() -> list[int]:
+        return [result.first_lsn for result in await asyncio.gather(*map(wait, (tickets[4], tickets[4])))]
+
+    async def wait(ticket: Any) -> Any:
+        return await ticket
+
+    on_loop = Task(asyncio.run, awaited())
+    until(lambda: len(tickets[0].batch.attached) == 6, "all to wait")
+    rig.place.release()
+    assert [task.result().first_lsn for task in waiting] == [5, 2, 5]
+    assert on_loop.result() == [6, 6]
+    until(lambda: len(called) == 3, "the callbacks")
+    assert called == [3, 4, 7]
+    tickets[5].add_done_callback(lambda ticket: called.append(-ticket.first_lsn))
+    until(lambda: called[-1] == -7, "a callback that came late")
+    batch = tickets[0].batch
+    assert not batch.values and not batch.attached and not batch.callers, (
+        "a ticket keeps no other record's bytes"
+    )
+    leader.join()
+    rig.driver.stop(LogClosedError())
+
+
+class FailsLater(Place):
+    """Every write but the first fails."""
+
+    def write(self, frame: SealedFrame, *, sync: bool) -> None:
+        super().write(frame, sync=sync)
+        if frame.position:
+            raise io_error()
+
+
+BAD: dict[str, tuple[type[Place], type[Exception]]] = {
+    "its write fails": (FailsLater, CommitFailedError),
+    "the write before fails": (Place, LogPoisonedError),
+    "the disk is full": (Place, LogFullError),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_an_outcome_that_is_bad_is_told_to_every_record(case: str) -> None:
+    """Let the write of a batch fail, that before it, or the disk be full: ticket, callers and future get the error."""
+    kind, expected = BAD[case]
+    rig, leader = held(place=kind(256))
+    ticket = rig.putted(b"x" * 100)
+    callers = waiting_callers(rig, 3)
+
+    async def awaited() -> Any:
+        future = asyncio.get_running_loop().create_future()
+        queued = rig.driver.enqueue_put(None, b"y", future)
+        assert queued is not None
+        await future
+        return queued.exception(0)
+
+    on_loop = Task(asyncio.run, awaited())
+    until(lambda: rig.core.pending_records == 5, "all to wait")
+    if case == "the write before fails":
+        rig.place.fail("write", io_error())
+    elif case == "the disk is full":
+        rig.place.fail("begin_segment", LogFullError("no room", reason="disk", limit_bytes=1))
+    rig.place.release()
+    leader.result()
+    assert isinstance(ticket.exception(GUARD_S), expected)
+    assert isinstance(on_loop.result(), expected)
+    assert all(isinstance(task.join().error, expected) for task in callers)
+    if case == "the disk is full":
+        assert rig.putted(b"after").result(GUARD_S).first_lsn == 2
+    else:
+        with pytest.raises(LogPoisonedError):
+            rig.driver.enqueue_put(None, b"after")
+    rig.driver.stop(LogClosedError())
+
+
+def test_callers_of_a_batch_let_each_other_through() -> None:
+    """Let twenty callers share a batch: one leads for all, two are let in by it, the other seventeen by each other."""
+    rig, leader = held()
+    tasks = waiting_callers(rig, 20)
+    (batch,) = rig.core.pending
+    assert isinstance(batch, Batch)
+    callers = list(batch.callers)
+    rig.place.release()
+    assert sorted(task.result().first_lsn for task in [*tasks]) == list(range(2, 22))
+    leader.join()
+    assert len(rig.place.frames) == 2
+    assert len([c for c in callers if c.next_gate is not None]) == 17
+    assert {c.lead for c in callers} == {HAS_LEFT}
+    rig.driver.stop(LogClosedError())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_exception_in_a_caller_of_a_batch_strands_nobody(fails: bool) -> None:
+    """Raise an exception of another thread in nine of ten callers of a batch, then end the write: all return."""
+    rig, leader = held()
+    tasks = waiting_callers(rig, 10)
+    for task in tasks[:-1]:
+        assert task.thread.ident is not None
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(task.thread.ident), ctypes.py_object(ZeroDivisionError)
+        )
+    if fails:
+        rig.place.fail("write", io_error())
+    rig.place.release()
+    leader.join()
+    for task in tasks:
+        task.join()
+    assert all(isinstance(task.error, ZeroDivisionError) for task in tasks[:-1])
+    if fails:
+        assert isinstance(tasks[-1].error, LogPoisonedError)
+    else:
+        assert tasks[-1].result().first_lsn == rig.core.acked_lsn == 11
+        assert Task(rig.put, b"after").result().first_lsn == 12
+    Task(rig.driver.stop, LogClosedError()).result()
+
+
+def test_a_policy_sees_every_record_as_a_submission() -> None:
+    """Submit nine puts under a policy of four records a frame: it cuts between them, as no batch could be cut."""
+    rig = Rig(policy=CappedFrames(records=4))
+    leader = rig.leader_in_write()
+    tickets = [rig.driver.enqueue_put(None, b"%d" % n) for n in range(9)]
+    assert all(isinstance(ticket, SingleTicket) for ticket in tickets)
+    rig.place.release()
+    leader.join()
+    rig.driver.wait_acked()
+    assert [frame.count for frame in rig.place.frames] == [1, 4, 4, 1]
+    rig.driver.stop(LogClosedError())
+
+
+def test_a_full_queue_takes_no_part_of_a_record() -> None:
+    """Submit puts until the queue of 300 bytes has no room, and one that never fits: nothing of these is queued."""
+    rig, leader = held(queue_bytes_max=300)
+    accepted = 0
+    while rig.driver.enqueue_put(b"k" * 20, b"v" * 20) is not None:
+        accepted += 1
+    assert rig.driver.append_put(b"k" * 20, b"v" * 20) is None
+    with pytest.raises(RecordTooLargeError):
+        rig.driver.enqueue_put(None, bytes(300))
+    assert accepted == rig.core.pending_records == sum(s.count for s in rig.core.pending) == 4
+    rig.place.release()
+    leader.join()
+    rig.driver.wait_acked()
+    assert rig.core.acked_lsn == 5
+    rig.driver.stop(LogClosedError())
+
+
+def test_a_lone_caller_and_the_main_thread_have_a_submission_of_their_own() -> None:
+    """Append from a thread with nobody beside it, and from the main thread: one frame each, and no batch is made."""
+    rig = Rig()
+    batches: list[Any] = []
+    join = rig.driver._batches.join
+    rig.driver._batches.join = lambda *a: batches.append(a) or join(*a)  # type: ignore[method-assign,func-returns-value]
+    assert Task(rig.put, b"lone").result().first_lsn == 1
+    assert rig.put(b"main").first_lsn == 2
+    assert not batches and len(rig.place.frames) == 2
+    rig.driver.stop(LogClosedError())
+
+
+def test_many_ways_at_once() -> None:
+    """Append, submit and await from nine threads at once: LSNs are dense, and each way's records keep their order."""
+    rig = Rig()
+    found: dict[str, list[int]] = {}
+
+    def append(name: str) -> None:
+        found[name] = [rig.put(b"v").first_lsn for _ in range(100)]
+
+    def submit(name: str) -> None:
+        found[name] = [t.result(GUARD_S).first_lsn for t in [rig.putted(b"v", b"k") for _ in range(100)]]
+
+    def own(name: str) -> None:
+        found[name] = [rig.append(b"v").result(GUARD_S).first_lsn for _ in range(100)]
+
+    tasks = [Task(way, f"{way.__name__} {n}") for way in (append, submit, own) for n in range(3)]
+    for task in tasks:
+        task.result()
+    assert sorted(lsn for lsns in found.values() for lsn in lsns) == list(range(1, 901))
+    assert all(lsns == sorted(lsns) for lsns in found.values())
+    assert threading.active_count() < 20 and CallerTicket.count == 1
+    rig.driver.stop(LogClosedError())

@@ -1,0 +1,274 @@
+"""Ways into the commit path: a caller's records are queued, and perhaps its caller leads.
+
+Single records of plain bytes, which are most of what is ever written, come in by `append_put` and `enqueue_put`: they
+share submissions (see `batch`). Everything else is a ticket that is a submission of its own.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock, get_ident
+from typing import TYPE_CHECKING, Any, Final
+
+from walkit.commit.batch import BatchLine, BatchTicket, Caller, CallerTicket
+from walkit.commit.interrupts import MAIN, Uninterrupted
+from walkit.commit.leading import Leading
+from walkit.commit.ticket import (
+    CAN_LEAD,
+    HAS_LED,
+    HAS_LEFT,
+    NO_LEADER,
+    TO_LEAD,
+    SingleTicket,
+    Ticket,
+    TicketCallback,
+    open_gate,
+)
+from walkit.errors import RecordTooLargeError, WalkitError
+from walkit.format.body import COLUMN_BYTES_PER_RECORD
+from walkit.format.layout import HAS_KEY, HAS_VALUE
+from walkit.record import AppendResult, Kind
+
+if TYPE_CHECKING:
+    import asyncio
+
+LEAD: Final = object()
+FULL: Final = object()
+STOP_LOOK_S = 0.2
+PUT_VALUE: Final = Kind.PUT.value | HAS_VALUE
+PUT_KEYED: Final = PUT_VALUE | HAS_KEY
+
+
+class Entering(Leading):
+    """How records get into the line. All methods are safe from any thread."""
+
+    def __init__(self, *arguments: Any, queue_bytes_max: int, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.queue_bytes_max = queue_bytes_max
+        self._record_bytes_max = min(self.core.body_bytes_max, queue_bytes_max)
+        self._batches = BatchLine(self.core, self)
+
+    # -- callers that wait
+
+    def append_put(self, key: bytes | None, value: bytes) -> AppendResult | None:
+        """Append one put and return when it is acknowledged; None where the queue has no room. See `append`.
+
+        Raises RecordTooLargeError, too, and what became of the record.
+        """
+        if key is None:
+            kind, size_bytes = PUT_VALUE, len(value) + COLUMN_BYTES_PER_RECORD
+        else:
+            kind, size_bytes = PUT_KEYED, len(key) + len(value) + COLUMN_BYTES_PER_RECORD
+        if size_bytes > self._record_bytes_max:
+            raise RecordTooLargeError(size_bytes, self._record_bytes_max)
+        if self._timed or get_ident() == MAIN:
+            single = SingleTicket(self, kind, key or b"", value)
+            return single.result(0) if self.append(single) else None
+        core = self.core
+        group = gate = None
+        with self._lock:
+            if self.refusal is not None:
+                raise self.refused()
+            if not self._leaders and self._plain and not core.pending:
+                self._leaders = 1
+                single = SingleTicket(self, kind, key or b"", value)
+                self._taken[0] = group = core.submit_and_take(single)
+            elif core.pending_bytes + size_bytes > self.queue_bytes_max and core.pending:
+                return None
+            else:
+                caller = CallerTicket()
+                caller.lead = NO_LEADER
+                batch = self._batches.join(caller, kind, key, value, size_bytes)
+                if self._leaders < self._slots and (self._plain or self._ready()):
+                    self._leaders += 1
+                else:
+                    caller.next_gate = None
+                    caller.waiter = gate = allocate_lock()
+                    gate.acquire()
+                    caller.lead = CAN_LEAD
+                    batch.callers.append(caller)
+        if group is not None:
+            self._lead_alone(group)
+            return single.result(0)
+        if gate is None:
+            self._lead()
+            self._wait_led(caller, LEAD)
+        else:
+            self._wait_in_line(caller, gate)
+        return caller.result(0)
+
+    def append(self, ticket: SingleTicket) -> bool:
+        """Queue the ticket and return when it is done; False where the queue has no room (nothing was queued).
+
+        The caller may write its own and others' frames meanwhile. Raises what refuses the log.
+        """
+        if get_ident() == MAIN:
+            return self._append_on_main(ticket)
+        gate = self._enter(ticket, CAN_LEAD)
+        if not ticket.lead:
+            if type(gate) is tuple:
+                self._lead_alone(gate)
+                return True
+            if gate is LEAD:
+                self._lead()
+            return self._wait_led(ticket, gate)
+        self._wait_in_line(ticket, gate)
+        return True
+
+    def _wait_in_line(self, ticket: Caller, gate: Any) -> None:
+        """Wait at the gate of a caller that can lead, and let the next one through."""
+        try:
+            gate.acquire()
+            if ticket.lead == CAN_LEAD:
+                if ticket.next_gate is not None:
+                    ticket.next_gate.release()
+                ticket.lead = HAS_LEFT
+        finally:
+            if ticket.lead != HAS_LEFT:
+                self._leave_line(ticket, gate)
+
+    def _append_on_main(self, ticket: SingleTicket) -> bool:
+        """See `append`. The main thread gets interrupts, so it never leads for others that wait for it."""
+        with Uninterrupted():
+            gate = self._enter(ticket, NO_LEADER)
+            if type(gate) is tuple:
+                self._lead_alone(gate)
+                return True
+            if gate is LEAD:
+                self._lead()
+        if gate is LEAD or gate is FULL:
+            return self._wait_led(ticket, gate)
+        gate.acquire()
+        return True
+
+    def _wait_led(self, ticket: Ticket, gate: object) -> bool:
+        """Wait for the ticket of a caller who has led: another frame may have it. False where the queue was full."""
+        if gate is FULL:
+            return False
+        waiter = self.attach_waiter(ticket)
+        if waiter is not None:
+            waiter.acquire()
+        return True
+
+    def _leave_line(self, ticket: Caller, gate: Any) -> None:
+        """Lead, where the gate was opened for that, until the ticket is done; then see that who comes next goes on.
+
+        Also where an exception came from another thread while the caller waited: nobody must wait for it in vain.
+        """
+        while True:
+            if ticket.lead == TO_LEAD:
+                ticket.lead = HAS_LED
+                self._lead()
+            # It may have been done before it led: another leader had taken it.
+            if ticket.frame is not None and (ticket.frame.told or (ticket.lead == HAS_LED and ticket.done())):
+                break
+            gate.acquire(timeout=STOP_LOOK_S)
+        if ticket.next_gate is not None and ticket.lead == CAN_LEAD:
+            open_gate(ticket.next_gate)
+        ticket.lead = HAS_LEFT
+
+    def _enter(self, ticket: SingleTicket, lead: int) -> Any:
+        """Queue the ticket; return a gate to wait at, LEAD where the caller has to lead, FULL where nothing was done.
+
+        A group, where the caller leads and its ticket was taken at once: nobody else was there. A gate is opened when
+        the ticket is done or, for a caller that can lead, when it is its turn to lead.
+        """
+        core = self.core
+        with self._lock:
+            if self.refusal is not None:
+                raise self.refused()
+            if not self._leaders and self._plain and not core.pending:
+                self._leaders = 1
+                self._taken[0] = group = core.submit_and_take(ticket)
+                return group
+            if core.pending_bytes + ticket.size_bytes > self.queue_bytes_max and core.pending:
+                return FULL
+            core.submit(ticket, self._clock_us() if self._timed else 0)
+            if self._leaders < self._slots and (self._plain or self._ready()):
+                self._leaders += 1
+                return LEAD
+            ticket.lead = lead
+            ticket.waiter = gate = allocate_lock()
+            gate.acquire()
+            return gate
+
+    # -- callers that do not wait
+
+    def enqueue(self, ticket: SingleTicket) -> bool:
+        """Queue the ticket and return at once; False where the queue has no room. Raises what refuses the log.
+
+        An interrupt (Ctrl-C) strikes before the ticket is queued or after it: `WaitingLine.submit` sees to that. So
+        the writer threads ask the policy, which may set the timer: that could not be interrupted anywhere.
+        """
+        core = self.core
+        try:
+            with self._lock:
+                if self.refusal is not None:
+                    raise self.refused()
+                if core.pending_bytes + ticket.size_bytes > self.queue_bytes_max and core.pending:
+                    return False
+                core.submit(ticket, self._clock_us() if self._timed else 0)
+                if (self._asked and self._writers.running) or self._leaders >= self._slots:
+                    return True
+                self._asked = True
+            self._writers.wake()
+        except WalkitError:
+            raise
+        except BaseException:
+            self._wake_interrupted()
+            raise
+        return True
+
+    def enqueue_put(
+        self, key: bytes | None, value: bytes, future: asyncio.Future[None] | None = None
+    ) -> Ticket | None:
+        """Queue a put that may share a submission with others; None where the queue has no room. See `enqueue`.
+
+        `future` is resolved on its loop, which must be one that `is_woken_at_once`, when the ticket is done. Raises
+        RecordTooLargeError, too.
+        """
+        if key is None:
+            kind, size_bytes = PUT_VALUE, len(value) + COLUMN_BYTES_PER_RECORD
+        else:
+            kind, size_bytes = PUT_KEYED, len(key) + len(value) + COLUMN_BYTES_PER_RECORD
+        if size_bytes > self._record_bytes_max:
+            raise RecordTooLargeError(size_bytes, self._record_bytes_max)
+        if self._timed:  # a policy is told of every submission, and cuts between them
+            single = SingleTicket(self, kind, key or b"", value)
+            single.future = future
+            return single if self.enqueue(single) else None
+        core = self.core
+        ticket = BatchTicket()
+        try:
+            with self._lock:
+                if self.refusal is not None:
+                    raise self.refused()
+                if core.pending_bytes + size_bytes > self.queue_bytes_max and core.pending:
+                    return None
+                self._batches.join(ticket, kind, key, value, size_bytes, future)
+                if self._leaders >= self._slots or (self._asked and self._writers.running):
+                    return ticket
+                self._asked = True
+            self._writers.wake()
+        except WalkitError:
+            raise
+        except BaseException:
+            self._wake_interrupted()
+            raise
+        return ticket
+
+    def _wake_interrupted(self) -> None:
+        """Let a writer thread look for what was perhaps queued, before another interrupt comes."""
+        self._writers.calls.put(True)
+        self._writers.wake()
+
+    def attach_waiter(self, ticket: Any) -> Any:
+        """See TicketHost."""
+        raise NotImplementedError
+
+    def attach_future(self, ticket: Any, future: asyncio.Future[None]) -> bool:
+        """See TicketHost."""
+        raise NotImplementedError
+
+    def attach_callback(self, ticket: Any, callback: TicketCallback) -> None:
+        """See TicketHost."""
+        raise NotImplementedError
