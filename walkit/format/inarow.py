@@ -34,7 +34,6 @@ from walkit.format.layout import (
     LSN_MAX,
     POSITION_MAX,
     RECORDS_PER_FRAME_MAX,
-    ZEROS,
     FrameFlag,
 )
 from walkit.format.segment import SegmentHeader
@@ -54,13 +53,29 @@ HEADER = np.dtype(
 """A frame's header, as `FrameHeader` has it."""
 
 FOOTPRINT = struct.Struct("<I")
+CLAIMS = struct.Struct("<II4xI20xI")
+"""What a header says from its footprint on: footprint, stored bytes, checksum of the body and of the header."""
 FOOTPRINT_OFFSET: int = HEADER.fields["footprint"][1]  # type: ignore[index]  # it has fields
+HOLD_LOCK, LET_GO = 0, 1
+CRC_ALONE_BYTES = 1 << 20
+"""From this size on a checksum lets go of the interpreter's lock. Taking the lock again takes longer than a checksum of
+32 KiB, where the library would begin to; then two threads that check are slower than one."""
 _UNIFORM = FrameFlag.UNIFORM_KINDS | FrameFlag.UNIFORM_KEY_LENGTHS | FrameFlag.UNIFORM_VALUE_LENGTHS
 _UNIFORM_HEAD = np.dtype([("key", "<u4"), ("value", "<u4"), ("kind", "u1")])
 _LEGAL = np.zeros(256, np.bool_)
 _LEGAL[[kind for kind in KIND_BYTES_TIMELESS if not kind & JOINED]] = True
 
-assert HEADER.itemsize == FRAME_HEADER_BYTES
+_FIXED = np.uint64(FRAME_MAGIC | FORMAT_VERSION << 32 | CODEC_NONE << 40)
+_FIXED_MASK = np.uint64((1 << 48) - 1)
+"""Magic, version and codec: the first bytes of a header. Frames of older versions are looked at alone."""
+_STAMPS = TIMESTAMPS | UNIFORM_TIMESTAMPS
+_flags = np.arange(1 << 16, dtype=np.uint16)
+_LEGAL_FLAGS = ((_flags & ~np.uint16(FRAME_FLAGS_KNOWN & ~FrameFlag.SPARSE)) == 0) & (
+    (_flags & np.uint16(_STAMPS)) != UNIFORM_TIMESTAMPS
+)
+
+assert HEADER.itemsize == FRAME_HEADER_BYTES and HEADER.itemsize % 8 == 0
+assert [HEADER.fields[name][1] for name in ("log_id", "epoch", "epoch_id")] == [8, 16, 24]  # type: ignore[index]
 
 
 class Follows(NamedTuple):
@@ -135,14 +150,13 @@ def frames_in_a_row(
     `end_position`. With `decode` every body is taken apart, too.
     """
     limit = min(len(buffer), at + end_position - follows.position)
-    offsets = _offsets(buffer, at, limit)
+    offsets, parts = _whole_frames(buffer, at, limit)
     if not offsets:
         return None
     starts = np.array(offsets, np.int64)
-    block = np.frombuffer(buffer, np.uint8)
-    heads = block[starts[:, None] + np.arange(FRAME_HEADER_BYTES)].view(HEADER)[:, 0]
+    heads = np.frombuffer(b"".join(parts), HEADER)
     count = _leading(_headers_fit(heads, starts - at, segment, follows))
-    count = _leading(_checksums_fit(buffer, offsets[:count], heads[:count]))
+    block = np.frombuffer(buffer, np.uint8)
     if decode and count:
         count = _leading(_bodies_decode(buffer, block, starts[:count], heads[:count]))
     if not count:
@@ -163,17 +177,33 @@ def frames_in_a_row(
     )
 
 
-def _offsets(buffer: bytes | bytearray, at: int, limit: int) -> list[int]:
-    """Return where frames begin, by the footprints that they claim."""
-    offsets = []
-    footprint_at = FOOTPRINT.unpack_from
-    while at + FRAME_HEADER_BYTES <= limit:
-        (footprint,) = footprint_at(buffer, at + FOOTPRINT_OFFSET)
-        if footprint < FRAME_HEADER_BYTES or at + footprint > limit:
+def _whole_frames(
+    buffer: bytes | bytearray, at: int, limit: int
+) -> tuple[list[int], list[memoryview]]:
+    """Return where frames begin, by the footprints that they claim, and their headers: both checksums are right.
+
+    What a header says is judged by others; here it is only believed as far as it stays within the buffer.
+    """
+    offsets: list[int] = []
+    headers: list[memoryview] = []
+    view, claims_at = memoryview(buffer), CLAIMS.unpack_from
+    body = at + FRAME_HEADER_BYTES
+    while body <= limit:
+        footprint, stored, body_crc, header_crc = claims_at(buffer, at + FOOTPRINT_OFFSET)
+        end, following = body + stored, at + footprint
+        if not end <= following <= limit:
+            break
+        header = view[at:body]
+        if crc32c(header[:FRAME_HEADER_CRC_OFFSET]) != header_crc:
+            break
+        if crc32c(view[body:end], 0, HOLD_LOCK if stored < CRC_ALONE_BYTES else LET_GO) != body_crc:
+            break
+        if following != end and buffer.count(0, end, following) != following - end:
             break
         offsets.append(at)
-        at += footprint
-    return offsets
+        headers.append(header)
+        at, body = following, following + FRAME_HEADER_BYTES
+    return offsets, headers
 
 
 def _leading(right: Bools) -> int:
@@ -183,58 +213,39 @@ def _leading(right: Bools) -> int:
 
 
 def _headers_fit(heads: npt.NDArray[Any], offsets: Int64s, segment: SegmentHeader, follows: Follows) -> Bools:
-    """Judge every field (FORMAT.md F-7.2), and that each frame follows the one before it."""
-    records, span, raw, flags = heads["records"], heads["span"], heads["raw"], heads["flags"]
-    footprint, position = heads["footprint"].astype(np.int64), heads["position"]
-    whole = FRAME_HEADER_BYTES + heads["stored"].astype(np.int64)
-    stamps = FrameFlag(TIMESTAMPS | UNIFORM_TIMESTAMPS)
+    """Judge every field (FORMAT.md F-7.2), and that each frame follows the one before it.
+
+    As few calls of numpy as possible: a row of large frames is short. So what follows from the rest is not asked: a
+    position on the alignment from one that is and whole footprints, the bounds of positions and LSNs from the last ones.
+    """
     next_lsn = int(heads["first_lsn"][0]) if follows.next_lsn is None else follows.next_lsn
     chain = heads["chain"][0] if follows.chain is None else follows.chain
+    span, stored, position = heads["span"], heads["stored"], heads["position"]
     before = np.cumsum(span, dtype=np.uint64) - span
-    right: Bools = (
-        (heads["magic"] == FRAME_MAGIC)
-        & (heads["version"] <= FORMAT_VERSION)
-        & (heads["codec"] == CODEC_NONE)
-        & ((flags & ~np.uint16(FRAME_FLAGS_KNOWN & ~FrameFlag.SPARSE)) == 0)
-        & (heads["log_id"] == np.uint64(segment.log_id))
-        & (heads["epoch"] == np.uint64(segment.epoch))
-        & (heads["epoch_id"] == np.uint64(segment.epoch_id))
-        & (position == np.uint64(follows.position) + offsets.astype(np.uint64))
-        & (position % np.uint64(segment.alignment) == 0)
-        & (heads["durable_position"] <= position)
-        & (position <= np.uint64(POSITION_MAX) - footprint.astype(np.uint64))
-        & (heads["first_lsn"] == np.uint64(next_lsn) + before)
-        & (heads["first_lsn"] > 0)
-        & (heads["first_lsn"] <= np.uint64(LSN_MAX) - span)
-        & (np.concatenate([[chain], heads["header_crc"][:-1]]) == heads["chain"])
-        & (footprint == (whole + segment.alignment - 1) & -segment.alignment)
-        & (footprint <= segment.frame_bytes_max)
-        & (raw <= segment.frame_bytes_max)
-        & (heads["stored"] == raw)
-        & (records <= RECORDS_PER_FRAME_MAX)
-        & ((records == 0) == (raw == 0))
-        & (span == records)
-        & ((flags & np.uint16(stamps)) != np.uint16(UNIFORM_TIMESTAMPS))
-    )
+    if (
+        follows.position % segment.alignment
+        or follows.position + int(offsets[-1]) + int(heads["footprint"][-1]) > POSITION_MAX
+        or not 0 < next_lsn <= LSN_MAX - int(before[-1]) - int(span[-1])
+    ):
+        return np.zeros(len(heads), np.bool_)
+    words = heads.view("<u8").reshape(len(heads), -1)
+    footprint = heads["footprint"].astype(np.int64)
+    whole = stored + np.int64(FRAME_HEADER_BYTES + segment.alignment - 1)
+    right: Bools = (words[:, 0] & _FIXED_MASK) == _FIXED
+    right &= (words[:, 1:4] == np.array([segment.log_id, segment.epoch, segment.epoch_id], "<u8")).all(axis=1)
+    right &= _LEGAL_FLAGS[heads["flags"]]
+    right &= position == np.uint64(follows.position) + offsets.astype(np.uint64)
+    right &= heads["durable_position"] <= position
+    right &= heads["first_lsn"] == np.uint64(next_lsn) + before
+    right[0] &= chain == heads["chain"][0]
+    right[1:] &= heads["header_crc"][:-1] == heads["chain"][1:]
+    right &= footprint == whole & -segment.alignment
+    right &= footprint <= segment.frame_bytes_max
+    right &= stored == heads["raw"]
+    right &= heads["records"] == span
+    right &= span <= RECORDS_PER_FRAME_MAX
+    right &= (span == 0) == (stored == 0)
     return right
-
-
-def _checksums_fit(buffer: bytes | bytearray, offsets: list[int], heads: npt.NDArray[Any]) -> Bools:
-    """Judge both checksums and the padding of each frame."""
-    view = memoryview(buffer)
-    ends = (np.array(offsets, np.int64) + FRAME_HEADER_BYTES + heads["stored"]).tolist()
-    nexts = (np.array(offsets, np.int64) + heads["footprint"]).tolist()
-    head_crcs = [crc32c(view[at : at + FRAME_HEADER_CRC_OFFSET]) for at in offsets]
-    body_crcs = [crc32c(view[at + FRAME_HEADER_BYTES : end]) for at, end in zip(offsets, ends, strict=True)]
-    padded = [
-        bytes(view[end:following]) == ZEROS[: following - end]
-        for end, following in zip(ends, nexts, strict=True)
-    ]
-    return np.asarray(
-        (np.array(head_crcs, np.int64) == heads["header_crc"])
-        & (np.array(body_crcs, np.int64) == heads["body_crc"])
-        & np.array(padded, np.bool_)
-    )
 
 
 def _bodies_decode(

@@ -228,7 +228,8 @@ class FrameWalk:
         What was yielded of them is overwritten.
         """
         room = ROW_READ_BYTES if self._read_bytes_wanted is None else self._read_bytes_wanted
-        if size > room or room > self.end_position - self.position:
+        left = self.end_position - self.position
+        if size > room or (room > left and not self._store):
             return False
         if len(self._store) != room:
             self._store = bytearray(room)
@@ -241,15 +242,25 @@ class FrameWalk:
             store[:rest] = store[at : at + rest]
         self._buffer = b""
         try:
-            count = rest + read_into(self.file, offset, store[rest:])
+            count = rest + read_into(self.file, offset, store[rest : min(room, left)])
         except StorageError:
             return False  # perhaps it stands behind the next frame
-        ahead = min(room, self.end_position - self.position - room)
-        if ahead:  # none would mean the whole rest of the file
+        ahead = min(room, left - room)
+        if ahead > 0:
             read_ahead(self.file, offset + room - rest, ahead)
-        self._buffer = self._store if count == room else bytes(store[:count])
+        store.release()
+        if count < room:
+            self._shorten(count)
+        self._buffer = self._store
         self._buffer_position = self.position
         return True
+
+    def _shorten(self, size: int) -> None:
+        """Leave only what was read in the store, in its place where nobody has a view on it."""
+        try:
+            del self._store[size:]
+        except BufferError:
+            self._store = self._store[:size]
 
     def _read_bytes(self) -> int:
         """Return how much to read at once: frames like the last one, whole, as what is read of a part is read again."""
