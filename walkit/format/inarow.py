@@ -177,9 +177,7 @@ def frames_in_a_row(
     )
 
 
-def _whole_frames(
-    buffer: bytes | bytearray, at: int, limit: int
-) -> tuple[list[int], list[memoryview]]:
+def _whole_frames(buffer: bytes | bytearray, at: int, limit: int) -> tuple[list[int], list[memoryview]]:
     """Return where frames begin, by the footprints that they claim, and their headers: both checksums are right.
 
     What a header says is judged by others; here it is only believed as far as it stays within the buffer.
@@ -215,8 +213,8 @@ def _leading(right: Bools) -> int:
 def _headers_fit(heads: npt.NDArray[Any], offsets: Int64s, segment: SegmentHeader, follows: Follows) -> Bools:
     """Judge every field (FORMAT.md F-7.2), and that each frame follows the one before it.
 
-    As few calls of numpy as possible: a row of large frames is short. So what follows from the rest is not asked: a
-    position on the alignment from one that is and whole footprints, the bounds of positions and LSNs from the last ones.
+    As few calls of numpy as possible: a row of large frames is short. So what follows from the rest is not asked: that
+    a position is on the alignment, from one that is and whole footprints; bounds of positions and LSNs, from the last.
     """
     next_lsn = int(heads["first_lsn"][0]) if follows.next_lsn is None else follows.next_lsn
     chain = heads["chain"][0] if follows.chain is None else follows.chain

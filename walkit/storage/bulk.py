@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Protocol, TypeGuard
 
 from walkit.storage.base import BulkReads
@@ -15,14 +14,16 @@ class PlainReads(Protocol):
         """Return up to `size` bytes from `offset`; fewer only where the file ends."""
 
 
-@cache
-def _is_bulk(kind: type) -> bool:
-    """Say whether files of this class have means of their own. Asking the protocol takes 50 us."""
-    return issubclass(kind, BulkReads)
+_kinds: dict[type, bool] = {}
 
 
 def _has_means(file: object) -> TypeGuard[BulkReads]:
-    return _is_bulk(type(file))
+    """Say whether files of this class have means of their own. Asking the protocol each time takes 50 us."""
+    kind = type(file)
+    found = _kinds.get(kind)
+    if found is None:
+        found = _kinds[kind] = issubclass(kind, BulkReads)
+    return found
 
 
 def data_ranges(file: PlainReads, start: int, end: int) -> list[tuple[int, int]]:
