@@ -55,8 +55,9 @@ def made(case: str) -> tuple[MemoryStorage, State, int]:
 
 
 def check_opening(image: MemoryStorage, state: State, last_lsn: int, what: str) -> None:
-    """Open what a crash left: same state, same last LSN."""
+    """Open what a crash left: same state, same last LSN, and nothing that was half written."""
     with memory_store(image) as store:
+        assert not [n for n in image.names() if n.endswith(".new")], what
         assert (dict(store.items()), store.log.acked_lsn) == (state, last_lsn), what
 
 
