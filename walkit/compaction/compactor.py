@@ -334,7 +334,7 @@ class Compactor:
             engine.leftovers.add(files_of(group if published else [record]))
             engine.leftovers.remove()
         if published:
-            index_segment(engine.storage, engine.identity.log_id, record)
+            index_segment(engine.storage, engine.store.current, record)
         return published
 
     def _report(self, work: _Work, before: Sequence[SegmentRecord], clock: PhaseClock) -> CompactionReport:

@@ -239,7 +239,7 @@ class Straddle:
             engine.leftovers.add(files_of([record if published else new]))
             engine.leftovers.remove()
         if published:
-            index_segment(engine.storage, engine.identity.log_id, new)
+            index_segment(engine.storage, engine.store.current, new)
         return published
 
 
