@@ -328,7 +328,7 @@ def test_segments_with_holes_have_an_index(monkeypatch: pytest.MonkeyPatch) -> N
                 manifest = log._engine.store.current
                 wanted = [(r.lsn, r.value) for r in log.read()]
             assert wanted == flight.rows({0, 1, *landed})
-            for _ in reindex(image, lambda manifest=manifest: manifest):
+            for _ in reindex(image, lambda found=manifest: found):  # type: ignore[misc]
                 pass
             for record in manifest.sealed:
                 in_front = any(h.start_position == record.start_position for h in manifest.holes)
