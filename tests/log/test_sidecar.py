@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations, product
 
 import pytest
 
 import walkit
 from tests.format.makers import flipped
+from tests.log.crashes import SMALL
+from tests.log.flights import Flight
 from tests.log.logs import FaultyMemory, tiny
 from walkit.errors import CorruptionError
 from walkit.format.index import IndexEntry, IndexIdentity, encode_index, index_name
@@ -243,7 +247,7 @@ def test_an_index_is_made_of_a_segment_that_has_none() -> None:
         name = index_name(record.name)
         written = contents(storage, name)
         storage.remove(name)
-        index_segment(storage, manifest.log_id, record)
+        index_segment(storage, manifest, record)
         assert contents(storage, name) == written
 
 
@@ -279,10 +283,66 @@ def test_a_segment_that_recovery_sealed_gets_an_index() -> None:
         assert indexes(killed) == []
     with walkit.open(storage=killed, options=LARGE) as log:
         manifest = log._engine.store.current
-        for _ in reindex(killed, manifest.log_id, lambda: manifest.sealed):
+        for _ in reindex(killed, lambda: manifest):
             pass
     assert indexes(killed) == indexes(storage) != []
     assert entries_in(killed, 0)[1] == entries_in(storage, 0)[1]
+
+
+def test_a_segment_with_a_lost_range_has_an_index() -> None:
+    """Damage a frame and salvage: the index is made anew over the loss, reads and ranges pass over it."""
+    storage = FaultyMemory()
+    made(storage)
+    name = indexes(storage)[0].removesuffix(".index")
+    data = bytearray(contents(storage, name))
+    data[4096 + 300_000] ^= 1
+    put(storage, name, bytes(data))
+    with walkit.open(storage=storage, options=replace(LARGE, recovery="salvage")) as log:
+        (lost,) = log.recovery.lost
+        manifest = log._engine.store.current
+    left = [lsn for lsn in range(1, RECORDS + 1) if not lost.first_lsn <= lsn <= lost.last_lsn]
+    assert read_index(storage, manifest.log_id, manifest.sealed[0]) is None, "it counts records that are lost"
+    walked = plan_ranges(storage, parts=5)
+    for _ in reindex(storage, lambda: manifest):
+        pass
+    assert read_index(storage, manifest.log_id, manifest.sealed[0]) is not None
+    assert plan_ranges(storage, parts=5)[:2] == walked[:2], "and cut at the loss"
+    read = [lsn for r in walked for b in read_range(storage, r) for lsn in b.column("lsn").to_pylist()]
+    assert read == left
+    for first in (*range(1, RECORDS, 97), *range(lost.first_lsn - 9, lost.last_lsn + 9)):
+        assert numbers(storage, first, first + 9) == [n - 1 for n in left if first <= n <= first + 9]
+    assert bytes_read(storage, lost.last_lsn + 300, lost.last_lsn + 300)[1] < 200 << 10
+
+
+def test_segments_with_holes_have_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep every subset of frames in flight, index each: every read is the same; only a hole in front leaves none."""
+    monkeypatch.setattr("walkit.format.index.INDEX_SEGMENT_BYTES_MIN", 64)
+    for module in ("format.index", "log.sidecar"):
+        monkeypatch.setattr(f"walkit.{module}.INDEX_STEP_BYTES", 64)
+    indexed = 0
+    for second, count in product((None, 3), range(1, 4)):
+        for landed in combinations(range(2, 5), count):
+            flight = Flight(second=second)
+            image = flight.landed(landed)
+            with walkit.open(storage=image, options=replace(SMALL, recovery="holes")) as log:
+                manifest = log._engine.store.current
+                wanted = [(r.lsn, r.value) for r in log.read()]
+            assert wanted == flight.rows({0, 1, *landed})
+            for _ in reindex(image, lambda found=manifest: found):  # type: ignore[misc]
+                pass
+            for record in manifest.sealed:
+                in_front = any(h.start_position == record.start_position for h in manifest.holes)
+                index = read_index(image, manifest.log_id, record)
+                assert (index is None) is in_front
+                if index is not None:
+                    assert len(index.positions) == record.frames
+                    indexed += bool(manifest.holes_of(record))
+            with walkit.open(storage=image, mode="r") as reader:
+                for first in range(1, wanted[-1][0] + 1):
+                    assert [(r.lsn, r.value) for r in reader.read(first)] == [
+                        w for w in wanted if w[0] >= first
+                    ]
+    assert indexed > 2
 
 
 def test_a_segment_that_goes_while_it_is_indexed_leaves_no_index() -> None:
@@ -292,10 +352,10 @@ def test_a_segment_that_goes_while_it_is_indexed_leaves_no_index() -> None:
         storage.remove(name)
     with walkit.open(storage=storage, mode="r") as reader:
         manifest = reader._now()[0].manifest
-    records = [*manifest.sealed]
-    steps = reindex(storage, manifest.log_id, lambda: tuple(records))
+    manifests = [manifest]
+    steps = reindex(storage, lambda: manifests[-1])
     next(steps)
-    records.pop()
+    manifests.append(manifest.next(segments=manifest.segments[:-1]))
     assert [*steps] != []
     assert indexes(storage) == [index_name(manifest.sealed[0].name)]
 

@@ -136,8 +136,8 @@ def test_the_main_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_order_of_acknowledgement_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run 03 with less virtual time and fewer operations on the disk: its assertions hold."""
-    run("03-order-of-acknowledgement.ipynb", tmp_path, monkeypatch, SECONDS=1, OPERATIONS=300)
+    """Run 03 with less virtual time: its assertions hold, also of what it measures on the disk."""
+    run("03-order-of-acknowledgement.ipynb", tmp_path, monkeypatch, SECONDS=1)
 
 
 def test_crash_and_recovery_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

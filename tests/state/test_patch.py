@@ -27,10 +27,13 @@ def test_a_store_becomes_the_right_side_in_one_transaction() -> None:
     """Patch the left with the diff to the right: equal states, by one frame; the way back too, also after opening."""
     with a_store(LEFT) as left, a_store(RIGHT) as right:
         there, back = walkit.diff(left, right), walkit.diff(right, left)
-        frames = left.log.statistics().frames_written
+        before = left.log.statistics()
         assert left.apply_patch(there) is not None
         assert dict(left.items()) == RIGHT and walkit.diff(left, right).num_rows == 0
-        assert left.log.statistics().frames_written == frames + 1
+        after = left.log.statistics()  # a log that falls idle on a busy machine writes a mark
+        assert (after.frames_written - after.marks_written) - (
+            before.frames_written - before.marks_written
+        ) == 1
         left.apply_patch(back)
         assert dict(left.items()) == LEFT
 

@@ -32,13 +32,13 @@ from walkit.workload import (
     Workload,
 )
 from walkit.workload.child_process import (
-    ORPHANED,
     Announcer,
     drive_and_tell,
     options_from,
     options_text,
 )
 from walkit.workload.handover import stream_from_ipc, stream_to_ipc
+from walkit.workload.leash import ORPHANED
 from walkit.workload.oracle import check_recovered
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ import pytest
 import walkit
 from walkit.errors import OptionsError
 from walkit.workload import ChildWriterError, SteadyLoad, SteadyWriter
-from walkit.workload.child_process import ORPHANED
+from walkit.workload.leash import ORPHANED
 from walkit.workload.steady import LINES_WAITING_MAX, SteadyLine
 from walkit.workload.steady_process import keep_small
 from walkit.workload.torn import leave_half_a_frame

@@ -105,10 +105,16 @@ class Compactor:
             with clock.phase("survey") as detail:
                 self._remove_left_over()
                 self._engine.segments.upkeep.drain()  # what it is about to seal can be compacted, too
-                before = self._engine.store.current.sealed
                 exact = upto if exact_from_lsn is None else min(upto, exact_from_lsn)
-                work = self._survey(exact, throttle, progress, waste_ratio)
-                groups = self._plan(work)
+                while True:
+                    before = self._engine.store.current.sealed
+                    work = self._survey(exact, throttle, progress, waste_ratio)
+                    try:
+                        groups = self._plan(work)
+                        break
+                    except GapError:  # trimmed meanwhile: what is left is surveyed
+                        if self._engine.store.current.generation == work.view.manifest.generation:
+                            raise
                 detail["segments"], detail["groups"] = len(work.segments), len(groups)
             total, done = sum(frame_bytes(g) for g in groups), 0
             for group in groups:
@@ -328,7 +334,7 @@ class Compactor:
             engine.leftovers.add(files_of(group if published else [record]))
             engine.leftovers.remove()
         if published:
-            index_segment(engine.storage, engine.identity.log_id, record)
+            index_segment(engine.storage, engine.store.current, record)
         return published
 
     def _report(self, work: _Work, before: Sequence[SegmentRecord], clock: PhaseClock) -> CompactionReport:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from walkit.compaction.selection import Selection
-from walkit.errors import CorruptionError
 from walkit.format.body import Columns, DecodedColumns, to_arrow
 from walkit.format.frame import (
     FrameHeader,
@@ -35,8 +34,8 @@ from walkit.format.layout import (
 )
 from walkit.format.manifest import LogEnd, SegmentRecord, sealed_record
 from walkit.format.segment import SegmentHeader
+from walkit.log.readback import read_back
 from walkit.log.reader import LogView
-from walkit.log.walk import FrameWalk
 from walkit.storage.base import StorageFile
 
 FRAME_GOAL_BYTES = 256 * 1024
@@ -192,7 +191,7 @@ def rewrite(
     file.sync()
     end = LogEnd(last_lsn=last.last_lsn, position=last.end_position, chain=last.end_chain)
     record = sealed_record(header, end, records=gathered.records, frames=len(gathered.placed))
-    _read_back(file, header, record)
+    read_back(file, header, record)
     return record
 
 
@@ -217,31 +216,3 @@ def _write_headers(file: StorageFile, header: SegmentHeader, gathered: FrameGath
     header = replace(header, own_end_chain=chain)
     file.write(0, [header.encode()])
     return header
-
-
-def _read_back(file: StorageFile, header: SegmentHeader, record: SegmentRecord) -> None:
-    """Walk the new segment as any reader would: what takes the place of acknowledged records is looked at first."""
-    walk = FrameWalk(
-        file,
-        header,
-        position=record.start_position,
-        end_position=record.end_position,
-        next_lsn=record.first_lsn,
-        chain=record.start_chain,
-        last_chain=header.own_end_chain,
-    )
-    for _ in walk:
-        pass
-    if walk.error is not None:
-        raise walk.error
-    found = (walk.fault, walk.next_lsn, walk.records, walk.end_chain)
-    expected = (None, record.last_lsn + 1, record.records, record.end_chain)
-    if found != expected:
-        raise CorruptionError(
-            f"the compacted segment did not read back as it was written; nothing was changed "
-            f"(fault, next LSN, records, chain): expected {expected}, found {found}",
-            segment=file.name,
-            position=walk.position,
-            expected=expected,
-            found=found,
-        )

@@ -23,7 +23,7 @@ class CompactingSurface:
 
         Records without a key are events, and stay. Tombstones stay until every snapshot is newer. The newest sealed
         segment, and every segment that a hold needs, stays as it is. Writers and readers go on; a reader that comes
-        upon a segment that is gone gets GapError, and begins anew.
+        upon a segment that is gone goes on in the new one, or gets a GapError where that would tell another state.
 
         History is exact from the newest record on that superseded a dropped one (`exact_from_lsn` of the report): up
         to the end of the log at most, and never past a hold. With `exact_from_lsn` states from there on stay exact:

@@ -68,6 +68,8 @@ class LogFindings:
     """Segment files that the manifest does not name."""
     orphans: list[str] = field(default_factory=list)
     """Indexes of segments that are not in the log."""
+    unfinished: list[str] = field(default_factory=list)
+    """Files that a writer left half written: see `unfinished_in`."""
 
     @property
     def verify_s(self) -> float:

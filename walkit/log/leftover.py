@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from walkit.errors import StorageError
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import Manifest
+from walkit.format.names import UNFINISHED_NAMES
 from walkit.format.segment import SegmentHeader
+from walkit.log.manifest_store import LOST_FOLDER, NEW_NAME
+from walkit.storage.base import Storage
+
+KEPT_NEW_NAME: Final = f"{LOST_FOLDER}/kept.new"
+"""Bytes that are being kept, until they are whole and durable."""
+
+
+def unfinished_in(storage: Storage, names: Iterable[str]) -> list[str]:
+    """Return which of a log's files a writer left half written when it ended: nothing reads or continues them.
+
+    That of a cursor is not among them: its consumer may be another process, and be writing it now.
+    """
+    names = set(names)
+    found = [name for name in (NEW_NAME, *UNFINISHED_NAMES) if name in names]
+    with suppress(StorageError):  # a file system's own lost+found may not be ours to look into
+        if f"{LOST_FOLDER}/" in names and KEPT_NEW_NAME in storage.names(LOST_FOLDER):
+            found.append(KEPT_NEW_NAME)
+    return found
 
 
 def leftover_of(header: SegmentHeader, manifest: Manifest) -> str | None:

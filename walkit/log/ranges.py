@@ -78,7 +78,7 @@ def _gather(view: LogView, segment: int, first: int, last: int, goal_bytes: int)
     span = view.spans[0]
     whole = first <= span.record.first_lsn and span.last_lsn is not None and span.last_lsn <= last
     coarse = goal_bytes >= 4 * INDEX_STEP_BYTES  # else frames between the noted ones matter
-    if whole and coarse and not view.manifest.holes_of(span.record):
+    if whole and coarse and not view.manifest.gaps_of(span.record):
         index = read_index(view.storage, view.manifest.log_id, span.record)
         if index is not None:
             yield from _noted(index, span.record, goal_bytes)

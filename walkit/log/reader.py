@@ -88,7 +88,7 @@ class LogView:
         row_seen: RowSeen | None = None,
     ) -> Iterator[tuple[FrameHeader, memoryview] | None]:
         """Yield the frames of one span from about `first_lsn` on; with `row_seen` as the steps of a `FrameWalk`."""
-        file, segment = self.opened(span)
+        file, segment = self.opened(span, first_lsn)
         try:
             if first_lsn < segment.first_lsn > span.record.first_lsn:
                 raise self._gap(max(first_lsn, span.record.first_lsn), load_manifest(self.storage))
@@ -138,11 +138,12 @@ class LogView:
         finally:
             file.close()
 
-    def opened(self, span: Span) -> tuple[StorageFile, SegmentHeader]:
+    def opened(self, span: Span, wanted_lsn: int = 0) -> tuple[StorageFile, SegmentHeader]:
         """Open a segment of the view, and read its header. The caller closes the file.
 
         Where a trim has put a copy of its end in its place since the view was taken, that is opened: the same frames at
-        the same positions, from a later one on. GapError where it was trimmed altogether, or compacted.
+        the same positions, from a later one on. GapError where it was trimmed altogether, or compacted; it names the
+        segment's first LSN, or `wanted_lsn` where that lies behind it.
         """
         record = span.record
         while True:
@@ -155,7 +156,7 @@ class LogView:
                     raise
                 copy = manifest.uncompacted_at(span.end_position)
                 if copy is None or copy.epoch != record.epoch:
-                    raise self._gap(record.first_lsn, manifest) from None
+                    raise self._gap(max(wanted_lsn, span.record.first_lsn), manifest) from None
                 record = copy
         try:
             segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)

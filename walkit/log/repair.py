@@ -189,13 +189,14 @@ def _report(
     dry_run: bool,
 ) -> RepairReport:
     manifest = plan.manifest
-    tails = any(f.nonzero_until > f.end_offset or f.file_bytes > f.end_offset for f in plan.findings.sealed)
-    changed = rebuilt or tails or bool(plan.steps or plan.findings.strays)
+    found = plan.findings
+    tails = any(f.nonzero_until > f.end_offset or f.file_bytes > f.end_offset for f in found.sealed)
+    changed = rebuilt or tails or bool(plan.steps or found.strays or found.orphans or found.unfinished)
     return RepairReport(
         location=storage.location,
         policy=plan.policy,
         dry_run=dry_run,
-        changed=changed or manifest is not plan.findings.manifest,
+        changed=changed or manifest is not found.manifest,
         manifest_rebuilt=rebuilt,
         first_lsn=max(manifest.first_lsn, manifest.low_watermark + 1),
         last_lsn=manifest.end.last_lsn,

@@ -38,12 +38,12 @@ from walkit.storage.base import Storage
 def make_salvage_plan(
     storage: Storage, findings: LogFindings, progress: Progress | None = None
 ) -> RecoveryPlan:
-    """Decide what to keep and what to give up. `findings` tells the manifest, the durable cell and stray segments.
+    """Decide what to keep and what to give up. `findings` tells the manifest, the durable cell and other files.
 
     Raises FormatVersionError where a segment or frame is of a newer format, CorruptionError where segments stand under
     each other's names (nothing of them is lost), and StorageError for an error that may pass; changes nothing.
     """
-    return _Salvage(storage, findings.manifest, findings.mark, findings.strays).plan(progress)
+    return _Salvage(storage, findings.manifest, findings.mark, findings).plan(progress)
 
 
 @dataclass(slots=True)
@@ -51,7 +51,8 @@ class _Salvage:
     storage: Storage
     manifest: Manifest
     mark: DurableMark
-    strays: list[str]
+    around: LogFindings
+    """What stands beside the segments."""
     end: LogEnd = field(default_factory=LogEnd)
     """Where the log ends, as far as it has been put together."""
     promised: int = 0
@@ -82,7 +83,7 @@ class _Salvage:
                 progress(done, total)
         self.promised = self._promised(wrecks)
         self.gaps = [*manifest.holes, *manifest.lost]
-        findings = LogFindings(manifest=manifest, mark=self.mark, strays=self.strays)
+        findings = replace(self.around, sealed=[], unsealed=[])
         before: SegmentRecord | None = None
         for wreck in sealed:
             if self._keep_sealed(wreck, before):

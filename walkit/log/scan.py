@@ -18,7 +18,7 @@ from walkit.format.manifest import Gap, LogEnd, Manifest, SegmentRecord, Segment
 from walkit.format.segment import SegmentHeader
 from walkit.log.behind import nonzero_until, promise_without_header, walk_unsealed
 from walkit.log.findings import LogFindings, SegmentFinding
-from walkit.log.leftover import leftover_of
+from walkit.log.leftover import leftover_of, unfinished_in
 from walkit.log.manifest_store import DURABLE_NAME
 from walkit.log.sidecar import orphans
 from walkit.log.walk import FrameWalk, last_chain_of
@@ -100,6 +100,7 @@ def look_around(
     names = storage.names()
     findings.strays = [n for n in names if n.endswith(".segment") and n not in named]
     findings.orphans = orphans(names, manifest)
+    findings.unfinished = unfinished_in(storage, names)
     _refuse_an_older_manifest(storage, findings, salvage)
     return findings
 

@@ -81,7 +81,7 @@ class SegmentSet:
         self._mark = mark
         self._full: deque[OpenSegment] = deque()
         self._spare: OpenSegment | None = None
-        self._index_steps = reindex(storage, identity.log_id, lambda: store.current.sealed)
+        self._index_steps = reindex(storage, lambda: store.current)
         self._prepare_lock = threading.Lock()
         self._list_lock = threading.Lock()
 

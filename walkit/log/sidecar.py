@@ -22,7 +22,7 @@ from walkit.format.index import (
     index_name,
 )
 from walkit.format.layout import FRAME_HEADER_BYTES, INDEX_STEP_BYTES, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.manifest import Gap, Manifest, SegmentRecord
 from walkit.format.names import INDEX_SUFFIX
 from walkit.format.segment import SegmentHeader
 from walkit.log.walk import FrameWalk
@@ -55,61 +55,54 @@ def _create(storage: Storage, name: str, data: bytes) -> None:
         file.close()
 
 
-def entries_of(headers: Iterable[FrameHeader]) -> list[IndexEntry]:
-    """Return the entries that an index has for these frames, the first of a segment at its front."""
-    entries: list[IndexEntry] = []
-    records, next_position = 0, 0
-    for header in headers:
-        if header.position >= next_position:
-            entries.append(IndexEntry(header.position, header.first_lsn, records))
-            next_position = header.position + INDEX_STEP_BYTES
-        records += header.records
-    return entries
-
-
-def index_segment(storage: Storage, log_id: int, record: SegmentRecord) -> None:
+def index_segment(storage: Storage, manifest: Manifest, record: SegmentRecord) -> None:
     """Make the index of a sealed segment from its headers, where it may have one; not where a header is damaged."""
-    if not has_index(record):
-        return
-    with suppress(WalkitError):
-        file = storage.open(record.name, "read")
-        try:
-            segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
-            if segment is None:
-                return
-            walk = FrameWalk(
-                file, segment, position=record.start_position, end_position=record.end_position, body=False
-            )
-            entries = entries_of(header for header, _ in walk)
-        finally:
-            file.close()
-        if walk.fault is None:
-            write_index(storage, log_id, record, entries)
+    for _ in _index_in_steps(storage, lambda: manifest, record):
+        pass
 
 
-def reindex(storage: Storage, log_id: int, sealed: Callable[[], Sequence[SegmentRecord]]) -> Generator[None]:
+def reindex(storage: Storage, current: Callable[[], Manifest]) -> Generator[None]:
     """Make the indexes of sealed segments anew that are absent or damaged; each step reads some frame headers only.
 
-    Those of segments that a recovery sealed are absent. Where a header is damaged, or in a hole, there is none.
+    Those of segments that a recovery sealed are absent. Holes and lost ranges are passed over; where the first frame of
+    a segment is in one, or a header is damaged, there is none.
     """
-    for record in sealed():
-        if has_index(record) and read_index(storage, log_id, record) is None:
-            with suppress(WalkitError):
-                entries = yield from _entries_in_steps(storage, record)
-                if record in sealed():  # trimmed or compacted meanwhile: it would be an orphan
-                    write_index(storage, log_id, record, entries)
+    for record in current().sealed:
+        if read_index(storage, current().log_id, record) is None:
+            yield from _index_in_steps(storage, current, record)
         yield
 
 
-def _entries_in_steps(storage: Storage, record: SegmentRecord) -> Generator[None, None, list[IndexEntry]]:
-    """Return what the index of a segment holds, after steps of `STEP_FRAMES`; nothing where a header is damaged."""
+def _index_in_steps(
+    storage: Storage, current: Callable[[], Manifest], record: SegmentRecord
+) -> Generator[None]:
+    """Make the index of one segment, in steps of `STEP_FRAMES`."""
+    manifest = current()
+    gaps = manifest.gaps_of(record)
+    if not has_index(record) or any(gap.start_position == record.start_position for gap in gaps):
+        return
+    with suppress(WalkitError):
+        entries = yield from _entries_in_steps(storage, record, gaps)
+        if record in current().sealed:  # trimmed or compacted meanwhile: it would be an orphan
+            write_index(storage, manifest.log_id, record, entries)
+
+
+def _entries_in_steps(
+    storage: Storage, record: SegmentRecord, gaps: Sequence[Gap]
+) -> Generator[None, None, list[IndexEntry]]:
+    """Return what the index of a segment holds, after steps; nothing where a header is damaged."""
     file = storage.open(record.name, "read")
     try:
         segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
         if segment is None:
             return []
         walk = FrameWalk(
-            file, segment, position=record.start_position, end_position=record.end_position, body=False
+            file,
+            segment,
+            position=record.start_position,
+            end_position=record.end_position,
+            body=False,
+            gaps=gaps,
         )
         entries: list[IndexEntry] = []
         records, next_position = 0, 0

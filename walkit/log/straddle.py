@@ -13,14 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from walkit.errors import CorruptionError, LogClosedError, OptionsError, StorageError, WalkitError
+from walkit.errors import LogClosedError, OptionsError, StorageError, WalkitError
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, sealed_record
 from walkit.format.names import TRIM_NEW_NAME
 from walkit.format.segment import SegmentHeader, segment_name
+from walkit.log.readback import read_back, unlike
 from walkit.log.scan import check_identity, open_segment
 from walkit.log.sidecar import files_of, index_segment
-from walkit.log.walk import FrameWalk, last_chain_of
+from walkit.log.walk import FrameWalk
 from walkit.storage.base import StorageFile
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class Straddle:
                 border.frames + 1,
                 border.records + frame.records,
             )
-        raise _unlike(file.name, walk, "an intact frame above the low watermark")
+        raise unlike(file.name, walk, "an intact frame above the low watermark")
 
     def _remove_left_over(self) -> None:
         """Remove what a rewriting that failed has left, once no manifest on stable storage can name it."""
@@ -200,7 +201,7 @@ class Straddle:
                 block = source.read(at, min(COPY_BYTES, end - at))
                 file.write(at - offset + SEGMENT_HEADER_BYTES, [block])
             file.sync()
-            _read_back(file, new_header, new, manifest)
+            read_back(file, new_header, new, manifest.gaps_of(new))
             whole = True
         finally:
             file.close()
@@ -239,7 +240,7 @@ class Straddle:
             engine.leftovers.add(files_of([record if published else new]))
             engine.leftovers.remove()
         if published:
-            index_segment(engine.storage, engine.identity.log_id, new)
+            index_segment(engine.storage, engine.store.current, new)
         return published
 
 
@@ -249,42 +250,6 @@ def straddling(manifest: Manifest) -> SegmentRecord | None:
     if len(sealed) < 2 or sealed[0].first_lsn > low or sealed[0].flags & SegmentFlag.COMPACTED:
         return None
     return sealed[0]
-
-
-def _read_back(file: StorageFile, header: SegmentHeader, record: SegmentRecord, manifest: Manifest) -> None:
-    """Walk the copy as any reader would: what takes the place of acknowledged records is looked at first."""
-    walk = FrameWalk(
-        file,
-        header,
-        position=record.start_position,
-        end_position=record.end_position,
-        next_lsn=record.first_lsn,
-        chain=record.start_chain,
-        last_chain=last_chain_of(record, header, record.end_position),
-        gaps=manifest.gaps_of(record),
-        row_seen=lambda row: None,
-    )
-    for _ in walk:
-        pass
-    found = (walk.fault, walk.next_lsn, walk.frames, walk.records, walk.end_chain)
-    expected = (None, record.last_lsn + 1, record.frames, record.records, record.end_chain)
-    if found != expected:
-        raise _unlike(file.name, walk, expected)
-
-
-def _unlike(name: str, walk: FrameWalk, expected: object) -> WalkitError:
-    if walk.error is not None:
-        return walk.error
-    found = (walk.fault, walk.next_lsn, walk.frames, walk.records, walk.end_chain)
-    return CorruptionError(
-        f"{name} does not read as the manifest says, at position {walk.position:,}; it stays as it is "
-        f"(fault, next LSN, frames, records, chain): expected {expected}, found {found}",
-        segment=name,
-        position=walk.position,
-        expected=expected,
-        found=found,
-        first_lost_lsn=walk.next_lsn,
-    )
 
 
 def free_number(engine: LogEngine) -> int:

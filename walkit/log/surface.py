@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from walkit.arrow import pa
 from walkit.config import as_lsn
 from walkit.errors import GapError
+from walkit.log.onward import Batches, Onward
 from walkit.log.reader import LogView
-from walkit.record import Record, record_schema
+from walkit.record import Batch, Record, record_schema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,17 +54,23 @@ class ReadSurface:
         """Yield the records of [first_lsn, last_lsn] as they are at the call; every frame is verified.
 
         Below `complete_from_lsn` LSNs may be missing: compaction dropped what newer records of a key supersede.
-        `follow` refuses to begin there. GapError while reading where a segment was trimmed or compacted meanwhile;
+        `follow` refuses to begin there. Where a compaction takes segments away meanwhile, reading goes on in what took
+        their place; without a `last_lsn` up to the newest record there is then, where newer ones are needed to tell
+        the state of the log. GapError while reading where that would tell another state (a tombstone behind what was
+        yielded has been dropped, or a state at `last_lsn` is not told any more), and where the next record was trimmed;
         GapError at the call where `first_lsn` has been trimmed; CorruptionError when the damage is reached.
         """
-        view, first, last = self._range(first_lsn, last_lsn)
-        return view.records(first, last) if first <= last else iter(())
+        batches = self._onward(first_lsn, last_lsn, lambda view, *bounds: view.batches(*bounds, records=4096))
+        return (record for batch in batches for record in Batch.from_arrow(batch))
 
     def read_batches(self, first_lsn: int | None = None, last_lsn: int | None = None) -> pa.RecordBatchReader:
         """Return the same records as Arrow batches of `walkit.RECORD_SCHEMA`, streamed."""
+        batches = self._onward(first_lsn, last_lsn, LogView.batches)
+        return pa.RecordBatchReader.from_batches(record_schema(), iter(batches))
+
+    def _onward(self, first_lsn: int | None, last_lsn: int | None, batches: Batches) -> Onward:
         view, first, last = self._range(first_lsn, last_lsn)
-        batches = view.batches(first, last) if first <= last else iter(())
-        return pa.RecordBatchReader.from_batches(record_schema(), batches)
+        return Onward(self._now, view, first, last, batches, to_newest=last_lsn is None)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         """Export all records by the Arrow C stream interface, for pyarrow, pandas, polars and DuckDB."""

@@ -15,15 +15,12 @@ from walkit.format.names import SALVAGE_NEW_NAME
 from walkit.log.behind import nonzero_until
 from walkit.log.decision import Decision
 from walkit.log.findings import SegmentFinding
-from walkit.log.leftover import leftover_of
+from walkit.log.leftover import KEPT_NEW_NAME, leftover_of
 from walkit.log.manifest_store import LOST_FOLDER, ManifestStore
 from walkit.log.patient import PASSING_ERRNOS, PatientFile
 from walkit.log.recovery import RecoveryPlan
 from walkit.log.scan import header_of
 from walkit.storage.base import Storage
-
-KEPT_NEW_NAME = f"{LOST_FOLDER}/kept.new"
-"""Bytes that are being kept, until they are whole and durable."""
 
 
 def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> None:
@@ -57,7 +54,7 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
         changed |= _set_aside(
             storage, name, keep=plan.keeps_strays or not leftover, unreadable=plan.policy == "salvage"
         )
-    for name in plan.findings.orphans:
+    for name in (*plan.findings.orphans, *plan.findings.unfinished):
         with suppress(StorageError):  # it costs its bytes, and nothing reads it
             storage.remove(name)
     if changed:

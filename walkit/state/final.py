@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from walkit.errors import OptionsError
+from walkit.errors import GapError, OptionsError
 from walkit.log.reader import LogView
 from walkit.log.surface import ReadSurface
 from walkit.state.bases import base_at
@@ -30,8 +30,17 @@ def exact_state(
     below `at_lsn` and the records after it. HistoryTrimmedError where neither gives it exactly; OptionsError for an
     LSN that the log has not reached; the newest snapshot's own error where every one that would do is damaged.
     """
-    view, newest = log._now()
-    wanted = _wanted(view, newest, at_lsn)
+    while True:
+        view, newest = log._now()
+        try:
+            return _state_of(view, _wanted(view, newest, at_lsn), progress)
+        except GapError:
+            # A trim or a compaction has taken away what the view names. What is left tells the state, or refuses.
+            if log._now()[0].manifest.generation == view.manifest.generation:
+                raise
+
+
+def _state_of(view: LogView, wanted: int, progress: StateProgress | None) -> pa.Table:
     state = FinalState()
     if wanted == 0:
         return state.live()

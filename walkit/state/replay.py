@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 
@@ -12,7 +12,8 @@ import pyarrow as pa
 from walkit.commit.interrupts import Uninterrupted, on_main_thread
 from walkit.config import as_lsn
 from walkit.errors import GapError, HistoryTrimmedError, OptionsError
-from walkit.log.reader import BATCH_BYTES, BATCH_RECORDS, LogView
+from walkit.log.onward import Onward
+from walkit.log.reader import LogView
 from walkit.log.report import report_html
 from walkit.log.rowread import row_batches
 from walkit.log.surface import ReadSurface
@@ -92,8 +93,9 @@ def replay(
 
     Raises HistoryTrimmedError where the machine would have to begin with records that are gone (restore a snapshot
     first) or is to end below `log.exact_from_lsn`, where what was superseded later is missing already; GapError where
-    an explicit `first_lsn` is gone, OptionsError where the machine has it already, CorruptionError when damage is
-    reached.
+    an explicit `first_lsn` is gone, or what is left of the log after a trim or a compaction beside this does not lead
+    on to the right state (the machine stands at its `applied_lsn` then); OptionsError where the machine has it already,
+    CorruptionError when damage is reached.
     """
     if not isinstance(log, ReadSurface) or not hasattr(machine, "applied_lsn"):
         wrong = machine if isinstance(log, ReadSurface) else log
@@ -110,11 +112,17 @@ def replay(
     apply_s = 0.0
     if first <= last:
         _require_exact(view, machine.applied_lsn, last)
-        if pieces.arrow:
-            found = row_batches(view, first, last, records=ARROW_RECORDS, whole_bytes=ARROW_BYTES)
-        else:
-            found = view.batches(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES)
-        with closing(read_ahead(found, AHEAD if pieces.arrow else 1)) as drawn:
+        found = Onward(
+            log._now,
+            view,
+            first,
+            last,
+            _row_batches if pieces.arrow else LogView.batches,
+            to_newest=last_lsn is None,
+            exact=True,
+            begun=machine.applied_lsn > 0,
+        )
+        with closing(read_ahead(iter(found), AHEAD if pieces.arrow else 1)) as drawn:
             for batch in drawn:
                 handed = time.perf_counter()
                 pieces.apply(batch)
@@ -123,7 +131,7 @@ def replay(
                 batches += 1
                 size += batch.nbytes
                 if progress is not None:
-                    progress(machine.applied_lsn - first + 1, last - first + 1)
+                    progress(machine.applied_lsn - first + 1, found.last_lsn - first + 1)
     handed = time.perf_counter()
     pieces.settle()
     apply_s += time.perf_counter() - handed
@@ -136,6 +144,10 @@ def replay(
         duration_s=time.perf_counter() - began,
         apply_s=apply_s,
     )
+
+
+def _row_batches(view: LogView, first_lsn: int, last_lsn: int) -> Iterator[pa.RecordBatch]:
+    return row_batches(view, first_lsn, last_lsn, records=ARROW_RECORDS, whole_bytes=ARROW_BYTES)
 
 
 class Pieces:

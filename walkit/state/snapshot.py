@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 NEW_NAME = SNAPSHOT_NEW_NAME
-"""The file that becomes a snapshot by being renamed. One that a crash left is removed by the next snapshot."""
+"""The file that becomes a snapshot by being renamed. One that a crash left goes at the next opening to write."""
 
 STAGES: dict[str, str] = {
     "write": "take the snapshot again: what was written is thrown away",

@@ -198,7 +198,10 @@ class KeyedTable:
         return [lsns.get(key) or older[key] for key in self._values]
 
     def lsn_of(self, key: bytes) -> int | None:
-        """Return the LSN of the record that set a live key; None where it is not live."""
+        """Return the LSN of the record that set a live key; None where it is not live.
+
+        The first call behind a replay of many keys makes a dict of them.
+        """
         if self._gathered is not None:
             self.settle()
         lsn = self._lsns.get(key)

@@ -24,14 +24,13 @@ from walkit.measure import LatencyHistogram, ThreadRecorder, raw_baseline
 from walkit.metrics import LogStatistics
 from walkit.storage.direct import DIRECT_BYTES
 from walkit.workload.benchreport import BenchRow
+from walkit.workload.closedloop import WARM_UP_SHARE, appending, drive_threads
 
 RECORDS_PER_CALL = 10_000
 """Records of one call of append_many and append_arrow, where they are small."""
 CALL_BYTES_MAX = 16 << 20
 SUBMITS_PER_SAMPLE = 100
 """One of so many submitted records is timed."""
-WARM_UP_SHARE = 0.1
-"""Time before what is measured, as a share of it."""
 RAW_S_MIN = 0.2
 
 
@@ -89,37 +88,8 @@ def _raw(folder: str, block_bytes: int, seconds: float) -> BenchRow:
 def _threads(log: WriteAheadLog, callers: int, value: bytes, seconds: float) -> BenchRow:
     """`append` by threads, each waiting for its acknowledgement before the next."""
     recorders = [ThreadRecorder() for _ in range(callers)]
-    stop, errors = threading.Event(), list[BaseException]()
-
-    def write(record: Callable[[int, int], None]) -> None:
-        stopped, append, now = stop.is_set, log.append, perf_counter_ns
-        try:
-            while not stopped():
-                began = now()
-                append(value)
-                record(began, now())
-        except BaseException as error:  # noqa: BLE001 - raised below, by who started the thread
-            errors.append(error)
-            stop.set()
-
-    threads = [
-        threading.Thread(target=write, args=(r.record,), name=f"bench-{i}", daemon=True)
-        for i, r in enumerate(recorders)
-    ]
-    try:
-        for thread in threads:
-            thread.start()
-        stop.wait(seconds * WARM_UP_SHARE)
-        start = _mark(log)
-        stop.wait(seconds)
-        end = _mark(log)
-    finally:
-        stop.set()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return _row("append", callers, recorders, (start, end), "a record")
+    marks = drive_threads(appending(log, value), recorders, seconds, lambda: _mark(log), lambda: _mark(log))
+    return _row("append", callers, recorders, marks, "a record")
 
 
 def _tasks(log: WriteAheadLog, callers: int, value: bytes, seconds: float) -> BenchRow:

@@ -32,6 +32,7 @@ from walkit.measure.run import plain
 from walkit.store import Store
 from walkit.workload.drive import Workload, Writers, due_times
 from walkit.workload.handover import stream_from_ipc
+from walkit.workload.leash import ORPHANED, end_with
 from walkit.workload.operations import OperationStream
 from walkit.workload.spec import OpenLoop
 
@@ -41,8 +42,6 @@ WINDOW_GROUPS = 4096
 """Groups that may be announced and not acknowledged, all writers together."""
 WINDOWS_PER_STREAM = 8
 """A short stream has a smaller window, so that it takes at least so many lines."""
-ORPHANED = 3
-"""Exit status of a child whose parent has gone."""
 
 
 def options_text(options: LogOptions) -> str:
@@ -146,18 +145,6 @@ def drive_and_tell(
     speaker.report()
     if writers.errors:
         raise writers.errors[0]
-
-
-def end_with(parent_fd: int) -> None:
-    """Watch a pipe from the parent on a thread of its own, and end this process when it ends."""
-
-    def watch() -> None:
-        # Below Python's buffer: a thread that holds its lock when the interpreter ends would be a fatal error.
-        while os.read(parent_fd, 4096):
-            pass
-        os._exit(ORPHANED)
-
-    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def main(arguments: list[str] | None = None) -> int:

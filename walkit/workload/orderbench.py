@@ -11,7 +11,6 @@ import os
 import shutil
 import statistics
 import tempfile
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -27,10 +26,11 @@ from walkit.log.opening import open_log, storage_at
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import MachineFacts, Run, RunRecorder
 from walkit.measure.watch import FrameWatch
+from walkit.metrics import LogStatistics
 from walkit.simulate import order_cost
 from walkit.storage import ThrottledStorage
 from walkit.storage.device import device_model
-from walkit.workload.bench import WARM_UP_SHARE
+from walkit.workload.closedloop import appending, drive_threads
 from walkit.workload.drive import finish_run
 from walkit.workload.policies import policy_named
 from walkit.workload.progress import progress_bar
@@ -76,10 +76,11 @@ class OrderReport:
         """What the numbers are, and what they were taken on."""
         system = self.machine.file_system
         where = "an unknown file system" if system is None else f"{system.type} ({system.mount_point})"
+        of = "ratios of one round" if self.rounds == 1 else f"medians of the ratios of {self.rounds} rounds"
         way = "past the page cache" if self.direct_io else "through the page cache"
         notes = [
             f"append order over completion order, {self.in_flight} frames in flight, durability sync",
-            f"medians of the ratios of {self.rounds} rounds, {way} on {where}",
+            f"{of}, {way} on {where}",
             "the other columns are of append order; a ratio says nothing where hardly a frame is in flight",
         ]
         if system is not None and system.tmpfs:
@@ -237,40 +238,18 @@ def measured(
         labels=labels,
         machine=machine,
     )
-    stop, errors = threading.Event(), list[BaseException]()
 
-    def work(record: Any) -> None:
-        append, now, stopped = log.append, perf_counter_ns, stop.is_set
-        try:
-            while not stopped():
-                began = now()
-                append(value)
-                record(began, now())
-        except BaseException as error:  # noqa: BLE001 - raised below, by who started the thread
-            errors.append(error)
-            stop.set()
+    def begin() -> tuple[int, LogStatistics]:
+        before = log.statistics()
+        recorder.start()
+        return recorder.start_ns, before
 
-    threads = [
-        threading.Thread(target=work, args=(recorder.thread().record,), name=f"bench-{n}", daemon=True)
-        for n in range(labels["writers"])
-    ]
+    threads = [recorder.thread() for _ in range(labels["writers"])]
     watch = FrameWatch(log._engine.driver)
     with watch:
-        try:
-            for thread in threads:
-                thread.start()
-            stop.wait(seconds * WARM_UP_SHARE)
-            before = log.statistics()
-            recorder.start()
-            stop.wait(seconds)
-            end_ns = perf_counter_ns()
-            after = log.statistics()
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-    if errors:
-        raise errors[0]
+        (_, before), (end_ns, after) = drive_threads(
+            appending(log, value), threads, seconds, begin, lambda: (perf_counter_ns(), log.statistics())
+        )
     run = finish_run(recorder, before, after, operations={"put": len(threads)}, end_ns=end_ns)
     in_flight = mean_in_flight(watch, recorder.start_ns, end_ns)
     return replace(run, operations={"put": run.records}, labels={**run.labels, "mean_in_flight": in_flight})

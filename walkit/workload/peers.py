@@ -18,8 +18,9 @@ import numpy as np
 
 from walkit.errors import MissingExtraError
 from walkit.measure import LatencyHistogram, ThreadRecorder
-from walkit.workload.bench import WARM_UP_SHARE
+from walkit.measure.recorder import RecordFunction
 from walkit.workload.benchreport import BenchRow
+from walkit.workload.closedloop import drive_threads
 
 LMDB_MAP_BYTES = 1 << 34
 """Address space, not disk: the file grows with what is in it."""
@@ -145,38 +146,17 @@ def require_peers() -> None:
 def measure_peer(name: str, peer: Peer, callers: int, value: bytes, seconds: float) -> BenchRow:
     """`put` by threads, each waiting for its own before the next; the way walkit's `append` is measured."""
     recorders = [ThreadRecorder() for _ in range(callers)]
-    stop, errors, numbers = threading.Event(), list[BaseException](), itertools.count(1)
+    numbers = itertools.count(1)
 
-    def write(record: Callable[[int, int], None]) -> None:
-        stopped, put, now = stop.is_set, peer.put, perf_counter_ns
-        try:
-            while not stopped():
-                key = next(numbers).to_bytes(8, "big")
-                began = now()
-                put(key, value)
-                record(began, now())
-        except BaseException as error:  # noqa: BLE001 - raised below, by who started the thread
-            errors.append(error)
-            stop.set()
+    def loop(stopped: Callable[[], bool], record: RecordFunction) -> None:
+        put, now = peer.put, perf_counter_ns
+        while not stopped():
+            key = next(numbers).to_bytes(8, "big")
+            began = now()
+            put(key, value)
+            record(began, now())
 
-    threads = [
-        threading.Thread(target=write, args=(r.record,), name=f"bench-{i}", daemon=True)
-        for i, r in enumerate(recorders)
-    ]
-    try:
-        for thread in threads:
-            thread.start()
-        stop.wait(seconds * WARM_UP_SHARE)
-        start_ns = perf_counter_ns()
-        stop.wait(seconds)
-        end_ns = perf_counter_ns()
-    finally:
-        stop.set()
-        for thread in threads:
-            if thread.is_alive():
-                thread.join()
-    if errors:
-        raise errors[0]
+    start_ns, end_ns = drive_threads(loop, recorders, seconds, perf_counter_ns, perf_counter_ns)
     began, ended, counts = np.concatenate([np.stack(r.samples()) for r in recorders], axis=1)
     inside = (ended > start_ns) & (ended <= end_ns)
     histogram = LatencyHistogram.from_samples((ended - began)[inside])

@@ -21,7 +21,7 @@ import numpy as np
 from walkit.config import LogOptions
 from walkit.log.opening import open_log
 from walkit.store import Store
-from walkit.workload.child_process import end_with
+from walkit.workload.leash import end_with
 from walkit.workload.peers import _import
 
 Batch = tuple[list[bytes], list[bytes]]

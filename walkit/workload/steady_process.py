@@ -24,7 +24,7 @@ from walkit.log.opening import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import LatencyHistogram
 from walkit.measure.run import plain
-from walkit.workload.child_process import ORPHANED
+from walkit.workload.leash import ORPHANED, end_with
 from walkit.workload.steady import SteadyLoad
 
 LINE_S = 0.25
@@ -156,21 +156,6 @@ def drive_and_tell(log: WriteAheadLog, load: SteadyLoad, out: IO[str], stop: thr
         raise writers.errors[0]
 
 
-def obey(leash_fd: int, stop: threading.Event) -> None:
-    """Watch standard input on a thread of its own: "stop" sets `stop`, the end of it ends this process."""
-
-    def watch() -> None:
-        # Below Python's buffer: a thread that holds its lock when the interpreter ends would be a fatal error.
-        heard = b""
-        while part := os.read(leash_fd, 4096):
-            heard = (heard + part)[-16:]
-            if b"stop\n" in heard:
-                stop.set()
-        os._exit(ORPHANED)
-
-    threading.Thread(target=watch, name="parent", daemon=True).start()
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Drive the load into the log at PATH, telling standard output about it in JSON lines."""
     path, text = sys.argv[1:] if arguments is None else arguments
@@ -180,7 +165,7 @@ def main(arguments: list[str] | None = None) -> int:
     out, sys.stdout = sys.stdout, sys.stderr
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
-        obey(sys.stdin.fileno(), stop)
+        end_with(sys.stdin.fileno(), stop)
         with open_log(path, options=load.options) as log:
             drive_and_tell(log, load, out, stop)
     except BrokenPipeError:

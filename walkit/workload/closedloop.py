@@ -1,0 +1,75 @@
+"""Threads in a closed loop: each has one call under way, for a time that is measured behind one that is not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import TypeAlias, TypeVar
+
+from walkit.log.wal import WriteAheadLog
+from walkit.measure import ThreadRecorder
+from walkit.measure.recorder import RecordFunction
+
+T = TypeVar("T")
+
+WARM_UP_SHARE = 0.1
+"""Time before what is measured, as a share of it."""
+
+Loop: TypeAlias = Callable[[Callable[[], bool], RecordFunction], object]
+"""What each thread does until the first function says that it is to stop; the second one takes a call's two times."""
+
+
+def appending(log: WriteAheadLog, value: bytes) -> Loop:
+    """Return the loop that appends `value`, and waits for each acknowledgement before the next."""
+
+    def loop(stopped: Callable[[], bool], record: RecordFunction) -> None:
+        append, now = log.append, perf_counter_ns
+        while not stopped():
+            began = now()
+            append(value)
+            record(began, now())
+
+    return loop
+
+
+def drive_threads(
+    loop: Loop,
+    recorders: Sequence[ThreadRecorder],
+    seconds: float,
+    begin: Callable[[], T],
+    end: Callable[[], T],
+) -> tuple[T, T]:
+    """Run `loop` on a thread for each recorder; return what `begin` and `end` say where the measured time is bounded.
+
+    It takes `seconds` and a tenth more. All threads have ended on return, and when Ctrl-C ends it. The first error of
+    any of them ends all, and is raised.
+    """
+    stop, errors = threading.Event(), list[BaseException]()
+
+    def work(record: RecordFunction) -> None:
+        try:
+            loop(stop.is_set, record)
+        except BaseException as error:  # noqa: BLE001 - raised below, by who started the thread
+            errors.append(error)
+            stop.set()
+
+    threads = [
+        threading.Thread(target=work, args=(recorder.record,), name=f"bench-{number}", daemon=True)
+        for number, recorder in enumerate(recorders)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        stop.wait(seconds * WARM_UP_SHARE)
+        began = begin()
+        stop.wait(seconds)
+        ended = end()
+    finally:
+        stop.set()
+        for thread in threads:
+            if thread.is_alive():  # the first that cannot be started leaves others that never were
+                thread.join()
+    if errors:
+        raise errors[0]
+    return began, ended
