@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
 from walkit.errors import OptionsError
+from walkit.html import options as options_html
 
 NUMBER_MAX = (1 << 63) - 1
 """The largest LSN there can be: Arrow's int64, and what a manifest holds."""
@@ -126,6 +127,9 @@ class Retention:
                 stored=self.bytes_max,
             )
 
+    def _repr_html_(self) -> str:
+        return options_html("Retention", self)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogOptions:
@@ -197,6 +201,9 @@ class LogOptions:
         values["retention"] = {f.name: getattr(self.retention, f.name) for f in fields(Retention)}
         return values
 
+    def _repr_html_(self) -> str:
+        return options_html("LogOptions", self)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreOptions:
@@ -247,6 +254,9 @@ class StoreOptions:
         if self.journal_slots is not None and self.margin:
             forced = self.journal_slots - self.margin
         return min((n for n in (self.checkpoint_every, forced) if n is not None), default=None)
+
+    def _repr_html_(self) -> str:
+        return options_html("StoreOptions", self)
 
 
 def _check_choices(options: LogOptions) -> None:

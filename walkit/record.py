@@ -13,6 +13,7 @@ import numpy as np
 
 from walkit.arrow import array_of_numbers, numbers_of, pa
 from walkit.errors import CorruptionError, RecordTimeError, RecordTypeError
+from walkit.html import titled
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that can be written, checksummed and sliced without a copy."""
@@ -112,6 +113,11 @@ class AppendResult(NamedTuple):
     last_lsn: int
     position: int
     next_position: int
+
+    def _repr_html_(self) -> str:
+        count = self.last_lsn - self.first_lsn + 1
+        facts = [(name, f"{value:,}") for name, value in self._asdict().items()]
+        return titled(f"Appended: {count:,} {'record' if count == 1 else 'records'}", facts)
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
