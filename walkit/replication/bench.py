@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit.config import LogOptions
+from walkit.config import LogOptions, check_progress
 from walkit.errors import OptionsError, WalkitError
 from walkit.html import table, tag
 from walkit.log.opening import open_log
@@ -138,6 +138,7 @@ def bench_replication(
             "1 MiB, 0.05 to 3600 seconds",
             option="seconds",
         )
+    check_progress(progress, "a text")
     say = progress or (lambda _: None)
     base = tempfile.mkdtemp(prefix="walkit-bench-replication-", dir=path)
     try:

@@ -22,7 +22,7 @@ import pyspark
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from walkit.config import LogOptions
+from walkit.config import LogOptions, check_progress
 from walkit.errors import OptionsError, WalkitError
 from walkit.html import join, table, tag
 from walkit.log.opening import open_log
@@ -165,6 +165,7 @@ def bench_spark(
             raise OptionsError(f"{name}={value}: a whole number from 1 on", option=name, wanted=value)
     if path is not None and not os.path.isdir(path):
         raise OptionsError(f"{path} is not a folder", option="path", wanted=path)
+    check_progress(progress, "(queries done, queries to do)")
     folder = tempfile.mkdtemp(prefix="walkit-bench-", dir=path)
     try:
         log, parquet = os.path.join(folder, "log"), os.path.join(folder, "rows.parquet")

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from walkit.config import LogOptions
+from walkit.config import LogOptions, check_bool
 from walkit.errors import OptionsError
 from walkit.log.opening import open_log
 from walkit.log.wal import WriteAheadLog
@@ -99,6 +99,7 @@ def bench_write(
 
     Raises OptionsError, and what the log raises.
     """
+    check_bool(progress, "progress")
     sizes = [record_bytes] if isinstance(record_bytes, int) else list(record_bytes)
     runs = (5 if peers else 1) if runs is None else runs
     _check(writers, tasks, sizes, seconds, path, runs, outstanding)

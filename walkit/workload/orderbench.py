@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from walkit.config import LogOptions
+from walkit.config import LogOptions, check_bool
 from walkit.errors import OptionsError
 from walkit.html import join, table, tag
 from walkit.log.opening import open_log, storage_at
@@ -148,6 +148,7 @@ def bench_order(
     tenth more: `2 * rounds * len(writers) * len(policies) * (1 + len(models))` of them. Nothing is left in `path`
     (default: the folder for temporary files). Blocks; OptionsError for what cannot be, and raises what the log raises.
     """
+    check_bool(progress, "progress")
     _check(writers, rounds, seconds, path)
     chosen = {name: policy_named(name) for name in policies}
     devices = {name: device_model(name) for name in models}
