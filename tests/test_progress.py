@@ -42,7 +42,7 @@ SHOWN: dict[str, Callable[[Store, Path, Any], object]] = {
     "bench_order": lambda _, path, given: bench_order(path=str(path), progress=given),
     "bench_recovery": lambda _, path, given: bench_recovery(path=path, progress=given),
 }
-WRONG = [(name, given) for name in CALLED for given in (5, True, "bar")]
+WRONG: list[tuple[str, object]] = [(name, given) for name in CALLED for given in (5, True, "bar")]
 WRONG += [(name, given) for name in SHOWN for given in (5, None, print)]
 
 

@@ -124,7 +124,11 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_microseconds(timestamp: datetime | int | None) -> int | None:
-    """Return microseconds since 1970 in UTC; a naive datetime is refused, because its meaning is not known."""
+    """Return microseconds since 1970 in UTC.
+
+    RecordTimeError for a naive datetime, because its meaning is not known, and for one with nanoseconds (pandas has
+    such), because a record has none. RecordTypeError for what is neither a datetime nor a whole number.
+    """
     if timestamp is None or type(timestamp) is int:
         return timestamp
     if isinstance(timestamp, np.integer):
@@ -133,6 +137,11 @@ def to_microseconds(timestamp: datetime | int | None) -> int | None:
         if timestamp.tzinfo is None:
             raise RecordTimeError(
                 "the timestamp has no time zone; give an aware datetime or microseconds since 1970",
+                timestamp=timestamp,
+            )
+        if type(timestamp) is not datetime and getattr(timestamp, "nanosecond", None):
+            raise RecordTimeError(
+                f"the timestamp {timestamp} is finer than microseconds; say how to round it (pandas: .floor('us'))",
                 timestamp=timestamp,
             )
         delta = timestamp - EPOCH

@@ -59,9 +59,8 @@ def test_options_that_are_wrong_contradict_or_are_not_there_yet(options: dict[st
     assert wrong.value.option == named
 
 
-SWITCHES = [
-    (kind, f.name) for kind in (LogOptions, StoreOptions, Retention) for f in fields(kind) if f.type == "bool"
-]
+KINDS: tuple[Any, ...] = (LogOptions, StoreOptions, Retention)
+SWITCHES = [(kind, f.name) for kind in KINDS for f in fields(kind) if f.type == "bool"]
 
 
 @pytest.mark.parametrize("given", [0, 1, 1.0, None, "yes", np.bool_(True)], ids=repr)
