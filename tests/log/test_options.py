@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from walkit import LogOptions, Retention, StoreOptions
 from walkit.commit.policy import TakeAll
 from walkit.errors import OptionsError
 from walkit.format.names import cursor_file_name
+from walkit.log.limits import value_bytes_max
 from walkit.storage import MemoryStorage
 
 WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
@@ -141,6 +143,22 @@ def test_what_is_stored_in_the_log_wins_over_options(stored: Any, other: Any) ->
         with walkit.open(storage=storage, options=options) as log:
             assert log.acked_lsn == 1
             assert log._engine.core.completion == (stored == "completion")
+
+
+@pytest.mark.parametrize("direct_io", [False, True])
+@pytest.mark.parametrize("queue_bytes_max", [4096, 1 << 16])
+def test_the_largest_value_is_known_before_the_log(
+    direct_io: bool, queue_bytes_max: int, tmp_path: Path
+) -> None:
+    """Append the largest value that the options say fits, beside a key and without: taken, and one byte more is not."""
+    options = LogOptions(frame_bytes_max=1 << 14, direct_io=direct_io, queue_bytes_max=queue_bytes_max)
+    with walkit.open(tmp_path / "log", options=options) as log:
+        for key in (None, b"key"):
+            most = value_bytes_max(options, 0 if key is None else len(key))
+            log.append(bytes(most), key=key)
+            if not direct_io or log.statistics().alignment == 4096:
+                with pytest.raises(walkit.RecordTooLargeError):
+                    log.append(bytes(most + 1), key=key)
 
 
 def test_limits_bind_only_new_segments() -> None:

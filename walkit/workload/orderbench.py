@@ -23,6 +23,7 @@ import numpy as np
 from walkit.config import LogOptions, check_bool
 from walkit.errors import OptionsError
 from walkit.html import join, table, tag
+from walkit.log.limits import require_fits
 from walkit.log.opening import open_log, storage_at
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import MachineFacts, Run, RunRecorder
@@ -155,6 +156,7 @@ def bench_order(
     options = {
         order: LogOptions(in_flight=in_flight, ack_order=order, direct_io=direct_io) for order in ORDERS
     }
+    require_fits("value_bytes", value_bytes, options["append"])
     folder = tempfile.mkdtemp(prefix="walkit-order-", dir=path)
     loads = list(product([DISK, *models], policies, writers))
     runs: list[Run] = []
