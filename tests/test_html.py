@@ -5,14 +5,22 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import walkit
+from walkit import AppendResult, LogOptions, Retention, StoreOptions
+from walkit.commit.policy import TakeAll
+from walkit.format.names import cursor_file_name
 from walkit.html import BAR_UNITS, PARTS_MAX, Mark, Markup, Part, bar, facts, join, red_lines, table, tag
+from walkit.measure import FrameSummary, Timeline
+from walkit.storage import MemoryStorage
+from walkit.storage.device import PRESETS, quantiles_of
+from walkit.workload import EmpiricalBytes, OpenLoop, Workload, ycsb
 
 if TYPE_CHECKING:
     from tests.conftest import Checkout
@@ -112,6 +120,69 @@ def test_marks_stand_in_their_parts() -> None:
     many = [Part(1, "#8888", "")] * (PARTS_MAX + 1)
     assert drawing(many, [Mark(0, 0, ""), Mark(1, 0, "")])[1] == [0]
     assert bar([]) == ""
+
+
+NO_TIME = Timeline(start_s=[], width_s=[], records=[], p50_us=[], p99_us=[], max_us=[])  # type: ignore[arg-type]
+SOME_TIME = Timeline.from_samples([1_000_000, 7_000_000], [2_000, 9_000], duration_s=0.01, bucket_s=0.005)
+SIZES = EmpiricalBytes(sizes=list(range(1, 101)))
+MET: dict[str, tuple[Any, list[str]]] = {
+    "options": (
+        LogOptions(in_flight=4, policy=TakeAll(), retention=Retention(age_s=2.5)),
+        ["LogOptions", "in_flight", "4", "TakeAll()", "Retention(age_s=2.5)", "67,108,864", "sync"],
+    ),
+    "store options": (StoreOptions(journal_slots=4096), ["StoreOptions", "journal_slots", "4,096"]),
+    "retention": (Retention(below_holds=True), ["below_holds", "True", "bytes_max", "None"]),
+    "one record": (AppendResult(7, 7, 64, 1280), ["Appended: 1 record", "next_position", "1,280"]),
+    "records": (AppendResult(1, 2000, 0, 64), ["Appended: 2,000 records", "last_lsn", "2,000"]),
+    "workload": (
+        ycsb("A"),
+        ["Workload YCSB A", "KeyChoice(kind=zipfian)", "Mix(put=0.5, read=0.5)", "1,000"],
+    ),
+    "arrivals": (Workload(arrival=OpenLoop(rate=3), value_bytes=SIZES), ["OpenLoop(rate=3)", "100 values"]),
+    "trace": (Workload(source=ycsb("C", operations=9).stream()), ["9 operations"]),
+    "device": (PRESETS["gp3"], ["Device gp3", "125,000,000", "3,000", "mean 700 µs"]),
+    "fit": (PRESETS["gp3"].with_latency(quantiles_of([2.5])), ["101 values", "mean 2.5 µs"]),
+    "timeline": (SOME_TIME, ["2 of 0.005 s", "0.01 s", "200; of a bucket 200 to 200", "9.0 µs"]),
+    "nothing done": (NO_TIME, ["Timeline", "none"]),
+    "frames": (FrameSummary.from_sizes([1, 3], [64, 128]), ["p50, p99, most", "2, 2.98, 3", "192", "96"]),
+    "sums": (FrameSummary(frames=4, records=10, frame_bytes=256, padding_bytes=8), ["2.5", "64", "8"]),
+    "no frame": (FrameSummary(frames=0, records=0, frame_bytes=0), ["frames", "0"]),
+}
+
+
+@pytest.mark.parametrize("what", MET)
+def test_what_a_person_meets_in_a_notebook_draws_itself(what: str) -> None:
+    """Draw each: sound HTML that says its values, in tables, and no nan."""
+    thing, texts = MET[what]
+    page = Seen(thing._repr_html_())
+    said = " ".join(page.text)
+    assert "table" in page.tags and "nan" not in said
+    assert [text for text in texts if text not in said] == []
+
+
+def test_what_is_not_its_default_is_bold() -> None:
+    """Draw options of which two were given, one of them as it is anyway: only the other is bold."""
+    page = LogOptions(in_flight=2, codec=None)._repr_html_()
+    assert page.count("<b>") == 2 and "<b>LogOptions</b>" in page and "<b>2</b>" in page
+
+
+def test_a_hold_and_a_cursor_say_how_they_stand() -> None:
+    """Draw a hold while it is held, once released, and when its log is closed; a cursor before, after, and damaged."""
+    storage = MemoryStorage()
+    with walkit.open(storage=storage) as log:
+        log.append_many([b"v"] * 5)
+        hold, other, cursor = log.hold("<a>", 2), log.hold("b", 1), log.cursor("c")
+        said = " ".join(Seen(hold._repr_html_() + cursor._repr_html_()).text)
+        assert all(text in said for text in ("Hold <a>", "held", "3,600 s", "Cursor c", "never"))
+        hold.release()
+        cursor.advance(4)
+        assert "given up" in hold._repr_html_() and "+00:00" in cursor._repr_html_()
+        file = storage.open(cursor_file_name("c"), "write")
+        file.write(0, [b"damage"])
+        file.close()
+        damaged = log.cursor("c")._repr_html_()
+        assert "color" in damaged and "never" in damaged
+    assert "log closed" in other._repr_html_()
 
 
 WRITTEN_BY_HAND = re.compile(r"</?(?:table|tr|td|th|div|svg)\b")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
 from walkit.errors import OptionsError
+from walkit.html import options as options_html
 
 NUMBER_MAX = (1 << 63) - 1
 """The largest LSN there can be: Arrow's int64, and what a manifest holds."""
@@ -47,6 +48,25 @@ def as_seconds(value: Any, option: str = "timeout") -> float:
             f"{option}={value!r}: a number of seconds; nothing was written", option=option, wanted=value
         ) from None
     return seconds
+
+
+def check_progress(value: object, told: str) -> None:
+    """Refuse what cannot be told of progress: OptionsError for what is neither None nor callable.
+
+    `told` are its arguments, for the message. To be called before anything is begun.
+    """
+    if value is not None and not callable(value):
+        raise OptionsError(
+            f"progress={value!r}: a callable that takes {told}, or None; nothing was changed",
+            option="progress",
+            wanted=value,
+        )
+
+
+def check_bool(value: object, option: str) -> None:
+    """OptionsError for what is neither True nor False, also where it counts as one: 1 may have meant a number."""
+    if type(value) is not bool:
+        raise OptionsError(f"{option}={value!r}: True or False", option=option, wanted=value)
 
 
 class Policy(Protocol):
@@ -108,12 +128,7 @@ class Retention:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or not 1 <= value < 1 << 63):
                 raise OptionsError(f"{name}={value!r}: a whole number from 1", option=name, wanted=value)
-        if type(self.below_holds) is not bool:
-            raise OptionsError(
-                f"below_holds={self.below_holds!r}: True or False",
-                option="below_holds",
-                wanted=self.below_holds,
-            )
+        _check_bools(self)
         if (
             self.bytes_max is not None
             and self.hard_bytes_max is not None
@@ -125,6 +140,9 @@ class Retention:
                 wanted=self.hard_bytes_max,
                 stored=self.bytes_max,
             )
+
+    def _repr_html_(self) -> str:
+        return options_html("Retention", self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +191,7 @@ class LogOptions:
     """After this idle time one mark frame promises the tail; 0 writes none."""
 
     def __post_init__(self) -> None:
+        _check_bools(self)
         _check_choices(self)
         _check_numbers(self)
         _check_retention(self)
@@ -197,6 +216,9 @@ class LogOptions:
         values["retention"] = {f.name: getattr(self.retention, f.name) for f in fields(Retention)}
         return values
 
+    def _repr_html_(self) -> str:
+        return options_html("LogOptions", self)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreOptions:
@@ -211,6 +233,7 @@ class StoreOptions:
     """Records after which a checkpoint is taken by itself."""
 
     def __post_init__(self) -> None:
+        _check_bools(self)
         slots, margin = self.journal_slots, self.checkpoint_margin
         if slots is not None and (type(slots) is not int or not 2 <= slots <= JOURNAL_SLOTS_MAX):
             raise OptionsError(
@@ -248,6 +271,16 @@ class StoreOptions:
             forced = self.journal_slots - self.margin
         return min((n for n in (self.checkpoint_every, forced) if n is not None), default=None)
 
+    def _repr_html_(self) -> str:
+        return options_html("StoreOptions", self)
+
+
+def _check_bools(options: LogOptions | StoreOptions | Retention) -> None:
+    """Every field whose default is True or False takes these two."""
+    for f in fields(options):
+        if isinstance(f.default, bool):
+            check_bool(getattr(options, f.name), f.name)
+
 
 def _check_choices(options: LogOptions) -> None:
     choices: dict[str, tuple[object, ...]] = {
@@ -256,7 +289,6 @@ def _check_choices(options: LogOptions) -> None:
         "codec": (None, "zstd"),
         "on_full": ("block", "raise"),
         "recovery": ("prefix", "holes", "absolute", "salvage"),
-        "direct_io": (False, True),
     }
     for name, allowed in choices.items():
         value = getattr(options, name)

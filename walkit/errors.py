@@ -111,7 +111,7 @@ class RecordTypeError(WalkitError, TypeError):
 
 
 class RecordTimeError(WalkitError, ValueError):
-    """A timestamp has no time zone, or is outside the years 1 to 9999. Nothing was written."""
+    """A timestamp has no time zone, is finer than microseconds, or outside the years 1 to 9999. Nothing was written."""
 
     code = "record-time"
 

@@ -6,9 +6,10 @@ Text and lines take the page's own colour (`currentColor`); areas take mid-tones
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 BLUE, CYAN, GREEN, YELLOW, RED, PURPLE = "#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377"
 COLOURS = (BLUE, CYAN, GREEN, YELLOW, RED, PURPLE)
@@ -22,6 +23,8 @@ PART_UNITS_MIN = 3.0
 """Least width of a part of a bar, so that it can be seen and pointed at."""
 PARTS_MAX = 200
 """Most parts that a bar shows: the last ones."""
+VALUES_MAX = 8
+"""Of more values than these only the number is shown."""
 
 
 class Markup(str):
@@ -71,6 +74,46 @@ def table(
 def facts(pairs: Iterable[tuple[str, object]]) -> Markup:
     """Return a table of names and values."""
     return table(pairs, right=(1,))
+
+
+def titled(title: object, pairs: Iterable[tuple[str, object]]) -> Markup:
+    """Return a table of names and values below a title."""
+    return tag("div", tag("b", title), facts(pairs))
+
+
+def options(title: object, given: Any, told: Mapping[str, object] | None = None) -> Markup:
+    """Return a table of the fields of a dataclass below a title; what is not its default is bold.
+
+    `told` says, by name, what is shown in place of a value.
+    """
+    rows = []
+    for field in fields(given):
+        value = getattr(given, field.name)
+        text = shown((told or {}).get(field.name, value))
+        rows.append((field.name, text if _is_default(field, value) else tag("b", text)))
+    return titled(title, rows)
+
+
+def shown(value: object) -> str:
+    """Return a value as a person reads it: thousands apart, many values counted, a dataclass without its defaults."""
+    if isinstance(value, bool) or value is None:
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() else f"{value:,.6g}"
+    if is_dataclass(value) and not isinstance(value, type):
+        given = [(f, getattr(value, f.name)) for f in fields(value) if f.repr]
+        said = ", ".join(f"{f.name}={shown(v)}" for f, v in given if not _is_default(f, v))
+        return f"{type(value).__name__}({said})"
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return f"{len(value):,} values" if len(value) > VALUES_MAX else ", ".join(map(shown, value))
+    return str(value)
+
+
+def _is_default(field: Field[Any], value: object) -> bool:
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    return type(default) is type(value) and bool(default == value)
 
 
 def red_lines(texts: Iterable[str]) -> Markup:

@@ -13,6 +13,7 @@ import numpy as np
 
 from walkit.arrow import array_of_numbers, numbers_of, pa
 from walkit.errors import CorruptionError, RecordTimeError, RecordTypeError
+from walkit.html import titled
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that can be written, checksummed and sliced without a copy."""
@@ -113,12 +114,21 @@ class AppendResult(NamedTuple):
     position: int
     next_position: int
 
+    def _repr_html_(self) -> str:
+        count = self.last_lsn - self.first_lsn + 1
+        facts = [(name, f"{value:,}") for name, value in self._asdict().items()]
+        return titled(f"Appended: {count:,} {'record' if count == 1 else 'records'}", facts)
+
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_microseconds(timestamp: datetime | int | None) -> int | None:
-    """Return microseconds since 1970 in UTC; a naive datetime is refused, because its meaning is not known."""
+    """Return microseconds since 1970 in UTC.
+
+    RecordTimeError for a naive datetime, because its meaning is not known, and for one with nanoseconds (pandas has
+    such), because a record has none. RecordTypeError for what is neither a datetime nor a whole number.
+    """
     if timestamp is None or type(timestamp) is int:
         return timestamp
     if isinstance(timestamp, np.integer):
@@ -127,6 +137,11 @@ def to_microseconds(timestamp: datetime | int | None) -> int | None:
         if timestamp.tzinfo is None:
             raise RecordTimeError(
                 "the timestamp has no time zone; give an aware datetime or microseconds since 1970",
+                timestamp=timestamp,
+            )
+        if type(timestamp) is not datetime and getattr(timestamp, "nanosecond", None):
+            raise RecordTimeError(
+                f"the timestamp {timestamp} is finer than microseconds; say how to round it (pandas: .floor('us'))",
                 timestamp=timestamp,
             )
         delta = timestamp - EPOCH

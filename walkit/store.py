@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from walkit.commit.ticket import Ticket
 from walkit.compaction import CompactingSurface, Compactor
-from walkit.config import LogOptions, StoreOptions
+from walkit.config import LogOptions, StoreOptions, check_progress
 from walkit.errors import LogClosedError, OptionsError, RecordTypeError
 from walkit.events import EventCallback
 from walkit.log.intake import Values
@@ -117,6 +117,7 @@ class Store(StoreSurface, CompactingSurface):
             )
         if (path is None) == (storage is None):
             raise OptionsError("give either a path or storage=", option="path", wanted=path, stored=storage)
+        check_progress(progress, "(phase, done, total)")
         place = storage_at(path) if path is not None else storage
         scanned = None if progress is None else lambda done, total: progress("scan", done, total)
         log = open_log(None, "x" if mode == "x" else "a", options, events, storage=place, progress=scanned)

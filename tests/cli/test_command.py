@@ -95,6 +95,11 @@ BAD_ARGUMENTS: tuple[list[str], ...] = (
     ["bench", "replication", "--seconds", "0.01"],
     ["bench", "recovery", "--cache", "lukewarm"],
     ["bench", "recovery", "--checkpoint-age", "1,2"],
+    *(
+        ["bench", kind, "--record-bytes", "100000000"]
+        for kind in ("write", "order", "spark", "replication", "recovery")
+    ),
+    ["bench", "write", "--record-bytes", "100,100000000", "--model", "gp3"],
     ["inspect", "s3://bucket/log"],
     ["inspect", "LOG", "--out", "LOG/report.txt"],
     ["dump", "LOG", "--out", "LOG/manifest"],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import walkit
@@ -59,6 +60,21 @@ def test_microseconds_of_numpy_are_a_timestamp() -> None:
     with memory_log() as log:
         log.append(b"x", timestamp=np.int64(1_000_000))  # type: ignore[arg-type]
         assert next(log.read()).timestamp == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+
+
+def test_nanoseconds_are_refused_and_never_cut() -> None:
+    """Append, submit and put a pandas time with nanoseconds: RecordTimeError, no record; without them it is taken."""
+    fine = pd.Timestamp("2020-01-01T00:00:00.000001001", tz="UTC")
+    with memory_log() as log:
+        for call in (log.append, log.submit):
+            with pytest.raises(walkit.RecordTimeError, match="microseconds") as refused:
+                call(b"x", timestamp=fine)
+            assert refused.value.timestamp == fine
+        with pytest.raises(walkit.RecordTimeError), log.transaction() as tx:
+            tx.put(b"k", b"v", timestamp=fine)
+        assert log.appended_lsn == 0
+        log.append(b"x", timestamp=fine.floor("us"))
+        assert next(log.read()).timestamp == datetime(2020, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("wrong", [None, 5, b"abc", "abc", {b"a", b"b"}, {b"a": b"b"}, memoryview(b"abc")])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import walkit
+from tests.commit.places import GUARD_S
+from tests.interrupts import interrupt_in
 from tests.log.crashes import SMALL, rows_of
 from tests.log.imports import bytes_of, frames_of, import_all, log_of_epochs, replica_on, runs_after
 from walkit.errors import CorruptionError, LogLockedError, LogPoisonedError, StorageError
@@ -16,7 +19,7 @@ from walkit.format.frame import FrameFault, prepare_body, seal_frame
 from walkit.format.layout import HAS_VALUE, SegmentFlag
 from walkit.format.manifest import LogEnd
 from walkit.log.imported import ImportedLog
-from walkit.log.manifest_store import DURABLE_NAME, load_manifest
+from walkit.log.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
 from walkit.log.run import FrameRun, check_run
 from walkit.storage import FaultyStorage, MemoryStorage, Operation
 
@@ -208,3 +211,28 @@ def test_an_empty_replica_is_no_log_until_it_is_adopted() -> None:
     log.close()
     with pytest.raises(walkit.LogNotFoundError):
         walkit.open(storage=storage, mode="r")
+
+
+def test_an_interrupted_close_is_done_again_and_frees_nothing_before() -> None:
+    """Interrupt closing twice while an upkeep job runs: the lock stays, the log is open, and the last close ends it."""
+    source = log_of_epochs(3)
+    storage = MemoryStorage()
+    replica = replica_on(storage, load_manifest(source))
+    import_all(replica, source)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def job() -> None:
+        entered.set()
+        go_on.wait(GUARD_S)
+
+    replica.segments.upkeep.submit("zero", job)
+    assert entered.wait(GUARD_S)
+    for _ in range(2):
+        shooter = interrupt_in("close", "join", "wait")
+        with pytest.raises(KeyboardInterrupt):
+            replica.close()
+        shooter.result()
+        assert storage.is_locked(LOCK_NAME) and not replica.closed
+    go_on.set()
+    replica.close()
+    assert not storage.is_locked(LOCK_NAME) and bytes_of(storage) == bytes_of(source)

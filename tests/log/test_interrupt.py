@@ -13,8 +13,10 @@ import pytest
 
 import walkit
 from tests.commit.places import GUARD_S, Task, until
+from tests.interrupts import interrupt_in
 from tests.log.logs import SEGMENTS, faulty_log, lsns, reopened, run_python, tiny, values
 from walkit.errors import LogClosedError, LogLockedError
+from walkit.log.manifest_store import LOCK_NAME
 from walkit.storage import MemoryStorage
 
 STORM = """
@@ -149,6 +151,29 @@ def test_an_interrupt_while_waiting_leaves_the_record_on_its_way() -> None:
     assert log.append(b"after").first_lsn == 4
     assert values(log.read()) == [b"first", b"hangs", b"waits", b"after"]
     log.close()
+
+
+@pytest.mark.parametrize("write_timeout_ms", [None, 30_000])
+def test_an_interrupted_close_frees_the_lock_only_when_upkeep_has_ended(write_timeout_ms: int | None) -> None:
+    """Interrupt a close that waits for an upkeep job: the lock is held until the job is done, and free after it."""
+    storage, log = faulty_log(write_timeout_ms=write_timeout_ms)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def job() -> None:
+        entered.set()
+        go_on.wait(GUARD_S)
+
+    log._engine.segments.upkeep.submit("zero", job)
+    assert entered.wait(GUARD_S)
+    shooter = interrupt_in("finish_in_time", "wait")
+    with pytest.raises(KeyboardInterrupt):
+        log.close()
+    shooter.result()
+    assert storage.is_locked(LOCK_NAME)
+    go_on.set()
+    until(lambda: not storage.is_locked(LOCK_NAME))
+    with walkit.open(storage=storage) as again:
+        assert again.acked_lsn == 1
 
 
 def test_an_interrupt_while_leading_waits_for_the_frame() -> None:

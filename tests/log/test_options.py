@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import walkit
 from tests.log.logs import lsns, values
-from walkit import LogOptions
+from walkit import LogOptions, Retention, StoreOptions
 from walkit.commit.policy import TakeAll
 from walkit.errors import OptionsError
+from walkit.format.names import cursor_file_name
+from walkit.log.limits import value_bytes_max
 from walkit.storage import MemoryStorage
 
 WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
@@ -31,7 +36,6 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"window_bytes": 1 << 22, "in_flight": 2}, "window_bytes"),
     ({"window_bytes": 1.0, "in_flight": 2}, "window_bytes"),
     ({"write_timeout_ms": 0}, "write_timeout_ms"),
-    ({"direct_io": "yes"}, "direct_io"),
     ({"direct_io": True, "frame_bytes_max": 4096}, "frame_bytes_max"),
     ({"segment_bytes": 1000}, "segment_bytes"),
     ({"segment_bytes": "64 MB"}, "segment_bytes"),
@@ -55,6 +59,39 @@ def test_options_that_are_wrong_contradict_or_are_not_there_yet(options: dict[st
     with pytest.raises(OptionsError, match=named) as wrong:
         LogOptions(**options)
     assert wrong.value.option == named
+
+
+KINDS: tuple[Any, ...] = (LogOptions, StoreOptions, Retention)
+SWITCHES = [(kind, f.name) for kind in KINDS for f in fields(kind) if f.type == "bool"]
+
+
+@pytest.mark.parametrize("given", [0, 1, 1.0, None, "yes", np.bool_(True)], ids=repr)
+def test_a_switch_is_true_or_false(given: Any) -> None:
+    """Give every option that is a bool by its annotation what only counts as one: OptionsError that names it."""
+    assert [name for _, name in SWITCHES] == ["direct_io", "below_holds"]
+    for kind, name in SWITCHES:
+        with pytest.raises(OptionsError, match="True or False") as wrong:
+            kind(**{name: given})
+        assert (wrong.value.option, wrong.value.wanted) == (name, given)
+        assert getattr(kind(**{name: True}), name) is True
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [("options", LogOptions()), ("options", 5), ("progress", print), ("progress", 5)]
+)
+def test_reading_takes_no_option_that_it_would_ignore(name: str, given: Any) -> None:
+    """Open for reading with options or progress: OptionsError that names it; events are taken, and are called."""
+    storage, seen = MemoryStorage(), list[str]()
+    with walkit.open(storage=storage) as log:
+        log.append(b"v")
+    with pytest.raises(OptionsError, match=f"{name} .*mode='r'") as refused:
+        walkit.open(storage=storage, mode="r", **{name: given})
+    assert (refused.value.option, refused.value.wanted) == (name, given)
+    file = storage.open(cursor_file_name("c"), "create")
+    file.write(0, [b"damage"])
+    file.close()
+    with walkit.open(storage=storage, mode="r", events=lambda event, _: seen.append(event)) as reader:
+        assert reader.cursor("c").fault and seen == ["walkit.cursor.reset"]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +143,22 @@ def test_what_is_stored_in_the_log_wins_over_options(stored: Any, other: Any) ->
         with walkit.open(storage=storage, options=options) as log:
             assert log.acked_lsn == 1
             assert log._engine.core.completion == (stored == "completion")
+
+
+@pytest.mark.parametrize("direct_io", [False, True])
+@pytest.mark.parametrize("queue_bytes_max", [4096, 1 << 16])
+def test_the_largest_value_is_known_before_the_log(
+    direct_io: bool, queue_bytes_max: int, tmp_path: Path
+) -> None:
+    """Append the largest value that the options say fits, beside a key and without: taken, and one byte more is not."""
+    options = LogOptions(frame_bytes_max=1 << 14, direct_io=direct_io, queue_bytes_max=queue_bytes_max)
+    with walkit.open(tmp_path / "log", options=options) as log:
+        for key in (None, b"key"):
+            most = value_bytes_max(options, 0 if key is None else len(key))
+            log.append(bytes(most), key=key)
+            if not direct_io or log.statistics().alignment == 4096:
+                with pytest.raises(walkit.RecordTooLargeError):
+                    log.append(bytes(most + 1), key=key)
 
 
 def test_limits_bind_only_new_segments() -> None:

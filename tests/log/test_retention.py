@@ -240,6 +240,7 @@ def test_a_slow_consumer_is_dropped_with_an_event_and_gets_a_gap() -> None:
         with pytest.raises(GapError) as gap:
             slow.move(50)
         assert (gap.value.wanted, gap.value.oldest) == (1, log.first_lsn)
+        assert (slow.state, fast.state) == ("dropped", "held")
         with pytest.raises(GapError):
             log.read(1)
         slow.release()

@@ -75,6 +75,13 @@ def test_latency_over_load_draws_every_percentile_of_every_series() -> None:
     assert latency_over_load([]).data == ()
 
 
+def test_one_run_is_drawn_as_a_list_of_it_is() -> None:
+    """Draw a single Run and the list of it, and two series with percentiles that can be gone through only once."""
+    run, other = at_load(10), at_load(15, name="other")
+    assert latency_over_load(run).to_dict() == latency_over_load([run]).to_dict()
+    assert len(latency_over_load([run, other], percentiles=iter((50, 99))).data) == 4
+
+
 def test_space_amplification_adds_up() -> None:
     """Three runs, one compressed and one without bytes: the parts of each bar add up to bytes written per user byte."""
     frames = FrameSummary(frames=2, records=9, frame_bytes=1500, padding_bytes=100)

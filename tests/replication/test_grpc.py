@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import walkit
+from tests.interrupts import interrupt_in
 from tests.log.crashes import SMALL, Script
 from tests.log.imports import bytes_of
 from walkit.errors import (
@@ -20,11 +21,11 @@ from walkit.errors import (
     LogLockedError,
     OptionsError,
 )
-from walkit.log.manifest_store import DURABLE_NAME, load_manifest
+from walkit.log.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
 from walkit.replication import Primary, Replica
 from walkit.replication.backoff import Backoff
 from walkit.replication.publisher import Publisher
-from walkit.storage import FileStorage, MemoryStorage
+from walkit.storage import FaultyStorage, FileStorage, MemoryStorage
 
 WAIT_S = 30.0
 
@@ -52,6 +53,30 @@ def quick() -> Backoff:
 def equal_frames(a: Path, b: Path) -> bool:
     """Whether two closed logs have the same frames."""
     return bytes_of(FileStorage(str(a))) == bytes_of(FileStorage(str(b)))
+
+
+def test_an_interrupted_stop_is_done_again_and_closes_nothing_before(stack: ExitStack) -> None:
+    """Interrupt stopping twice while a frame is being imported: the log stays open; the last one seals it."""
+    log = stack.enter_context(walkit.open(storage=MemoryStorage(), options=SMALL))
+    primary = stack.enter_context(Primary(log))
+    storage = FaultyStorage(MemoryStorage())
+    replica = stack.enter_context(Replica(storage, primary.address, backoff=quick()))
+    log.append(b"first")
+    replica.wait_for(1, WAIT_S)
+    hang = storage.hang("synced_write", "*.segment")
+    log.append(b"second")
+    assert hang.entered.wait(WAIT_S)
+    for _ in range(2):
+        shooter = interrupt_in("stop", "join", "wait")
+        with pytest.raises(KeyboardInterrupt):
+            replica.stop()
+        shooter.result()
+        assert storage.is_locked(LOCK_NAME) and not replica.log.closed
+    hang.release()
+    replica.stop()
+    with walkit.open(storage=storage, mode="r") as reader:
+        assert [record.value for record in reader.read()] == [b"first", b"second"]
+    assert not storage.is_locked(LOCK_NAME)
 
 
 def test_a_replica_follows_and_ends_equal(stack: ExitStack, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
+import walkit
 from walkit.cli import main
 from walkit.errors import OptionsError, WalkitError
 from walkit.spark import bench
@@ -79,10 +80,27 @@ def test_different_answers_are_an_error(
 
 
 @pytest.mark.parametrize(
-    "options", [{"records": 0}, {"record_bytes": 0}, {"runs": -1}, {"path": "/nothing/there"}]
+    "options",
+    [
+        {"records": 0},
+        {"record_bytes": 0},
+        {"record_bytes": 1 << 22},
+        {"runs": -1},
+        {"path": "/nothing/there"},
+    ],
 )
 def test_bad_arguments_are_refused_first(options: dict[str, object]) -> None:
-    """Numbers below 1 and a folder that is none: OptionsError that names the option."""
+    """Numbers below 1, values that fit no frame, a folder that is none: OptionsError that names the option."""
     with pytest.raises(OptionsError) as caught:
         bench.bench_spark(**options)  # type: ignore[arg-type]
     assert caught.value.option == next(iter(options))
+
+
+def test_large_values_are_written_in_small_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write records of which only three go into a call: all are there, and no call held more bytes at a time."""
+    monkeypatch.setattr(bench, "CALL_BYTES_MAX", 3000)
+    assert bench._write_log(str(tmp_path / "log"), 10, 1000) == 10
+    with walkit.open(tmp_path / "log", mode="r") as reader:
+        frames = walkit.scan(tmp_path / "log").frames
+        assert [len(record.value or b"") for record in reader.read()] == [1000] * 10
+    assert frames.records.tolist() == [3, 3, 3, 1]

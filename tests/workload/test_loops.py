@@ -19,9 +19,10 @@ from walkit.errors import CommitFailedError, LogPoisonedError, OptionsError, Sto
 from walkit.measure import Run, compare, kept_up, knee, load, offered_per_s
 from walkit.measure.watch import FrameTimes, FrameWatch, split_latency
 from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.threads import EndingThread
 from walkit.workload import KeyChoice, Mix, OpenLoop, Workload, drive, sweep, ycsb
 from walkit.workload.child import ChildWriter
-from walkit.workload.writers import Writers, WriterThread
+from walkit.workload.writers import Writers
 
 PARTS = ("queue", "write", "callback")
 
@@ -270,7 +271,7 @@ def test_an_interrupted_wait_takes_no_running_writer_for_ended() -> None:
         entered.set()
         go_on.wait(GUARD_S)
 
-    thread = WriterThread(target=work, daemon=True)
+    thread = EndingThread(target=work, daemon=True)
     writers = object.__new__(Writers)
     writers._threads = [thread]
     thread.start()

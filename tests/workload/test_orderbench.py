@@ -72,7 +72,8 @@ def test_the_report_is_a_table_a_figure_and_runs_to_open_again(report: OrderRepo
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("writers", []), ("rounds", 0), ("seconds", 0.0), ("path", "/no/such/folder")]
+    ("option", "value"),
+    [("writers", []), ("rounds", 0), ("seconds", 0.0), ("path", "/no/such/folder"), ("value_bytes", 1 << 22)],
 )
 def test_what_cannot_be_measured_is_refused(option: str, value: Any) -> None:
     """Bad arguments are an OptionsError that names the option."""

@@ -19,6 +19,7 @@ from walkit.compaction.report import CompactionReport, merged
 from walkit.compaction.rewriter import rewrite
 from walkit.compaction.selection import KeyMap, Selection
 from walkit.compaction.throttle import Throttle
+from walkit.config import check_progress
 from walkit.errors import GapError, LogClosedError, OptionsError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
@@ -95,6 +96,7 @@ class Compactor:
                 wanted=exact_from_lsn,
             )
         check_options(waste_ratio, bytes_per_s)
+        check_progress(progress, "(phase, done, total)")
         throttle = Throttle(bytes_per_s, self._ended.wait)
         clock = PhaseClock()
         self._go_on()  # in a forked child nobody ever frees the lock

@@ -1,8 +1,8 @@
 """The last part of closing a log: seal it, let go of the files, free the lock.
 
-It is done on a thread of its own where calls to the device have a time limit, so that who closes need not hang with the
-device. The lock is freed by that thread, when all is done: a manifest that is still on its way to a slow disk must not
-land on that of another writer.
+It is done on a thread of its own, so that who closes need not hang with the device, and so that Ctrl-C on the thread
+that closes does not free the lock under a job of the upkeep thread. That thread frees it, when all is done: a manifest
+that is still on its way to a slow disk must not land on that of another writer.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from walkit.commit.interrupts import uninterrupted
 from walkit.errors import StorageError
 from walkit.log.holds import live_holds
 
@@ -40,13 +41,9 @@ def finish(engine: LogEngine, ended: Callable[[], object]) -> None:
 def finish_in_time(engine: LogEngine, ended: Callable[[], object]) -> None:
     """Do `finish` on another thread, and wait for it as long as something moves within the time limit of the log.
 
-    StorageError (ETIMEDOUT) where the device does not answer: the other thread goes on, and frees the lock when it
-    does. Without a time limit, and at the end of the process, it is done here.
+    StorageError (ETIMEDOUT) where the device does not answer, and KeyboardInterrupt for an impatient caller: the other
+    thread goes on, and frees the lock when all is done. At the end of the process it is done here.
     """
-    limit_ms = engine.options.write_timeout_ms
-    if limit_ms is None:
-        finish(engine, ended)
-        return
     done, failed = threading.Event(), list[BaseException]()
 
     def work() -> None:
@@ -58,11 +55,15 @@ def finish_in_time(engine: LogEngine, ended: Callable[[], object]) -> None:
             done.set()
 
     try:
-        threading.Thread(target=work, name="walkit-closing", daemon=True).start()
+        with uninterrupted():  # struck before the thread runs, the lock would never be freed
+            threading.Thread(target=work, name="walkit-closing", daemon=True).start()
     except RuntimeError:  # the interpreter is ending, and starts no thread any more
         finish(engine, ended)
         return
-    while not done.wait(limit_ms / 1000):
+    limit_ms = engine.options.write_timeout_ms
+    if limit_ms is None:
+        done.wait()
+    while limit_ms is not None and not done.wait(limit_ms / 1000):
         steps = engine.segments.upkeep.steps
         if not done.wait(GRACE_S) and engine.segments.upkeep.steps == steps:
             raise StorageError(

@@ -21,10 +21,11 @@ from walkit.format.cursor import CursorMark, decode_cursor, encode_cursor
 from walkit.format.layout import CURSOR_FILE
 from walkit.format.manifest import HoldRecord, Manifest
 from walkit.format.names import cursor_file_name, cursor_of_name, is_cursor_name
+from walkit.html import join, red_lines, titled
 from walkit.log.manifest_store import write_whole
 from walkit.log.reader import LogView
 from walkit.log.surface import ReadSurface
-from walkit.record import Record
+from walkit.record import Record, to_datetime
 from walkit.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -230,6 +231,12 @@ class Cursor:
 
     def __repr__(self) -> str:
         return f"Cursor({self.name!r}, lsn={self._lsn})"
+
+    def _repr_html_(self) -> str:
+        saved = None if self._found is None else to_datetime(self._found.moved_us)
+        when = "never" if saved is None else saved.isoformat(" ", "milliseconds")
+        facts = [("done up to LSN", f"{self._lsn:,}"), ("saved", when)]
+        return join([red_lines([self.fault] if self.fault else ()), titled(f"Cursor {self.name}", facts)])
 
 
 def cursor_facts(storage: Storage) -> list[CursorFact]:

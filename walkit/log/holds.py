@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from walkit.config import as_lsn, as_seconds
 from walkit.errors import GapError, LogClosedError, OptionsError
 from walkit.format.manifest import HoldRecord, Manifest
+from walkit.html import titled
 
 if TYPE_CHECKING:
     from walkit.log.engine import LogEngine
@@ -74,8 +75,27 @@ class Hold:
             save_holds(self._engine)
             del self._engine.holds[self.name]
 
+    @property
+    def state(self) -> str:
+        """How the claim stands: "held", "dropped" (by the hard cap of a retention), "log closed", or "given up"."""
+        if self._dropped:
+            return "dropped"
+        if self._engine.closed:
+            return "log closed"
+        return "held" if self._engine.holds.get(self.name) is self else "given up"
+
     def __repr__(self) -> str:
         return f"Hold({self.name!r}, first_lsn={self.first_lsn})"
+
+    def _repr_html_(self) -> str:
+        return titled(
+            f"Hold {self.name}",
+            [
+                ("first LSN needed", f"{self.first_lsn:,}"),
+                ("lease", f"{self.lease_s:,g} s"),
+                ("state", self.state),
+            ],
+        )
 
 
 def make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> Hold:

@@ -355,7 +355,9 @@ class ImportedLog(ReadSurface):
         return self._end.last_lsn >= lsn
 
     def close(self) -> None:
-        """Seal what is open and free the log. Closing twice does nothing."""
+        """Seal what is open and free the log. Closing twice does nothing; where it was interrupted, it goes on."""
+        if self.adopted and not self.closed:
+            self.segments.upkeep.close()  # before anything else: no file is closed, no lock freed under its job
         with self._news:
             if self.closed:
                 return

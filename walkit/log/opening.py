@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, overload
 
-from walkit.config import LogOptions
+from walkit.config import LogOptions, check_progress
 from walkit.errors import LogLockedError, NotALogError, OptionsError
 from walkit.events import EventCallback, EventSink
 from walkit.log.engine import open_engine
@@ -76,11 +76,11 @@ def open_log(
 def open_log(
     path: Place | None,
     mode: Literal["r"],
-    options: LogOptions | None = None,
+    options: None = None,
     events: EventCallback | None = None,
     *,
     storage: Storage | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: None = None,
 ) -> LogReader: ...
 
 
@@ -89,6 +89,7 @@ def open_log(
     path: Place | None = None,
     *,
     mode: Literal["r"],
+    events: EventCallback | None = None,
     storage: Storage | None = None,
 ) -> LogReader: ...
 
@@ -106,7 +107,8 @@ def open_log(
 
     `path` is a folder, `file://PATH` or `memory://NAME`; `storage=` takes any `walkit.storage.Storage` instead. Opening
     for writing recovers first (`log.recovery` tells what was found) and takes the lock; `progress` is called with
-    (bytes scanned, bytes to scan).
+    (bytes scanned, bytes to scan). Opening for reading scans nothing, and takes `events` alone: `options` or `progress`
+    beside mode "r" are an OptionsError.
 
     Raises LogNotFoundError, LogExistsError, NotALogError, LogLockedError, FormatVersionError, CorruptionError,
     SegmentMissingError, OptionsError, StorageError; then nothing was changed and no lock is held.
@@ -115,9 +117,11 @@ def open_log(
         raise OptionsError("give either a path or storage=", option="path", wanted=path, stored=storage)
     place = storage if storage is not None else storage_at(path if path is not None else "")
     if mode == "r":
+        _refuse_for_reading(options=options, progress=progress)
         return LogReader(place, EventSink(events))
     if mode not in ("a", "x"):
         raise OptionsError(f"mode={mode!r}: it is 'a', 'x' or 'r'", option="mode", wanted=mode)
+    check_progress(progress, "(bytes scanned, bytes to scan)")
     if options is not None and not isinstance(options, LogOptions):
         raise OptionsError(
             f"options is a {type(options).__name__}, not LogOptions", option="options", wanted=options
@@ -135,6 +139,18 @@ def open_log(
             index=_index_of(place.location),
         ) from None
     return WriteAheadLog(engine)
+
+
+def _refuse_for_reading(**given: object) -> None:
+    """A reader writes, recovers and scans nothing at its opening: nothing is taken that would then be ignored."""
+    for name, value in given.items():
+        if value is not None:
+            raise OptionsError(
+                f"{name} is for opening a log for writing; mode='r' takes none",
+                option=name,
+                wanted=value,
+                stored="r",
+            )
 
 
 def _index_of(location: str) -> int | None:

@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
-from walkit.config import RecoveryPolicy
+from walkit.config import RecoveryPolicy, check_progress
 from walkit.errors import CorruptionError, LogLockedError, NotALogError, OptionsError
 from walkit.format.layout import MANIFEST_BYTES_MAX
 from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord, Manifest
@@ -122,6 +122,7 @@ def repair(
         raise OptionsError(
             f"policy={policy!r}: it is one of {get_args(RecoveryPolicy)}", option="policy", wanted=policy
         )
+    check_progress(progress, "(bytes read, bytes to read)")
     storage = storage_at(path)
     _manifest_of(storage)  # what is no log gets no lock file
     began = time.perf_counter()

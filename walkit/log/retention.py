@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from walkit.config import Retention
+from walkit.config import Retention, check_progress
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoldRecord, SegmentRecord
 from walkit.log.holds import drop_holds, live_holds
@@ -154,6 +154,7 @@ def enforce(
 
     A StorageError leaves the log as it was, or with files that no manifest names; doing it again goes on.
     """
+    check_progress(progress, "(files removed, files to remove)")
     began = time.perf_counter()
     engine.segments.upkeep.drain()  # what it is about to seal can be dropped, too
     lost: tuple[HoldRecord, ...] = ()

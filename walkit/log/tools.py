@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import Literal
 
+from walkit.config import check_progress
 from walkit.errors import CorruptionError, NotALogError, SegmentMissingError, WalkitError
 from walkit.format.layout import FORMAT_VERSION
 from walkit.format.manifest import MANIFEST_NAME, Manifest
@@ -57,6 +58,7 @@ def verify(path: Place, *, progress: Progress | None = None) -> ScanReport:
 def _examine(
     storage: Storage, tool: Literal["scan", "verify"], *, bodies: bool, progress: Progress | None
 ) -> ScanReport:
+    check_progress(progress, "(bytes read, bytes to read)")
     began = time.perf_counter()
     decode = tool == "verify"
     for attempt in range(ATTEMPTS):

@@ -7,8 +7,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from walkit.commit.interrupts import uninterrupted
 from walkit.errors import StorageError, WalkitError
 from walkit.events import EventSink
+from walkit.threads import EndingThread
 
 _ORDER = {"seal": 0, "prepare": 1, "retain": 2, "zero": 3, "index": 4}
 _WAITED_FOR = ("seal", "prepare", "retain")
@@ -26,7 +28,7 @@ class Upkeep:
         self._events = events
         self._condition = threading.Condition()
         self._jobs: dict[str, deque[Callable[[], None]]] = {kind: deque() for kind in _ORDER}
-        self._thread: threading.Thread | None = None
+        self._thread: EndingThread | None = None
         self._closing = False
         self._busy = False
         self.steps = 0
@@ -46,10 +48,10 @@ class Upkeep:
                 return
             self._jobs[kind].append(job)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"walkit-upkeep {self._name}", daemon=True
-                )
-                self._thread.start()
+                thread = EndingThread(target=self._run, name=f"walkit-upkeep {self._name}", daemon=True)
+                with uninterrupted():
+                    thread.start()
+                    self._thread = thread
             self._condition.notify_all()
 
     def _take(self) -> tuple[str, Callable[[], None]] | None:
@@ -105,7 +107,7 @@ class Upkeep:
         return self._closing or not (self._busy or waiting)
 
     def close(self) -> None:
-        """Finish the job under way, drop the rest, end the thread."""
+        """Finish the job under way, drop the rest, end the thread. May be called again where it was interrupted."""
         with self._condition:
             self._closing = True
             self._condition.notify_all()

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit.html import facts, red_lines, tag
+from walkit.html import facts, red_lines, tag, titled
 from walkit.measure.baseline import Baseline
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.machine import MachineFacts
@@ -79,6 +79,20 @@ class FrameSummary:
     def bytes_mean(self) -> float:
         """Mean size of a frame, bytes; nan without frames."""
         return self.frame_bytes / self.frames if self.frames else float("nan")
+
+    def _repr_html_(self) -> str:
+        pairs = [("frames", f"{self.frames:,}"), ("records", f"{self.records:,}")]
+        if self.frames:
+            pairs.append(("records in a frame, mean", f"{self.records_mean:,.1f}"))
+        if self.records_p50 is not None:
+            quantiles = (self.records_p50, self.records_p99, self.records_max)
+            pairs.append(
+                ("p50, p99, most", ", ".join("unknown" if n is None else f"{n:,.6g}" for n in quantiles))
+            )
+        pairs.append(("bytes of frames", f"{self.frame_bytes:,}"))
+        if self.frames:
+            pairs.append(("bytes of a frame, mean", f"{self.bytes_mean:,.0f}"))
+        return titled("Frames", [*pairs, ("bytes of padding", f"{self.padding_bytes:,}")])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from walkit.html import titled
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -131,6 +133,24 @@ class Timeline:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _repr_html_(self) -> str:
+        length_s, records = float(self.width_s.sum()), int(self.records.sum())
+        facts = [
+            ("buckets", f"{len(self):,} of {float(self.width_s[0]):g} s" if len(self) else "none"),
+            ("time", f"{length_s:,.6g} s"),
+            ("records", f"{records:,}"),
+        ]
+        if records and length_s:
+            rate = self.records_per_s
+            facts.append(
+                (
+                    "records/s",
+                    f"{records / length_s:,.0f}; of a bucket {rate.min():,.0f} to {rate.max():,.0f}",
+                )
+            )
+            facts.append(("longest latency", f"{np.nanmax(self.max_us):,.1f} µs"))
+        return titled("Timeline", facts)
 
 
 def round_width(duration_s: float, buckets: int = BUCKETS_WANTED) -> float:

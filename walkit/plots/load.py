@@ -16,7 +16,7 @@ _DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def latency_over_load(
-    runs: Iterable[Run], *, percentiles: Iterable[float] = PERCENTILES, name: str = "total"
+    runs: Run | Iterable[Run], *, percentiles: Iterable[float] = PERCENTILES, name: str = "total"
 ) -> go.Figure:
     """Draw latency percentiles of open-loop runs over the calls a second that were offered.
 
@@ -24,7 +24,8 @@ def latency_over_load(
     is microseconds. A hollow point was not kept up with: its latency grew for as long as the run lasted. The dotted
     line is the knee, the highest load that was kept up with. Closed-loop runs are left out: they offer no load.
     """
-    found = [(rate, run) for run in runs if (rate := offered_per_s(run)) is not None]
+    chosen, shown = [runs] if isinstance(runs, Run) else list(runs), tuple(percentiles)
+    found = [(rate, run) for run in chosen if (rate := offered_per_s(run)) is not None]
     series: dict[str, list[tuple[float, Run]]] = {}
     for rate, run in sorted(found, key=lambda pair: pair[0]):
         series.setdefault(f"{run.name} ({run.durability})", []).append((rate, run))
@@ -37,7 +38,7 @@ def latency_over_load(
     )
     for index, (label, points) in enumerate(series.items()):
         known = [(rate, run) for rate, run in points if name in run.latency and run.latency[name].count]
-        for which, percentile in enumerate(percentiles):
+        for which, percentile in enumerate(shown):
             drawing.add_trace(
                 go.Scatter(
                     x=[rate for rate, _ in known],

@@ -18,17 +18,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from types import TracebackType
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from walkit.config import LogOptions
+from walkit.config import LogOptions, check_progress
 from walkit.errors import OptionsError, WalkitError
 from walkit.html import table, tag
 from walkit.log.opening import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.replication.primary import Primary
+from walkit.threads import EndingThread
 
 SAMPLE_S = 0.005
 SLICE_S = 0.5
@@ -138,6 +140,7 @@ def bench_replication(
             "1 MiB, 0.05 to 3600 seconds",
             option="seconds",
         )
+    check_progress(progress, "a text")
     say = progress or (lambda _: None)
     base = tempfile.mkdtemp(prefix="walkit-bench-replication-", dir=path)
     try:
@@ -175,11 +178,11 @@ def _in_turns(base: str, writers: int, record_bytes: int, seconds: float) -> dic
         for _ in range(slices):
             alone.append(_append(lonely, writers, record_bytes, seconds / slices))
             _wait_acked(primary, log.acked_lsn)
-            sampler = _Sampler(primary)
-            followed.append(_append(log, writers, record_bytes, seconds / slices))
-            ended = time.perf_counter()
-            drained = _wait_acked(primary, log.acked_lsn)
-            samples = sampler.stop()
+            with _Sampler(primary) as sampler:
+                followed.append(_append(log, writers, record_bytes, seconds / slices))
+                ended = time.perf_counter()
+                drained = _wait_acked(primary, log.acked_lsn)
+            samples = sampler.rows()
             rows.append(samples[samples[:, 0] <= ended])
         place = f"{base} ({log._engine.storage.facts().get('file_system', 'unknown file system')})"
     return {
@@ -229,13 +232,18 @@ def _append(log: WriteAheadLog, writers: int, record_bytes: int, seconds: float)
         except WalkitError as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(writers)]
+    threads = [
+        threading.Thread(target=write, args=(number,), name=f"bench-{number}", daemon=True)
+        for number in range(writers)
+    ]
     first, began = log.acked_lsn, time.perf_counter()
-    for thread in threads:
-        thread.start()
-    time.sleep(seconds)
-    last, ended = log.acked_lsn, time.perf_counter()
-    over.set()
+    try:
+        for thread in threads:
+            thread.start()
+        over.wait(seconds)
+        last, ended = log.acked_lsn, time.perf_counter()
+    finally:
+        over.set()
     for thread in threads:
         thread.join()
     if errors:
@@ -250,8 +258,17 @@ class _Sampler:
         self._primary = primary
         self._over = threading.Event()
         self._rows: list[tuple[float, int, int]] = []
-        self._thread = threading.Thread(target=self._run)
+        self._thread = EndingThread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
 
     def _run(self) -> None:
         while not self._over.wait(SAMPLE_S):
@@ -259,10 +276,8 @@ class _Sampler:
             acked = max((f.acked_lsn for f in status.followers), default=0)
             self._rows.append((time.perf_counter(), status.durable_lsn, acked))
 
-    def stop(self) -> Samples:
+    def rows(self) -> Samples:
         """Return what was noted."""
-        self._over.set()
-        self._thread.join()
         return np.array(self._rows, np.float64).reshape(-1, 3)
 
 
@@ -297,10 +312,9 @@ def _catch_up(base: str) -> dict[str, Any]:
     folder = os.path.join(base, "primary")
     with Primary(folder) as primary:
         lsn, position = primary.source.durable()
-        sampler = _Sampler(primary)
-        with _replica(primary.address, os.path.join(base, "late")):
+        with _Sampler(primary) as sampler, _replica(primary.address, os.path.join(base, "late")):
             ended = _wait_acked(primary, lsn)
-        rows = sampler.stop()
+        rows = sampler.rows()
     nothing = rows[(rows[:, 2] == 0) & (rows[:, 0] < ended)]
     began = float(nothing[-1, 0]) if len(nothing) else float(rows[0, 0])
     took = max(ended - began, 1e-6)

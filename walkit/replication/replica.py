@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from walkit.commit.interrupts import uninterrupted
 from walkit.config import LogOptions
 from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
@@ -26,6 +27,7 @@ from walkit.replication.steps import Adopt, Connect, Disconnect, Fail, Import, S
 from walkit.replication.subscriber import Subscriber
 from walkit.replication.transport import CHANNEL_OPTIONS, TOKEN_KEY, check_token, grpc, refuse_tls
 from walkit.replication.wire import METHOD, WireError, decode_from_publisher, encode_from_subscriber
+from walkit.threads import EndingThread
 
 EXTRA_KEY = "replica"
 GATHER_BYTES = 1 << 20
@@ -137,7 +139,7 @@ class Replica:
         self._inbox: deque[tuple[Connection, Any]] = deque()
         self._wake = threading.Event()
         self._connection: Connection | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: EndingThread | None = None
         self._stopping = False
         self._waiting: list[Import] = []
         self._waiting_bytes = 0
@@ -149,8 +151,10 @@ class Replica:
         if self._stopping:
             raise LogClosedError(f"the replica at {self._log.location} was stopped; make a new one")
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"walkit-replica {self.name}", daemon=True)
-            self._thread.start()
+            thread = EndingThread(target=self._run, name=f"walkit-replica {self.name}", daemon=True)
+            with uninterrupted():
+                thread.start()
+                self._thread = thread
         return self
 
     def wait_for(self, lsn: int, timeout: float | None = None) -> int:
@@ -212,7 +216,7 @@ class Replica:
         return self._store
 
     def stop(self) -> None:
-        """Stop following, seal the log and free it. Stopping twice does nothing."""
+        """Stop following, seal the log and free it. Stopping twice does nothing, or goes on after an interrupt."""
         self._stopping = True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():

@@ -22,9 +22,10 @@ import pyspark
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from walkit.config import LogOptions
+from walkit.config import LogOptions, check_progress
 from walkit.errors import OptionsError, WalkitError
 from walkit.html import join, table, tag
+from walkit.log.limits import require_fits
 from walkit.log.opening import open_log
 from walkit.record import RECORD_SCHEMA
 from walkit.spark.replay import replay
@@ -37,6 +38,10 @@ Query: TypeAlias = Callable[[DataFrame], DataFrame]
 
 RECORDS_PER_KEY = 3
 DELETES_PER_CALL, PUTS_PER_CALL = 2_000, 18_000
+CALL_BYTES_MAX = 64 << 20
+"""Of large values a call has fewer."""
+KEY_BYTES = len(b"key-%012d" % 0)
+WRITTEN_WITH = LogOptions(durability="none")
 FILTERED_SHARE = 0.01
 SEED = 7
 
@@ -165,6 +170,8 @@ def bench_spark(
             raise OptionsError(f"{name}={value}: a whole number from 1 on", option=name, wanted=value)
     if path is not None and not os.path.isdir(path):
         raise OptionsError(f"{path} is not a folder", option="path", wanted=path)
+    require_fits("record_bytes", record_bytes, WRITTEN_WITH, KEY_BYTES)
+    check_progress(progress, "(queries done, queries to do)")
     folder = tempfile.mkdtemp(prefix="walkit-bench-", dir=path)
     try:
         log, parquet = os.path.join(folder, "log"), os.path.join(folder, "rows.parquet")
@@ -190,9 +197,10 @@ def _write_log(path: str, records: int, record_bytes: int) -> int:
     """Write puts and deletes over a third as many keys; return how many records."""
     rng = np.random.default_rng(SEED)
     written = 0
-    with open_log(path, "x", LogOptions(durability="none")) as log:
+    most = max(min(PUTS_PER_CALL + DELETES_PER_CALL, CALL_BYTES_MAX // record_bytes), 1)
+    with open_log(path, "x", WRITTEN_WITH) as log:
         while written < records:
-            count = min(PUTS_PER_CALL + DELETES_PER_CALL, records - written)
+            count = min(most, records - written)
             deletes = count * DELETES_PER_CALL // (PUTS_PER_CALL + DELETES_PER_CALL)
             numbers = rng.integers(0, records // RECORDS_PER_KEY + 1, count)
             keys = [b"key-%012d" % number for number in numbers.tolist()]

@@ -20,6 +20,7 @@ from walkit.state.admission import Admission
 from walkit.state.follow import Follower
 from walkit.state.machine import StateImage, StateMachine, take_image
 from walkit.state.snapshot import SnapshotInfo, SnapshotWrite, identity_at, snapshot_lsns, snapshot_name
+from walkit.threads import EndingThread
 
 SNAPSHOTS_KEPT = 2
 """How many snapshots a checkpoint leaves: its own and, where the log still reaches back to it, the one before."""
@@ -255,7 +256,7 @@ class CheckpointThread:
         self._due_lsn = checkpointer.snapshot_lsn + every
         self._wake = threading.Event()
         self._ended = False
-        self._thread = threading.Thread(target=self._run, name=f"walkit-checkpoint {name}", daemon=True)
+        self._thread = EndingThread(target=self._run, name=f"walkit-checkpoint {name}", daemon=True)
         self._thread.start()
         # Before the checkpointer's own: it is waited for by its thread's end, and else refuses what the thread began.
         checkpointer.engine.closers.insert(0, self.end)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walkit.config import as_lsn
+from walkit.config import as_lsn, check_progress
 from walkit.errors import OptionsError
 from walkit.log.logreader import LogReader
 from walkit.log.opening import Place, storage_at
@@ -103,6 +103,7 @@ def diff(a: Side, b: Side, progress: StateProgress | None = None) -> pa.Table:
     LSNs to pass). Raises HistoryTrimmedError where a state can no longer be told exactly, OptionsError for what is no
     side, and what opening and reading raise.
     """
+    check_progress(progress, "(LSNs passed, LSNs to pass)")
     return narrowed(diff_states(_state(a, progress), _state(b, progress)), DIFF_SCHEMA)
 
 

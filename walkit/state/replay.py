@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from walkit.commit.interrupts import Uninterrupted, on_main_thread
-from walkit.config import as_lsn
+from walkit.config import as_lsn, check_progress
 from walkit.errors import GapError, HistoryTrimmedError, OptionsError
 from walkit.log.onward import Onward
 from walkit.log.reader import LogView
@@ -105,6 +105,7 @@ def replay(
             option="machine" if wrong is machine else "log",
             wanted=wrong,
         )
+    check_progress(progress, "(LSNs passed, LSNs to pass)")
     began = time.perf_counter()
     view, first, last = _range(log, machine.applied_lsn, first_lsn, last_lsn)
     pieces = Pieces(machine)

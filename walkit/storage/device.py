@@ -17,6 +17,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from walkit.errors import OptionsError
+from walkit.html import options, shown
 
 NS_PER_S = 1_000_000_000
 NS_PER_US = 1_000
@@ -183,6 +184,10 @@ class DeviceModel:
     def ios(self, size_bytes: int) -> int:
         """Return how many I/Os a write of this size counts as."""
         return max(1, -(-size_bytes // self.io_bytes_max))
+
+    def _repr_html_(self) -> str:
+        latency = f"{shown(self.latency)}, mean {self.latency.mean_us:,.6g} µs"
+        return options(f"Device {self.name}", self, {"latency": latency})
 
 
 class Service(NamedTuple):

@@ -8,6 +8,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from walkit.config import check_bool
 from walkit.errors import OptionsError, StorageError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Baseline, FrameSummary, LatencyHistogram, Run, RunRecorder, raw_baseline
@@ -61,6 +62,7 @@ def drive(
 
     OptionsError for reads of a log, and for what tasks cannot do; nothing was written then.
     """
+    check_bool(progress, "progress")
     workload = Workload() if workload is None else workload
     _require_right(target, workload)
     operations = workload.stream() if stream is None else stream

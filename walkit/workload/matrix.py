@@ -18,8 +18,9 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
-from walkit.config import LogOptions
+from walkit.config import LogOptions, check_bool
 from walkit.errors import OptionsError
+from walkit.log.limits import require_fits
 from walkit.log.opening import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import MachineFacts
@@ -99,10 +100,13 @@ def bench_write(
 
     Raises OptionsError, and what the log raises.
     """
+    check_bool(progress, "progress")
     sizes = [record_bytes] if isinstance(record_bytes, int) else list(record_bytes)
     runs = (5 if peers else 1) if runs is None else runs
     _check(writers, tasks, sizes, seconds, path, runs, outstanding)
     options = _chosen(durability, direct_io, in_flight, ack_order, policy)
+    for size in sizes:
+        require_fits("record_bytes", size, options[0].options)
     if model is not None:
         if peers or tasks or outstanding or direct_io or path is not None:
             raise OptionsError(

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from walkit.config import LogOptions
+from walkit.config import LogOptions, check_bool
 from walkit.errors import OptionsError
 from walkit.html import join, table, tag
+from walkit.log.limits import require_fits
 from walkit.log.opening import open_log, storage_at
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import MachineFacts, Run, RunRecorder
@@ -149,12 +150,14 @@ def bench_order(
     tenth more: `2 * rounds * len(writers) * len(policies) * (1 + len(models))` of them. Nothing is left in `path`
     (default: the folder for temporary files). Blocks; OptionsError for what cannot be, and raises what the log raises.
     """
+    check_bool(progress, "progress")
     _check(writers, rounds, seconds, path)
     chosen = {name: policy_named(name) for name in policies}
     devices = {name: device_model(name) for name in models}
     options = {
         order: LogOptions(in_flight=in_flight, ack_order=order, direct_io=direct_io) for order in ORDERS
     }
+    require_fits("value_bytes", value_bytes, options["append"])
     folder = tempfile.mkdtemp(prefix="walkit-order-", dir=path)
     loads = list(product([DISK, *models], policies, writers))
     runs: list[Run] = []

@@ -19,6 +19,7 @@ from time import perf_counter_ns
 from typing import IO, Any
 
 from walkit.errors import WalkitError
+from walkit.threads import EndingThread
 
 LAST_WORDS_BYTES = 4000
 
@@ -48,7 +49,7 @@ class TalkingChild:
         self._take = take
         self._error: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._reader: threading.Thread | None = None
+        self._reader: EndingThread | None = None
         self._words: IO[bytes] | None = None
 
     @property
@@ -81,7 +82,7 @@ class TalkingChild:
                 env=environment,
                 bufsize=0,
             )
-            self._reader = threading.Thread(target=self._read, name="child-pipe", daemon=True)
+            self._reader = EndingThread(target=self._read, name="child-pipe", daemon=True)
             self._reader.start()
             self.send(handed)
         except OSError as error:

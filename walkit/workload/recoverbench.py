@@ -18,6 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from walkit.config import check_bool
 from walkit.errors import OptionsError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.log.examine.verdicts import ScanReport
@@ -62,6 +63,7 @@ def bench_recovery(
 
     Raises OptionsError, MissingExtraError, ChildWriterError, and what opening raises.
     """
+    check_bool(progress, "progress")
     _check(operations, keys, record_bytes, frame_records, checkpoint_age, cache, runs)
     if peers:
         require_peers()

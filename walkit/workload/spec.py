@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from walkit.errors import OptionsError
+from walkit.html import options
 from walkit.workload.choice import (
     PUTS,
     EmpiricalBytes,
@@ -188,6 +189,9 @@ class Workload:
                 value = value.as_dict()
             found[item.name] = value
         return found
+
+    def _repr_html_(self) -> str:
+        return options(f"Workload {self.name}", self, {"source": self.as_dict()["source"]})
 
 
 @dataclass(frozen=True)

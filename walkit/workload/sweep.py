@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 
+from walkit.config import check_bool
 from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Run
@@ -32,6 +33,7 @@ def sweep(
     else Poisson. Draw them with `walkit.plots.latency_over_load`. OptionsError for rates that do not rise; otherwise
     raises what `drive` raises.
     """
+    check_bool(progress, "progress")
     chosen = list(rates)
     if not chosen or any(b <= a for a, b in pairwise(chosen)):
         raise OptionsError(

@@ -11,8 +11,9 @@ from walkit.log.wal import WriteAheadLog
 from walkit.measure.recorder import RecordFunction
 from walkit.record import AppendResult, Kind
 from walkit.store import Store
+from walkit.threads import EndingThread
 from walkit.workload.operations import READ, OperationStream
-from walkit.workload.writers import NAP_S, Writers, WriterThread, calls_of
+from walkit.workload.writers import NAP_S, Writers, calls_of
 
 PUT = int(Kind.PUT)
 
@@ -30,12 +31,12 @@ def require_task_operations(stream: OperationStream) -> None:
 class TaskWriters(Writers):
     """Writers that are tasks of one event loop. The same interface; `due`, `done` and `lsns` mean the same."""
 
-    def _make_threads(self) -> list[WriterThread]:
+    def _make_threads(self) -> list[EndingThread]:
         records = [self._recorder.thread().record for _ in self.parts]
         reads = any(bool((part.kinds == READ).any()) for part in self.parts)
         readers = [self._recorder.thread("read").record for _ in self.parts] if reads else records
         recorders = list(zip(records, readers, strict=True))
-        return [WriterThread(target=self._run_loop, args=(recorders,), name="writer-loop", daemon=True)]
+        return [EndingThread(target=self._run_loop, args=(recorders,), name="writer-loop", daemon=True)]
 
     def _run_loop(self, recorders: list[tuple[RecordFunction, RecordFunction]]) -> None:
         self._go.wait()

@@ -6,7 +6,6 @@ import threading
 from array import array
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter_ns, sleep
-from typing import Any
 
 from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
@@ -14,6 +13,7 @@ from walkit.measure import RunRecorder
 from walkit.measure.recorder import RecordFunction
 from walkit.record import AppendResult, Kind
 from walkit.store import Store
+from walkit.threads import EndingThread
 from walkit.workload.operations import READ, OperationStream
 
 DELETE = int(Kind.DELETE)
@@ -41,26 +41,6 @@ def calls_of(
         log = target
         return (lambda key, value: log.append(value, key)), log.delete, no_reads
     return target.put, target.delete, target.get
-
-
-class WriterThread(threading.Thread):
-    """A thread that says itself when it has ended.
-
-    In Python 3.11 a `join` that Ctrl-C ends takes the thread for stopped while it runs (what bpo-45274 added there
-    looks whether the thread's lock is held, and it is held by the thread). A Run of threads that still write would
-    miss what they are acknowledged afterwards.
-    """
-
-    def __init__(self, **named: Any) -> None:
-        super().__init__(**named)
-        self.ended = threading.Event()
-
-    def run(self) -> None:
-        """See threading.Thread."""
-        try:
-            super().run()
-        finally:
-            self.ended.set()
 
 
 class Writers:
@@ -92,14 +72,14 @@ class Writers:
         self._stop = threading.Event()
         self._threads = self._make_threads()
 
-    def _make_threads(self) -> list[WriterThread]:
+    def _make_threads(self) -> list[EndingThread]:
         recorder = self._recorder
         made = []
         for w, part in enumerate(self.parts):
             record = recorder.thread().record
             reads = recorder.thread("read").record if bool((part.kinds == READ).any()) else record
             made.append(
-                WriterThread(
+                EndingThread(
                     target=self._write, args=(w, part, record, reads), name=f"writer-{w}", daemon=True
                 )
             )

@@ -1,0 +1,51 @@
+"""Threads that are waited for: an interrupted wait takes no running thread for ended."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.commit.places import GUARD_S
+from tests.interrupts import interrupt_in
+from walkit.threads import EndingThread
+
+
+def test_an_interrupted_join_takes_no_running_thread_for_ended() -> None:
+    """SIGINT while the main thread joins, several times: the thread is alive, and the next join waits for it."""
+    entered, go_on, done = threading.Event(), threading.Event(), list[str]()
+
+    def work() -> None:
+        entered.set()
+        go_on.wait(GUARD_S)
+        done.append("done")
+
+    thread = EndingThread(target=work, daemon=True)
+    thread.start()
+    assert entered.wait(GUARD_S)
+    for _ in range(5):
+        shooter = interrupt_in("join", "wait")
+        with pytest.raises(KeyboardInterrupt):
+            thread.join(GUARD_S)
+        shooter.result()
+        assert thread.is_alive() and not thread.ended.is_set()
+    thread.join(0.001)
+    assert thread.is_alive() and done == []
+    go_on.set()
+    thread.join()
+    assert not thread.is_alive() and done == ["done"]
+
+
+def test_a_thread_that_raised_has_ended_and_one_that_never_ran_cannot_be_joined() -> None:
+    """Join a thread whose function raised, and one that was not started: at once, and the RuntimeError of any."""
+    hooked, before = list[object](), threading.excepthook
+    threading.excepthook = lambda args: hooked.append(args.exc_type)
+    try:
+        thread = EndingThread(target=lambda: 1 // 0)
+        thread.start()
+        thread.join(GUARD_S)
+    finally:
+        threading.excepthook = before
+    assert thread.ended.is_set() and not thread.is_alive() and hooked == [ZeroDivisionError]
+    with pytest.raises(RuntimeError, match="before it is started"):
+        EndingThread(target=print).join()
