@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from walkit.commit.batch import Submitted
-from walkit.commit.ticket import SingleTicket
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns, one_record
 from walkit.format.frame import PreparedBody, prepare_body, prepare_one
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE
@@ -18,9 +17,9 @@ def prepare(
     submissions: Sequence[Submitted], codec: str | None, *, keep_columns: bool
 ) -> tuple[PreparedBody, int, Columns | None]:
     """Return (the body, the user bytes, the columns where they are to be kept) of the submissions of a frame."""
-    if len(submissions) == 1 and not keep_columns:
-        only = submissions[0]
-        if isinstance(only, SingleTicket) and only.columns is None:
+    if not keep_columns and len(submissions) == 1:
+        only: Any = submissions[0]
+        if not only.shared and only.columns is None:
             body = prepare_one(only.kind, only.key, only.value, only.timestamp, codec)
             return body, only.size_bytes - COLUMN_BYTES_PER_RECORD, None
     columns, user_bytes = gather(submissions)

@@ -144,8 +144,11 @@ class FileStorageFile:
         if offset < 0:
             # pwritev2 takes -1 as "where the descriptor stands", and would write.
             raise storage_error("write", self._name, self._location, errno.EINVAL, "a negative offset")
-        if len(buffers) == 1 and type(buffers[0]) is bytes:
-            size = len(buffers[0])
+        if len(buffers) == 1 and type(only := buffers[0]) is bytes:
+            size = len(only)
+            if size <= _WRITE_BYTES_MAX:
+                self._write_once(offset, buffers, size, sync)
+                return
         elif memoryview in map(type, buffers):
             size = _byte_count(buffers)
         else:
