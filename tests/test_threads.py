@@ -28,7 +28,7 @@ def test_an_interrupted_join_takes_no_running_thread_for_ended() -> None:
         with pytest.raises(KeyboardInterrupt):
             thread.join(GUARD_S)
         shooter.result()
-        assert thread.is_alive() and not thread.ended.is_set()
+        assert thread.is_alive() and not thread.ended
     thread.join(0.001)
     assert thread.is_alive() and done == []
     go_on.set()
@@ -46,6 +46,6 @@ def test_a_thread_that_raised_has_ended_and_one_that_never_ran_cannot_be_joined(
         thread.join(GUARD_S)
     finally:
         threading.excepthook = before
-    assert thread.ended.is_set() and not thread.is_alive() and hooked == [ZeroDivisionError]
+    assert thread.ended and not thread.is_alive() and hooked == [ZeroDivisionError]
     with pytest.raises(RuntimeError, match="before it is started"):
         EndingThread(target=print).join()

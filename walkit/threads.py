@@ -17,7 +17,11 @@ class EndingThread(threading.Thread):
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
-        self.ended = threading.Event()
+        self.ended = False
+        """Whether its work is over; unlike `is_alive` true also where an interrupted `join` took it for stopped."""
+        self._end = threading.Lock()
+        """Held until it has ended. A lock and not an Event, whose own lock an interrupt could leave locked."""
+        self._end.acquire()
         self._process = os.getpid()
 
     def run(self) -> None:
@@ -25,11 +29,19 @@ class EndingThread(threading.Thread):
         try:
             super().run()
         finally:
-            self.ended.set()
+            self.ended = True
+            self._end.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until its work is over; False after `timeout` seconds, or in a forked child. Once it was started."""
+        here = self._process == os.getpid()
+        if here and not self.ended and self._end.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            self._end.release()
+        return self.ended
 
     def join(self, timeout: float | None = None) -> None:
         """See threading.Thread. In a forked child, where the thread is not, it returns at once."""
         waits = self.ident is not None and self._process == os.getpid()
-        if waits and not self.ended.wait(timeout):
+        if waits and not self.wait(timeout):
             return
         super().join(timeout)

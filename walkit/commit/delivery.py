@@ -25,6 +25,7 @@ from walkit.commit.ticket import (
     resolve_all,
 )
 from walkit.events import EventSink
+from walkit.threads import EndingThread
 
 if TYPE_CHECKING:
     import asyncio
@@ -69,7 +70,7 @@ class Delivery:
         self._queue: deque[tuple[Any, Any]] = deque()
         self._bell = new_gate()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread: EndingThread | None = None
         self._closing = False
         self._busy = False
         self._drained = threading.Condition(self._lock)
@@ -168,7 +169,7 @@ class Delivery:
     def _start(self) -> None:
         with self._lock:
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name=f"walkit-delivery {self._name}", daemon=True)
+                thread = EndingThread(target=self._run, name=f"walkit-delivery {self._name}", daemon=True)
                 with uninterrupted():
                     thread.start()
                     self._thread = thread
@@ -279,4 +280,4 @@ class Delivery:
             return True
         open_gate(self._bell)
         thread.join(timeout)
-        return not thread.is_alive()
+        return thread.ended

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from walkit.commit.interrupts import uninterrupted
 from walkit.commit.ticket import new_gate, open_gate
+from walkit.threads import EndingThread
 
 
 class Hand:
@@ -21,7 +22,7 @@ class Hand:
         self._jobs: deque[tuple[str, Callable[[], object]]] = deque()
         self._doing = ""
         self._closing = False
-        self._thread: threading.Thread | None = None
+        self._thread: EndingThread | None = None
 
     @property
     def is_current(self) -> bool:
@@ -35,7 +36,7 @@ class Hand:
                 return False
             self._jobs.append((name, job))
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name=f"walkit-hand {self._name}", daemon=True)
+                thread = EndingThread(target=self._run, name=f"walkit-hand {self._name}", daemon=True)
                 with uninterrupted():
                     thread.start()
                     self._thread = thread
@@ -68,4 +69,4 @@ class Hand:
         if self._thread is None or self.is_current:
             return True
         self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return self._thread.ended

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from walkit.commit.core import Tick
 from walkit.commit.interrupts import uninterrupted
 from walkit.commit.ticket import new_gate, open_gate
+from walkit.threads import EndingThread
 
 
 class CommitTimer:
@@ -30,7 +31,7 @@ class CommitTimer:
         self._bell = new_gate()
         """A gate and not an Event, whose lock an interrupt of the main thread could leave locked."""
         self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread: EndingThread | None = None
         self._closing = False
         self.parked = True
         """Whether a frame has to call `wake`. Set before the last look at the core, so that no frame is missed."""
@@ -40,7 +41,7 @@ class CommitTimer:
         self.parked = False
         with self._starting:
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name=f"walkit-timer {self._name}", daemon=True)
+                thread = EndingThread(target=self._run, name=f"walkit-timer {self._name}", daemon=True)
                 with uninterrupted():
                     thread.start()
                     self._thread = thread

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from walkit.commit.interrupts import uninterrupted
+from walkit.threads import EndingThread
 
 
 class Writers:
@@ -17,7 +18,7 @@ class Writers:
         self._count = count
         self._look = look
         self.calls: SimpleQueue[bool] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[EndingThread] = []
         self._starting = threading.Lock()
         self.running = False
         """Whether one of them runs, so that it will look when it is woken."""
@@ -34,7 +35,7 @@ class Writers:
                 name = f"walkit-commit {self._name}"
                 if self._count > 1:
                     name = f"{name} {len(self._threads)}"
-                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                thread = EndingThread(target=self._run, name=name, daemon=True)
                 with uninterrupted():
                     thread.start()
                     self._threads.append(thread)

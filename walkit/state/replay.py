@@ -97,15 +97,7 @@ def replay(
     on to the right state (the machine stands at its `applied_lsn` then); OptionsError where the machine has it already,
     CorruptionError when damage is reached.
     """
-    if not isinstance(log, ReadSurface) or not hasattr(machine, "applied_lsn"):
-        wrong = machine if isinstance(log, ReadSurface) else log
-        raise OptionsError(
-            "replay takes an open log (walkit.open(path, mode='r')) and a StateMachine, which has applied_lsn beside "
-            f"apply, snapshot, restore and checksum; not {type(wrong).__name__}",
-            option="machine" if wrong is machine else "log",
-            wanted=wrong,
-        )
-    check_progress(progress, "(LSNs passed, LSNs to pass)")
+    _check(log, machine, progress)
     began = time.perf_counter()
     view, first, last = _range(log, machine.applied_lsn, first_lsn, last_lsn)
     pieces = Pieces(machine)
@@ -145,6 +137,18 @@ def replay(
         duration_s=time.perf_counter() - began,
         apply_s=apply_s,
     )
+
+
+def _check(log: object, machine: object, progress: object) -> None:
+    if not isinstance(log, ReadSurface) or not hasattr(machine, "applied_lsn"):
+        wrong = machine if isinstance(log, ReadSurface) else log
+        raise OptionsError(
+            "replay takes an open log (walkit.open(path, mode='r')) and a StateMachine, which has applied_lsn beside "
+            f"apply, snapshot, restore and checksum; not {type(wrong).__name__}",
+            option="machine" if wrong is machine else "log",
+            wanted=wrong,
+        )
+    check_progress(progress, "(LSNs passed, LSNs to pass)")
 
 
 def _row_batches(view: LogView, first_lsn: int, last_lsn: int) -> Iterator[pa.RecordBatch]:

@@ -107,7 +107,7 @@ class Writers:
         deadline = None if timeout is None else monotonic() + timeout
         for thread in self._threads:
             left = None if deadline is None else max(deadline - monotonic(), 0)
-            if thread.ident is not None and not thread.ended.wait(left):
+            if thread.ident is not None and not thread.wait(left):
                 return False
         return True
 
