@@ -249,10 +249,9 @@ class Delivery:
 
     def wake_loops(self, futures: Sequence[asyncio.Future[None]]) -> None:
         """Have futures resolved on their loops, each loop woken once. From any thread: it runs nobody's code."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-        for future in futures:
-            by_loop.setdefault(future.get_loop(), []).append(future)
-        for loop, group in by_loop.items():
+        loops = {future.get_loop() for future in futures}
+        for loop in loops:
+            group = futures if len(loops) == 1 else [f for f in futures if f.get_loop() is loop]
             try:
                 loop.call_soon_threadsafe(resolve_all, group)
             except RuntimeError:
