@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable
@@ -58,6 +59,12 @@ class Task:
         if self.error is not None:
             raise self.error
         return self.value
+
+
+def strike(task: Task, error: type[BaseException]) -> None:
+    """Raise an exception in the thread of a task, as another thread may; it comes up when the thread runs again."""
+    assert task.thread.ident is not None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(task.thread.ident), ctypes.py_object(error))
 
 
 class Place:

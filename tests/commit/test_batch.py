@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import threading
 from typing import Any
 
 import pytest
 
-from tests.commit.places import GUARD_S, Place, Rig, Task, io_error, until
+from tests.commit.places import GUARD_S, Place, Rig, Task, io_error, strike, until
 from walkit.commit.batch import BATCH_BYTES_MAX, Batch, CallerTicket
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import CappedFrames
@@ -220,10 +219,7 @@ def test_an_exception_in_a_caller_of_a_batch_strands_nobody(fails: bool) -> None
     rig, leader = held()
     tasks = waiting_callers(rig, 10)
     for task in tasks[:-1]:
-        assert task.thread.ident is not None
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(task.thread.ident), ctypes.py_object(ZeroDivisionError)
-        )
+        strike(task, ZeroDivisionError)
     if fails:
         rig.place.fail("write", io_error())
     rig.place.release()

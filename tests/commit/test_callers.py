@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import threading
 from typing import Any
 
 import pytest
 
-from tests.commit.places import GatedPlace, Rig, Task, io_error, until
+from tests.commit.places import GatedPlace, Rig, Task, io_error, strike, until
 from walkit.commit.ticket import HAS_LEFT, is_woken_at_once
 from walkit.commit.writers import Writers
 from walkit.errors import LogClosedError, LogPoisonedError
@@ -48,10 +47,7 @@ def test_an_exception_in_a_waiting_caller_strands_nobody(fails: bool) -> None:
     rig = Rig()
     leader, *tasks = waiting_callers(rig, 9)
     for task in tasks[:-1]:
-        assert task.thread.ident is not None
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(task.thread.ident), ctypes.py_object(StruckError)
-        )
+        strike(task, StruckError)
     if fails:
         rig.place.fail("write", io_error())
     rig.place.release()
