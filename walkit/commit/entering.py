@@ -214,7 +214,8 @@ class Entering(Leading):
         except WalkitError:
             raise
         except BaseException:
-            self._wake_interrupted()
+            self._writers.calls.put(True)  # at once: another interrupt may come in any function of Python
+            self._writers.wake()
             raise
         return True
 
@@ -252,14 +253,10 @@ class Entering(Leading):
         except WalkitError:
             raise
         except BaseException:
-            self._wake_interrupted()
+            self._writers.calls.put(True)  # at once: another interrupt may come in any function of Python
+            self._writers.wake()
             raise
         return ticket
-
-    def _wake_interrupted(self) -> None:
-        """Let a writer thread look for what was perhaps queued, before another interrupt comes."""
-        self._writers.calls.put(True)
-        self._writers.wake()
 
     def attach_waiter(self, ticket: Any) -> Any:
         """See TicketHost."""
