@@ -277,7 +277,7 @@ def test_a_lone_caller_and_the_main_thread_have_a_submission_of_their_own() -> N
 
 
 def test_many_ways_at_once() -> None:
-    """Append puts, submit puts and append tickets on nine threads: LSNs are dense, and each thread's keep their order."""
+    """Append puts, submit puts and append tickets on nine threads: LSNs are dense and in each thread's order."""
     rig = Rig()
     found: dict[str, list[int]] = {}
 

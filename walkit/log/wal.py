@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from walkit.commit.ticket import LoopWaiter, SingleTicket, Ticket, is_woken_at_once, running_loop
 from walkit.config import LogOptions, as_lsn, as_seconds
@@ -36,9 +36,6 @@ from walkit.log.transaction import Transaction
 from walkit.log.upkeepsurface import UpkeepSurface
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
-
-if TYPE_CHECKING:
-    pass
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
