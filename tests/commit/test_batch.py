@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,7 +53,10 @@ def test_records_that_follow_each_other_are_one_submission() -> None:
 
 
 JOINING = {
-    "equal kinds": (["put", "put", "caller", "put"], [4]),
+    "equal kinds": (["put", "put", "put", "put"], [4]),
+    "a caller shares none that another thread fills": (["put", "put", "caller", "put", "caller"], [2, 3]),
+    "callers, and a thread that submits": (["caller", "put", "caller", "put"], [4]),
+    "threads that submit in turns": (["put", "put", "other", "put", "other", "put"], [2, 4]),
     "a key begins another": (["put", "keyed", "keyed", "put"], [1, 2, 1]),
     "a ticket of its own stands between": (["put", "ticket", "put", "put"], [1, 1, 2]),
     "the limit of bytes": (["large", "large", "large", "put"], [2, 2]),
@@ -67,6 +72,8 @@ def test_what_joins_a_submission(case: str) -> None:
     for way in ways:
         if way == "caller":
             tasks += waiting_callers(rig, 1)
+        elif way == "other":
+            tasks.append(Task(rig.putted, b"v").join())
         elif way == "ticket":
             rig.queued()
         else:
@@ -96,6 +103,81 @@ def test_a_batch_that_was_taken_grows_no_more() -> None:
     rig.place.release()
     assert (first.result(GUARD_S).first_lsn, second.result(GUARD_S).first_lsn) == (2, 3)
     rig.driver.stop(LogClosedError())
+
+
+class Meddled(list[bytes]):
+    """A batch's values; something happens before one is appended, and after it."""
+
+    def __init__(
+        self, values: list[bytes], before: Callable[[], object], after: Callable[[], object]
+    ) -> None:
+        super().__init__(values)
+        self._before, self._after = before, after
+
+    def append(self, value: bytes) -> None:
+        self._before()
+        super().append(value)
+        self._after()
+
+
+MEDDLING = {
+    "it ends before": ("end", "", 2),
+    "it ends after": ("", "end", 1),
+    "it is written and let go before": ("write", "", 2),
+    "it is written and let go after": ("", "write", 1),
+    "it ends before, and is written after": ("end", "write", 2),
+    "who ends it is interrupted before": ("half", "", 1),
+    "who ends it is interrupted after": ("", "half", 1),
+    "the log is closed before": ("stop", "", 0),
+}
+
+
+@pytest.mark.parametrize("key", [None, b"key"])
+@pytest.mark.parametrize("case", MEDDLING)
+def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes | None) -> None:
+    """End or write a batch, or close, between its owner's steps: the record is written once, or refused."""
+    before, after, batches = MEDDLING[case]
+    rig, leader = held()
+    seen: list[bytes] = []
+
+    def note(frame: Any) -> None:
+        seen.extend(frame.columns.values if frame.columns is not None else [b"held"])
+
+    rig.core.sinks = (note,)
+    first = rig.putted(b"first", key)
+    batch = first.batch
+    stopping: list[Task] = []
+
+    def act(what: str) -> None:
+        if not what:
+            return
+        if what == "end":
+            with rig.driver._lock:
+                rig.core.end_batch()
+        elif what == "half":
+            batch.ended = True
+        elif what == "write":
+            rig.place.release()
+            until(lambda: not batch.attached and first.done() and not batch.values, "the batch to be let go")
+        else:
+            stopping.append(Task(rig.driver.stop, LogClosedError()))
+            until(lambda: rig.driver.refusal is not None and rig.core.batch is None, "the log to refuse")
+
+    batch.values = Meddled(batch.values, partial(act, before), partial(act, after))
+    if case == "the log is closed before":
+        with pytest.raises(LogClosedError):
+            rig.putted(b"second", key)
+    else:
+        second = rig.putted(b"second", key)
+    rig.place.release()
+    if batches:
+        assert second.result(GUARD_S).first_lsn == 3
+        assert len({id(first.batch), id(second.batch)}) == batches
+        assert rig.putted(b"third", key).result(GUARD_S).first_lsn == 4
+    leader.join()
+    for task in stopping or [Task(rig.driver.stop, LogClosedError())]:
+        task.join()
+    assert seen == [b"held", b"first", *([b"second", b"third"] if batches else [])]
 
 
 def test_a_key_of_a_caller_that_was_interrupted_is_no_record_s() -> None:

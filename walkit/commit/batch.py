@@ -3,15 +3,20 @@
 A record costs its caller three or four steps here, and the leader next to nothing: keys and values stand in lists, as
 the encoder wants them, and LSNs, acknowledgement and failure come to the batch. The ticket of a record is its batch and
 its place in there; who waits for it is noted when somebody does.
+
+While one thread alone submits, it fills a batch without the driver's lock: whoever ends the batch says so first and
+counts then; whoever has appended looks afterwards, so that one of them sees the other. What came too late has a place
+behind the end, is of no batch, and is queued anew.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from walkit.commit.frame import SealedFrame
 from walkit.commit.ticket import NO_LEADER, SingleTicket, Ticket, TicketHost, new_tuple
 from walkit.format.body import Columns
+from walkit.format.layout import HAS_KEY
 from walkit.record import AppendResult
 
 if TYPE_CHECKING:
@@ -19,22 +24,29 @@ if TYPE_CHECKING:
 
     from walkit.commit.core import OrderingCore
 
+ANYONE: Final = 0
+"""In the place of a batch's owner; no thread's number."""
 BATCH_BYTES_MAX = 256 << 10
 """Where a batch ends, if a frame does not end before: a frame takes whole batches, and should be filled by them."""
 
 
 class Batch:
-    """Records of one kind byte, in order. It grows, under the driver's lock, while it is the last that waits."""
+    """Records of one kind byte, in order. It grows while it is the last that waits."""
 
     __slots__ = (
+        "_ended_count",
         "attached",
+        "bytes_max",
         "callers",
+        "ended",
         "first_lsn",
         "frame",
         "futures",
+        "grown_bytes",
         "host",
         "keys",
         "kind",
+        "owner",
         "size_bytes",
         "submitted_us",
         "values",
@@ -44,12 +56,21 @@ class Batch:
     waiter: Any = None
     callbacks: list[Any] | None = None
 
-    def __init__(self, host: TicketHost, kind: int, key: bytes | None, value: bytes, size_bytes: int) -> None:
+    def __init__(self, host: TicketHost, kind: int, owner: int, bytes_max: int) -> None:
         self.host = host
         self.kind = kind
-        self.keys: Any = None if key is None else [key]
-        self.values = [value]
-        self.size_bytes = size_bytes
+        self.owner = owner
+        """The thread that alone fills it, and needs no lock for that; ANYONE: all may, with the driver's lock."""
+        self.bytes_max = bytes_max
+        """How large it may grow: what joins it needs no other look at what the queue and a frame may hold."""
+        self.keys: list[bytes] = []
+        self.values: list[bytes] = []
+        self.grown_bytes = 0
+        """What its records take at most in a frame's body, as it grows."""
+        self.size_bytes = 0
+        """The same, once it has ended."""
+        self.ended = False
+        self._ended_count = 0
         self.submitted_us = 0
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
@@ -62,22 +83,32 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """Records in it; none once it was let go."""
-        return len(self.values)
+        """Records in it."""
+        return self._ended_count if self.ended else len(self.values)
+
+    def end(self) -> int:
+        """It grows no more: return how many records it has. With the lock; called again where it was interrupted."""
+        self.ended = True  # before the records are counted: who appends looks at it afterwards
+        count = len(self.values)
+        self._ended_count = count
+        self.size_bytes = self.grown_bytes
+        return count
 
     @property
     def columns(self) -> Columns:
-        """The records, for the encoder; once the batch is taken, and grows no more."""
-        count, keys = len(self.values), self.keys
-        if keys is not None and len(keys) > count:  # of a caller that was interrupted
-            keys = keys[:count]
-        return Columns(count, self.kind, keys, self.values)
+        """The records, for the encoder; once the batch has ended."""
+        count, keys, values = self._ended_count, self.keys, self.values
+        if len(values) > count:  # one that came too late
+            values = values[:count]
+        if self.kind & HAS_KEY:
+            return Columns(count, self.kind, keys if len(keys) == count else keys[:count], values)
+        return Columns(count, self.kind, None, values)
 
     def let_go(self) -> list[BatchTicket]:
         """Forget the records and who waits; return the tickets with callbacks, in LSN order."""
         called = [ticket for ticket in self.attached if ticket.callbacks is not None]
         called.sort(key=lambda ticket: ticket.index)
-        self.keys, self.values, self.futures, self.callers, self.attached = None, [], [], [], called
+        self.keys, self.values, self.futures, self.callers, self.attached = [], [], [], [], called
         return called
 
 
@@ -140,38 +171,40 @@ Submitted: TypeAlias = SingleTicket | Batch
 
 
 class BatchLine:
-    """Puts single records into the core's line. Needs the driver's lock held."""
+    """Puts single records into the core's line. Needs the driver's lock held, but where a batch's owner joins it."""
 
-    def __init__(self, core: OrderingCore[Submitted], host: TicketHost) -> None:
+    def __init__(self, core: OrderingCore[Submitted], host: TicketHost, queue_bytes_max: int) -> None:
         self._core = core
         self._host = host
+        self._queue_bytes_max = queue_bytes_max
         self._bytes_max = min(BATCH_BYTES_MAX, core.body_bytes_max)
 
     def join(
         self,
         ticket: BatchTicket,
         kind: int,
+        owner: int,
         key: bytes | None,
         value: bytes,
         size_bytes: int,
         future: asyncio.Future[None] | None = None,
-    ) -> Batch:
-        """Queue one record, and give its ticket its place; `future` is resolved when it is done.
+    ) -> Batch | None:
+        """Put one record to those that wait; None, and nothing is done, where no batch of this owner takes it.
+
+        A batch that grows is in the line, so that the log takes records, the queue has room, and somebody will come for
+        it: no more needs to be looked at. Without the lock it may end meanwhile: the caller looks afterwards. `future`
+        is resolved when the record is done; it needs the lock.
 
         As in `WaitingLine.submit`, the call that makes the record part of the queue comes last: an interrupt strikes
         before it, and what was noted by then is of no record, or after it.
         """
-        core = self._core
-        batch: Batch | None = core.batch
-        if batch is None or batch.kind != kind or batch.size_bytes + size_bytes > self._bytes_max:
-            ticket.batch = batch = Batch(self._host, kind, key, value, size_bytes)
-            ticket.index = 0
-            if future is not None:
-                batch.futures.append(future)
-            core.submit(batch)
-            core.batch = batch
-            return batch
-        values = batch.values
+        batch: Batch | None = self._core.batch
+        if batch is None or batch.owner != owner or batch.kind != kind:
+            return None
+        values = batch.values  # before the look at `ended`: a batch that has ended may have let go of its own
+        grown_bytes = batch.grown_bytes + size_bytes
+        if batch.ended or grown_bytes > batch.bytes_max:
+            return None
         ticket.batch = batch
         ticket.index = index = len(values)
         if key is not None:
@@ -181,8 +214,31 @@ class BatchLine:
             keys.append(key)
         if future is not None:
             batch.futures.append(future)
-        batch.size_bytes += size_bytes
-        core.pending_bytes += size_bytes
-        core.pending_records += 1
+        batch.grown_bytes = grown_bytes
         values.append(value)
+        return batch
+
+    def begin(
+        self,
+        ticket: BatchTicket,
+        kind: int,
+        owner: int,
+        key: bytes | None,
+        value: bytes,
+        size_bytes: int,
+        future: asyncio.Future[None] | None = None,
+    ) -> Batch:
+        """Queue one record as the first of a batch; with the lock. See `join`."""
+        core = self._core
+        room_bytes = max(self._queue_bytes_max - core.pending_bytes, size_bytes)
+        batch = Batch(self._host, kind, owner, min(self._bytes_max, room_bytes))
+        ticket.batch = batch
+        ticket.index = 0
+        if key is not None:
+            batch.keys.append(key)
+        if future is not None:
+            batch.futures.append(future)
+        batch.grown_bytes = size_bytes
+        batch.values.append(value)
+        core.begin_batch(batch)
         return batch

@@ -173,7 +173,8 @@ class OrderingCore(WaitingLine[S]):
         return self._ask(self.policy, writing, flushing, now_us)
 
     def flush(self) -> None:
-        """Somebody waits for what is queued now: no policy holds it back any longer."""
+        """Somebody waits for what is queued now: no policy holds it back any longer, and it grows no more."""
+        self.end_batch()
         self.flush_lsn = self.queued_lsn
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 from _thread import allocate_lock, get_ident
 from typing import TYPE_CHECKING, Any, Final
 
-from walkit.commit.batch import BatchLine, BatchTicket, Caller, CallerTicket
+from walkit.commit.batch import ANYONE, Batch, BatchLine, BatchTicket, Caller, CallerTicket
 from walkit.commit.interrupts import MAIN, Uninterrupted
 from walkit.commit.leading import Leading
 from walkit.commit.ticket import (
@@ -45,7 +45,7 @@ class Entering(Leading):
         super().__init__(*arguments, **options)
         self.queue_bytes_max = queue_bytes_max
         self._record_bytes_max = min(self.core.body_bytes_max, queue_bytes_max)
-        self._batches = BatchLine(self.core, self)
+        self._batches = BatchLine(self.core, self, queue_bytes_max)
 
     # -- callers that wait
 
@@ -72,12 +72,14 @@ class Entering(Leading):
                 self._leaders = 1
                 single = SingleTicket(self, kind, key or b"", value)
                 self._taken[0] = group = core.submit_and_take(single)
-            elif core.pending_bytes + size_bytes > self.queue_bytes_max and core.pending:
-                return None
             else:
                 caller = CallerTicket()
                 caller.lead = NO_LEADER
-                batch = self._batches.join(caller, kind, key, value, size_bytes)
+                batch = self._batches.join(caller, kind, ANYONE, key, value, size_bytes)
+                if batch is None:
+                    if core.pending_bytes + size_bytes > self.queue_bytes_max and core.pending:
+                        return None
+                    batch = self._batches.begin(caller, kind, ANYONE, key, value, size_bytes)
                 if self._leaders < self._slots and (self._plain or self._ready()):
                     self._leaders += 1
                 else:
@@ -231,21 +233,48 @@ class Entering(Leading):
             kind, size_bytes = PUT_VALUE, len(value) + COLUMN_BYTES_PER_RECORD
         else:
             kind, size_bytes = PUT_KEYED, len(key) + len(value) + COLUMN_BYTES_PER_RECORD
+        ticket = BatchTicket()
+        if future is None:
+            batch = self._batches.join(ticket, kind, get_ident(), key, value, size_bytes)
+            if batch is not None and (not batch.ended or self._is_of(batch, ticket)):
+                return ticket
+        return self._enqueue_locked(ticket, kind, key, value, size_bytes, future)
+
+    def _is_of(self, batch: Batch, ticket: BatchTicket) -> bool:
+        """Say whether a batch that ended while its owner put a ticket to it has the ticket."""
+        with self._lock:
+            if self.core.batch is batch:  # who ended it was interrupted
+                self.core.end_batch()
+            return ticket.index < batch.count
+
+    def _enqueue_locked(
+        self,
+        ticket: BatchTicket,
+        kind: int,
+        key: bytes | None,
+        value: bytes,
+        size_bytes: int,
+        future: asyncio.Future[None] | None,
+    ) -> Ticket | None:
+        """Queue a put that did not join a batch of its thread; see `enqueue_put`."""
         if size_bytes > self._record_bytes_max:
             raise RecordTooLargeError(size_bytes, self._record_bytes_max)
         if self._timed:  # a policy is told of every submission, and cuts between them
             single = SingleTicket(self, kind, key or b"", value)
             single.future = future
             return single if self.enqueue(single) else None
-        core = self.core
-        ticket = BatchTicket()
+        core, batches = self.core, self._batches
         try:
             with self._lock:
                 if self.refusal is not None:
                     raise self.refused()
-                if core.pending_bytes + size_bytes > self.queue_bytes_max and core.pending:
-                    return None
-                self._batches.join(ticket, kind, key, value, size_bytes, future)
+                if batches.join(ticket, kind, ANYONE, key, value, size_bytes, future) is None:
+                    if core.pending_bytes + size_bytes > self.queue_bytes_max and core.pending:
+                        return None
+                    # Threads that submit in turns share batches, or each would begin one for each record.
+                    mine = future is None and (core.batch is None or core.batch.owner == get_ident())
+                    owner = get_ident() if mine else ANYONE
+                    batches.begin(ticket, kind, owner, key, value, size_bytes, future)
                 if self._leaders >= self._slots or (self._asked and self._writers.running):
                     return ticket
                 self._asked = True

@@ -25,11 +25,23 @@ class WaitingLine(Generic[S]):
         self.seal_at_us: int | None = None
         """When `take` is to be asked again, because the policy holds back what waits; None where nothing is held."""
         self.pending: deque[S] = deque()
-        self.pending_bytes = 0
-        self.pending_records = 0
         self.batch: Any = None
         """The last of them where it may still grow, which is for the driver to do; None otherwise."""
+        self._bytes = self._records = 0
+        """What waits, without `batch`: that grows without a step here, and is counted when it grows no more."""
         self.taken_us = self.write_us = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Upper bound of what waits, in bytes of a frame's body."""
+        batch = self.batch
+        return self._bytes if batch is None else self._bytes + int(batch.grown_bytes)
+
+    @property
+    def pending_records(self) -> int:
+        """How many records wait."""
+        batch = self.batch
+        return self._records if batch is None else self._records + int(batch.count)
 
     def submit(self, submission: S, now_us: int = 0) -> None:
         """Queue records for the next frame. `now_us` matters to policies only.
@@ -38,10 +50,26 @@ class WaitingLine(Generic[S]):
         has changed or when all has.
         """
         submission.submitted_us = now_us
-        self.batch = None
-        self.pending_bytes += submission.size_bytes
-        self.pending_records += submission.count
+        if self.batch is not None:
+            self.end_batch()
+        self._bytes += submission.size_bytes
+        self._records += submission.count
         self.pending.append(submission)
+
+    def begin_batch(self, batch: S) -> None:
+        """Queue a submission that may grow until another comes, or it is taken. Interrupts strike as in `submit`."""
+        self.end_batch()
+        self.batch = batch
+        self.pending.append(batch)
+
+    def end_batch(self) -> None:
+        """The last submission grows no more. May be interrupted, and is called again then."""
+        batch = self.batch
+        if batch is not None:
+            records = batch.end()
+            self._bytes += batch.size_bytes
+            self._records += records
+            self.batch = None
 
     def withdraw(self, submission: S) -> bool:
         """Take back a submission that no frame has taken yet; False where it is too late."""
@@ -50,22 +78,23 @@ class WaitingLine(Generic[S]):
         except ValueError:
             return False
         del self.pending[index]
-        self.pending_bytes -= submission.size_bytes
-        self.pending_records -= submission.count
+        self._bytes -= submission.size_bytes
+        self._records -= submission.count
         return True
 
     def _cut(self, verdict: Take) -> tuple[Sequence[S], int]:
         """Return what goes into the next frame, and how many records that is."""
-        self.batch = None
+        if self.batch is not None:
+            self.end_batch()
         bytes_max, records_max = self.body_bytes_max, RECORDS_PER_FRAME_MAX
         if verdict is not TAKE_ALL:
             bytes_max = min(bytes_max, verdict.size_bytes or bytes_max)
             records_max = min(records_max, verdict.records or records_max)
-        if self.pending_bytes <= bytes_max and self.pending_records <= records_max:
+        if self._bytes <= bytes_max and self._records <= records_max:
             group = self.pending
-            records = self.pending_records
+            records = self._records
             self.pending = deque()
-            self.pending_bytes = self.pending_records = 0
+            self._bytes = self._records = 0
             return group, records
         group = deque()
         size = records = 0
@@ -76,9 +105,9 @@ class WaitingLine(Generic[S]):
             size += head.size_bytes
             records += head.count
             group.append(self.pending.popleft())
-        self.pending_bytes -= size
-        self.pending_records -= records
-        assert self.pending_bytes >= 0
+        self._bytes -= size
+        self._records -= records
+        assert self._bytes >= 0
         return group, records
 
     def _ask(self, policy: Policy, writing: int, flushing: bool, now_us: int) -> Take | None:
@@ -114,8 +143,8 @@ class WaitingLine(Generic[S]):
 
     def _clear(self) -> list[S]:
         """Return all that waits, and forget it."""
-        self.batch = None
+        self.end_batch()
         waiting = list(self.pending)
         self.pending = deque()
-        self.pending_bytes = self.pending_records = 0
+        self._bytes = self._records = 0
         return waiting
