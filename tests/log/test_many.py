@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.commit.places import GUARD_S, Task, until
+from tests.log.held import Gates, Held
 from tests.log.logs import SEGMENTS, faulty_log, headers, lsns, memory_log, reopened, tiny, values
 from walkit.errors import (
     CommitFailedError,
@@ -24,6 +25,7 @@ from walkit.errors import (
     RecordTypeError,
 )
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
+from walkit.log import rows
 
 
 @pytest.fixture
@@ -254,3 +256,41 @@ def test_a_transaction_is_never_cut_by_a_long_call(log: walkit.WriteAheadLog) ->
     frames = [(h.first_lsn, h.last_lsn) for h in headers(log)]
     assert all(any(begin <= first and last <= end for begin, end in frames) for first, last in spans)
     assert lsns(log.read()) == list(range(1, 401))
+
+
+LISTS: dict[str, tuple[list[bytes], list[bytes] | None]] = {
+    "one length": ([b"abc"] * 9, None),
+    "several lengths": ([bytes(n) for n in range(9)], None),
+    "keys": ([b"abc"] * 9, [b"%d" % n * n for n in range(9)]),
+    "nothing but empty": ([b""] * 9, [b""] * 9),
+}
+
+
+@pytest.mark.parametrize("case", LISTS)
+def test_a_short_list_makes_the_frame_that_packing_makes(
+    case: str, log: walkit.WriteAheadLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Append short lists as objects, then with packing for all: both times the same body with the same flags."""
+    given_values, keys = LISTS[case]
+    log.append_many(given_values, keys)
+    monkeypatch.setattr(rows, "JOINED_ITEMS_MAX", 0)
+    log.append_many(given_values, keys)
+    first, second = headers(log)
+    assert (first.records, first.flags, first.body_crc) == (second.records, second.flags, second.body_crc)
+    assert values(log.read()) == given_values * 2
+
+
+def test_a_short_list_that_changes_while_it_waits_changes_nothing() -> None:
+    """Submit a short list behind a write and change it before its turn: what was given is what is written."""
+    with memory_log() as log:
+        gates = Gates(1)
+        Held(log, gates)
+        first = Task(log.append, b"first")
+        until(lambda: gates.entered, "the write")
+        given_values, given_keys = [b"a", b"b"], [b"k", b"l"]
+        ticket = log.submit_many(given_values, given_keys)
+        given_values[0], given_keys[:] = b"changed", []
+        gates.let(1)
+        first.result()
+        assert ticket.result(GUARD_S).last_lsn == 3
+        assert [(r.key, r.value) for r in log.read(2)] == [(b"k", b"a"), (b"l", b"b")]

@@ -20,7 +20,17 @@ from walkit.errors import OptionsError, RecordTooLargeError, RecordTypeError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, RECORDS_PER_FRAME_MAX
 from walkit.log.intake import STAMP_MAX, STAMP_MIN, Values
-from walkit.log.packing import Int64s, Items, Mask, Packed, checked, lengths_of, packed, part_rows
+from walkit.log.packing import (
+    JOINED_ITEMS_MAX,
+    Int64s,
+    Items,
+    Mask,
+    Packed,
+    checked,
+    lengths_of,
+    packed,
+    part_rows,
+)
 from walkit.record import Kind, decode_bundle
 
 ARROW_COLUMNS = ("key", "value", "kind", "timestamp")
@@ -181,6 +191,10 @@ def tickets_of(
     The sizes of all records are checked before the first ticket is given out: RecordTooLargeError. Packing goes on
     while the frames of earlier tickets are written, where another thread writes them.
     """
+    few = _few(host, min(goal_bytes, limit_bytes), rows, records_max)
+    if few is not None:
+        yield few
+        return
     count = len(rows.values)
     step = min(part_rows(rows.values), count if rows.keys is None else part_rows(rows.keys))
     if step < count:
@@ -189,6 +203,30 @@ def tickets_of(
         _check_sizes(sizes + COLUMN_BYTES_PER_RECORD, limit_bytes)
     for start in range(0, count, max(step, 1)):
         yield from _part_tickets(host, limit_bytes, rows.part(start, start + step), goal_bytes, records_max)
+
+
+def _few(host: TicketHost, bytes_max: int, rows: Rows, records_max: int) -> ManyTicket | None:
+    """Return the ticket of a short list of objects that fits one frame: packing would cost more than it saves."""
+    count = len(rows.values)
+    if not 0 < count <= min(JOINED_ITEMS_MAX, records_max):
+        return None
+    values, keys = _objects(rows.values), None if rows.keys is None else _objects(rows.keys)
+    if values is None or not isinstance(rows.kinds, int) or rows.stamps is not None:
+        return None
+    kind, size_bytes = rows.kinds | HAS_VALUE, COLUMN_BYTES_PER_RECORD * count + sum(map(len, values))
+    if rows.keys is not None:
+        if keys is None:
+            return None
+        kind |= HAS_KEY
+        size_bytes += sum(map(len, keys))
+    return (
+        ManyTicket(host, Columns(count, kind, keys, values), size_bytes) if size_bytes <= bytes_max else None
+    )
+
+
+def _objects(items: Items) -> list[Any] | None:
+    """Return a list that the caller cannot change; None where there are no objects, or some are absent."""
+    return items[:] if isinstance(items, list) and None not in items else None
 
 
 def _check_sizes(sizes: Int64s, limit_bytes: int) -> None:
