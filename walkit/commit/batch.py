@@ -31,7 +31,10 @@ BATCH_BYTES_MAX = 256 << 10
 
 
 class Batch:
-    """Records of one kind byte, in order. It grows while it is the last that waits."""
+    """Records of one kind byte, in order; for each or for none of them an event loop waits (`looped`).
+
+    It grows while it is the last that waits.
+    """
 
     __slots__ = (
         "_ended_count",
@@ -46,6 +49,7 @@ class Batch:
         "host",
         "keys",
         "kind",
+        "looped",
         "owner",
         "size_bytes",
         "submitted_us",
@@ -56,9 +60,10 @@ class Batch:
     waiter: Any = None
     callbacks: list[Any] | None = None
 
-    def __init__(self, host: TicketHost, kind: int, owner: int, bytes_max: int) -> None:
+    def __init__(self, host: TicketHost, kind: int, looped: bool, owner: int, bytes_max: int) -> None:
         self.host = host
         self.kind = kind
+        self.looped = looped
         self.owner = owner
         """The thread that alone fills it, and needs no lock for that; ANYONE: all may, with the driver's lock."""
         self.bytes_max = bytes_max
@@ -75,7 +80,7 @@ class Batch:
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
         self.futures: list[asyncio.Future[None]] = []
-        """What event loops wait for."""
+        """What event loops wait for, in the order of the records."""
         self.attached: list[BatchTicket] = []
         """Tickets that somebody waits for, or wants to be called back for."""
         self.callers: list[CallerTicket] = []
@@ -103,6 +108,10 @@ class Batch:
         if self.kind & HAS_KEY:
             return Columns(count, self.kind, keys if len(keys) == count else keys[:count], values)
         return Columns(count, self.kind, None, values)
+
+    def awaited(self) -> list[asyncio.Future[None]]:
+        """Return what event loops wait for; once the batch has ended."""
+        return self.futures if len(self.futures) == self._ended_count else self.futures[: self._ended_count]
 
     def let_go(self) -> list[BatchTicket]:
         """Forget the records and who waits; return the tickets with callbacks, in LSN order."""
@@ -193,13 +202,14 @@ class BatchLine:
 
         A batch that grows is in the line, so that the log takes records, the queue has room, and somebody will come for
         it: no more needs to be looked at. Without the lock it may end meanwhile: the caller looks afterwards. `future`
-        is resolved when the record is done; it needs the lock.
+        is resolved when the record is done.
 
         As in `WaitingLine.submit`, the call that makes the record part of the queue comes last: an interrupt strikes
         before it, and what was noted by then is of no record, or after it.
         """
         batch: Batch | None = self._core.batch
-        if batch is None or batch.owner != owner or batch.kind != kind:
+        looped = future is not None
+        if batch is None or batch.owner != owner or batch.kind != kind or batch.looped is not looped:
             return None
         values = batch.values  # before the look at `ended`: a batch that has ended may have let go of its own
         grown_bytes = batch.grown_bytes + size_bytes
@@ -213,7 +223,10 @@ class BatchLine:
                 del keys[index:]
             keys.append(key)
         if future is not None:
-            batch.futures.append(future)
+            futures = batch.futures
+            if len(futures) != index:
+                del futures[index:]
+            futures.append(future)
         batch.grown_bytes = grown_bytes
         values.append(value)
         return batch
@@ -231,7 +244,7 @@ class BatchLine:
         """Queue one record as the first of a batch; with the lock. See `join`."""
         core = self._core
         room_bytes = max(self._queue_bytes_max - core.pending_bytes, size_bytes)
-        batch = Batch(self._host, kind, owner, min(self._bytes_max, room_bytes))
+        batch = Batch(self._host, kind, future is not None, owner, min(self._bytes_max, room_bytes))
         ticket.batch = batch
         ticket.index = 0
         if key is not None:

@@ -234,10 +234,9 @@ class Entering(Leading):
         else:
             kind, size_bytes = PUT_KEYED, len(key) + len(value) + COLUMN_BYTES_PER_RECORD
         ticket = BatchTicket()
-        if future is None:
-            batch = self._batches.join(ticket, kind, get_ident(), key, value, size_bytes)
-            if batch is not None and (not batch.ended or self._is_of(batch, ticket)):
-                return ticket
+        batch = self._batches.join(ticket, kind, get_ident(), key, value, size_bytes, future)
+        if batch is not None and (not batch.ended or self._is_of(batch, ticket)):
+            return ticket
         return self._enqueue_locked(ticket, kind, key, value, size_bytes, future)
 
     def _is_of(self, batch: Batch, ticket: BatchTicket) -> bool:
@@ -272,7 +271,7 @@ class Entering(Leading):
                     if core.pending_bytes + size_bytes > self.queue_bytes_max and core.pending:
                         return None
                     # Threads that submit in turns share batches, or each would begin one for each record.
-                    mine = future is None and (core.batch is None or core.batch.owner == get_ident())
+                    mine = core.batch is None or core.batch.owner == get_ident()
                     owner = get_ident() if mine else ANYONE
                     batches.begin(ticket, kind, owner, key, value, size_bytes, future)
                 if self._leaders >= self._slots or (self._asked and self._writers.running):

@@ -66,7 +66,7 @@ def open_gates(frame: SealedFrame, delivery: Delivery) -> bool:
 
 def _open_batch(batch: Batch, callers: list[Caller], futures: list[asyncio.Future[None]]) -> bool:
     """Do the same for who waits for records of a batch; callers in line and futures are put to the others."""
-    futures += batch.futures
+    futures += batch.awaited()
     for caller in batch.callers:
         if caller.lead == CAN_LEAD:
             callers.append(caller)
