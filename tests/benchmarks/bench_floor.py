@@ -6,9 +6,10 @@ observers or interrupts. What it makes is the floor; the rest is what walkit's o
 
     python tests/benchmarks/bench_floor.py --seconds 0.6 --rounds 5
 
-Three ways: 64 threads that append, 64 tasks of an event loop, one thread that submits and never waits (LevelDB: an
-unsynced put). A row says records/s, its ratio to LevelDB of the same round, CPU time of a record, and how often a
-thread gave up its core for it; all are medians of the rounds. Needs the extra `peers`.
+Four ways: one thread that appends (beside it the device alone: the same write, again and again), 64 threads that
+append, 64 tasks of an event loop, one thread that submits and never waits (LevelDB: an unsynced put). A row says
+records/s, its ratio to LevelDB of the same round, CPU time of a record, and how often a thread gave up its core for it;
+all are medians of the rounds. Needs the extra `peers`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from walkit.format.checksum import crc32c
 CALLERS = 64
 VALUE = b"x" * 100
 FILE_BYTES = 64 << 20
+STEP_BYTES = 1 << 20
 WARM_S = 0.1
 CHAINS = 2
 SUBMITS = 1000
@@ -72,13 +74,18 @@ class Device:
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_DSYNC)
-        os.pwrite(self._fd, bytes(FILE_BYTES), 0)
+        for offset in range(0, FILE_BYTES, STEP_BYTES):
+            os.pwrite(self._fd, bytes(STEP_BYTES), offset)
         self._at = 0
 
     def write(self, values: list[bytes]) -> None:
         """Write the values as one block."""
         block = b"".join(values)
         crc32c(block)
+        self.write_block(block)
+
+    def write_block(self, block: bytes) -> None:
+        """Write the block, and nothing else."""
         os.pwrite(self._fd, block, self._at)
         self._at = (self._at + len(block)) % (FILE_BYTES // 2)
 
@@ -183,9 +190,14 @@ class WriterSketch:
         self._thread.join()
 
 
-def by_threads(append: Callable[[int], Callable[[], object]], seconds: float, into: list[Measured]) -> None:
-    """Let 64 threads append for some time."""
-    ended, counts = threading.Event(), [0] * CALLERS
+def by_threads(
+    append: Callable[[int], Callable[[], object]],
+    seconds: float,
+    into: list[Measured],
+    callers: int = CALLERS,
+) -> None:
+    """Let so many threads append for some time."""
+    ended, counts = threading.Event(), [0] * callers
 
     def write(number: int) -> None:
         one, over = append(number), ended.is_set
@@ -193,7 +205,7 @@ def by_threads(append: Callable[[int], Callable[[], object]], seconds: float, in
             one()
             counts[number] += 1
 
-    threads = [threading.Thread(target=write, args=(n,)) for n in range(CALLERS)]
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(callers)]
     for thread in threads:
         thread.start()
     time.sleep(WARM_S)
@@ -250,17 +262,22 @@ class Bench:
         self._round = 0
         self.found: dict[str, dict[str, list[Measured]]] = {
             way: {who: [] for who in ("leveldb", "sketch", "walkit")}
-            for way in ("threads", "tasks", "submit")
+            for way in ("alone", "threads", "tasks", "submit")
         }
+        self.found["alone"]["device"] = []
 
     def run(self) -> None:
         """One round: each way by each, one after the other."""
         self._round += 1
         log, seconds = self._log, self._seconds
-        threads, tasks, submits = (self.found[way] for way in ("threads", "tasks", "submit"))
+        alone, threads, tasks, submits = self.found.values()
         path = self._folder / f"leveldb-{self._round}"
         database = plyvel.DB(str(path), create_if_missing=True)
         keys = [b"%012d" % number for number in range(CALLERS)]
+        by_threads(lambda n: lambda: database.put(keys[n], VALUE, sync=True), seconds, alone["leveldb"], 1)
+        by_threads(lambda _: lambda: self._device.write_block(VALUE), seconds, alone["device"], 1)
+        by_threads(lambda _: lambda: self._leader.append(VALUE), seconds, alone["sketch"], 1)
+        by_threads(lambda _: lambda: log.append(VALUE), seconds, alone["walkit"], 1)
         by_threads(lambda n: lambda: database.put(keys[n], VALUE, sync=True), seconds, threads["leveldb"])
         tasks["leveldb"].append(threads["leveldb"][-1])
         by_threads(lambda _: lambda: self._leader.append(VALUE), seconds, threads["sketch"])
