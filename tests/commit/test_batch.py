@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.commit.places import GUARD_S, Place, Rig, Task, io_error, strike, until
-from walkit.commit.batch import BATCH_BYTES_MAX, Batch
+from walkit.commit.batch import BATCH_BYTES_MAX, Batch, BatchTicket
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import CappedFrames
 from walkit.commit.ticket import HAS_LEFT, SingleTicket
@@ -128,6 +128,8 @@ MEDDLING = {
     "it ends before, and is written after": ("end", "write", 2),
     "who ends it is interrupted before": ("half", "", 1),
     "who ends it is interrupted after": ("", "half", 1),
+    "its owner submits another before": ("nested", "", 2),
+    "its owner submits another after": ("", "nested", 1),
     "the log is closed before": ("stop", "", 0),
 }
 
@@ -147,6 +149,7 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
     first = rig.putted(b"first", key)
     batch = first.batch
     stopping: list[Task] = []
+    nested: list[BatchTicket] = []
 
     def act(what: str) -> None:
         if not what:
@@ -156,6 +159,8 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
                 rig.core.end_batch()
         elif what == "half":
             batch.ended = True
+        elif what == "nested":
+            nested.append(rig.putted(b"nested", key))
         elif what == "write":
             rig.place.release()
             until(lambda: not batch.attached and first.done() and not batch.values, "the batch to be let go")
@@ -170,14 +175,22 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
     else:
         second = rig.putted(b"second", key)
     rig.place.release()
+    expected = [b"first"]
     if batches:
-        assert second.result(GUARD_S).first_lsn == 3
+        tickets = [second, *nested, rig.putted(b"third", key)]
+        tickets.sort(key=lambda ticket: ticket.result(GUARD_S).first_lsn)
+        assert [ticket.result(0).first_lsn for ticket in [first, *tickets]] == list(
+            range(2, 4 + len(nested) + 1)
+        )
         assert len({id(first.batch), id(second.batch)}) == batches
-        assert rig.putted(b"third", key).result(GUARD_S).first_lsn == 4
+        expected += [b"second", b"third"]
+        if nested:
+            expected.insert(1 if before else 2, b"nested")
+            assert tickets.index(nested[0]) == (0 if before else 1)
     leader.join()
     for task in stopping or [Task(rig.driver.stop, LogClosedError())]:
         task.join()
-    assert seen == [b"held", b"first", *([b"second", b"third"] if batches else [])]
+    assert seen == [b"held", *expected]
 
 
 def test_a_key_of_a_caller_that_was_interrupted_is_no_record_s() -> None:

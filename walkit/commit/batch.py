@@ -11,6 +11,7 @@ behind the end, is of no batch, and is queued anew.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from walkit.commit.frame import SealedFrame
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from walkit.commit.core import OrderingCore
 
 ANYONE: Final = 0
-"""In the place of a batch's owner; no thread's number."""
+NOBODY: Final = -1
+"""In the place of a batch's owner; neither is a thread's number."""
+ALONE: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether a thread may fill a batch without the lock: it rests on the interpreter's own."""
 BATCH_BYTES_MAX = 256 << 10
 """Where a batch ends, if a frame does not end before: a frame takes whole batches, and should be filled by them."""
 
@@ -65,7 +69,10 @@ class Batch:
         self.kind = kind
         self.looped = looped
         self.owner = owner
-        """The thread that alone fills it, and needs no lock for that; ANYONE: all may, with the driver's lock."""
+        """The thread that alone fills it, and needs no lock for that; ANYONE: all may, with the driver's lock.
+
+        NOBODY while a record is put to it: a finaliser or signal handler that submits then begins another.
+        """
         self.bytes_max = bytes_max
         """How large it may grow: what joins it needs no other look at what the queue and a frame may hold."""
         self.keys: list[bytes] = []
@@ -215,6 +222,7 @@ class BatchLine:
         grown_bytes = batch.grown_bytes + size_bytes
         if batch.ended or grown_bytes > batch.bytes_max:
             return None
+        batch.owner = NOBODY
         ticket.batch = batch
         ticket.index = index = len(values)
         if key is not None:
@@ -229,6 +237,7 @@ class BatchLine:
             futures.append(future)
         batch.grown_bytes = grown_bytes
         values.append(value)
+        batch.owner = owner
         return batch
 
     def begin(

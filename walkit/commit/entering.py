@@ -9,7 +9,7 @@ from __future__ import annotations
 from _thread import allocate_lock, get_ident
 from typing import TYPE_CHECKING, Any, Final
 
-from walkit.commit.batch import ANYONE, Batch, BatchLine, BatchTicket, Caller, CallerTicket
+from walkit.commit.batch import ALONE, ANYONE, Batch, BatchLine, BatchTicket, Caller, CallerTicket
 from walkit.commit.interrupts import MAIN, Uninterrupted
 from walkit.commit.leading import Leading
 from walkit.commit.ticket import (
@@ -272,7 +272,7 @@ class Entering(Leading):
                         return None
                     # Threads that submit in turns share batches, or each would begin one for each record.
                     mine = core.batch is None or core.batch.owner == get_ident()
-                    owner = get_ident() if mine else ANYONE
+                    owner = get_ident() if mine and ALONE else ANYONE
                     batches.begin(ticket, kind, owner, key, value, size_bytes, future)
                 if self._leaders >= self._slots or (self._asked and self._writers.running):
                     return ticket
