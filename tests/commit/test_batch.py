@@ -140,10 +140,10 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
     """End or write a batch, or close, between its owner's steps: the record is written once, or refused."""
     before, after, batches = MEDDLING[case]
     rig, leader = held()
-    seen: list[bytes] = []
+    frames: list[Any] = []
 
     def note(frame: Any) -> None:
-        seen.extend(frame.columns.values if frame.columns is not None else [b"held"])
+        frames.append(frame.columns)
 
     rig.core.sinks = (note,)
     first = rig.putted(b"first", key)
@@ -190,7 +190,8 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
     leader.join()
     for task in stopping or [Task(rig.driver.stop, LogClosedError())]:
         task.join()
-    assert seen == [b"held", *expected]
+    assert [value for columns in frames[1:] for value in columns.values] == expected
+    assert key is None or [k for columns in frames[1:] for k in columns.keys] == [key] * len(expected)
 
 
 def test_a_key_of_a_caller_that_was_interrupted_is_no_record_s() -> None:

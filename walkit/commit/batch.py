@@ -108,17 +108,14 @@ class Batch:
 
     @property
     def columns(self) -> Columns:
-        """The records, for the encoder; once the batch has ended."""
-        count, keys, values = self._ended_count, self.keys, self.values
-        if len(values) > count:  # one that came too late
-            values = values[:count]
-        if self.kind & HAS_KEY:
-            return Columns(count, self.kind, keys if len(keys) == count else keys[:count], values)
-        return Columns(count, self.kind, None, values)
+        """The records, for the encoder; once the batch has ended. In new lists: one may still come too late."""
+        count = self._ended_count
+        keys = self.keys[:count] if self.kind & HAS_KEY else None
+        return Columns(count, self.kind, keys, self.values[:count])
 
     def awaited(self) -> list[asyncio.Future[None]]:
         """Return what event loops wait for; once the batch has ended."""
-        return self.futures if len(self.futures) == self._ended_count else self.futures[: self._ended_count]
+        return self.futures[: self._ended_count]
 
     def let_go(self) -> list[BatchTicket]:
         """Forget the records and who waits; return the tickets with callbacks, in LSN order."""

@@ -190,7 +190,9 @@ class Admission:
 
     def _tighten(self) -> None:
         """Bring the reservation down to what is queued, and what others of this moment may queue."""
-        core = self._engine.core
+        core, mine = self._engine.core, get_ident()
+        # Before the queue: what enters it meanwhile counts twice, and not never.
+        entering = sum(count for thread, count in self._entering.copy().items() if thread != mine)
         with self._driver._lock:
             # A frame may be sealed meanwhile: first its LSNs are given, then it is no longer counted as taken.
             appended = core.appended_lsn
@@ -198,8 +200,6 @@ class Admission:
             while core.appended_lsn != appended:
                 appended = core.appended_lsn
                 queued = core.queued_lsn
-        mine = get_ident()
-        entering = sum(count for thread, count in self._entering.copy().items() if thread != mine)
         self._reserved_lsn = min(self._reserved_lsn, queued + entering)
 
     # -- checkpoints
