@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections import Counter
 from functools import partial
@@ -33,45 +32,6 @@ def check_whole(records: list[walkit.Record], told: dict[int, bytes]) -> None:
     """Assert that the log holds exactly what was told to its callers, each at the LSN it was told."""
     assert lsns(records) == list(range(1, len(records) + 1))
     assert {r.lsn: r.value for r in records} == told
-
-
-@pytest.mark.parametrize("submitters", [1, 3])
-def test_submitted_records_stand_where_their_tickets_say_however_threads_switch(submitters: int) -> None:
-    """Submit beside an event loop and a caller, switching threads every 10 us: each ticket's LSN has its own record."""
-    seen: list[tuple[int, bytes | None]] = []
-
-    def submit(who: int) -> dict[int, bytes]:
-        tickets = [(log.submit(b"%d.%d" % (who, n)), b"%d.%d" % (who, n)) for n in range(1500)]
-        mine = {ticket.result(GUARD_S).first_lsn: value for ticket, value in tickets}
-        assert list(mine) == sorted(mine) and len(mine) == len(tickets)
-        return mine
-
-    def append(who: int) -> dict[int, bytes]:
-        return {log.append(b"%d.%d" % (who, n)).first_lsn: b"%d.%d" % (who, n) for n in range(150)}
-
-    async def append_async(who: int) -> dict[int, bytes]:
-        async def one(task: int) -> dict[int, bytes]:
-            values = [b"%d.%d.%d" % (who, task, n) for n in range(50)]
-            return {(await log.append_async(value)).first_lsn: value for value in values}
-
-        return {
-            lsn: value for told in await asyncio.gather(*map(one, range(6))) for lsn, value in told.items()
-        }
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        with memory_log(walkit.LogOptions(idle_mark_ms=0)) as log:
-            log.observe(lambda frames: seen.extend((r.lsn, r.value) for r in frames.records()))
-            tasks = [Task(submit, who) for who in range(submitters)]
-            tasks += [Task(append, 10), Task(asyncio.run, append_async(11))]
-            told: dict[int, bytes] = {}
-            for task in tasks:
-                told |= task.result()
-            check_whole(list(log.read()), told)
-    finally:
-        sys.setswitchinterval(before)
-    assert seen == sorted(told.items()), "observers are shown what is in the log"
 
 
 @pytest.mark.parametrize("threads", [8, 64])
