@@ -242,6 +242,6 @@ class Rig:
 
     def putted(self, value: bytes = b"v", key: bytes | None = None) -> BatchTicket:
         """Return the ticket of a put that was queued, and shares a submission with others."""
-        ticket = self.driver.enqueue_put(key, value)
+        ticket = self.driver.enqueue_put(key, value, BatchTicket())
         assert isinstance(ticket, BatchTicket)
         return ticket

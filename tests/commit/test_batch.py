@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.commit.places import GUARD_S, Place, Rig, Task, io_error, strike, until
-from walkit.commit.batch import BATCH_BYTES_MAX, Batch, BatchTicket
+from walkit.commit.batch import BATCH_BYTES_MAX, Batch, BatchTicket, PutWait
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import CappedFrames
 from walkit.commit.ticket import HAS_LEFT, SingleTicket
@@ -20,6 +20,7 @@ from walkit.errors import (
     LogFullError,
     LogPoisonedError,
     RecordTooLargeError,
+    WalkitError,
 )
 
 
@@ -260,18 +261,20 @@ BAD: dict[str, tuple[type[Place], type[Exception]]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_an_outcome_that_is_bad_is_told_to_every_record(case: str) -> None:
-    """Let the write of a batch fail, that before it, or the disk be full: ticket, callers and future get the error."""
+    """Let the write of a batch fail, that before it, or the disk be full: ticket, callers and task get the error."""
     kind, expected = BAD[case]
     rig, leader = held(place=kind(256))
     ticket = rig.putted(b"x" * 100)
     callers = waiting_callers(rig, 3)
 
     async def awaited() -> Any:
-        future = asyncio.get_running_loop().create_future()
-        queued = rig.driver.enqueue_put(None, b"y", future)
+        queued = rig.driver.enqueue_put(None, b"y", PutWait(asyncio.get_running_loop()))
         assert queued is not None
-        await future
-        return queued.exception(0)
+        await queued
+        try:
+            return queued.result()
+        except WalkitError as error:
+            return error
 
     on_loop = Task(asyncio.run, awaited())
     until(lambda: rig.core.pending_records == 5, "all to wait")
@@ -288,7 +291,7 @@ def test_an_outcome_that_is_bad_is_told_to_every_record(case: str) -> None:
         assert rig.putted(b"after").result(GUARD_S).first_lsn == 2
     else:
         with pytest.raises(LogPoisonedError):
-            rig.driver.enqueue_put(None, b"after")
+            rig.driver.enqueue_put(None, b"after", BatchTicket())
     rig.driver.stop(LogClosedError())
 
 
@@ -334,7 +337,7 @@ def test_a_policy_sees_every_record_as_a_submission() -> None:
     """Submit nine puts under a policy of four records a frame: it cuts between them, as no batch could be cut."""
     rig = Rig(policy=CappedFrames(records=4))
     leader = rig.leader_in_write()
-    tickets = [rig.driver.enqueue_put(None, b"%d" % n) for n in range(9)]
+    tickets = [rig.driver.enqueue_put(None, b"%d" % n, BatchTicket()) for n in range(9)]
     assert all(isinstance(ticket, SingleTicket) for ticket in tickets)
     rig.place.release()
     leader.join()
@@ -347,11 +350,11 @@ def test_a_full_queue_takes_no_part_of_a_record() -> None:
     """Submit puts until the queue of 300 bytes has no room, and one that never fits: nothing of these is queued."""
     rig, leader = held(queue_bytes_max=300)
     accepted = 0
-    while rig.driver.enqueue_put(b"k" * 20, b"v" * 20) is not None:
+    while rig.driver.enqueue_put(b"k" * 20, b"v" * 20, BatchTicket()) is not None:
         accepted += 1
     assert rig.driver.append_put(b"k" * 20, b"v" * 20) is None
     with pytest.raises(RecordTooLargeError):
-        rig.driver.enqueue_put(None, bytes(300))
+        rig.driver.enqueue_put(None, bytes(300), BatchTicket())
     assert accepted == rig.core.pending_records == sum(s.count for s in rig.core.pending) == 4
     rig.place.release()
     leader.join()

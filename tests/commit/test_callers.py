@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.commit.places import GatedPlace, Rig, Task, io_error, strike, until
-from walkit.commit.ticket import HAS_LEFT, is_woken_at_once
+from walkit.commit.taskwait import is_woken_at_once
+from walkit.commit.ticket import HAS_LEFT
 from walkit.commit.writers import Writers
 from walkit.errors import LogClosedError, LogPoisonedError
 
@@ -116,7 +117,7 @@ def test_a_loop_that_is_not_asyncio_s_is_woken_by_the_delivery_thread(kind: type
         return int((await ticket).first_lsn)
 
     task = Task(loop.run_until_complete, main())
-    until(lambda: ticket.future is not None or ticket.callbacks, "the loop to wait")
+    until(lambda: ticket.wait is not None or ticket.callbacks, "the loop to wait")
     assert (ticket.callbacks is None) is (kind is asyncio.SelectorEventLoop)
     rig.place.release()
     assert task.result() == 2 and leader.result()

@@ -12,17 +12,16 @@ behind the end, is of no batch, and is queued anew.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from walkit.commit.frame import SealedFrame
+from walkit.commit.taskwait import TaskWait
 from walkit.commit.ticket import NO_LEADER, SingleTicket, Ticket, TicketHost, new_tuple
 from walkit.format.body import Columns
 from walkit.format.layout import HAS_KEY
 from walkit.record import AppendResult
 
 if TYPE_CHECKING:
-    import asyncio
-
     from walkit.commit.core import OrderingCore
 
 ANYONE: Final = 0
@@ -35,7 +34,7 @@ BATCH_BYTES_MAX = 256 << 10
 
 
 class Batch:
-    """Records of one kind byte, in order; for each or for none of them an event loop waits (`looped`).
+    """Records of one kind byte, in order; for each or for none of them a task waits (`looped`).
 
     It grows while it is the last that waits.
     """
@@ -48,7 +47,6 @@ class Batch:
         "ended",
         "first_lsn",
         "frame",
-        "futures",
         "grown_bytes",
         "host",
         "keys",
@@ -58,6 +56,7 @@ class Batch:
         "size_bytes",
         "submitted_us",
         "values",
+        "waits",
     )
     shared = True
     lead = NO_LEADER
@@ -86,8 +85,8 @@ class Batch:
         self.submitted_us = 0
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
-        self.futures: list[asyncio.Future[None]] = []
-        """What event loops wait for, in the order of the records."""
+        self.waits: list[PutWait] = []
+        """The tasks of event loops that wait, in the order of the records."""
         self.attached: list[BatchTicket] = []
         """Tickets that somebody waits for, or wants to be called back for."""
         self.callers: list[CallerTicket] = []
@@ -113,22 +112,22 @@ class Batch:
         keys = self.keys[:count] if self.kind & HAS_KEY else None
         return Columns(count, self.kind, keys, self.values[:count])
 
-    def awaited(self) -> list[asyncio.Future[None]]:
-        """Return what event loops wait for; once the batch has ended."""
-        return self.futures[: self._ended_count]
+    def awaited(self) -> list[PutWait]:
+        """Return the waits of tasks; once the batch has ended."""
+        return self.waits[: self._ended_count]
 
     def let_go(self) -> list[BatchTicket]:
         """Forget the records and who waits; return the tickets with callbacks, in LSN order."""
         called = [ticket for ticket in self.attached if ticket.callbacks is not None]
         called.sort(key=lambda ticket: ticket.index)
-        self.keys, self.values, self.futures, self.callers, self.attached = [], [], [], [], called
+        self.keys, self.values, self.waits, self.callers, self.attached = [], [], [], [], called
         return called
 
 
 class BatchTicket(Ticket):
     """A ticket for one record of a batch. See Ticket."""
 
-    __slots__ = ("batch", "callbacks", "future", "index", "waiter")
+    __slots__ = ("batch", "callbacks", "index", "wait", "waiter")
     batch: Batch
     index: int
 
@@ -164,7 +163,7 @@ class BatchTicket(Ticket):
     def attach(self) -> None:
         """See Ticket."""
         if not hasattr(self, "waiter"):
-            self.waiter = self.future = self.callbacks = None
+            self.waiter = self.wait = self.callbacks = None
             self.batch.attached.append(self)
 
 
@@ -177,8 +176,32 @@ class CallerTicket(BatchTicket):
     waiter: Any
 
 
+class PutWait(TaskWait):
+    """What a task awaits that appends one record: the record's place in a batch, and the task's wait in one object.
+
+    A ticket beside it would only be made to be asked once.
+    """
+
+    __slots__ = ("batch", "index")
+    batch: Batch
+    index: int
+
+    def result(self, timeout: float | None = None) -> AppendResult:
+        """Return where the record is, or raise what became of it; once it has been awaited."""
+        batch = self.batch
+        frame = batch.frame
+        if frame is not None and frame.state == "acked":
+            lsn = batch.first_lsn + self.index
+            return new_tuple(AppendResult, (lsn, lsn, frame.position, frame.next_position))
+        ticket = BatchTicket()
+        ticket.batch, ticket.index = self.batch, self.index
+        return ticket.result(timeout)
+
+
 Caller: TypeAlias = SingleTicket | CallerTicket
 """The ticket of a caller that waits in line, and may lead."""
+Put = TypeVar("Put", BatchTicket, PutWait)
+"""What a caller holds that has queued a record of a batch and does not wait in line."""
 Submitted: TypeAlias = SingleTicket | Batch
 """What the core of a thread driver has in its line."""
 
@@ -194,25 +217,23 @@ class BatchLine:
 
     def join(
         self,
-        ticket: BatchTicket,
+        ticket: BatchTicket | PutWait,
         kind: int,
         owner: int,
         key: bytes | None,
         value: bytes,
         size_bytes: int,
-        future: asyncio.Future[None] | None = None,
     ) -> Batch | None:
         """Put one record to those that wait; None, and nothing is done, where no batch of this owner takes it.
 
         A batch that grows is in the line, so that the log takes records, the queue has room, and somebody will come for
-        it: no more needs to be looked at. Without the lock it may end meanwhile: the caller looks afterwards. `future`
-        is resolved when the record is done.
+        it: no more needs to be looked at. Without the lock it may end meanwhile: the caller looks afterwards.
 
         As in `WaitingLine.submit`, the call that makes the record part of the queue comes last: an interrupt strikes
         before it, and what was noted by then is of no record, or after it.
         """
         batch: Batch | None = self._core.batch
-        looped = future is not None
+        looped = type(ticket) is PutWait
         if batch is None or batch.owner != owner or batch.kind != kind or batch.looped is not looped:
             return None
         values = batch.values  # before the look at `ended`: a batch that has ended may have let go of its own
@@ -227,11 +248,11 @@ class BatchLine:
             if len(keys) != index:  # that of a caller who was interrupted
                 del keys[index:]
             keys.append(key)
-        if future is not None:
-            futures = batch.futures
-            if len(futures) != index:
-                del futures[index:]
-            futures.append(future)
+        if looped:
+            waits: list[Any] = batch.waits
+            if len(waits) != index:
+                del waits[index:]
+            waits.append(ticket)
         batch.grown_bytes = grown_bytes
         values.append(value)
         batch.owner = owner
@@ -239,24 +260,24 @@ class BatchLine:
 
     def begin(
         self,
-        ticket: BatchTicket,
+        ticket: BatchTicket | PutWait,
         kind: int,
         owner: int,
         key: bytes | None,
         value: bytes,
         size_bytes: int,
-        future: asyncio.Future[None] | None = None,
     ) -> Batch:
         """Queue one record as the first of a batch; with the lock. See `join`."""
         core = self._core
         room_bytes = max(self._queue_bytes_max - core.pending_bytes, size_bytes)
-        batch = Batch(self._host, kind, future is not None, owner, min(self._bytes_max, room_bytes))
+        looped = isinstance(ticket, PutWait)
+        batch = Batch(self._host, kind, looped, owner, min(self._bytes_max, room_bytes))
         ticket.batch = batch
         ticket.index = 0
         if key is not None:
             batch.keys.append(key)
-        if future is not None:
-            batch.futures.append(future)
+        if isinstance(ticket, PutWait):
+            batch.waits.append(ticket)
         batch.grown_bytes = size_bytes
         batch.values.append(value)
         core.begin_batch(batch)

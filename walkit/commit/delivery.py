@@ -12,23 +12,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from walkit.commit.frame import SealedFrame
 from walkit.commit.interrupts import uninterrupted
-from walkit.commit.ticket import (
-    LoopWaiter,
-    Ticket,
-    TicketCallback,
-    new_gate,
-    open_gate,
-    resolve_all,
-)
+from walkit.commit.taskwait import TaskWait, by_loop, wake_all
+from walkit.commit.ticket import Ticket, TicketCallback, new_gate, open_gate
 from walkit.events import EventSink
 from walkit.threads import EndingThread
-
-if TYPE_CHECKING:
-    import asyncio
 
 Observer = Callable[[Any], object]
 """Takes a SealedFrame; one that only wants to know that there is something new may get a Lag, too."""
@@ -188,8 +179,8 @@ class Delivery:
                     self._done_bytes += what.footprint
                 elif whom is None:
                     self._call_back(what)
-                elif isinstance(whom, LoopWaiter):
-                    self.wake_loops([whom.future])
+                elif isinstance(whom, TaskWait):
+                    self.wake_tasks([whom])
                 else:
                     self._call(whom, what)
                 del what, whom
@@ -237,23 +228,21 @@ class Delivery:
         return [o for o in observers if o in self.observers and self._lost.get(o) is not None]
 
     def _call_back(self, tickets: Sequence[Ticket]) -> None:
-        loops: list[asyncio.Future[None]] = []
+        waits: list[TaskWait] = []
         for ticket in tickets:
             for callback in ticket.callbacks or ():
-                if isinstance(callback, LoopWaiter):
-                    loops.append(callback.future)
+                if isinstance(callback, TaskWait):
+                    waits.append(callback)
                 else:
                     self._call(callback, ticket)
-        if loops:
-            self.wake_loops(loops)
+        if waits:
+            self.wake_tasks(waits)
 
-    def wake_loops(self, futures: Sequence[asyncio.Future[None]]) -> None:
-        """Have futures resolved on their loops, each loop woken once. From any thread: it runs nobody's code."""
-        loops = {future.get_loop() for future in futures}
-        for loop in loops:
-            group = futures if len(loops) == 1 else [f for f in futures if f.get_loop() is loop]
+    def wake_tasks(self, waits: Sequence[TaskWait]) -> None:
+        """Have tasks go on, each of their loops woken once. From any thread: it runs nobody's code."""
+        for loop, group in by_loop(waits):
             try:
-                loop.call_soon_threadsafe(resolve_all, group)
+                loop.call_soon_threadsafe(wake_all, group)
             except RuntimeError:
                 self._events.emit("walkit.callback.fail", what="event loop", error="the loop is closed")
 

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from walkit.commit.entering import STOP_LOOK_S, Entering
 from walkit.commit.frame import SealedFrame
 from walkit.commit.leading import call_all
 from walkit.commit.news import News
+from walkit.commit.taskwait import TaskWait
 from walkit.commit.ticket import SingleTicket, TicketCallback, new_gate
 from walkit.errors import WalkitError
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class CommitDriver(Entering):
@@ -76,15 +74,15 @@ class CommitDriver(Entering):
                 ticket.waiter = new_gate()
             return ticket.waiter
 
-    def attach_future(self, ticket: Any, future: asyncio.Future[None]) -> bool:
+    def attach_wait(self, ticket: Any, wait: TaskWait) -> bool:
         """See TicketHost."""
         with self._lock:
             if ticket.done():
                 return False
             ticket.attach()
-            if ticket.future is not None:
+            if ticket.wait is not None:
                 return False
-            ticket.future = future
+            ticket.wait = wait
             return True
 
     def attach_callback(self, ticket: Any, callback: TicketCallback) -> None:

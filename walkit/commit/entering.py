@@ -7,11 +7,22 @@ share submissions (see `batch`). Everything else is a ticket that is a submissio
 from __future__ import annotations
 
 from _thread import allocate_lock, get_ident
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from walkit.commit.batch import ALONE, ANYONE, Batch, BatchLine, BatchTicket, Caller, CallerTicket
+from walkit.commit.batch import (
+    ALONE,
+    ANYONE,
+    Batch,
+    BatchLine,
+    BatchTicket,
+    Caller,
+    CallerTicket,
+    Put,
+    PutWait,
+)
 from walkit.commit.interrupts import MAIN, Uninterrupted
 from walkit.commit.leading import Leading
+from walkit.commit.taskwait import TaskWait
 from walkit.commit.ticket import (
     CAN_LEAD,
     HAS_LED,
@@ -27,9 +38,6 @@ from walkit.errors import RecordTooLargeError, WalkitError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.format.layout import HAS_KEY, HAS_VALUE
 from walkit.record import AppendResult, Kind
-
-if TYPE_CHECKING:
-    import asyncio
 
 LEAD: Final = object()
 FULL: Final = object()
@@ -221,25 +229,22 @@ class Entering(Leading):
             raise
         return True
 
-    def enqueue_put(
-        self, key: bytes | None, value: bytes, future: asyncio.Future[None] | None = None
-    ) -> Ticket | None:
+    def enqueue_put(self, key: bytes | None, value: bytes, ticket: Put) -> Put | SingleTicket | None:
         """Queue a put that may share a submission with others; None where the queue has no room. See `enqueue`.
 
-        `future` is resolved on its loop, which must be one that `is_woken_at_once`, when the ticket is done. Raises
-        RecordTooLargeError, too.
+        Returns what to wait for: mostly the new `ticket` that it was given. A PutWait has to be of the loop that runs
+        on this thread, one that `is_woken_at_once`, and is awaited at once. Raises RecordTooLargeError, too.
         """
         if key is None:
             kind, size_bytes = PUT_VALUE, len(value) + COLUMN_BYTES_PER_RECORD
         else:
             kind, size_bytes = PUT_KEYED, len(key) + len(value) + COLUMN_BYTES_PER_RECORD
-        ticket = BatchTicket()
-        batch = self._batches.join(ticket, kind, get_ident(), key, value, size_bytes, future)
+        batch = self._batches.join(ticket, kind, get_ident(), key, value, size_bytes)
         if batch is not None and (not batch.ended or self._is_of(batch, ticket)):
             return ticket
-        return self._enqueue_locked(ticket, kind, key, value, size_bytes, future)
+        return self._enqueue_locked(ticket, kind, key, value, size_bytes)
 
-    def _is_of(self, batch: Batch, ticket: BatchTicket) -> bool:
+    def _is_of(self, batch: Batch, ticket: BatchTicket | PutWait) -> bool:
         """Say whether a batch that ended while its owner put a ticket to it has the ticket."""
         with self._lock:
             if self.core.batch is batch:  # who ended it was interrupted
@@ -248,32 +253,30 @@ class Entering(Leading):
 
     def _enqueue_locked(
         self,
-        ticket: BatchTicket,
+        ticket: Put,
         kind: int,
         key: bytes | None,
         value: bytes,
         size_bytes: int,
-        future: asyncio.Future[None] | None,
-    ) -> Ticket | None:
+    ) -> Put | SingleTicket | None:
         """Queue a put that did not join a batch of its thread; see `enqueue_put`."""
         if size_bytes > self._record_bytes_max:
             raise RecordTooLargeError(size_bytes, self._record_bytes_max)
         if self._timed:  # a policy is told of every submission, and cuts between them
             single = SingleTicket(self, kind, key or b"", value)
-            single.future = future
             return single if self.enqueue(single) else None
         core, batches = self.core, self._batches
         try:
             with self._lock:
                 if self.refusal is not None:
                     raise self.refused()
-                if batches.join(ticket, kind, ANYONE, key, value, size_bytes, future) is None:
+                if batches.join(ticket, kind, ANYONE, key, value, size_bytes) is None:
                     if core.pending_bytes + size_bytes > self.queue_bytes_max and core.pending:
                         return None
                     # Threads that submit in turns share batches, or each would begin one for each record.
                     mine = core.batch is None or core.batch.owner == get_ident()
                     owner = get_ident() if mine and ALONE else ANYONE
-                    batches.begin(ticket, kind, owner, key, value, size_bytes, future)
+                    batches.begin(ticket, kind, owner, key, value, size_bytes)
                 if self._leaders >= self._slots or (self._asked and self._writers.running):
                     return ticket
                 self._asked = True
@@ -290,7 +293,7 @@ class Entering(Leading):
         """See TicketHost."""
         raise NotImplementedError
 
-    def attach_future(self, ticket: Any, future: asyncio.Future[None]) -> bool:
+    def attach_wait(self, ticket: Any, wait: TaskWait) -> bool:
         """See TicketHost."""
         raise NotImplementedError
 

@@ -19,9 +19,11 @@ def prepare(
     """Return (the body, the user bytes, the columns where they are to be kept) of the submissions of a frame."""
     if not keep_columns and len(submissions) == 1:
         only: Any = submissions[0]
-        if not only.shared and only.columns is None:
+        columns = only.columns
+        if columns is None:
             body = prepare_one(only.kind, only.key, only.value, only.timestamp, codec)
             return body, only.size_bytes - COLUMN_BYTES_PER_RECORD, None
+        return prepare_body(columns, codec), only.size_bytes - COLUMN_BYTES_PER_RECORD * columns.count, None
     columns, user_bytes = gather(submissions)
     return prepare_body(columns, codec), user_bytes, columns if keep_columns else None
 

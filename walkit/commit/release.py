@@ -10,15 +10,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from walkit.commit.batch import Batch, Caller
 from walkit.commit.delivery import Delivery, with_callbacks
 from walkit.commit.frame import SealedFrame
+from walkit.commit.taskwait import TaskWait
 from walkit.commit.ticket import CAN_LEAD, open_gate
-
-if TYPE_CHECKING:
-    import asyncio
 
 CHAINS = 2
 """How many of those who wait for a frame are woken at a time. Python runs one of them at a time in any case: who is
@@ -39,19 +37,19 @@ def open_gates(frame: SealedFrame, delivery: Delivery) -> bool:
     """
     called = False
     callers: list[Caller] = []
-    futures: list[asyncio.Future[None]] = []
+    waits: list[TaskWait] = []
     submissions: Sequence[Any] = frame.submissions
     for ticket in submissions:
         if ticket.shared:
-            called = _open_batch(ticket, callers, futures) or called
+            called = _open_batch(ticket, callers, waits) or called
             continue
         if ticket.waiter is not None:
             if ticket.lead == CAN_LEAD:
                 callers.append(ticket)
             else:
                 open_gate(ticket.waiter)
-        if ticket.future is not None:
-            futures.append(ticket.future)
+        if ticket.wait is not None:
+            waits.append(ticket.wait)
         if ticket.callbacks is not None:
             called = True
     for ticket, following in zip(callers, callers[CHAINS:], strict=False):
@@ -59,14 +57,14 @@ def open_gates(frame: SealedFrame, delivery: Delivery) -> bool:
     frame.told = True
     for ticket in callers[:CHAINS]:
         ticket.waiter.release()
-    if futures:
-        delivery.wake_loops(futures)
+    if waits:
+        delivery.wake_tasks(waits)
     return called
 
 
-def _open_batch(batch: Batch, callers: list[Caller], futures: list[asyncio.Future[None]]) -> bool:
-    """Do the same for who waits for records of a batch; callers in line and futures are put to the others."""
-    futures += batch.awaited()
+def _open_batch(batch: Batch, callers: list[Caller], waits: list[TaskWait]) -> bool:
+    """Do the same for who waits for records of a batch; callers in line and tasks are put to the others."""
+    waits += batch.awaited()
     for caller in batch.callers:
         if caller.lead == CAN_LEAD:
             callers.append(caller)
@@ -75,8 +73,8 @@ def _open_batch(batch: Batch, callers: list[Caller], futures: list[asyncio.Futur
     for ticket in batch.attached:
         if ticket.waiter is not None:
             open_gate(ticket.waiter)
-        if ticket.future is not None:
-            futures.append(ticket.future)
+        if ticket.wait is not None:
+            waits.append(ticket.wait)
     return bool(batch.let_go())
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import sys
 from _thread import TIMEOUT_MAX, allocate_lock
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from walkit.commit.frame import SealedFrame
+from walkit.commit.taskwait import TaskWait, is_woken_at_once
 from walkit.errors import CommitFailedError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.record import AppendResult
 
 if TYPE_CHECKING:
-    import asyncio
-
     from walkit.commit.core import OrderingCore
 
 
@@ -30,65 +27,14 @@ class TicketHost(Protocol):
     def attach_waiter(self, ticket: Ticket) -> Any:
         """Return a lock that is released when the ticket is done; None where it is done already."""
 
-    def attach_future(self, ticket: Ticket, future: asyncio.Future[None]) -> bool:
-        """Have the future resolved when the ticket is done; False where it is done, or has such a future already."""
+    def attach_wait(self, ticket: Ticket, wait: TaskWait) -> bool:
+        """Have a task woken when the ticket is done; False where it is done, or wakes one already."""
 
     def attach_callback(self, ticket: Ticket, callback: TicketCallback) -> None:
         """Run the callback on the delivery thread when the ticket is done, or soon when it already is."""
 
 
-class LoopWaiter:
-    """An asyncio future to be resolved on its own loop; wake-ups of one frame and loop are put together."""
-
-    __slots__ = ("future", "loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.future: asyncio.Future[None] = loop.create_future()
-
-    def wake(self) -> None:
-        """Resolve the future; on the loop's thread only."""
-        if not self.future.done():
-            self.future.set_result(None)
-
-    def wake_from_anywhere(self) -> None:
-        """Resolve the future soon, from any thread; does nothing once the loop is closed, and nobody waits on it."""
-        with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.wake)
-
-
-_woken_at_once: dict[type[asyncio.AbstractEventLoop], bool] = {}
-
-
-def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of this thread; RuntimeError where none runs. An import statement takes thrice as long."""
-    module: Any = sys.modules.get("asyncio")
-    if module is None:
-        raise RuntimeError("no running event loop")
-    loop: asyncio.AbstractEventLoop = module.get_running_loop()
-    return loop
-
-
-def is_woken_at_once(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether waking the loop runs nobody's code, so that it need not wait for the delivery thread."""
-    kind = type(loop)
-    found = _woken_at_once.get(kind)
-    if found is None:
-        import asyncio
-
-        found = kind.call_soon_threadsafe is asyncio.BaseEventLoop.call_soon_threadsafe
-        _woken_at_once[kind] = found = found or kind.__module__ == "uvloop"
-    return found
-
-
-def resolve_all(futures: Iterable[asyncio.Future[None]]) -> None:
-    """Resolve futures that nobody has cancelled; on their loop's thread only."""
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
-
-
-TicketCallback = LoopWaiter | Callable[["Ticket"], object]
+TicketCallback = TaskWait | Callable[["Ticket"], object]
 
 
 new_tuple = tuple.__new__
@@ -178,13 +124,12 @@ class Ticket:
         import asyncio
 
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        if is_woken_at_once(loop) and self.host.attach_future(self, future):
-            yield from future.__await__()
-        elif not self.done():
-            waiter = LoopWaiter(loop)
-            self.host.attach_callback(self, waiter)
-            yield from waiter.future.__await__()
+        wait = TaskWait(loop)
+        if not (is_woken_at_once(loop) and self.host.attach_wait(self, wait)):
+            if self.done():
+                return
+            self.host.attach_callback(self, wait)
+        yield from wait.__await__()
 
     def outcome(self) -> AppendResult:
         """Return where the records are; only once they are acknowledged."""
@@ -224,7 +169,6 @@ class SingleTicket(Ticket):
         "callbacks",
         "first_lsn",
         "frame",
-        "future",
         "host",
         "key",
         "kind",
@@ -234,6 +178,7 @@ class SingleTicket(Ticket):
         "submitted_us",
         "timestamp",
         "value",
+        "wait",
         "waiter",
     )
     columns: Columns | None = None
@@ -255,8 +200,8 @@ class SingleTicket(Ticket):
         """A lock that is released when the ticket is done or its caller is to lead; None where nobody waits."""
         self.next_gate: Any = None
         """What its caller opens once its own gate was opened: that of another caller."""
-        self.future: asyncio.Future[None] | None = None
-        """What an event loop waits for: resolved on that loop when the ticket is done."""
+        self.wait: TaskWait | None = None
+        """The wait of a task: it ends on the task's loop when the ticket is done."""
         self.callbacks = None
 
     def let_go(self) -> None:

@@ -236,7 +236,7 @@ class FrameWriter:
         return (
             frame.state == "acked"
             and not only.shared
-            and only.waiter is only.callbacks is only.future is None
+            and only.waiter is only.callbacks is only.wait is None
             and not (self.core.pending or self._news.wanted or self.delivery.observers)
         )
 

@@ -183,7 +183,7 @@ class PreparedBody:
 NO_COLUMNS = DecodedColumns(0, 0, 0, 0, None, None, memoryview(b""), memoryview(b""))
 MARK_BODY = PreparedBody(0, 0, CODEC_NONE, [], 0, 0, 0)
 
-ONE_BUFFER_BYTES = 4096
+ONE_BUFFER_BYTES = 16384
 """Up to this size the buffers of a body, and of a frame, are joined: copying them is cheaper than handling each."""
 
 

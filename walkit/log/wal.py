@@ -9,9 +9,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from walkit.commit.ticket import LoopWaiter, SingleTicket, Ticket, is_woken_at_once, running_loop
+from walkit.commit.batch import BatchTicket, PutWait
+from walkit.commit.taskwait import TaskWait, is_woken_at_once, running_loop
+from walkit.commit.ticket import SingleTicket, Ticket
 from walkit.config import LogOptions, as_lsn, as_seconds
 from walkit.errors import (
     AppendTimeoutError,
@@ -36,6 +38,9 @@ from walkit.log.transaction import Transaction
 from walkit.log.upkeepsurface import UpkeepSurface
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
@@ -131,7 +136,7 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         LogFullError instead.
         """
         if timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
-            queued = self._driver.enqueue_put(key, value)
+            queued = self._driver.enqueue_put(key, value, BatchTicket())
             if queued is not None:
                 return queued
         ticket = make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp)
@@ -167,28 +172,21 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         Cancelling stops the waiting, not a record that was queued already.
         """
         driver, loop = self._driver, running_loop()
-        if not is_woken_at_once(loop):
-            ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
-            waiter = LoopWaiter(loop)
-            ticket.callbacks, future = [waiter], waiter.future
-        elif timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
-            future = loop.create_future()
-            while (queued := driver.enqueue_put(key, value, future)) is None:
-                await self._room_async()
-            await future
+        plain = timestamp is None and type(value) is bytes and (key is None or type(key) is bytes)
+        if plain and is_woken_at_once(loop):
+            while (queued := driver.enqueue_put(key, value, PutWait(loop))) is None:
+                await self._room_async(loop)
+            await queued
             return queued.result(0)
-        else:
-            ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
-            ticket.future = future = loop.create_future()
+        ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
         while not driver.enqueue(ticket):
-            await self._room_async()
-        await future
-        return ticket.result(0)
+            await self._room_async(loop)
+        return await ticket
 
-    async def _room_async(self) -> None:
-        waiter = LoopWaiter(running_loop())
-        self._driver.on_room(waiter.wake_from_anywhere)
-        await waiter.future
+    async def _room_async(self, loop: AbstractEventLoop) -> None:
+        wait = TaskWait(loop)
+        self._driver.on_room(wait.wake_from_anywhere)
+        await wait
 
     def transaction(self) -> Transaction:
         """Return a context manager that appends its operations all or nothing; nothing on an exception."""

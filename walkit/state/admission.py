@@ -14,17 +14,15 @@ import threading
 from asyncio import get_running_loop
 from collections.abc import Callable
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from walkit.commit.batch import Put
 from walkit.commit.driver import CommitDriver
 from walkit.commit.news import News
-from walkit.commit.ticket import SingleTicket, Ticket
+from walkit.commit.ticket import SingleTicket
 from walkit.errors import JournalFullError, LogClosedError, OptionsError
 from walkit.log.engine import LogEngine
 from walkit.record import AppendResult
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class Admission:
@@ -86,14 +84,12 @@ class Admission:
         finally:
             self._entering.pop(get_ident(), None)
 
-    def enqueue_put(
-        self, key: bytes | None, value: bytes, future: asyncio.Future[None] | None = None
-    ) -> Ticket | None:
+    def enqueue_put(self, key: bytes | None, value: bytes, ticket: Put) -> Put | SingleTicket | None:
         """See CommitDriver; None also where the journal has no room, and there may be some soon."""
         if not self._admit(1):
             return None
         try:
-            return self._driver.enqueue_put(key, value, future)
+            return self._driver.enqueue_put(key, value, ticket)
         finally:
             self._entering.pop(get_ident(), None)
 

@@ -1,0 +1,220 @@
+"""Tasks that wait for records: woken in one step of their loop, cancelled, ended, and of every make."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.commit.places import GUARD_S, Task, until
+from tests.log.logs import SEGMENTS, faulty_log, memory_log, values
+from walkit import WriteAheadLog
+from walkit.commit.taskwait import TaskWait, by_loop, wake_all
+
+Waiting = Callable[[str], Coroutine[Any, Any, str]]
+
+
+def waits_of(count: int) -> tuple[list[TaskWait], list[asyncio.Task[str]], list[str]]:
+    """Return waits of the running loop, tasks that await them, and the names of those that went on, as they do."""
+    loop = asyncio.get_running_loop()
+    waits, went_on = [TaskWait(loop) for _ in range(count)], []
+
+    async def wait(n: int) -> str:
+        await waits[n]
+        went_on.append(f"task {n}")
+        return f"task {n}"
+
+    return waits, [asyncio.ensure_future(wait(n)) for n in range(count)], went_on
+
+
+async def steps(count: int = 1) -> None:
+    """Let the loop take so many steps."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_all_tasks_of_a_frame_go_on_in_one_step_of_the_loop() -> None:
+    """Wake five tasks by one callback: all have gone on, in order, before what was scheduled after it runs."""
+
+    async def main() -> None:
+        waits, tasks, went_on = waits_of(5)
+        await steps()
+        seen: list[list[str]] = []
+        loop = asyncio.get_running_loop()
+        loop.call_soon(wake_all, deque(waits))
+        loop.call_soon(lambda: seen.append(list(went_on)))
+        assert await asyncio.gather(*tasks) == seen[0] == [f"task {n}" for n in range(5)]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_wait_ends_at_once_and_once() -> None:
+    """Cancel a waiting task twice, and wake it too: CancelledError with its message, and the others wait on."""
+
+    async def main() -> None:
+        waits, tasks, went_on = waits_of(3)
+        await steps()
+        tasks[1].cancel("first")
+        tasks[1].cancel("second")
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[1]
+        assert not tasks[0].done() and not tasks[2].done()
+        asyncio.get_running_loop().call_soon(wake_all, deque(waits))
+        assert list(await asyncio.gather(tasks[0], tasks[2])) == went_on == ["task 0", "task 2"]
+
+    asyncio.run(main())
+
+
+def test_the_message_of_a_cancellation_arrives() -> None:
+    """Cancel a waiting task with a message: the CancelledError within the task has it."""
+
+    async def main() -> None:
+        wait, seen = TaskWait(asyncio.get_running_loop()), []
+
+        async def task() -> None:
+            try:
+                await wait
+            except asyncio.CancelledError as error:
+                seen.append(error.args)
+                raise
+
+        cancelled = asyncio.ensure_future(task())
+        await steps()
+        cancelled.cancel("why")
+        await asyncio.wait([cancelled])
+        assert seen == [("why",)] and cancelled.cancelled()
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_woken_may_cancel_the_next() -> None:
+    """Let the first of three tasks that are woken together cancel the second: the third still goes on."""
+
+    async def main() -> None:
+        waits, tasks, went_on = waits_of(2)
+        first = TaskWait(asyncio.get_running_loop())
+
+        async def cancel() -> None:
+            await first
+            tasks[0].cancel()
+
+        canceller = asyncio.ensure_future(cancel())
+        await steps()
+        asyncio.get_running_loop().call_soon(wake_all, deque([first, *waits]))
+        await asyncio.wait([canceller, *tasks])
+        assert tasks[0].cancelled() and went_on == ["task 1"]
+
+    asyncio.run(main())
+
+
+def test_a_wait_that_was_over_before_it_began() -> None:
+    """Wake a wait that nobody awaits yet, then await it: it ends, and cannot be cancelled any more."""
+
+    async def main() -> None:
+        wait = TaskWait(asyncio.get_running_loop())
+        wake_all(deque((wait,)))
+        assert not wait.cancel()
+        await asyncio.wait_for(asyncio.ensure_future(_awaited(wait)), GUARD_S)
+
+    asyncio.run(main())
+
+
+async def _awaited(wait: TaskWait) -> None:
+    await wait
+
+
+def test_a_task_that_ends_the_loop_leaves_the_others_to_go_on() -> None:
+    """Let the first of three woken tasks raise SystemExit: it leaves the loop, which then runs the others."""
+    loop = asyncio.new_event_loop()
+
+    async def leave(wait: TaskWait) -> None:
+        await wait
+        raise SystemExit(3)
+
+    async def begin() -> tuple[asyncio.Task[None], list[TaskWait], list[asyncio.Task[str]]]:
+        ending = TaskWait(loop)
+        leaving = asyncio.ensure_future(leave(ending))
+        waits, tasks, _ = waits_of(3)
+        await steps()
+        return leaving, [ending, *waits], tasks
+
+    leaving, waits, tasks = loop.run_until_complete(begin())
+    loop.call_soon(wake_all, deque(waits))
+    with pytest.raises(SystemExit):
+        loop.run_forever()
+    assert not any(task.done() for task in tasks)
+    woken = loop.run_until_complete(asyncio.wait_for(asyncio.gather(*tasks), GUARD_S))
+    assert woken == ["task 0", "task 1", "task 2"]
+    assert isinstance(leaving.exception(), SystemExit)
+    loop.close()
+
+
+def test_waits_are_grouped_by_their_loops() -> None:
+    """Group waits of one loop and of two: each group has its own, in order."""
+    one, other = asyncio.new_event_loop(), asyncio.new_event_loop()
+    waits = [TaskWait(one), TaskWait(other), TaskWait(one)]
+    assert dict(by_loop(waits)) == {one: deque([waits[0], waits[2]]), other: deque([waits[1]])}
+    assert by_loop(waits[:1]) == [(one, deque(waits[:1]))]
+    one.close()
+    other.close()
+
+
+def _python_tasks(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+    return asyncio.tasks._PyTask(coroutine, loop=loop, **options)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("factory", [None, _python_tasks], ids=["C", "Python"])
+@pytest.mark.parametrize("debug", [False, True])
+def test_tasks_of_every_make_append(factory: Any, debug: bool) -> None:
+    """Append and await tickets by asyncio's tasks in C and in Python, in debug mode too: context and results stay."""
+    name: contextvars.ContextVar[int] = contextvars.ContextVar("name")
+
+    async def append(log: WriteAheadLog, n: int) -> tuple[int, int]:
+        name.set(n)
+        appended = await log.append_async(b"%d" % n)
+        submitted = await log.submit(b"%d" % n)
+        assert name.get() == n
+        return appended.first_lsn, submitted.first_lsn
+
+    async def main(log: WriteAheadLog) -> list[tuple[int, int]]:
+        asyncio.get_running_loop().set_task_factory(factory)
+        return await asyncio.gather(*(append(log, n) for n in range(20)))
+
+    with memory_log() as log:
+        got = asyncio.run(main(log), debug=debug)
+        assert sorted(lsn for pair in got for lsn in pair) == list(range(1, 41))
+        written = values(log.read())
+        assert all(written[lsn - 1] == b"%d" % n for n, pair in enumerate(got) for lsn in pair)
+
+
+def test_what_asyncio_offers_for_waiting_works_with_append_async() -> None:
+    """Time out, shield and group appends behind a hung write: all are written, and what waits on gets its result."""
+    storage, log = faulty_log()
+    hang = storage.hang("synced_write", SEGMENTS)
+    leader = Task(log.append, b"leads")
+    assert hang.entered.wait(GUARD_S)
+
+    async def main() -> list[int]:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(log.append_async(b"timed"), 0.01)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await log.append_async(b"timed, too")
+        shielded = asyncio.ensure_future(log.append_async(b"shielded"))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(shielded), 0.01)
+        async with asyncio.TaskGroup() as group:
+            grouped = [group.create_task(log.append_async(b"grouped")) for _ in range(3)]
+            await steps()
+            hang.release()
+        return [(await task).first_lsn for task in (shielded, *grouped)]
+
+    assert asyncio.run(main()) == [5, 6, 7, 8]
+    assert leader.result().first_lsn == 2
+    until(lambda: log.acked_lsn == 8)
+    assert values(log.read())[2:] == [b"timed", b"timed, too", b"shielded", *[b"grouped"] * 3]
+    log.close()
