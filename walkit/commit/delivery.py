@@ -244,7 +244,8 @@ class Delivery:
             try:
                 loop.call_soon_threadsafe(wake_all, group)
             except RuntimeError:
-                self._events.emit("walkit.callback.fail", what="event loop", error="the loop is closed")
+                if not all(wait.over for wait in group):
+                    self._events.emit("walkit.callback.fail", what="event loop", error="the loop is closed")
 
     def _call(self, callback: Callable[[Any], object], argument: object) -> None:
         try:

@@ -66,6 +66,11 @@ class TaskWait:
         self._loop.call_soon(wakeup, cancelled, context=self._context)
         return True
 
+    @property
+    def over(self) -> bool:
+        """Whether the task was called or cancelled: nothing is left to do for it."""
+        return self._wakeup is _over
+
     def wake_from_anywhere(self) -> None:
         """Let the task go on soon, from any thread; does nothing once the loop is closed, and nobody waits on it."""
         with contextlib.suppress(RuntimeError):
