@@ -218,27 +218,3 @@ def test_what_asyncio_offers_for_waiting_works_with_append_async() -> None:
     until(lambda: log.acked_lsn == 8)
     assert values(log.read())[2:] == [b"timed", b"timed, too", b"shielded", *[b"grouped"] * 3]
     log.close()
-
-
-@pytest.mark.parametrize("cancelled", [True, False])
-def test_a_loop_that_was_closed_meanwhile(cancelled: bool) -> None:
-    """Close a loop whose task waits behind a hung write: an event tells of it, unless the task was cancelled before."""
-    storage, log = faulty_log()
-    told: list[str] = []
-    log.events.add_listener(lambda name, _: told.append(name))
-    hang = storage.hang("synced_write", SEGMENTS)
-    leader = Task(log.append, b"leads")
-    assert hang.entered.wait(GUARD_S)
-    loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda *_: None)  # asyncio, too, says that a task was left
-    task = loop.create_task(log.append_async(b"task"))
-    loop.run_until_complete(steps())
-    if cancelled:
-        task.cancel()
-        loop.run_until_complete(asyncio.wait([task]))
-    loop.close()
-    hang.release()
-    assert leader.result().first_lsn == 2
-    until(lambda: log.acked_lsn == 3)
-    log.close()
-    assert ("walkit.callback.fail" in told) is not cancelled
