@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -389,3 +391,26 @@ def test_follow_yields_what_is_imported(tmp_path: Path) -> None:
                 seen.append(next(tail).value)
             assert seen == [b"%d" % number for number in range(20)]
         assert list(tail) == []
+
+
+STARTS_OTHERS = """
+import signal, subprocess
+from concurrent.futures import ThreadPoolExecutor
+from walkit.replication.transport import grpc
+
+server = grpc.server(ThreadPoolExecutor(2))
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+grpc.channel_ready_future(channel).result(30)
+for _ in range(150):
+    subprocess.run(["true"], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN), check=True)
+channel.close()
+server.stop(None).wait()
+"""
+
+
+def test_a_process_with_grpc_starts_others() -> None:
+    """Start 150 programs by fork, as PySpark starts Java, beside a server and a channel: each of them runs."""
+    ended = subprocess.run([sys.executable, "-c", STARTS_OTHERS], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr

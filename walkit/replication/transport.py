@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -10,6 +11,9 @@ from typing import Any
 
 from walkit.errors import MissingExtraError, OptionsError
 
+# Told to expect forks, gRPC starts its threads again in a forked child: where that is about to become another program
+# (PySpark's Java, any subprocess with a preexec_fn) they find their descriptors closed, and abort it (grpc/grpc#43055).
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 try:
     import grpc as _grpc
 except ImportError as error:
