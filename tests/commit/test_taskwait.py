@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -218,3 +220,38 @@ def test_what_asyncio_offers_for_waiting_works_with_append_async() -> None:
     until(lambda: log.acked_lsn == 8)
     assert values(log.read())[2:] == [b"timed", b"timed, too", b"shielded", *[b"grouped"] * 3]
     log.close()
+
+
+NESTED = """
+import asyncio
+from collections import deque
+import nest_asyncio2
+from walkit.commit.taskwait import TaskWait, wake_all
+
+async def main():
+    loop = asyncio.get_running_loop()
+    waits = [TaskWait(loop) for _ in range(4)]
+
+    async def wait(n):
+        await waits[n]
+        return n
+
+    async def run_within():
+        await waits[0]
+        return loop.run_until_complete(asyncio.gather(*others))
+
+    first = asyncio.ensure_future(run_within())
+    others = [asyncio.ensure_future(wait(n)) for n in range(1, 4)]
+    await asyncio.sleep(0)
+    loop.call_soon(wake_all, deque(waits))
+    return await first
+
+nest_asyncio2.apply()
+assert asyncio.run(main()) == [1, 2, 3]
+"""
+
+
+def test_a_loop_that_runs_within_itself_wakes_the_others_of_a_frame() -> None:
+    """Let a woken task run its loop for those of its own frame, as notebooks do (ipykernel brings nest_asyncio2)."""
+    pytest.importorskip("nest_asyncio2", reason="comes with ipykernel 7")
+    subprocess.run([sys.executable, "-c", NESTED], check=True, timeout=GUARD_S)
