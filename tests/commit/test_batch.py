@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.commit.places import GUARD_S, Place, Rig, Task, io_error, strike, until
-from walkit.commit.batch import BATCH_BYTES_MAX, Batch, BatchTicket, PutWait
+from walkit.commit import entering
+from walkit.commit.batch import ANYONE, BATCH_BYTES_MAX, Batch, BatchTicket, PutWait
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import CappedFrames
 from walkit.commit.ticket import HAS_LEFT, SingleTicket
@@ -28,6 +29,15 @@ def held(**options: Any) -> tuple[Rig, Task]:
     """Return a rig and a caller that hangs in its write, so that whatever comes waits in line."""
     rig = Rig(**options)
     return rig, rig.leader_in_write()
+
+
+def awaited(rig: Rig, loop: asyncio.AbstractEventLoop, value: bytes, key: bytes | None = None) -> BatchTicket:
+    """Queue a put as a task of this loop does; return a ticket for its record."""
+    queued = rig.driver.enqueue_awaited(loop, key, value)
+    assert isinstance(queued, PutWait)
+    ticket = BatchTicket()
+    ticket.batch, ticket.index = queued.batch, queued.index
+    return ticket
 
 
 def waiting_callers(rig: Rig, count: int) -> list[Task]:
@@ -61,6 +71,10 @@ JOINING = {
     "a key begins another": (["put", "keyed", "keyed", "put"], [1, 2, 1]),
     "a ticket of its own stands between": (["put", "ticket", "put", "put"], [1, 1, 2]),
     "the limit of bytes": (["large", "large", "large", "put"], [2, 2]),
+    "tasks of one loop": (["task", "task", "keyed task", "task"], [2, 1, 1]),
+    "tasks of two loops": (["task", "other's task", "other's task", "task"], [1, 2, 1]),
+    "tasks, and their thread submits": (["put", "task", "put", "put", "task", "caller"], [1, 1, 2, 1, 1]),
+    "tasks and the limit of bytes": (["large task", "large task", "large task", "task"], [2, 2]),
 }
 
 
@@ -70,8 +84,12 @@ def test_what_joins_a_submission(case: str) -> None:
     ways, counts = JOINING[case]
     rig, leader = held(frame_bytes_max=1 << 20)
     tasks: list[Task] = []
+    loops = {other: asyncio.new_event_loop() for other in (False, True)}
     for way in ways:
-        if way == "caller":
+        if way.endswith("task"):
+            value = bytes(BATCH_BYTES_MAX // 2 - 100) if "large" in way else b"v"
+            awaited(rig, loops["other" in way], value, b"k" if "keyed" in way else None)
+        elif way == "caller":
             tasks += waiting_callers(rig, 1)
         elif way == "other":
             tasks.append(Task(rig.putted, b"v").join())
@@ -89,6 +107,8 @@ def test_what_joins_a_submission(case: str) -> None:
     rig.driver.wait_acked()
     assert rig.core.acked_lsn == 1 + sum(counts)
     rig.driver.stop(LogClosedError())
+    for loop in loops.values():
+        loop.close()
 
 
 def test_a_batch_that_was_taken_grows_no_more() -> None:
@@ -135,19 +155,22 @@ MEDDLING = {
 }
 
 
+@pytest.mark.parametrize("way", ["submits", "awaits"])
 @pytest.mark.parametrize("key", [None, b"key"])
 @pytest.mark.parametrize("case", MEDDLING)
-def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes | None) -> None:
+def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes | None, way: str) -> None:
     """End or write a batch, or close, between its owner's steps: the record is written once, or refused."""
     before, after, batches = MEDDLING[case]
     rig, leader = held()
+    loop = asyncio.new_event_loop()
+    put = rig.putted if way == "submits" else partial(awaited, rig, loop)
     frames: list[Any] = []
 
     def note(frame: Any) -> None:
         frames.append(frame.columns)
 
     rig.core.sinks = (note,)
-    first = rig.putted(b"first", key)
+    first = put(b"first", key)
     batch = first.batch
     stopping: list[Task] = []
     nested: list[BatchTicket] = []
@@ -161,7 +184,7 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
         elif what == "half":
             batch.ended = True
         elif what == "nested":
-            nested.append(rig.putted(b"nested", key))
+            nested.append(put(b"nested", key))
         elif what == "write":
             rig.place.release()
             until(lambda: not batch.attached and first.done() and not batch.values, "the batch to be let go")
@@ -172,13 +195,13 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
     batch.values = Meddled(batch.values, partial(act, before), partial(act, after))
     if case == "the log is closed before":
         with pytest.raises(LogClosedError):
-            rig.putted(b"second", key)
+            put(b"second", key)
     else:
-        second = rig.putted(b"second", key)
+        second = put(b"second", key)
     rig.place.release()
     expected = [b"first"]
     if batches:
-        tickets = [second, *nested, rig.putted(b"third", key)]
+        tickets = [second, *nested, put(b"third", key)]
         tickets.sort(key=lambda ticket: ticket.result(GUARD_S).first_lsn)
         assert [ticket.result(0).first_lsn for ticket in [first, *tickets]] == list(
             range(2, 4 + len(nested) + 1)
@@ -193,22 +216,27 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
         task.join()
     assert [value for columns in frames[1:] for value in columns.values] == expected
     assert key is None or [k for columns in frames[1:] for k in columns.keys] == [key] * len(expected)
+    loop.close()
 
 
-def test_a_key_of_a_caller_that_was_interrupted_is_no_record_s() -> None:
+@pytest.mark.parametrize("way", ["submits", "awaits"])
+def test_a_key_of_a_caller_that_was_interrupted_is_no_record_s(way: str) -> None:
     """Leave a key without a value, as an interrupt may, before a record and before the frame: neither gets it."""
     rig, leader = held()
+    loop = asyncio.new_event_loop()
+    put = rig.putted if way == "submits" else partial(awaited, rig, loop)
     seen: list[Any] = []
     rig.core.sinks = (lambda frame: seen.append(frame.columns),)
-    first = rig.putted(b"a", b"1")
+    first = put(b"a", b"1")
     first.batch.keys.append(b"stray")
-    second = rig.putted(b"b", b"2")
+    second = put(b"b", b"2")
     second.batch.keys.append(b"stray")
     rig.place.release()
     assert second.result(GUARD_S).first_lsn == 3
     leader.join()
     assert (list(seen[-1].keys), list(seen[-1].values)) == ([b"1", b"2"], [b"a", b"b"])
     rig.driver.stop(LogClosedError())
+    loop.close()
 
 
 def test_everybody_who_waits_for_a_record_is_told() -> None:
@@ -268,11 +296,10 @@ def test_an_outcome_that_is_bad_is_told_to_every_record(case: str) -> None:
     callers = waiting_callers(rig, 3)
 
     async def awaited() -> Any:
-        queued = rig.driver.enqueue_put(None, b"y", PutWait(asyncio.get_running_loop()))
+        queued = rig.driver.enqueue_awaited(asyncio.get_running_loop(), None, b"y")
         assert queued is not None
-        await queued
         try:
-            return queued.result()
+            return await queued
         except WalkitError as error:
             return error
 
@@ -334,10 +361,13 @@ def test_an_exception_in_a_caller_of_a_batch_strands_nobody(fails: bool) -> None
 
 
 def test_a_policy_sees_every_record_as_a_submission() -> None:
-    """Submit nine puts under a policy of four records a frame: it cuts between them, as no batch could be cut."""
+    """Queue nine puts under a policy of four records a frame: it cuts between them, as no batch could be cut."""
     rig = Rig(policy=CappedFrames(records=4))
     leader = rig.leader_in_write()
-    tickets = [rig.driver.enqueue_put(None, b"%d" % n, BatchTicket()) for n in range(9)]
+    loop = asyncio.new_event_loop()
+    tickets: list[Any] = [rig.driver.enqueue_put(None, b"%d" % n, BatchTicket()) for n in range(5)]
+    tickets += [rig.driver.enqueue_awaited(loop, None, b"%d" % n) for n in range(4)]
+    loop.close()
     assert all(isinstance(ticket, SingleTicket) for ticket in tickets)
     rig.place.release()
     leader.join()
@@ -395,3 +425,21 @@ def test_many_ways_at_once() -> None:
     assert sorted(lsn for lsns in found.values() for lsn in lsns) == list(range(1, 901))
     assert all(lsns == sorted(lsns) for lsns in found.values())
     rig.driver.stop(LogClosedError())
+
+
+def test_a_batch_is_filled_with_the_lock_where_the_interpreter_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Queue as an interpreter without its lock would: records share a batch of anyone's, a task has a ticket."""
+    monkeypatch.setattr(entering, "ALONE", False)
+    rig, leader = held()
+    first, second = rig.putted(b"a"), rig.putted(b"b")
+    assert first.batch is second.batch and first.batch.owner == ANYONE
+    loop = asyncio.new_event_loop()
+    single = rig.driver.enqueue_awaited(loop, b"key", b"c")
+    assert isinstance(single, SingleTicket) and (single.key, single.value) == (b"key", b"c")
+    rig.place.release()
+    assert [ticket.result(GUARD_S).first_lsn for ticket in (first, second, single)] == [2, 3, 4]
+    leader.join()
+    rig.driver.stop(LogClosedError())
+    loop.close()

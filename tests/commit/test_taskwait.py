@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -15,15 +14,15 @@ import pytest
 from tests.commit.places import GUARD_S, Task, until
 from tests.log.logs import SEGMENTS, faulty_log, memory_log, values
 from walkit import WriteAheadLog
-from walkit.commit.taskwait import TaskWait, by_loop, wake_all
+from walkit.commit.taskwait import TaskWait, waits_of, wake_all
 
 Waiting = Callable[[str], Coroutine[Any, Any, str]]
 
 
-def waits_of(count: int) -> tuple[list[TaskWait], list[asyncio.Task[str]], list[str]]:
+def tasks_of(count: int) -> tuple[list[TaskWait], list[asyncio.Task[str]], list[str]]:
     """Return waits of the running loop, tasks that await them, and the names of those that went on, as they do."""
     loop = asyncio.get_running_loop()
-    waits, went_on = [TaskWait(loop) for _ in range(count)], []
+    waits, went_on = [TaskWait.of(loop) for _ in range(count)], []
 
     async def wait(n: int) -> str:
         await waits[n]
@@ -43,11 +42,11 @@ def test_all_tasks_of_a_frame_go_on_in_one_step_of_the_loop() -> None:
     """Wake five tasks by one callback: all have gone on, in order, before what was scheduled after it runs."""
 
     async def main() -> None:
-        waits, tasks, went_on = waits_of(5)
+        waits, tasks, went_on = tasks_of(5)
         await steps()
         seen: list[list[str]] = []
         loop = asyncio.get_running_loop()
-        loop.call_soon(wake_all, deque(waits))
+        loop.call_soon(wake_all, loop, [waits])
         loop.call_soon(lambda: seen.append(list(went_on)))
         assert await asyncio.gather(*tasks) == seen[0] == [f"task {n}" for n in range(5)]
 
@@ -58,14 +57,15 @@ def test_a_cancelled_wait_ends_at_once_and_once() -> None:
     """Cancel a waiting task twice, and wake it too: CancelledError with its message, and the others wait on."""
 
     async def main() -> None:
-        waits, tasks, went_on = waits_of(3)
+        waits, tasks, went_on = tasks_of(3)
         await steps()
         tasks[1].cancel("first")
         tasks[1].cancel("second")
         with pytest.raises(asyncio.CancelledError):
             await tasks[1]
         assert not tasks[0].done() and not tasks[2].done()
-        asyncio.get_running_loop().call_soon(wake_all, deque(waits))
+        loop = asyncio.get_running_loop()
+        loop.call_soon(wake_all, loop, [waits])
         assert list(await asyncio.gather(tasks[0], tasks[2])) == went_on == ["task 0", "task 2"]
 
     asyncio.run(main())
@@ -75,7 +75,7 @@ def test_the_message_of_a_cancellation_arrives() -> None:
     """Cancel a waiting task with a message: the CancelledError within the task has it."""
 
     async def main() -> None:
-        wait, seen = TaskWait(asyncio.get_running_loop()), []
+        wait, seen = TaskWait.of(asyncio.get_running_loop()), []
 
         async def task() -> None:
             try:
@@ -97,8 +97,8 @@ def test_a_task_that_is_woken_may_cancel_the_next() -> None:
     """Let the first of three tasks that are woken together cancel the second: the third still goes on."""
 
     async def main() -> None:
-        waits, tasks, went_on = waits_of(2)
-        first = TaskWait(asyncio.get_running_loop())
+        waits, tasks, went_on = tasks_of(2)
+        first = TaskWait.of(asyncio.get_running_loop())
 
         async def cancel() -> None:
             await first
@@ -106,7 +106,8 @@ def test_a_task_that_is_woken_may_cancel_the_next() -> None:
 
         canceller = asyncio.ensure_future(cancel())
         await steps()
-        asyncio.get_running_loop().call_soon(wake_all, deque([first, *waits]))
+        loop = asyncio.get_running_loop()
+        loop.call_soon(wake_all, loop, [[first], waits])
         await asyncio.wait([canceller, *tasks])
         assert tasks[0].cancelled() and went_on == ["task 1"]
 
@@ -117,8 +118,8 @@ def test_a_wait_that_was_over_before_it_began() -> None:
     """Wake a wait that nobody awaits yet, then await it: it ends, and cannot be cancelled any more."""
 
     async def main() -> None:
-        wait = TaskWait(asyncio.get_running_loop())
-        wake_all(deque((wait,)))
+        wait = TaskWait.of(asyncio.get_running_loop())
+        wake_all(asyncio.get_running_loop(), [[wait]])
         assert not wait.cancel()
         await asyncio.wait_for(asyncio.ensure_future(_awaited(wait)), GUARD_S)
 
@@ -138,14 +139,14 @@ def test_a_task_that_ends_the_loop_leaves_the_others_to_go_on() -> None:
         raise SystemExit(3)
 
     async def begin() -> tuple[asyncio.Task[None], list[TaskWait], list[asyncio.Task[str]]]:
-        ending = TaskWait(loop)
+        ending = TaskWait.of(loop)
         leaving = asyncio.ensure_future(leave(ending))
-        waits, tasks, _ = waits_of(3)
+        waits, tasks, _ = tasks_of(3)
         await steps()
         return leaving, [ending, *waits], tasks
 
     leaving, waits, tasks = loop.run_until_complete(begin())
-    loop.call_soon(wake_all, deque(waits))
+    loop.call_soon(wake_all, loop, [waits])
     with pytest.raises(SystemExit):
         loop.run_forever()
     assert not any(task.done() for task in tasks)
@@ -158,9 +159,8 @@ def test_a_task_that_ends_the_loop_leaves_the_others_to_go_on() -> None:
 def test_waits_are_grouped_by_their_loops() -> None:
     """Group waits of one loop and of two: each group has its own, in order."""
     one, other = asyncio.new_event_loop(), asyncio.new_event_loop()
-    waits = [TaskWait(one), TaskWait(other), TaskWait(one)]
-    assert dict(by_loop(waits)) == {one: deque([waits[0], waits[2]]), other: deque([waits[1]])}
-    assert by_loop(waits[:1]) == [(one, deque(waits[:1]))]
+    waits = [TaskWait.of(one), TaskWait.of(other), TaskWait.of(one)]
+    assert waits_of(*waits) == {one: [(waits[0],), (waits[2],)], other: [(waits[1],)]}
     one.close()
     other.close()
 
@@ -230,7 +230,7 @@ from walkit.commit.taskwait import TaskWait, wake_all
 
 async def main():
     loop = asyncio.get_running_loop()
-    waits = [TaskWait(loop) for _ in range(4)]
+    waits = [TaskWait.of(loop) for _ in range(4)]
 
     async def wait(n):
         await waits[n]
@@ -243,7 +243,7 @@ async def main():
     first = asyncio.ensure_future(run_within())
     others = [asyncio.ensure_future(wait(n)) for n in range(1, 4)]
     await asyncio.sleep(0)
-    loop.call_soon(wake_all, deque(waits))
+    loop.call_soon(wake_all, loop, [waits])
     return await first
 
 nest_asyncio2.apply()

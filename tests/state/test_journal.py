@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.stores import SMALL, memory_store, run_threads
+from walkit.commit.entering import Entering
 from walkit.config import LogOptions, StoreOptions
 from walkit.errors import (
     JournalFullError,
@@ -25,6 +26,7 @@ from walkit.errors import (
     OptionsError,
     SnapshotError,
 )
+from walkit.state.admission import Admission
 from walkit.state.journal import Ring
 from walkit.state.snapshot import snapshot_lsns, snapshot_name
 from walkit.storage import FaultyStorage, MemoryStorage
@@ -61,6 +63,13 @@ def files_of(storage: MemoryStorage) -> dict[str, bytes]:
             file = storage.open(name, "read")
             files[name] = file.read(0, file.size())
     return files
+
+
+def test_the_journal_is_asked_on_every_way_in() -> None:
+    """List the driver's ways in: admission has each of them, as what it has not goes to the driver unasked."""
+    ways = {name for name in vars(Entering) if name.startswith(("append", "enqueue"))}
+    assert ways >= {"append", "append_put", "enqueue_awaited"}
+    assert ways <= vars(Admission).keys()
 
 
 @given(st.integers(1, 12), st.lists(st.integers(1, 30), max_size=12))

@@ -12,16 +12,19 @@ behind the end, is of no batch, and is queued anew.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from walkit.commit.frame import SealedFrame
 from walkit.commit.taskwait import TaskWait
 from walkit.commit.ticket import NO_LEADER, SingleTicket, Ticket, TicketHost, new_tuple
 from walkit.format.body import Columns
-from walkit.format.layout import HAS_KEY
-from walkit.record import AppendResult
+from walkit.format.layout import HAS_KEY, HAS_VALUE
+from walkit.record import AppendResult, Kind
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from walkit.commit.core import OrderingCore
 
 ANYONE: Final = 0
@@ -29,12 +32,14 @@ NOBODY: Final = -1
 """In the place of a batch's owner; neither is a thread's number."""
 ALONE: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
 """Whether a thread may fill a batch without the lock: it rests on the interpreter's own."""
+PUT_VALUE: Final = Kind.PUT.value | HAS_VALUE
+PUT_KEYED: Final = PUT_VALUE | HAS_KEY
 BATCH_BYTES_MAX = 256 << 10
 """Where a batch ends, if a frame does not end before: a frame takes whole batches, and should be filled by them."""
 
 
 class Batch:
-    """Records of one kind byte, in order; for each or for none of them a task waits (`looped`).
+    """Records of one kind byte, in order; for each of them a task of one loop waits, or for none (`loop` is None).
 
     It grows while it is the last that waits.
     """
@@ -51,7 +56,7 @@ class Batch:
         "host",
         "keys",
         "kind",
-        "looped",
+        "loop",
         "owner",
         "size_bytes",
         "submitted_us",
@@ -63,12 +68,14 @@ class Batch:
     waiter: Any = None
     callbacks: list[Any] | None = None
 
-    def __init__(self, host: TicketHost, kind: int, looped: bool, owner: int, bytes_max: int) -> None:
+    def __init__(
+        self, host: TicketHost, kind: int, loop: AbstractEventLoop | None, owner: object, bytes_max: int
+    ) -> None:
         self.host = host
         self.kind = kind
-        self.looped = looped
+        self.loop = loop
         self.owner = owner
-        """The thread that alone fills it, and needs no lock for that; ANYONE: all may, with the driver's lock.
+        """The thread or loop that alone fills it, and needs no lock for that; ANYONE: all may, with the driver's lock.
 
         NOBODY while a record is put to it: a finaliser or signal handler that submits then begins another.
         """
@@ -86,7 +93,8 @@ class Batch:
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
         self.waits: list[PutWait] = []
-        """The tasks of event loops that wait, in the order of the records."""
+        """What tasks of `loop` await, in the order of the records; perhaps among it what nobody awaits, of records that
+        came too late or whose caller was interrupted."""
         self.attached: list[BatchTicket] = []
         """Tickets that somebody waits for, or wants to be called back for."""
         self.callers: list[CallerTicket] = []
@@ -111,10 +119,6 @@ class Batch:
         count = self._ended_count
         keys = self.keys[:count] if self.kind & HAS_KEY else None
         return Columns(count, self.kind, keys, self.values[:count])
-
-    def awaited(self) -> list[PutWait]:
-        """Return the waits of tasks; once the batch has ended."""
-        return self.waits[: self._ended_count]
 
     def let_go(self) -> list[BatchTicket]:
         """Forget the records and who waits; return the tickets with callbacks, in LSN order."""
@@ -179,29 +183,29 @@ class CallerTicket(BatchTicket):
 class PutWait(TaskWait):
     """What a task awaits that appends one record: the record's place in a batch, and the task's wait in one object.
 
-    A ticket beside it would only be made to be asked once.
+    A ticket beside it would only be made to be asked once. Awaiting it returns where the record is, or raises what
+    became of it.
     """
 
     __slots__ = ("batch", "index")
     batch: Batch
     index: int
 
-    def result(self, timeout: float | None = None) -> AppendResult:
-        """Return where the record is, or raise what became of it; once it has been awaited."""
+    def __await__(self) -> Generator[Any, None, AppendResult]:
+        self._asyncio_future_blocking = True
+        yield self
         batch = self.batch
         frame = batch.frame
         if frame is not None and frame.state == "acked":
             lsn = batch.first_lsn + self.index
             return new_tuple(AppendResult, (lsn, lsn, frame.position, frame.next_position))
         ticket = BatchTicket()
-        ticket.batch, ticket.index = self.batch, self.index
-        return ticket.result(timeout)
+        ticket.batch, ticket.index = batch, self.index
+        return ticket.result(0)
 
 
 Caller: TypeAlias = SingleTicket | CallerTicket
 """The ticket of a caller that waits in line, and may lead."""
-Put = TypeVar("Put", BatchTicket, PutWait)
-"""What a caller holds that has queued a record of a batch and does not wait in line."""
 Submitted: TypeAlias = SingleTicket | Batch
 """What the core of a thread driver has in its line."""
 
@@ -216,13 +220,7 @@ class BatchLine:
         self._bytes_max = min(BATCH_BYTES_MAX, core.body_bytes_max)
 
     def join(
-        self,
-        ticket: BatchTicket | PutWait,
-        kind: int,
-        owner: int,
-        key: bytes | None,
-        value: bytes,
-        size_bytes: int,
+        self, ticket: BatchTicket, kind: int, owner: int, key: bytes | None, value: bytes, size_bytes: int
     ) -> Batch | None:
         """Put one record to those that wait; None, and nothing is done, where no batch of this owner takes it.
 
@@ -233,8 +231,7 @@ class BatchLine:
         before it, and what was noted by then is of no record, or after it.
         """
         batch: Batch | None = self._core.batch
-        looped = type(ticket) is PutWait
-        if batch is None or batch.owner != owner or batch.kind != kind or batch.looped is not looped:
+        if batch is None or batch.owner != owner or batch.kind != kind or batch.loop is not None:
             return None
         values = batch.values  # before the look at `ended`: a batch that has ended may have let go of its own
         grown_bytes = batch.grown_bytes + size_bytes
@@ -244,41 +241,49 @@ class BatchLine:
         ticket.batch = batch
         ticket.index = index = len(values)
         if key is not None:
-            keys = batch.keys
-            if len(keys) != index:  # that of a caller who was interrupted
-                del keys[index:]
-            keys.append(key)
-        if looped:
-            waits: list[Any] = batch.waits
-            if len(waits) != index:
-                del waits[index:]
-            waits.append(ticket)
+            put_beside(batch.keys, index, key)
         batch.grown_bytes = grown_bytes
         values.append(value)
         batch.owner = owner
         return batch
 
     def begin(
-        self,
-        ticket: BatchTicket | PutWait,
-        kind: int,
-        owner: int,
-        key: bytes | None,
-        value: bytes,
-        size_bytes: int,
+        self, ticket: BatchTicket, kind: int, owner: int, key: bytes | None, value: bytes, size_bytes: int
     ) -> Batch:
         """Queue one record as the first of a batch; with the lock. See `join`."""
-        core = self._core
-        room_bytes = max(self._queue_bytes_max - core.pending_bytes, size_bytes)
-        looped = isinstance(ticket, PutWait)
-        batch = Batch(self._host, kind, looped, owner, min(self._bytes_max, room_bytes))
+        batch = self._new(kind, None, owner, size_bytes)
         ticket.batch = batch
         ticket.index = 0
+        self._queue_first(batch, key, value)
+        return batch
+
+    def begin_awaited(
+        self, loop: AbstractEventLoop, key: bytes | None, value: bytes, size_bytes: int
+    ) -> PutWait:
+        """Do what `begin` does for a task of `loop`, which then fills the batch alone."""
+        batch = self._new(PUT_VALUE if key is None else PUT_KEYED, loop, loop, size_bytes)
+        wait = PutWait.of(loop)
+        wait.batch = batch
+        wait.index = 0
+        batch.waits.append(wait)
+        self._queue_first(batch, key, value)
+        return wait
+
+    def _new(self, kind: int, loop: AbstractEventLoop | None, owner: object, size_bytes: int) -> Batch:
+        room_bytes = max(self._queue_bytes_max - self._core.pending_bytes, size_bytes)
+        batch = Batch(self._host, kind, loop, owner, min(self._bytes_max, room_bytes))
+        batch.grown_bytes = size_bytes
+        return batch
+
+    def _queue_first(self, batch: Batch, key: bytes | None, value: bytes) -> None:
         if key is not None:
             batch.keys.append(key)
-        if isinstance(ticket, PutWait):
-            batch.waits.append(ticket)
-        batch.grown_bytes = size_bytes
         batch.values.append(value)
-        core.begin_batch(batch)
-        return batch
+        self._core.begin_batch(batch)
+
+
+def put_beside(column: list[bytes], index: int, item: bytes) -> None:
+    """Append to a column what belongs to the value that comes next; an interrupted caller may have left another."""
+    if len(column) != index:
+        del column[index:]
+    column.append(item)

@@ -16,7 +16,7 @@ from typing import Any
 
 from walkit.commit.frame import SealedFrame
 from walkit.commit.interrupts import uninterrupted
-from walkit.commit.taskwait import TaskWait, by_loop, wake_all
+from walkit.commit.taskwait import TaskWait, Waits, waits_of, wake_all
 from walkit.commit.ticket import Ticket, TicketCallback, new_gate, open_gate
 from walkit.events import EventSink
 from walkit.threads import EndingThread
@@ -180,7 +180,7 @@ class Delivery:
                 elif whom is None:
                     self._call_back(what)
                 elif isinstance(whom, TaskWait):
-                    self.wake_tasks([whom])
+                    self.wake_tasks(waits_of(whom))
                 else:
                     self._call(whom, what)
                 del what, whom
@@ -236,15 +236,15 @@ class Delivery:
                 else:
                     self._call(callback, ticket)
         if waits:
-            self.wake_tasks(waits)
+            self.wake_tasks(waits_of(*waits))
 
-    def wake_tasks(self, waits: Sequence[TaskWait]) -> None:
+    def wake_tasks(self, waits: Waits) -> None:
         """Have tasks go on, each of their loops woken once. From any thread: it runs nobody's code."""
-        for loop, group in by_loop(waits):
+        for loop, groups in waits.items():
             try:
-                loop.call_soon_threadsafe(wake_all, group)
+                loop.call_soon_threadsafe(wake_all, loop, groups)
             except RuntimeError:
-                if not all(wait.over for wait in group):
+                if any(wait.waiting for group in groups for wait in group):
                     self._events.emit("walkit.callback.fail", what="event loop", error="the loop is closed")
 
     def _call(self, callback: Callable[[Any], object], argument: object) -> None:

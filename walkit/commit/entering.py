@@ -7,22 +7,26 @@ share submissions (see `batch`). Everything else is a ticket that is a submissio
 from __future__ import annotations
 
 from _thread import allocate_lock, get_ident
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from walkit.commit.batch import (
     ALONE,
     ANYONE,
+    NOBODY,
+    PUT_KEYED,
+    PUT_VALUE,
     Batch,
     BatchLine,
     BatchTicket,
     Caller,
     CallerTicket,
-    Put,
     PutWait,
+    put_beside,
 )
 from walkit.commit.interrupts import MAIN, Uninterrupted
 from walkit.commit.leading import Leading
-from walkit.commit.taskwait import TaskWait
+from walkit.commit.taskwait import TaskWait, is_woken_at_once
 from walkit.commit.ticket import (
     CAN_LEAD,
     HAS_LED,
@@ -36,14 +40,17 @@ from walkit.commit.ticket import (
 )
 from walkit.errors import RecordTooLargeError, WalkitError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
-from walkit.format.layout import HAS_KEY, HAS_VALUE
-from walkit.record import AppendResult, Kind
+from walkit.record import AppendResult
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+Queued = TypeVar("Queued", BatchTicket, PutWait)
+Record = TypeVarTuple("Record")
 
 LEAD: Final = object()
 FULL: Final = object()
 STOP_LOOK_S = 0.2
-PUT_VALUE: Final = Kind.PUT.value | HAS_VALUE
-PUT_KEYED: Final = PUT_VALUE | HAS_KEY
 
 
 class Entering(Leading):
@@ -229,11 +236,12 @@ class Entering(Leading):
             raise
         return True
 
-    def enqueue_put(self, key: bytes | None, value: bytes, ticket: Put) -> Put | SingleTicket | None:
+    def enqueue_put(
+        self, key: bytes | None, value: bytes, ticket: BatchTicket
+    ) -> BatchTicket | SingleTicket | None:
         """Queue a put that may share a submission with others; None where the queue has no room. See `enqueue`.
 
-        Returns what to wait for: mostly the new `ticket` that it was given. A PutWait has to be of the loop that runs
-        on this thread, one that `is_woken_at_once`, and is awaited at once. Raises RecordTooLargeError, too.
+        Returns what to wait for: mostly the new `ticket` that it was given. Raises RecordTooLargeError, too.
         """
         if key is None:
             kind, size_bytes = PUT_VALUE, len(value) + COLUMN_BYTES_PER_RECORD
@@ -242,7 +250,48 @@ class Entering(Leading):
         batch = self._batches.join(ticket, kind, get_ident(), key, value, size_bytes)
         if batch is not None and (not batch.ended or self._is_of(batch, ticket)):
             return ticket
-        return self._enqueue_locked(ticket, kind, key, value, size_bytes)
+        if self._timed:  # a policy is told of every submission, and cuts between them
+            return self._enqueue_single(kind, key, value)
+        if size_bytes > self._record_bytes_max:
+            raise RecordTooLargeError(size_bytes, self._record_bytes_max)
+        return self._enqueue_locked(self._put_locked, ticket, kind, key, value, size_bytes)
+
+    def enqueue_awaited(
+        self, loop: AbstractEventLoop, key: bytes | None, value: bytes
+    ) -> PutWait | SingleTicket | None:
+        """Do what `enqueue_put` does for a task of `loop`, which runs on this thread; return what it awaits at once.
+
+        A batch that the loop fills is joined here by the rules of `BatchLine.join`: a call less for every record.
+        """
+        size_bytes = len(value) + COLUMN_BYTES_PER_RECORD
+        kind = PUT_VALUE
+        if key is not None:
+            size_bytes += len(key)
+            kind = PUT_KEYED
+        batch = self.core.batch
+        if batch is not None and batch.owner is loop and batch.kind == kind:
+            values = batch.values
+            grown_bytes = batch.grown_bytes + size_bytes
+            if not batch.ended and grown_bytes <= batch.bytes_max:
+                batch.owner = NOBODY
+                wait = PutWait()
+                wait._loop = loop
+                wait._wakeup = None
+                wait.batch = batch
+                wait.index = index = len(values)
+                if key is not None:
+                    put_beside(batch.keys, index, key)
+                batch.waits.append(wait)
+                batch.grown_bytes = grown_bytes
+                values.append(value)
+                batch.owner = loop
+                if not batch.ended or self._is_of(batch, wait):
+                    return wait
+        if self._timed or not (ALONE and is_woken_at_once(loop)):
+            return self._enqueue_single(kind, key, value)
+        if size_bytes > self._record_bytes_max:
+            raise RecordTooLargeError(size_bytes, self._record_bytes_max)
+        return self._enqueue_locked(self._await_locked, loop, key, value, size_bytes)
 
     def _is_of(self, batch: Batch, ticket: BatchTicket | PutWait) -> bool:
         """Say whether a batch that ended while its owner put a ticket to it has the ticket."""
@@ -251,34 +300,21 @@ class Entering(Leading):
                 self.core.end_batch()
             return ticket.index < batch.count
 
-    def _enqueue_locked(
-        self,
-        ticket: Put,
-        kind: int,
-        key: bytes | None,
-        value: bytes,
-        size_bytes: int,
-    ) -> Put | SingleTicket | None:
-        """Queue a put that did not join a batch of its thread; see `enqueue_put`."""
-        if size_bytes > self._record_bytes_max:
-            raise RecordTooLargeError(size_bytes, self._record_bytes_max)
-        if self._timed:  # a policy is told of every submission, and cuts between them
-            single = SingleTicket(self, kind, key or b"", value)
-            return single if self.enqueue(single) else None
-        core, batches = self.core, self._batches
+    def _enqueue_single(self, kind: int, key: bytes | None, value: bytes) -> SingleTicket | None:
+        single = SingleTicket(self, kind, key or b"", value)
+        if single.size_bytes > self._record_bytes_max:
+            raise RecordTooLargeError(single.size_bytes, self._record_bytes_max)
+        return single if self.enqueue(single) else None
+
+    def _enqueue_locked(self, put: Callable[[*Record], Queued | None], *record: *Record) -> Queued | None:
+        """Queue a put that did not join a batch of its thread, by `put(*record)`, which returns None without room."""
         try:
             with self._lock:
                 if self.refusal is not None:
                     raise self.refused()
-                if batches.join(ticket, kind, ANYONE, key, value, size_bytes) is None:
-                    if core.pending_bytes + size_bytes > self.queue_bytes_max and core.pending:
-                        return None
-                    # Threads that submit in turns share batches, or each would begin one for each record.
-                    mine = core.batch is None or core.batch.owner == get_ident()
-                    owner = get_ident() if mine and ALONE else ANYONE
-                    batches.begin(ticket, kind, owner, key, value, size_bytes)
-                if self._leaders >= self._slots or (self._asked and self._writers.running):
-                    return ticket
+                queued = put(*record)
+                if queued is None or self._leaders >= self._slots or (self._asked and self._writers.running):
+                    return queued
                 self._asked = True
             self._writers.wake()
         except WalkitError:
@@ -287,7 +323,28 @@ class Entering(Leading):
             self._writers.calls.put(True)  # at once: another interrupt may come in any function of Python
             self._writers.wake()
             raise
+        return queued
+
+    def _put_locked(
+        self, ticket: BatchTicket, kind: int, key: bytes | None, value: bytes, size_bytes: int
+    ) -> BatchTicket | None:
+        core, batches = self.core, self._batches
+        if batches.join(ticket, kind, ANYONE, key, value, size_bytes) is None:
+            if core.pending_bytes + size_bytes > self.queue_bytes_max and core.pending:
+                return None
+            # Threads that submit in turns share batches, or each would begin one for each record.
+            last, me = core.batch, get_ident()
+            mine = last is None or last.loop is not None or last.owner == me
+            batches.begin(ticket, kind, me if mine and ALONE else ANYONE, key, value, size_bytes)
         return ticket
+
+    def _await_locked(
+        self, loop: AbstractEventLoop, key: bytes | None, value: bytes, size_bytes: int
+    ) -> PutWait | None:
+        core = self.core
+        if core.pending_bytes + size_bytes > self.queue_bytes_max and core.pending:
+            return None
+        return self._batches.begin_awaited(loop, key, value, size_bytes)
 
     def attach_waiter(self, ticket: Any) -> Any:
         """See TicketHost."""

@@ -92,7 +92,7 @@ class Leading(TimedWriter):
         """Write what those who do not wait have queued, where nobody leads: the writer threads' work."""
         with self._lock:
             self._asked = False
-            if self._leaders >= self._slots or not self.core.pending or not self._ready():
+            if self._leaders >= self._slots or not self.core.pending or not (self._plain or self._ready()):
                 return
             self._leaders += 1
         self._lead(to_the_end=True)

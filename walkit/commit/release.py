@@ -1,8 +1,9 @@
 """Releasing: waiters and the delivery thread are told that frames are done, in the order of acknowledgement.
 
-Plain waiters are released by whoever comes by, and asyncio's event loops woken (neither runs anybody's code);
-callbacks, observers and event loops of other makes are the delivery thread's. Several frames in flight end on several
-threads, so one of them at a time releases, for all.
+Plain waiters are released by whoever comes by, and asyncio's event loops woken (neither runs anybody's code), once for
+a frame and last of all: a loop that wakes while who tells of the frame still runs only goes to sleep again at the
+interpreter's lock. Callbacks, observers and event loops of other makes are the delivery thread's. Several frames in
+flight end on several threads, so one of them at a time releases, for all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from walkit.commit.batch import Batch, Caller
 from walkit.commit.delivery import Delivery, with_callbacks
 from walkit.commit.frame import SealedFrame
-from walkit.commit.taskwait import TaskWait
+from walkit.commit.taskwait import Waits, put_wait
 from walkit.commit.ticket import CAN_LEAD, open_gate
 
 CHAINS = 2
@@ -29,15 +30,14 @@ and 8 chains cannot be told apart.
 """
 
 
-def open_gates(frame: SealedFrame, delivery: Delivery) -> bool:
+def open_gates(frame: SealedFrame, waits: Waits) -> bool:
     """Let through who waits for a frame that is done; say whether somebody else is to be told, by a callback.
 
-    Callers that wait in `append` are let through one after the other: each opens its `next_gate`. Event loops are
-    woken once for the frame.
+    Callers that wait in `append` are let through one after the other: each opens its `next_gate`. What tasks await is
+    put to `waits`.
     """
     called = False
     callers: list[Caller] = []
-    waits: list[TaskWait] = []
     submissions: Sequence[Any] = frame.submissions
     for ticket in submissions:
         if ticket.shared:
@@ -49,7 +49,7 @@ def open_gates(frame: SealedFrame, delivery: Delivery) -> bool:
             else:
                 open_gate(ticket.waiter)
         if ticket.wait is not None:
-            waits.append(ticket.wait)
+            put_wait(waits, ticket.wait)
         if ticket.callbacks is not None:
             called = True
     for ticket, following in zip(callers, callers[CHAINS:], strict=False):
@@ -57,14 +57,13 @@ def open_gates(frame: SealedFrame, delivery: Delivery) -> bool:
     frame.told = True
     for ticket in callers[:CHAINS]:
         ticket.waiter.release()
-    if waits:
-        delivery.wake_tasks(waits)
     return called
 
 
-def _open_batch(batch: Batch, callers: list[Caller], waits: list[TaskWait]) -> bool:
-    """Do the same for who waits for records of a batch; callers in line and tasks are put to the others."""
-    waits += batch.awaited()
+def _open_batch(batch: Batch, callers: list[Caller], waits: Waits) -> bool:
+    """Do the same for who waits for records of a batch; callers in line are put to the others."""
+    if batch.loop is not None:
+        waits.setdefault(batch.loop, []).append(batch.waits)
     for caller in batch.callers:
         if caller.lead == CAN_LEAD:
             callers.append(caller)
@@ -74,7 +73,7 @@ def _open_batch(batch: Batch, callers: list[Caller], waits: list[TaskWait]) -> b
         if ticket.waiter is not None:
             open_gate(ticket.waiter)
         if ticket.wait is not None:
-            waits.append(ticket.wait)
+            put_wait(waits, ticket.wait)
     return bool(batch.let_go())
 
 
@@ -90,17 +89,23 @@ class Releaser:
         """A frame is done, acknowledged in order or failed: tell waiters, callbacks and observers."""
         # Looked up for each frame: who observes from one frame on must see every later one, and none before.
         observers = self._delivery.observers
-        deliver = open_gates(frame, self._delivery) or (bool(observers) and frame.count > 0)
+        waits: Waits = {}
+        deliver = open_gates(frame, waits) or (bool(observers) and frame.count > 0)
         if deliver:
             self._delivery.put(frame, observers)
         else:
             frame.forget()
+        if waits:
+            self._delivery.wake_tasks(waits)
 
     def tell_landed(self, frame: SealedFrame) -> None:
         """Completion order, a frame has landed: tell waiters and callbacks; observers wait for those before it."""
-        if open_gates(frame, self._delivery):
+        waits: Waits = {}
+        if open_gates(frame, waits):
             self._delivery.put_tickets(with_callbacks(frame.submissions))
         frame.submissions = ()
+        if waits:
+            self._delivery.wake_tasks(waits)
 
     def tell_passed(self, frame: SealedFrame) -> None:
         """Completion order, everything before a frame has landed, too: tell observers."""

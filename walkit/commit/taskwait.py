@@ -9,13 +9,13 @@ the calls of a whole frame in one step of the loop.
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 if TYPE_CHECKING:
     import asyncio
+    from asyncio import AbstractEventLoop
     from contextvars import Context
 
 
@@ -28,22 +28,27 @@ def _over(done: asyncio.Future[None]) -> None:
 
 
 class TaskWait:
-    """One task's wait, to be awaited once, by a task of the loop it was made on. Only that loop's thread may touch it.
+    """One task's wait, to be awaited once, by a task of the loop it is of. Only that loop's thread may touch it.
 
-    Cancelling the task ends the wait at once, as a future's would; what is waited for goes on.
+    Cancelling the task ends the wait at once, as a future's would; what is waited for goes on. It is made by `of`: an
+    `__init__` would be a tenth of what a wait costs, and `BatchLine.join_awaited` spares it.
     """
 
     __slots__ = ("_asyncio_future_blocking", "_context", "_loop", "_wakeup")
-    _loop: asyncio.AbstractEventLoop
+    _loop: AbstractEventLoop
     """Where asyncio looks for the loop of what is awaited."""
     _wakeup: Wakeup | None
     _context: Context
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._wakeup = None
+    @classmethod
+    def of(cls, loop: AbstractEventLoop) -> Self:
+        """Return a wait of a task of this loop."""
+        wait = cls()
+        wait._loop = loop
+        wait._wakeup = None
+        return wait
 
-    def __await__(self) -> Generator[Any, None, None]:
+    def __await__(self) -> Generator[Any, None, Any]:
         self._asyncio_future_blocking = True
         return iter((self,))  # type: ignore[return-value]  # half the price of a generator
 
@@ -67,61 +72,75 @@ class TaskWait:
         return True
 
     @property
-    def over(self) -> bool:
-        """Whether the task was called or cancelled: nothing is left to do for it."""
-        return self._wakeup is _over
+    def waiting(self) -> bool:
+        """Whether a task waits that was neither woken nor cancelled."""
+        return self._wakeup is not None and self._wakeup is not _over
 
     def wake_from_anywhere(self) -> None:
         """Let the task go on soon, from any thread; does nothing once the loop is closed, and nobody waits on it."""
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(wake_all, deque((self,)))
+            self._loop.call_soon_threadsafe(wake_all, self._loop, ((self,),))
 
 
-def done_future(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+def done_future(loop: AbstractEventLoop) -> asyncio.Future[None]:
     """Return a future that is done."""
     done: asyncio.Future[None] = loop.create_future()
     done.set_result(None)
     return done
 
 
-def by_loop(waits: Sequence[TaskWait]) -> list[tuple[asyncio.AbstractEventLoop, deque[TaskWait]]]:
-    """Return waits grouped by their loops; from any thread."""
-    loops = {wait._loop for wait in waits}
-    if len(loops) == 1:
-        return [(loops.pop(), deque(waits))]
-    return [(loop, deque(wait for wait in waits if wait._loop is loop)) for loop in loops]
+Waits: TypeAlias = "dict[AbstractEventLoop, list[Sequence[TaskWait]]]"
+"""Waits by their loops, in the order in which their tasks go on; of each loop several sequences."""
 
 
-def wake_all(waits: deque[TaskWait]) -> None:
-    """Let tasks of one loop go on, in this step of it; on the loop's thread only. Takes them out of `waits`."""
-    if not waits:
-        return
-    loop = waits[0]._loop
+def put_wait(waits: Waits, wait: TaskWait) -> None:
+    """Put one to the others of its loop; on any thread."""
+    waits.setdefault(wait._loop, []).append((wait,))
+
+
+def waits_of(*waits: TaskWait) -> Waits:
+    """Return waits by their loops; on any thread."""
+    by_loop: Waits = {}
+    for wait in waits:
+        put_wait(by_loop, wait)
+    return by_loop
+
+
+def wake_all(loop: AbstractEventLoop, waits: Sequence[Sequence[TaskWait]]) -> None:
+    """Let tasks of a loop go on, in this step of it; on the loop's thread only."""
     done = done_future(loop)
+    left = chain.from_iterable(waits)
     # A task may end the loop (SystemExit), or run it from within (nest_asyncio): the others go on all the same.
-    rest = loop.call_soon(wake_all, waits) if len(waits) > 1 else None
-    while waits:
-        wait = waits.popleft()
-        wakeup, wait._wakeup = wait._wakeup, _over
-        if wakeup is not None:
-            wait._context.run(wakeup, done)
+    rest = loop.call_soon(_wake, left, done) if len(waits) > 1 or len(waits[0]) > 1 else None
+    _wake(left, done)
     if rest is not None:
         rest.cancel()
 
 
-_woken_at_once: dict[type[asyncio.AbstractEventLoop], bool] = {}
+def _wake(waits: Iterator[TaskWait], done: asyncio.Future[None]) -> None:
+    for wait in waits:
+        wakeup, wait._wakeup = wait._wakeup, _over
+        if wakeup is not None:
+            wait._context.run(wakeup, done)
 
 
-def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of this thread; RuntimeError where none runs. An import statement takes thrice as long."""
-    module: Any = sys.modules.get("asyncio")
-    if module is None:
-        raise RuntimeError("no running event loop")
-    loop: asyncio.AbstractEventLoop = module.get_running_loop()
-    return loop
+_woken_at_once: dict[type[AbstractEventLoop], bool] = {}
 
 
-def is_woken_at_once(loop: asyncio.AbstractEventLoop) -> bool:
+def _first_running_loop() -> AbstractEventLoop:
+    import asyncio
+
+    global running_loop
+    running_loop = asyncio.get_running_loop
+    return running_loop()
+
+
+running_loop: Callable[[], AbstractEventLoop] = _first_running_loop
+"""Returns the event loop of this thread; RuntimeError where none runs. Asyncio's own, once it is imported: ask for it
+as an attribute of this module."""
+
+
+def is_woken_at_once(loop: AbstractEventLoop) -> bool:
     """Whether waking the loop runs nobody's code, so that it need not wait for the delivery thread."""
     kind = type(loop)
     found = _woken_at_once.get(kind)

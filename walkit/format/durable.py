@@ -27,10 +27,13 @@ class DurableMark(NamedTuple):
 NOTHING_DURABLE = DurableMark(0, 0, 0, 0, 0)
 
 
-def encode_slot(mark: DurableMark) -> tuple[int, bytes]:
-    """Return (offset in the cell, bytes); turns alternate between the two slots, so that one is always whole."""
+def encode_slot(mark: DurableMark | tuple[int, int, int, int, int]) -> tuple[int, bytes]:
+    """Return (offset in the cell, bytes); turns alternate between the two slots, so that one is always whole.
+
+    A plain tuple of a mark's fields is taken, too: there is one for every frame.
+    """
     head = DURABLE_SLOT_CHECKED.pack(*mark)
-    return (mark.turn & 1) * DURABLE_SLOT_STRIDE, head + crc32c(head).to_bytes(4, "little")
+    return (mark[0] & 1) * DURABLE_SLOT_STRIDE, head + crc32c(head).to_bytes(4, "little")
 
 
 def decode_cell(cell: bytes) -> DurableMark:

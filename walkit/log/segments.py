@@ -78,7 +78,7 @@ class SegmentSet:
         """Called on the upkeep thread, or that which closes, when a segment has been sealed."""
         self._alignment = alignment
         self._cell = cell
-        self._mark = mark
+        self._turn = mark.turn
         self._full: deque[OpenSegment] = deque()
         self._spare: OpenSegment | None = None
         self._index_steps = reindex(storage, lambda: store.current)
@@ -198,10 +198,10 @@ class SegmentSet:
 
     def publish(self, position: int, lsn: int) -> None:
         """See FramePlace. Stores the slot that the last store left alone."""
-        mark = DurableMark(self._mark.turn + 1, self.identity.epoch, self.identity.epoch_id, position, lsn)
-        self._mark = mark
+        self._turn += 1
         if self._cell is not None:
-            self._cell.write(*encode_slot(mark))
+            _, epoch, epoch_id = self.identity
+            self._cell.write(*encode_slot((self._turn, epoch, epoch_id, position, lsn)))
 
     # -- making segments ahead
 

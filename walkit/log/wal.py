@@ -11,8 +11,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from walkit.commit.batch import BatchTicket, PutWait
-from walkit.commit.taskwait import TaskWait, is_woken_at_once, running_loop
+from walkit.commit import taskwait
+from walkit.commit.batch import BatchTicket
 from walkit.commit.ticket import SingleTicket, Ticket
 from walkit.config import LogOptions, as_lsn, as_seconds
 from walkit.errors import (
@@ -171,20 +171,18 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
 
         Cancelling stops the waiting, not a record that was queued already.
         """
-        driver, loop = self._driver, running_loop()
-        plain = timestamp is None and type(value) is bytes and (key is None or type(key) is bytes)
-        if plain and is_woken_at_once(loop):
-            while (queued := driver.enqueue_put(key, value, PutWait(loop))) is None:
+        driver, loop = self._driver, taskwait.running_loop()
+        if timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
+            while (queued := driver.enqueue_awaited(loop, key, value)) is None:
                 await self._room_async(loop)
-            await queued
-            return queued.result(0)
+            return await queued
         ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
         while not driver.enqueue(ticket):
             await self._room_async(loop)
         return await ticket
 
     async def _room_async(self, loop: AbstractEventLoop) -> None:
-        wait = TaskWait(loop)
+        wait = taskwait.TaskWait.of(loop)
         self._driver.on_room(wait.wake_from_anywhere)
         await wait
 

@@ -11,12 +11,12 @@ checkpoint fails, they wait for one that ends well, as they wait for room in the
 from __future__ import annotations
 
 import threading
-from asyncio import get_running_loop
+from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from walkit.commit.batch import Put
+from walkit.commit.batch import BatchTicket, PutWait
 from walkit.commit.driver import CommitDriver
 from walkit.commit.news import News
 from walkit.commit.ticket import SingleTicket
@@ -84,12 +84,25 @@ class Admission:
         finally:
             self._entering.pop(get_ident(), None)
 
-    def enqueue_put(self, key: bytes | None, value: bytes, ticket: Put) -> Put | SingleTicket | None:
+    def enqueue_put(
+        self, key: bytes | None, value: bytes, ticket: BatchTicket
+    ) -> BatchTicket | SingleTicket | None:
         """See CommitDriver; None also where the journal has no room, and there may be some soon."""
         if not self._admit(1):
             return None
         try:
             return self._driver.enqueue_put(key, value, ticket)
+        finally:
+            self._entering.pop(get_ident(), None)
+
+    def enqueue_awaited(
+        self, loop: AbstractEventLoop, key: bytes | None, value: bytes
+    ) -> PutWait | SingleTicket | None:
+        """See CommitDriver; None also where the journal has no room, and there may be some soon."""
+        if not self._admit(1):
+            return None
+        try:
+            return self._driver.enqueue_awaited(loop, key, value)
         finally:
             self._entering.pop(get_ident(), None)
 
