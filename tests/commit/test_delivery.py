@@ -239,6 +239,27 @@ def test_a_delivered_frame_is_not_kept_alive(rig: Rig) -> None:
     until(lambda: gc.collect() >= 0 and reference() is None, "the ticket to be collected")
 
 
+@pytest.mark.parametrize("in_flight_max", [1, 3])
+@pytest.mark.parametrize("completion", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_frame_that_everybody_was_told_of_is_not_kept(
+    in_flight_max: int, completion: bool, waits: bool
+) -> None:
+    """Append and submit under each order of acknowledgement: nothing of the log keeps the frames."""
+    rig = Rig(in_flight_max=in_flight_max, completion=completion)
+    frames: list[weakref.ref[Any]] = []
+    for n in range(4):
+        if waits:
+            Task(rig.put, b"%d" % n).result()
+        else:
+            rig.putted(b"%d" % n).result(GUARD_S)
+        frames.append(weakref.ref(rig.place.frames[-1]))
+        rig.place.frames.clear()
+        rig.place.admitted.clear()
+    rig.driver.stop(LogClosedError())
+    until(lambda: gc.collect() >= 0 and not any(frame() for frame in frames), "the frames to be collected")
+
+
 def test_many_threads_wait_for_one_ticket(rig: Rig) -> None:
     """Wait for one ticket on twelve threads, with and without a timeout: all get the same answer."""
     leader = rig.leader_in_write()

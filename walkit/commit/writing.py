@@ -71,7 +71,9 @@ class FrameWriter:
         self._turns = Turns()
         self._taken: dict[int, Sequence[Submitted]] = {}
         self._passed: list[SealedFrame] = []
-        if core.completion:
+        self._as_landed = core.completion and self._parallel
+        """Whether a frame may be acknowledged before one in front of it."""
+        if self._as_landed:
             core.on_prefix = self._passed.append
         self._releaser = Releaser(self.delivery)
         self._watch = DeviceWatch(write_timeout_us * 1000)
@@ -254,7 +256,7 @@ class FrameWriter:
     def _queue(self, told: list[SealedFrame]) -> None:
         """Queue what a landed frame has acknowledged; needs the lock held."""
         releaser = self._releaser
-        if not self.core.completion:
+        if not self._as_landed:
             releaser.queue(releaser.tell, told)
             return
         releaser.queue(releaser.tell_landed, told)
