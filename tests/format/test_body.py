@@ -31,15 +31,17 @@ from tests.format.plain_reader import PlainRecord, read_frame
 from walkit.errors import CorruptionError
 from walkit.format.body import (
     COLUMN_BYTES_PER_RECORD,
+    KIND_BYTES,
     Columns,
     DecodedColumns,
     decode_body,
     encode_body,
+    encode_puts,
     joined_flags,
     to_arrow,
 )
 from walkit.format.frame import FrameFault, FrameHeader, check_header, decode_frame, prepare_body
-from walkit.format.layout import RECORDS_PER_FRAME_MAX
+from walkit.format.layout import HAS_KEY, HAS_VALUE, RECORDS_PER_FRAME_MAX
 from walkit.record import RECORD_SCHEMA
 
 
@@ -63,6 +65,34 @@ def test_round_trip(rows: list[PlainRecord], codec: str | None, alignment: int) 
     head, plain = read_frame(frame)
     assert plain == rows and head["footprint"] == len(frame)
     assert joined_flags(decoded(frame)[1]).tolist() == [r.joined for r in rows]
+
+
+@given(
+    kind=st.one_of(st.integers(0, 255), st.sampled_from([kind for kind in KIND_BYTES if kind & HAS_VALUE])),
+    rows=st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=40)), min_size=1, max_size=20),
+    even=st.booleans(),
+    missing=st.booleans(),
+)
+def test_puts_take_the_short_way_to_the_same_bytes(
+    kind: int, rows: list[tuple[bytes, bytes]], even: bool, missing: bool
+) -> None:
+    """F-5: encode_puts gives records of one kind byte what encode_body gives their columns, or its error."""
+    values = [b"value" if even else value for _, value in rows]
+    keys = [key for key, _ in rows] if kind & HAS_KEY else []
+    if missing and keys:
+        keys[:] = keys[1:] or [b"key"] * 2
+    made: list[object] = []
+    for short in (True, False):
+        try:
+            if short:
+                flags, buffers = encode_puts(kind, keys, values)
+            else:
+                flags, buffers = encode_body(Columns(len(values), kind, keys or None, values))
+        except ValueError as error:
+            made.append(str(error))
+        else:
+            made.append((flags, b"".join(buffers)))
+    assert made[0] == made[1]
 
 
 @given(

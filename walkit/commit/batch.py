@@ -114,16 +114,23 @@ class Batch:
         return count
 
     @property
-    def columns(self) -> Columns:
-        """The records, for the encoder; once the batch has ended. In new lists: one may still come too late."""
+    def records(self) -> tuple[list[bytes], list[bytes]]:
+        """The keys, if it has any, and the values; once it has ended. In new lists: one may still come too late."""
         count = self._ended_count
-        keys = self.keys[:count] if self.kind & HAS_KEY else None
-        return Columns(count, self.kind, keys, self.values[:count])
+        return self.keys[:count], self.values[:count]
+
+    @property
+    def columns(self) -> Columns:
+        """The records for an encoder that mixes them with others, or somebody who keeps them; once it has ended."""
+        keys, values = self.records
+        return Columns(len(values), self.kind, keys if self.kind & HAS_KEY else None, values)
 
     def let_go(self) -> list[BatchTicket]:
         """Forget the records and who waits; return the tickets with callbacks, in LSN order."""
-        called = [ticket for ticket in self.attached if ticket.callbacks is not None]
-        called.sort(key=lambda ticket: ticket.index)
+        called = self.attached
+        if called:
+            called = [ticket for ticket in called if ticket.callbacks is not None]
+            called.sort(key=lambda ticket: ticket.index)
         self.keys, self.values, self.waits, self.callers, self.attached = [], [], [], [], called
         return called
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from walkit.commit.batch import Submitted
-from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns, one_record
-from walkit.format.frame import PreparedBody, prepare_body, prepare_one
+from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns, encode_puts, one_record
+from walkit.format.frame import PreparedBody, prepare_body, prepare_encoded, prepare_one
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE
 from walkit.format.packed import PackedBytes
 
@@ -19,6 +19,10 @@ def prepare(
     """Return (the body, the user bytes, the columns where they are to be kept) of the submissions of a frame."""
     if not keep_columns and len(submissions) == 1:
         only: Any = submissions[0]
+        if only.shared:
+            flags, buffers = encode_puts(only.kind, *only.records)
+            body = prepare_encoded(only.count, flags, buffers, codec)
+            return body, only.size_bytes - COLUMN_BYTES_PER_RECORD * body.count, None
         columns = only.columns
         if columns is None:
             body = prepare_one(only.kind, only.key, only.value, only.timestamp, codec)

@@ -158,6 +158,27 @@ def _require(items: int, count: int) -> None:
         raise ValueError(f"a column has {items:,} items for {count:,} records")
 
 
+def encode_puts(kind: int, keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[int, list[Buffer]]:
+    """Return what `encode_body` returns for values of one kind byte, with as many keys or none, and no timestamps.
+
+    Most frames of several callers are so. It is less code than the way through `Columns`, and none of it is in the
+    processor's caches right behind a blocking write.
+    """
+    one_kind = ONE_KIND_TIMELESS.get(kind)
+    if one_kind is None:
+        return encode_body(Columns(len(values), kind, keys or None, values))
+    flags, value_lengths, value_bytes = _lengths(values, len(values), UNIFORM_VALUE_LENGTHS)
+    if not keys:
+        return flags | UNIFORM_KEY_LENGTHS | UNIFORM_KINDS, [
+            _NO_LENGTH,
+            value_lengths,
+            one_kind,
+            *value_bytes,
+        ]
+    flag, key_lengths, key_bytes = _lengths(keys, len(values), UNIFORM_KEY_LENGTHS)
+    return flags | flag | UNIFORM_KINDS, [key_lengths, value_lengths, one_kind, *key_bytes, *value_bytes]
+
+
 def encode_body(columns: Columns) -> tuple[int, list[Buffer]]:
     """Return (frame flags, buffers of the body in order). A frame without records has no body.
 

@@ -205,6 +205,11 @@ _zstd = _Zstd()
 def prepare_body(columns: Columns, codec: str | None = None) -> PreparedBody:
     """Encode, compress where that is smaller, and checksum. May run in parallel with anything."""
     flags, buffers = encode_body(columns)
+    return prepare_encoded(columns.count, flags, buffers, codec)
+
+
+def prepare_encoded(count: int, flags: int, buffers: list[Buffer], codec: str | None = None) -> PreparedBody:
+    """Return the body of records that are encoded: what `encode_body` or `encode_puts` returned. See `prepare_body`."""
     raw_bytes = stored_bytes = sum(map(len, buffers))
     codec_number = CODEC_NONE
     if codec == "zstd" and raw_bytes > FRAME_HEADER_BYTES:
@@ -214,7 +219,7 @@ def prepare_body(columns: Columns, codec: str | None = None) -> PreparedBody:
     if 0 < stored_bytes <= ONE_BUFFER_BYTES:
         buffers = [b"".join(buffers)]
     crc = crc32c(buffers[0]) if len(buffers) == 1 else crc32c_of(buffers)
-    return PreparedBody(columns.count, flags, codec_number, buffers, stored_bytes, raw_bytes, crc)
+    return PreparedBody(count, flags, codec_number, buffers, stored_bytes, raw_bytes, crc)
 
 
 def prepare_one(
