@@ -245,3 +245,12 @@ class Rig:
         ticket = self.driver.enqueue_put(key, value, BatchTicket())
         assert isinstance(ticket, BatchTicket)
         return ticket
+
+    def waiting(self, count: int) -> list[Task]:
+        """Start so many callers of `put`, one after the other, while a frame is being written; return them."""
+        tasks: list[Task] = []
+        before = self.core.pending_records
+        for number in range(count):
+            tasks.append(Task(self.put, b"%d" % number))
+            until(lambda number=number: self.core.pending_records == before + number + 1, "a caller to wait")  # type: ignore[misc]
+        return tasks

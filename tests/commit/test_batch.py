@@ -40,16 +40,6 @@ def awaited(rig: Rig, loop: asyncio.AbstractEventLoop, value: bytes, key: bytes 
     return ticket
 
 
-def waiting_callers(rig: Rig, count: int) -> list[Task]:
-    """Start so many callers of `append_put`, one after the other."""
-    tasks: list[Task] = []
-    before = rig.core.pending_records
-    for number in range(count):
-        tasks.append(Task(rig.put, b"%d" % number))
-        until(lambda number=number: rig.core.pending_records == before + number + 1, "a caller to wait")  # type: ignore[misc]
-    return tasks
-
-
 def test_records_that_follow_each_other_are_one_submission() -> None:
     """Submit a hundred records behind a write: one submission, one frame, and LSNs in the order of the calls."""
     rig, leader = held()
@@ -90,7 +80,7 @@ def test_what_joins_a_submission(case: str) -> None:
             value = bytes(BATCH_BYTES_MAX // 2 - 100) if "large" in way else b"v"
             awaited(rig, loops["other" in way], value, b"k" if "keyed" in way else None)
         elif way == "caller":
-            tasks += waiting_callers(rig, 1)
+            tasks += rig.waiting(1)
         elif way == "other":
             tasks.append(Task(rig.putted, b"v").join())
         elif way == "ticket":
@@ -293,7 +283,7 @@ def test_an_outcome_that_is_bad_is_told_to_every_record(case: str) -> None:
     kind, expected = BAD[case]
     rig, leader = held(place=kind(256))
     ticket = rig.putted(b"x" * 100)
-    callers = waiting_callers(rig, 3)
+    callers = rig.waiting(3)
 
     async def awaited() -> Any:
         queued = rig.driver.enqueue_awaited(asyncio.get_running_loop(), None, b"y")
@@ -325,7 +315,7 @@ def test_an_outcome_that_is_bad_is_told_to_every_record(case: str) -> None:
 def test_callers_of_a_batch_let_each_other_through() -> None:
     """Let twenty callers share a batch: one leads for all, two are let in by it, the other seventeen by each other."""
     rig, leader = held()
-    tasks = waiting_callers(rig, 20)
+    tasks = rig.waiting(20)
     (batch,) = rig.core.pending
     assert isinstance(batch, Batch)
     callers = list(batch.callers)
@@ -342,7 +332,7 @@ def test_callers_of_a_batch_let_each_other_through() -> None:
 def test_an_exception_in_a_caller_of_a_batch_strands_nobody(fails: bool) -> None:
     """Raise an exception of another thread in nine of ten callers of a batch, then end the write: all return."""
     rig, leader = held()
-    tasks = waiting_callers(rig, 10)
+    tasks = rig.waiting(10)
     for task in tasks[:-1]:
         strike(task, ZeroDivisionError)
     if fails:

@@ -8,12 +8,19 @@ once too often, does no harm.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from walkit.commit.batch import Batch, Caller, Submitted
 from walkit.commit.ticket import CAN_LEAD, TO_LEAD, open_gate
 from walkit.commit.timed import TimedWriter
 from walkit.commit.writers import Writers
+
+CROWD = 8
+"""From so many callers of single records that wait the writer thread leads, until nothing waits: see `_choose_another`.
+
+With 64 callers it makes 1.5 times as many records as when a caller leads, with 16 1.1, with 8 and fewer 0.9 to 1.
+"""
 
 
 class Leading(TimedWriter):
@@ -25,6 +32,8 @@ class Leading(TimedWriter):
         self._plain = self._slots == 1 and self.core.policy is None
         self._asked = False
         """Whether the writer threads were asked to look, and have not done so yet."""
+        self._given = False
+        """Whether the lead was given to the writer thread, which has not come for it yet."""
         self._seal_told: int | None = None
         self._policy_told = False
         self._writers = Writers(self._name, self._slots, self._lead_for_others)
@@ -89,18 +98,22 @@ class Leading(TimedWriter):
             self._releaser.run()
 
     def _lead_for_others(self) -> None:
-        """Write what those who do not wait have queued, where nobody leads: the writer threads' work."""
+        """Write what those who do not wait have queued, where nobody leads, or what a crowd has: the writers' work."""
         with self._lock:
             self._asked = False
-            if self._leaders >= self._slots or not self.core.pending or not (self._plain or self._ready()):
+            if self._given:
+                self._given = False
+            elif self._leaders < self._slots and self.core.pending and (self._plain or self._ready()):
+                self._leaders += 1
+            else:
                 return
-            self._leaders += 1
         self._lead(to_the_end=True)
 
     def _hand_over(self, to_the_end: bool = False) -> bool:
         """Pass the lead on; True where the caller keeps it (`to_the_end`, and there is something to take)."""
         successor: Caller | Writers | None = None
         news = self._news
+        unready = False
         with self._lock:
             callbacks = news.tell_locked() if news.wanted else []
             waiting = self.core.pending and self._ready()
@@ -108,12 +121,22 @@ class Leading(TimedWriter):
                 self._leaders -= 1
                 to_the_end = False
             if waiting and not to_the_end:
+                unready = not self._writers.running and self._crowds()
                 successor = self._choose_another()
         if callbacks:
             call_all(callbacks)
         if successor is not None:
             self._start(successor)
+        if unready:
+            self._writers.prepare()
         return to_the_end
+
+    def _crowds(self) -> bool:
+        """Whether so many callers wait that the writer thread should lead; needs the lock held."""
+        if not self._plain:
+            return False
+        first = islice(self.core.pending, CROWD)
+        return sum(len(s.callers) for s in first if isinstance(s, Batch)) >= CROWD
 
     def _ready(self) -> bool:
         """Ask the core whether a frame can be taken now; needs the lock held. Sees that it is asked again in time."""
@@ -130,10 +153,16 @@ class Leading(TimedWriter):
         """Where there is a place and something to take for one more leader, return who it is; needs the lock held.
 
         The oldest caller that waits and can, with a lead that is taken for it; else the writer threads, which take it
-        themselves.
+        themselves. With one frame in flight and a crowd of callers it is the writer thread, and the lead is taken for
+        it: it goes on from frame to frame without a switch of threads, and the device writes while the callers of the
+        frame before come back. A caller that is chosen has to be woken, and gets the interpreter after all of those.
         """
         if self._leaders >= self._slots or not self.core.pending or not self._ready():
             return None
+        if self._writers.running and self._crowds():
+            self._leaders += 1
+            self._given = True
+            return self._writers
         for submission in self.core.pending:
             callers: Sequence[Caller] = ()
             if isinstance(submission, Batch):

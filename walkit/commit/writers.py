@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -28,6 +29,12 @@ class Writers:
         self.calls.put(True)
         if len(self._threads) < self._count and not self.calls.empty():
             self._start()
+
+    def prepare(self) -> None:
+        """Start the first thread before it is needed; does nothing where the system has none to give."""
+        with contextlib.suppress(RuntimeError):
+            if not self._threads:
+                self._start()
 
     def _start(self) -> None:
         with self._starting:

@@ -1,0 +1,128 @@
+"""A crowd of callers: the writer thread leads for them, from frame to frame, and nobody is left behind."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.commit.places import GUARD_S, Place, Rig, Task, io_error, until
+from walkit.commit.frame import SealedFrame
+from walkit.commit.leading import CROWD
+from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError
+from walkit.threads import EndingThread
+
+WRITER = "walkit-commit test"
+
+
+class NamedPlace(Place):
+    """Notes which thread wrote each frame."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writers: list[str] = []
+
+    def write(self, frame: SealedFrame, *, sync: bool) -> None:
+        self.writers.append(threading.current_thread().name)
+        super().write(frame, sync=sync)
+
+
+def crowd(rig: Rig, callers: int = CROWD) -> list[Task]:
+    """Return a caller that hangs in its write, and so many who wait behind it."""
+    return [rig.leader_in_write(), *rig.waiting(callers)]
+
+
+def with_writer() -> tuple[Rig, NamedPlace]:
+    """Return a rig whose writer thread runs, and its place."""
+    place = NamedPlace()
+    rig = Rig(place=place)
+    assert rig.putted(b"first").result(GUARD_S).first_lsn == 1
+    assert place.writers == [WRITER]
+    return rig, place
+
+
+@pytest.mark.parametrize("callers", [CROWD - 1, CROWD, 3 * CROWD])
+def test_the_writer_thread_leads_for_a_crowd(callers: int) -> None:
+    """Let callers wait behind a write: the writer thread writes their frame, or one of them where they are few."""
+    rig, place = with_writer()
+    tasks = crowd(rig, callers)
+    rig.place.release()
+    assert sorted(task.result().first_lsn for task in tasks) == list(range(2, callers + 3))
+    assert len(place.writers) == 3 and (place.writers[2] == WRITER) is (callers >= CROWD)
+    until(lambda: not rig.driver._leaders, "the lead to be given up")
+    assert Task(rig.put, b"alone").result().first_lsn == callers + 3
+    assert place.writers[-1] != WRITER
+    rig.driver.stop(LogClosedError())
+
+
+def test_the_first_crowd_has_the_writer_thread_started() -> None:
+    """Let two crowds wait in turn: a caller leads for the first, and a writer thread is there for the next."""
+    place = NamedPlace()
+    rig = Rig(place=place)
+    for _ in range(2):
+        tasks = crowd(rig)
+        rig.place.release()
+        for task in tasks:
+            task.result()
+        until(lambda: rig.driver._writers.running and not rig.driver._leaders, "the writer thread")
+    assert [name == WRITER for name in place.writers] == [False, False, False, True]
+    rig.driver.stop(LogClosedError())
+
+
+def test_a_crowd_is_led_by_callers_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse every new thread, as a system does that has none left: two crowds are served all the same."""
+    start = EndingThread.start
+
+    def refuse(thread: EndingThread) -> None:
+        if thread.name == WRITER:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(EndingThread, "start", refuse)
+    place = NamedPlace()
+    rig = Rig(place=place)
+    for _ in range(2):
+        tasks = crowd(rig)
+        rig.place.release()
+        for task in tasks:
+            task.result()
+    assert rig.core.acked_lsn == 2 * CROWD + 2 and WRITER not in place.writers
+    rig.driver.stop(LogClosedError())
+
+
+@pytest.mark.parametrize("fails", ["the write before", "its own write"])
+def test_a_crowd_is_told_of_a_failure(fails: str) -> None:
+    """Fail the write before that of a crowd, or its own, which the writer thread makes: every caller gets the error."""
+    rig, place = with_writer()
+    leader, *tasks = crowd(rig)
+    if fails == "its own write":
+        write = place.write
+
+        def fail_later(frame: SealedFrame, *, sync: bool) -> None:
+            if frame.count > 1:
+                raise io_error()
+            write(frame, sync=sync)
+
+        place.write = fail_later  # type: ignore[method-assign]
+    else:
+        rig.place.fail("write", io_error())
+    rig.place.release()
+    leader.join()
+    for task in tasks:
+        task.join()
+    expected = CommitFailedError if fails == "its own write" else LogPoisonedError
+    assert all(isinstance(task.error, expected) for task in tasks)
+    Task(rig.driver.stop, LogClosedError()).result()
+
+
+def test_a_log_that_is_closed_while_a_crowd_waits_writes_what_was_queued() -> None:
+    """Close while callers wait behind a write: they are acknowledged before closing returns, and no thread is left."""
+    rig, place = with_writer()
+    tasks = crowd(rig)
+    stopping = Task(rig.driver.stop, LogClosedError())
+    until(lambda: rig.driver.refusal is not None, "the log to refuse")
+    rig.place.release()
+    stopping.result()
+    assert sorted(task.result().first_lsn for task in tasks) == list(range(2, CROWD + 3))
+    assert place.writers[-1] == WRITER
+    assert WRITER not in {thread.name for thread in threading.enumerate()}
