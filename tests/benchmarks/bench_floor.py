@@ -2,7 +2,9 @@
 
 The sketch does what no group commit in Python can leave out, and nothing else: it queues, joins what waits, takes one
 checksum, writes it with O_DSYNC, and tells who waits. It has no format, positions, limits, policies, errors, segments,
-observers or interrupts. What it makes is the floor; the rest is what walkit's own work costs::
+observers or interrupts. What it makes is the floor; the rest is what walkit's own work costs. `by hand` is the same
+sketch with a write that is one function and makes what a log's frame is: header, both checksums, padding, marks and
+durable cell::
 
     python tests/benchmarks/bench_floor.py --seconds 0.6 --rounds 5
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import mmap
 import os
 import resource
 import shutil
@@ -32,7 +35,19 @@ from typing import Any, NamedTuple
 import plyvel
 
 import walkit
+from walkit.commit.batch import PUT_VALUE
+from walkit.format.body import ONE_KIND_TIMELESS, ONE_RECORD_FLAGS
 from walkit.format.checksum import crc32c
+from walkit.format.durable import encode_slot
+from walkit.format.layout import (
+    CODEC_NONE,
+    DURABLE_CELL_BYTES,
+    FORMAT_VERSION,
+    FRAME_HEADER_BYTES,
+    FRAME_HEADER_FRONT,
+    FRAME_MAGIC,
+    ZEROS,
+)
 
 CALLERS = 64
 VALUE = b"x" * 100
@@ -87,6 +102,65 @@ class Device:
         """Write the block, and nothing else."""
         os.pwrite(self._fd, block, self._at)
         self._at = (self._at + len(block)) % (FILE_BYTES // 2)
+
+
+class ByHand(Device):
+    """Writes values of one length as a frame of walkit's format, and stores the durable cell, in one function."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._cell = mmap.mmap(-1, DURABLE_CELL_BYTES)
+        self._position = self._lsn = self._chain = self._turn = 0
+        self._calls: dict[int, int] = {}
+        self.frames = self.frame_bytes = self.user_bytes = self.write_ns = 0
+
+    def write(self, values: list[bytes]) -> None:
+        """See Device."""
+        count, position, first_lsn = len(values), self._position, self._lsn + 1
+        lengths, joined = list(map(len, values)), b"".join(values)
+        user_bytes = sum(lengths)
+        assert user_bytes == len(joined) and lengths.count(lengths[0]) == count
+        body = b"".join((bytes(4), lengths[0].to_bytes(4, "little"), ONE_KIND_TIMELESS[PUT_VALUE], joined))
+        stored_bytes = len(body)
+        footprint = (FRAME_HEADER_BYTES + stored_bytes + 63) & -64
+        front = (
+            FRAME_MAGIC,
+            FORMAT_VERSION,
+            CODEC_NONE,
+            ONE_RECORD_FLAGS,
+            7,
+            1,
+            9,
+            position,
+            first_lsn,
+            count,
+            count,
+        )
+        sizes = (
+            footprint,
+            stored_bytes,
+            stored_bytes,
+            crc32c(body),
+            position,
+            time.time_ns() // 1000,
+            self._chain,
+        )
+        head = FRAME_HEADER_FRONT.pack(*front, *sizes)
+        self._chain = crc32c(head)
+        padding = ZEROS[: footprint - FRAME_HEADER_BYTES - stored_bytes]
+        block = b"".join((head, self._chain.to_bytes(4, "little"), body, padding))
+        self._position, self._lsn = position + footprint, self._lsn + count
+        began = self._calls[threading.get_ident()] = time.perf_counter_ns()
+        try:
+            self.write_block(block)
+        finally:
+            self._calls.pop(threading.get_ident(), None)
+        self.write_ns += time.perf_counter_ns() - began
+        self.frames, self.frame_bytes = self.frames + 1, self.frame_bytes + footprint
+        self.user_bytes += user_bytes
+        self._turn += 1
+        at, slot = encode_slot((self._turn, 1, 9, self._position, self._lsn))
+        self._cell[at : at + len(slot)] = slot
 
 
 class Cell:
@@ -263,12 +337,15 @@ class Bench:
         self._folder, self._seconds = folder, seconds
         self._log = walkit.open(folder / "log")
         self._device = Device(folder / "sketch")
+        self._by_hand = ByHand(folder / "by-hand")
         self._leader = LeaderSketch(self._device)
+        self._leader_by_hand = LeaderSketch(self._by_hand)
         self._round = 0
         self.found: dict[str, dict[str, list[Measured]]] = {
-            way: {who: [] for who in ("leveldb", "sketch", "walkit")}
+            way: {who: [] for who in ("leveldb", "sketch", "by hand", "walkit")}
             for way in ("alone", "threads", "tasks", "submit")
         }
+        del self.found["submit"]["by hand"]
         self.found["alone"]["device"] = []
 
     def run(self) -> None:
@@ -282,12 +359,15 @@ class Bench:
         by_threads(lambda n: lambda: database.put(keys[n], VALUE, sync=True), seconds, alone["leveldb"], 1)
         by_threads(lambda _: lambda: self._device.write_block(VALUE), seconds, alone["device"], 1)
         by_threads(lambda _: lambda: self._leader.append(VALUE), seconds, alone["sketch"], 1)
+        by_threads(lambda _: lambda: self._leader_by_hand.append(VALUE), seconds, alone["by hand"], 1)
         by_threads(lambda _: lambda: log.append(VALUE), seconds, alone["walkit"], 1)
         by_threads(lambda n: lambda: database.put(keys[n], VALUE, sync=True), seconds, threads["leveldb"])
         tasks["leveldb"].append(threads["leveldb"][-1])
         by_threads(lambda _: lambda: self._leader.append(VALUE), seconds, threads["sketch"])
+        by_threads(lambda _: lambda: self._leader_by_hand.append(VALUE), seconds, threads["by hand"])
         by_threads(lambda _: lambda: log.append(VALUE), seconds, threads["walkit"])
-        self._tasks_of_sketch(tasks["sketch"])
+        self._tasks_of_sketch(self._device, tasks["sketch"])
+        self._tasks_of_sketch(self._by_hand, tasks["by hand"])
         by_tasks(lambda: log.append_async(VALUE), seconds, tasks["walkit"])
         by_submits(lambda: database.put(b"key", VALUE), lambda: None, seconds, submits["leveldb"])
         sketch = WriterSketch(self._device, lambda _: None)
@@ -296,11 +376,9 @@ class Bench:
         database.close()
         shutil.rmtree(path)
 
-    def _tasks_of_sketch(self, into: list[Measured]) -> None:
+    def _tasks_of_sketch(self, device: Device, into: list[Measured]) -> None:
         loops: list[asyncio.AbstractEventLoop] = []
-        sketch = WriterSketch(
-            self._device, lambda waiting: loops[0].call_soon_threadsafe(resolve_all, waiting)
-        )
+        sketch = WriterSketch(device, lambda waiting: loops[0].call_soon_threadsafe(resolve_all, waiting))
 
         async def append() -> None:
             if not loops:

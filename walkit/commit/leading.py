@@ -150,19 +150,22 @@ class Leading(TimedWriter):
         return ready
 
     def _choose_another(self) -> Caller | Writers | None:
-        """Where there is a place and something to take for one more leader, return who it is; needs the lock held.
+        """Where there is a place and something to take for one more leader, return whom to start; needs the lock held.
 
         The oldest caller that waits and can, with a lead that is taken for it; else the writer threads, which take it
         themselves. With one frame in flight and a crowd of callers it is the writer thread, and the lead is taken for
-        it: it goes on from frame to frame without a switch of threads, and the device writes while the callers of the
-        frame before come back. A caller that is chosen has to be woken, and gets the interpreter after all of those.
+        it, which is started here: it goes on from frame to frame without a switch of threads, and the device writes
+        while the callers of the frame before come back. A caller that is chosen has to be woken, and gets the
+        interpreter after all of those.
         """
         if self._leaders >= self._slots or not self.core.pending or not self._ready():
             return None
         if self._writers.running and self._crowds():
+            # First of all: where an exception of another thread strikes behind it, the writer finds a lead to take.
+            self._writers.calls.put(True)
             self._leaders += 1
             self._given = True
-            return self._writers
+            return None
         for submission in self.core.pending:
             callers: Sequence[Caller] = ()
             if isinstance(submission, Batch):
