@@ -3,8 +3,8 @@
 With one frame in flight, the caller that finds nobody leading becomes the leader: it takes all that waits, writes it
 as one frame with one sync, and releases the others itself (the leader/follower commit of LevelDB and RocksDB). That is
 what makes one writer as fast as the device: no other thread is on its path. With `in_flight` frames as many callers
-lead at the same time. Callers that do not wait (`submit`, asyncio) are led by the writer threads. Callbacks and
-observers run on the delivery thread.
+lead at the same time. Callers that do not wait (`submit`, asyncio) are led by the writer threads, and so is a crowd of
+those that do. Callbacks and observers run on the delivery thread.
 
 What is under the lock is small: queueing, taking, marking. Encoding, writing, syncing and releasing are not.
 """

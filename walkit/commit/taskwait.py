@@ -31,7 +31,7 @@ class TaskWait:
     """One task's wait, to be awaited once, by a task of the loop it is of. Only that loop's thread may touch it.
 
     Cancelling the task ends the wait at once, as a future's would; what is waited for goes on. It is made by `of`: an
-    `__init__` would be a tenth of what a wait costs, and `BatchLine.join_awaited` spares it.
+    `__init__` would be a tenth of what a wait costs.
     """
 
     __slots__ = ("_asyncio_future_blocking", "_context", "_loop", "_wakeup")
