@@ -11,7 +11,7 @@ import pytest
 
 from tests.commit.places import GUARD_S, Place, Rig, Task, io_error, strike, until
 from walkit.commit import entering
-from walkit.commit.batch import ANYONE, BATCH_BYTES_MAX, Batch, BatchTicket, PutWait
+from walkit.commit.batch import ANYONE, BATCH_BYTES_MAX, Batch, BatchTicket
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import CappedFrames
 from walkit.commit.ticket import HAS_LEFT, SingleTicket
@@ -33,10 +33,10 @@ def held(**options: Any) -> tuple[Rig, Task]:
 
 def awaited(rig: Rig, loop: asyncio.AbstractEventLoop, value: bytes, key: bytes | None = None) -> BatchTicket:
     """Queue a put as a task of this loop does; return a ticket for its record."""
-    queued = rig.driver.enqueue_awaited(loop, key, value)
-    assert isinstance(queued, PutWait)
+    queued: Any = rig.driver.enqueue_awaited(loop, key, value)
+    place = queued.gi_frame.f_locals
     ticket = BatchTicket()
-    ticket.batch, ticket.index = queued.batch, queued.index
+    ticket.batch, ticket.index = place["batch"], place["index"]
     return ticket
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.commit.places import GUARD_S, Task, until
 from tests.log.logs import SEGMENTS, faulty_log, memory_log, values
 from walkit import WriteAheadLog
-from walkit.commit.taskwait import TaskWait, waits_of, wake_all
+from walkit.commit.taskwait import TaskWait, done_future, waits_of, wake_all
 
 Waiting = Callable[[str], Coroutine[Any, Any, str]]
 
@@ -22,7 +22,7 @@ Waiting = Callable[[str], Coroutine[Any, Any, str]]
 def tasks_of(count: int) -> tuple[list[TaskWait], list[asyncio.Task[str]], list[str]]:
     """Return waits of the running loop, tasks that await them, and the names of those that went on, as they do."""
     loop = asyncio.get_running_loop()
-    waits, went_on = [TaskWait.of(loop) for _ in range(count)], []
+    waits, went_on = [TaskWait(loop) for _ in range(count)], []
 
     async def wait(n: int) -> str:
         await waits[n]
@@ -46,7 +46,7 @@ def test_all_tasks_of_a_frame_go_on_in_one_step_of_the_loop() -> None:
         await steps()
         seen: list[list[str]] = []
         loop = asyncio.get_running_loop()
-        loop.call_soon(wake_all, loop, [waits])
+        loop.call_soon(wake_all, loop, waits)
         loop.call_soon(lambda: seen.append(list(went_on)))
         assert await asyncio.gather(*tasks) == seen[0] == [f"task {n}" for n in range(5)]
 
@@ -65,7 +65,7 @@ def test_a_cancelled_wait_ends_at_once_and_once() -> None:
             await tasks[1]
         assert not tasks[0].done() and not tasks[2].done()
         loop = asyncio.get_running_loop()
-        loop.call_soon(wake_all, loop, [waits])
+        loop.call_soon(wake_all, loop, waits)
         assert list(await asyncio.gather(tasks[0], tasks[2])) == went_on == ["task 0", "task 2"]
 
     asyncio.run(main())
@@ -75,7 +75,7 @@ def test_the_message_of_a_cancellation_arrives() -> None:
     """Cancel a waiting task with a message: the CancelledError within the task has it."""
 
     async def main() -> None:
-        wait, seen = TaskWait.of(asyncio.get_running_loop()), []
+        wait, seen = TaskWait(asyncio.get_running_loop()), []
 
         async def task() -> None:
             try:
@@ -98,7 +98,7 @@ def test_a_task_that_is_woken_may_cancel_the_next() -> None:
 
     async def main() -> None:
         waits, tasks, went_on = tasks_of(2)
-        first = TaskWait.of(asyncio.get_running_loop())
+        first = TaskWait(asyncio.get_running_loop())
 
         async def cancel() -> None:
             await first
@@ -107,7 +107,7 @@ def test_a_task_that_is_woken_may_cancel_the_next() -> None:
         canceller = asyncio.ensure_future(cancel())
         await steps()
         loop = asyncio.get_running_loop()
-        loop.call_soon(wake_all, loop, [[first], waits])
+        loop.call_soon(wake_all, loop, [first, *waits])
         await asyncio.wait([canceller, *tasks])
         assert tasks[0].cancelled() and went_on == ["task 1"]
 
@@ -118,8 +118,8 @@ def test_a_wait_that_was_over_before_it_began() -> None:
     """Wake a wait that nobody awaits yet, then await it: it ends, and cannot be cancelled any more."""
 
     async def main() -> None:
-        wait = TaskWait.of(asyncio.get_running_loop())
-        wake_all(asyncio.get_running_loop(), [[wait]])
+        wait = TaskWait(asyncio.get_running_loop())
+        wake_all(asyncio.get_running_loop(), [wait])
         assert not wait.cancel()
         await asyncio.wait_for(asyncio.ensure_future(_awaited(wait)), GUARD_S)
 
@@ -128,6 +128,75 @@ def test_a_wait_that_was_over_before_it_began() -> None:
 
 async def _awaited(wait: TaskWait) -> None:
     await wait
+
+
+def sharing(count: int) -> tuple[TaskWait, list[asyncio.Task[int]]]:
+    """Return one wait of the running loop, and tasks that await it and return how often they were cancelled."""
+    wait = TaskWait(asyncio.get_running_loop())
+
+    async def task() -> int:
+        cancelled = 0
+        while not wait.over and cancelled < 3:
+            try:
+                await wait
+            except asyncio.CancelledError:
+                cancelled += 1
+        return cancelled
+
+    return wait, [asyncio.ensure_future(task()) for _ in range(count)]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_tasks_that_share_a_wait_are_cancelled_one_by_one(debug: bool) -> None:
+    """Cancel some of six tasks of one wait, one of them twice and awaiting it again: the others are not disturbed."""
+
+    async def main() -> list[int]:
+        wait, tasks = sharing(6)
+        await steps()
+        for n in (1, 4, 5):
+            assert tasks[n].cancel()
+        await steps(3)
+        tasks[4].cancel()
+        await steps(3)
+        assert wait.waiting and not any(task.done() for task in tasks)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(wake_all, loop, [wait])
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(main(), debug=debug) == [0, 1, 0, 0, 2, 1]
+
+
+def test_a_cancellation_as_the_wait_ends() -> None:
+    """Cancel a task in the step in which its wait ends, before and behind that: it is cancelled once, and goes on."""
+
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        wait, tasks = sharing(4)
+        await steps()
+        loop.call_soon(tasks[1].cancel)
+        loop.call_soon(wake_all, loop, [wait])
+        loop.call_soon(tasks[2].cancel)
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(main()) == [0, 1, 0, 0]
+
+
+def test_a_task_that_is_called_without_a_cause_waits_on() -> None:
+    """Call a waiting task though nothing has come, as after a cancellation that was taken back: it waits again."""
+
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        wait, tasks = sharing(1)
+        await steps()
+        [(wakeup, context)] = wait._calls
+        wait._keep_anew()
+        loop.call_soon(wakeup, done_future(loop), context=context)
+        await steps(2)
+        assert wait.waiting and not tasks[0].done()
+        loop.call_soon(wake_all, loop, [wait])
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(main()) == [0]
 
 
 def test_a_task_that_ends_the_loop_leaves_the_others_to_go_on() -> None:
@@ -139,14 +208,14 @@ def test_a_task_that_ends_the_loop_leaves_the_others_to_go_on() -> None:
         raise SystemExit(3)
 
     async def begin() -> tuple[asyncio.Task[None], list[TaskWait], list[asyncio.Task[str]]]:
-        ending = TaskWait.of(loop)
+        ending = TaskWait(loop)
         leaving = asyncio.ensure_future(leave(ending))
         waits, tasks, _ = tasks_of(3)
         await steps()
         return leaving, [ending, *waits], tasks
 
     leaving, waits, tasks = loop.run_until_complete(begin())
-    loop.call_soon(wake_all, loop, [waits])
+    loop.call_soon(wake_all, loop, waits)
     with pytest.raises(SystemExit):
         loop.run_forever()
     assert not any(task.done() for task in tasks)
@@ -159,8 +228,8 @@ def test_a_task_that_ends_the_loop_leaves_the_others_to_go_on() -> None:
 def test_waits_are_grouped_by_their_loops() -> None:
     """Group waits of one loop and of two: each group has its own, in order."""
     one, other = asyncio.new_event_loop(), asyncio.new_event_loop()
-    waits = [TaskWait.of(one), TaskWait.of(other), TaskWait.of(one)]
-    assert waits_of(*waits) == {one: [(waits[0],), (waits[2],)], other: [(waits[1],)]}
+    waits = [TaskWait(one), TaskWait(other), TaskWait(one)]
+    assert waits_of(*waits) == {one: [waits[0], waits[2]], other: [waits[1]]}
     one.close()
     other.close()
 
@@ -230,7 +299,7 @@ from walkit.commit.taskwait import TaskWait, wake_all
 
 async def main():
     loop = asyncio.get_running_loop()
-    waits = [TaskWait.of(loop) for _ in range(4)]
+    waits = [TaskWait(loop) for _ in range(4)]
 
     async def wait(n):
         await waits[n]
@@ -243,7 +312,7 @@ async def main():
     first = asyncio.ensure_future(run_within())
     others = [asyncio.ensure_future(wait(n)) for n in range(1, 4)]
     await asyncio.sleep(0)
-    loop.call_soon(wake_all, loop, [waits])
+    loop.call_soon(wake_all, loop, waits)
     return await first
 
 nest_asyncio2.apply()

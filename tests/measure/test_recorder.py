@@ -53,6 +53,17 @@ def test_samples_are_what_was_recorded(
     assert recorder.records == sum(records for _, _, records in everything)
 
 
+@given(times=st.lists(st.integers(0, 2**40), max_size=20), seen=st.integers(0, 20))
+def test_ticks_are_calls_that_follow_each_other(times: list[int], seen: int) -> None:
+    """Take readings of the clock: each call lasts from one to the next, from any measurement on; none is none."""
+    recorder = ThreadRecorder()
+    for now in times:
+        recorder.tick(now)
+    calls = list(zip(times, times[1:], [1] * len(times), strict=False))
+    assert list(zip(*(part.tolist() for part in recorder.samples(seen)), strict=True)) == calls[seen:]
+    assert recorder.records == len(calls)
+
+
 def test_threads_are_folded_into_one_run() -> None:
     """Four threads with known latencies: count, both histograms and the timeline are their sum."""
     clock = Clock(1_000)

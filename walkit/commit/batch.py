@@ -12,7 +12,8 @@ behind the end, is of no batch, and is queued anew.
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Awaitable, Generator
+from types import coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from walkit.commit.frame import SealedFrame
@@ -61,7 +62,7 @@ class Batch:
         "size_bytes",
         "submitted_us",
         "values",
-        "waits",
+        "wait",
     )
     shared = True
     lead = NO_LEADER
@@ -92,9 +93,8 @@ class Batch:
         self.submitted_us = 0
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
-        self.waits: list[PutWait] = []
-        """What tasks of `loop` await, in the order of the records; perhaps among it what nobody awaits, of records that
-        came too late or whose caller was interrupted."""
+        self.wait = TaskWait(loop) if loop is not None else None
+        """What the tasks of `loop` await."""
         self.attached: list[BatchTicket] = []
         """Tickets that somebody waits for, or wants to be called back for."""
         self.callers: list[CallerTicket] = []
@@ -131,7 +131,7 @@ class Batch:
         if called:
             called = [ticket for ticket in called if ticket.callbacks is not None]
             called.sort(key=lambda ticket: ticket.index)
-        self.keys, self.values, self.waits, self.callers, self.attached = [], [], [], [], called
+        self.keys, self.values, self.callers, self.attached = [], [], [], called
         return called
 
 
@@ -187,28 +187,23 @@ class CallerTicket(BatchTicket):
     waiter: Any
 
 
-class PutWait(TaskWait):
-    """What a task awaits that appends one record: the record's place in a batch, and the task's wait in one object.
+@coroutine
+def put_awaited(batch: Batch, index: int) -> Generator[Any, None, AppendResult]:
+    """Return where a record of a batch of tasks is, once it is acknowledged, or raise what became of it.
 
-    A ticket beside it would only be made to be asked once. Awaiting it returns where the record is, or raises what
-    became of it.
+    A ticket and a wait of its own would only be made to be asked once.
     """
-
-    __slots__ = ("batch", "index")
-    batch: Batch
-    index: int
-
-    def __await__(self) -> Generator[Any, None, AppendResult]:
-        self._asyncio_future_blocking = True
-        yield self
-        batch = self.batch
-        frame = batch.frame
-        if frame is not None and frame.state == "acked":
-            lsn = batch.first_lsn + self.index
-            return new_tuple(AppendResult, (lsn, lsn, frame.position, frame.next_position))
-        ticket = BatchTicket()
-        ticket.batch, ticket.index = batch, self.index
-        return ticket.result(0)
+    wait: Any = batch.wait
+    while not wait.over:  # as in TaskWait.__await__: a call less for each record
+        wait._asyncio_future_blocking = True
+        yield wait
+    frame = batch.frame
+    if frame is not None and frame.state == "acked":
+        lsn = batch.first_lsn + index
+        return new_tuple(AppendResult, (lsn, lsn, frame.position, frame.next_position))
+    ticket = BatchTicket()
+    ticket.batch, ticket.index = batch, index
+    return ticket.result(0)
 
 
 Caller: TypeAlias = SingleTicket | CallerTicket
@@ -266,15 +261,11 @@ class BatchLine:
 
     def begin_awaited(
         self, loop: AbstractEventLoop, key: bytes | None, value: bytes, size_bytes: int
-    ) -> PutWait:
-        """Do what `begin` does for a task of `loop`, which then fills the batch alone."""
+    ) -> Awaitable[AppendResult]:
+        """Do what `begin` does for a task of `loop`, which then fills the batch alone; return what it awaits."""
         batch = self._new(PUT_VALUE if key is None else PUT_KEYED, loop, loop, size_bytes)
-        wait = PutWait.of(loop)
-        wait.batch = batch
-        wait.index = 0
-        batch.waits.append(wait)
         self._queue_first(batch, key, value)
-        return wait
+        return put_awaited(batch, 0)
 
     def _new(self, kind: int, loop: AbstractEventLoop | None, owner: object, size_bytes: int) -> Batch:
         room_bytes = max(self._queue_bytes_max - self._core.pending_bytes, size_bytes)

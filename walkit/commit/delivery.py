@@ -240,11 +240,11 @@ class Delivery:
 
     def wake_tasks(self, waits: Waits) -> None:
         """Have tasks go on, each of their loops woken once. From any thread: it runs nobody's code."""
-        for loop, groups in waits.items():
+        for loop, group in waits.items():
             try:
-                loop.call_soon_threadsafe(wake_all, loop, groups)
+                loop.call_soon_threadsafe(wake_all, loop, group)
             except RuntimeError:
-                if any(wait.waiting for group in groups for wait in group):
+                if any(wait.waiting for wait in group):
                     self._events.emit("walkit.callback.fail", what="event loop", error="the loop is closed")
 
     def _call(self, callback: Callable[[Any], object], argument: object) -> None:

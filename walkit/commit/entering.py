@@ -7,7 +7,7 @@ share submissions (see `batch`). Everything else is a ticket that is a submissio
 from __future__ import annotations
 
 from _thread import allocate_lock, get_ident
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from walkit.commit.batch import (
@@ -21,7 +21,7 @@ from walkit.commit.batch import (
     BatchTicket,
     Caller,
     CallerTicket,
-    PutWait,
+    put_awaited,
     put_beside,
 )
 from walkit.commit.interrupts import MAIN, Uninterrupted
@@ -45,7 +45,7 @@ from walkit.record import AppendResult
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-Queued = TypeVar("Queued", BatchTicket, PutWait)
+Queued = TypeVar("Queued")
 Record = TypeVarTuple("Record")
 
 LEAD: Final = object()
@@ -248,7 +248,7 @@ class Entering(Leading):
         else:
             kind, size_bytes = PUT_KEYED, len(key) + len(value) + COLUMN_BYTES_PER_RECORD
         batch = self._batches.join(ticket, kind, get_ident(), key, value, size_bytes)
-        if batch is not None and (not batch.ended or self._is_of(batch, ticket)):
+        if batch is not None and (not batch.ended or self._is_of(batch, ticket.index)):
             return ticket
         if self._timed:  # a policy is told of every submission, and cuts between them
             return self._enqueue_single(kind, key, value)
@@ -258,7 +258,7 @@ class Entering(Leading):
 
     def enqueue_awaited(
         self, loop: AbstractEventLoop, key: bytes | None, value: bytes
-    ) -> PutWait | SingleTicket | None:
+    ) -> Awaitable[AppendResult] | None:
         """Do what `enqueue_put` does for a task of `loop`, which runs on this thread; return what it awaits at once.
 
         A batch that the loop fills is joined here by the rules of `BatchLine.join`: a call less for every record.
@@ -274,31 +274,26 @@ class Entering(Leading):
             grown_bytes = batch.grown_bytes + size_bytes
             if not batch.ended and grown_bytes <= batch.bytes_max:
                 batch.owner = NOBODY
-                wait = PutWait()
-                wait._loop = loop
-                wait._wakeup = None
-                wait.batch = batch
-                wait.index = index = len(values)
+                index = len(values)
                 if key is not None:
                     put_beside(batch.keys, index, key)
-                batch.waits.append(wait)
                 batch.grown_bytes = grown_bytes
                 values.append(value)
                 batch.owner = loop
-                if not batch.ended or self._is_of(batch, wait):
-                    return wait
+                if not batch.ended or self._is_of(batch, index):
+                    return put_awaited(batch, index)
         if self._timed or not (ALONE and is_woken_at_once(loop)):
             return self._enqueue_single(kind, key, value)
         if size_bytes > self._record_bytes_max:
             raise RecordTooLargeError(size_bytes, self._record_bytes_max)
         return self._enqueue_locked(self._await_locked, loop, key, value, size_bytes)
 
-    def _is_of(self, batch: Batch, ticket: BatchTicket | PutWait) -> bool:
-        """Say whether a batch that ended while its owner put a ticket to it has the ticket."""
+    def _is_of(self, batch: Batch, index: int) -> bool:
+        """Say whether a batch that ended while its owner put a record to it has the record."""
         with self._lock:
             if self.core.batch is batch:  # who ended it was interrupted
                 self.core.end_batch()
-            return ticket.index < batch.count
+            return index < batch.count
 
     def _enqueue_single(self, kind: int, key: bytes | None, value: bytes) -> SingleTicket | None:
         single = SingleTicket(self, kind, key or b"", value)
@@ -340,7 +335,7 @@ class Entering(Leading):
 
     def _await_locked(
         self, loop: AbstractEventLoop, key: bytes | None, value: bytes, size_bytes: int
-    ) -> PutWait | None:
+    ) -> Awaitable[AppendResult] | None:
         core = self.core
         if core.pending_bytes + size_bytes > self.queue_bytes_max and core.pending:
             return None

@@ -62,8 +62,8 @@ def open_gates(frame: SealedFrame, waits: Waits) -> bool:
 
 def _open_batch(batch: Batch, callers: list[Caller], waits: Waits) -> bool:
     """Do the same for who waits for records of a batch; callers in line are put to the others."""
-    if batch.loop is not None:
-        waits.setdefault(batch.loop, []).append(batch.waits)
+    if batch.wait is not None:
+        put_wait(waits, batch.wait)
     for caller in batch.callers:
         if caller.lead == CAN_LEAD:
             callers.append(caller)

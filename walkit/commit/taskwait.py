@@ -1,17 +1,17 @@
 """How tasks of event loops wait for their records, and are woken: once for each frame and loop.
 
 A task goes on when what it awaits calls it back, and an `asyncio.Future` does so in a later step of the loop, by a
-handle of its own for each task. A TaskWait is awaited in a future's place, by the protocol that every future of other
-makes follows (`_asyncio_future_blocking`, as `asyncio.isfuture` knows it), and keeps the call; `wake_all` then makes
+handle of its own for each task. A TaskWait is awaited in a future's place by any number of tasks, by the protocol that
+every future of other makes follows (`_asyncio_future_blocking`, as `asyncio.isfuture` knows it); `wake_all` then makes
 the calls of a whole frame in one step of the loop.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,65 +21,76 @@ if TYPE_CHECKING:
 
 Wakeup: TypeAlias = "Callable[[asyncio.Future[None]], object]"
 """What makes a task take its next step, by what came of the future it is given."""
-
-
-def _over(done: asyncio.Future[None]) -> None:
-    """In the place of a wakeup that was called, or will not be."""
+Calls: TypeAlias = "Sequence[tuple[Wakeup, Context]]"
+"""Wakeups of tasks, each with the context to call it in."""
 
 
 class TaskWait:
-    """One task's wait, to be awaited once, by a task of the loop it is of. Only that loop's thread may touch it.
+    """What tasks of one loop await, all for the same. Only that loop's thread may touch it, once a task awaits it.
 
-    Cancelling the task ends the wait at once, as a future's would; what is waited for goes on. It is made by `of`: an
-    `__init__` would be a tenth of what a wait costs.
+    Cancelling a task ends its waiting, as a future's would; what is waited for goes on.
     """
 
-    __slots__ = ("_asyncio_future_blocking", "_context", "_loop", "_wakeup")
-    _loop: AbstractEventLoop
-    """Where asyncio looks for the loop of what is awaited."""
-    _wakeup: Wakeup | None
-    _context: Context
+    __slots__ = ("_asyncio_future_blocking", "_kept", "_leaving", "_loop", "add_done_callback", "over")
+    add_done_callback: Callable[..., object]
+    """Called by a task that begins to wait: that of a future which is never done, and only keeps the calls. So a task
+    that waits costs no function of Python."""
 
-    @classmethod
-    def of(cls, loop: AbstractEventLoop) -> Self:
-        """Return a wait of a task of this loop."""
-        wait = cls()
-        wait._loop = loop
-        wait._wakeup = None
-        return wait
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop  # where asyncio looks for the loop of what is awaited
+        self._leaving = False
+        self.over = False
+        """Whether what is waited for has come."""
+        self._keep_anew()
 
-    def __await__(self) -> Generator[Any, None, Any]:
-        self._asyncio_future_blocking = True
-        return iter((self,))  # type: ignore[return-value]  # half the price of a generator
+    def _keep_anew(self) -> None:
+        self._kept: Any = self._loop.create_future()
+        self.add_done_callback = self._kept.add_done_callback
 
-    def add_done_callback(self, wakeup: Wakeup, *, context: Context) -> None:
-        """Called by the task that awaits this."""
-        if self._wakeup is _over:
-            self._loop.call_soon(wakeup, done_future(self._loop), context=context)
-            return
-        self._wakeup = wakeup
-        self._context = context
+    def __await__(self) -> Generator[Any, None, None]:
+        while not self.over:
+            self._asyncio_future_blocking = True
+            yield self
 
     def cancel(self, msg: object = None) -> bool:
-        """Called by the task when it is cancelled; False where it goes on already."""
-        wakeup = self._wakeup
-        if wakeup is None or wakeup is _over:
-            return False
-        self._wakeup = _over
-        cancelled: asyncio.Future[None] = self._loop.create_future()
-        cancelled.cancel(msg)
-        self._loop.call_soon(wakeup, cancelled, context=self._context)
-        return True
+        """Called by a task that is cancelled. False: this is not cancelled, so the task keeps that it is."""
+        if not (self.over or self._leaving):
+            self._loop.call_soon(self._let_go)
+            self._leaving = True
+        return False
+
+    def _let_go(self) -> None:
+        """Have cancelled tasks go on, each of which then finds that it is; the others wait on."""
+        self._leaving = False
+        if self.over:
+            return
+        calls, done = self._calls, done_future(self._loop)
+        self._keep_anew()
+        for wakeup, context in calls:
+            if getattr(getattr(wakeup, "__self__", None), "_must_cancel", False):
+                self._loop.call_soon(wakeup, done, context=context)
+            else:
+                self.add_done_callback(wakeup, context=context)
+
+    @property
+    def _calls(self) -> Calls:
+        # The one place that holds them, in every make of asyncio's futures; their repr shows them from there, too.
+        return self._kept._callbacks or ()
+
+    def end(self) -> Calls:
+        """What is waited for has come: return the calls to make."""
+        self.over = True
+        return self._calls
 
     @property
     def waiting(self) -> bool:
         """Whether a task waits that was neither woken nor cancelled."""
-        return self._wakeup is not None and self._wakeup is not _over
+        return not self.over and bool(self._calls)
 
     def wake_from_anywhere(self) -> None:
-        """Let the task go on soon, from any thread; does nothing once the loop is closed, and nobody waits on it."""
+        """Let its tasks go on soon, from any thread; does nothing once the loop is closed, and nobody waits on it."""
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(wake_all, self._loop, ((self,),))
+            self._loop.call_soon_threadsafe(wake_all, self._loop, (self,))
 
 
 def done_future(loop: AbstractEventLoop) -> asyncio.Future[None]:
@@ -89,13 +100,13 @@ def done_future(loop: AbstractEventLoop) -> asyncio.Future[None]:
     return done
 
 
-Waits: TypeAlias = "dict[AbstractEventLoop, list[Sequence[TaskWait]]]"
-"""Waits by their loops, in the order in which their tasks go on; of each loop several sequences."""
+Waits: TypeAlias = "dict[AbstractEventLoop, list[TaskWait]]"
+"""Waits by their loops, in the order in which their tasks go on."""
 
 
 def put_wait(waits: Waits, wait: TaskWait) -> None:
     """Put one to the others of its loop; on any thread."""
-    waits.setdefault(wait._loop, []).append((wait,))
+    waits.setdefault(wait._loop, []).append(wait)
 
 
 def waits_of(*waits: TaskWait) -> Waits:
@@ -106,22 +117,19 @@ def waits_of(*waits: TaskWait) -> Waits:
     return by_loop
 
 
-def wake_all(loop: AbstractEventLoop, waits: Sequence[Sequence[TaskWait]]) -> None:
-    """Let tasks of a loop go on, in this step of it; on the loop's thread only."""
+def wake_all(loop: AbstractEventLoop, waits: Sequence[TaskWait]) -> None:
+    """Let the tasks of these waits go on, in this step of their loop; on the loop's thread only."""
     done = done_future(loop)
-    left = chain.from_iterable(waits)
+    left = chain.from_iterable([wait.end() for wait in waits])
     # A task may end the loop (SystemExit), or run it from within (nest_asyncio): the others go on all the same.
-    rest = loop.call_soon(_wake, left, done) if len(waits) > 1 or len(waits[0]) > 1 else None
+    rest = loop.call_soon(_wake, left, done)
     _wake(left, done)
-    if rest is not None:
-        rest.cancel()
+    rest.cancel()
 
 
-def _wake(waits: Iterator[TaskWait], done: asyncio.Future[None]) -> None:
-    for wait in waits:
-        wakeup, wait._wakeup = wait._wakeup, _over
-        if wakeup is not None:
-            wait._context.run(wakeup, done)
+def _wake(calls: Iterable[tuple[Wakeup, Context]], done: asyncio.Future[None]) -> None:
+    for wakeup, context in calls:
+        context.run(wakeup, done)
 
 
 _woken_at_once: dict[type[AbstractEventLoop], bool] = {}

@@ -124,7 +124,7 @@ class Ticket:
         import asyncio
 
         loop = asyncio.get_running_loop()
-        wait = TaskWait.of(loop)
+        wait = TaskWait(loop)
         if not (is_woken_at_once(loop) and self.host.attach_wait(self, wait)):
             if self.done():
                 return

@@ -182,7 +182,7 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         return await ticket
 
     async def _room_async(self, loop: AbstractEventLoop) -> None:
-        wait = taskwait.TaskWait.of(loop)
+        wait = taskwait.TaskWait(loop)
         self._driver.on_room(wait.wake_from_anywhere)
         await wait
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import threading
 from asyncio import AbstractEventLoop, get_running_loop
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from threading import get_ident
 from typing import Any
 
-from walkit.commit.batch import BatchTicket, PutWait
+from walkit.commit.batch import BatchTicket
 from walkit.commit.driver import CommitDriver
 from walkit.commit.news import News
 from walkit.commit.ticket import SingleTicket
@@ -97,7 +97,7 @@ class Admission:
 
     def enqueue_awaited(
         self, loop: AbstractEventLoop, key: bytes | None, value: bytes
-    ) -> PutWait | SingleTicket | None:
+    ) -> Awaitable[AppendResult] | None:
         """See CommitDriver; None also where the journal has no room, and there may be some soon."""
         if not self._admit(1):
             return None

@@ -21,6 +21,7 @@ import pyarrow as pa
 from walkit.commit.ticket import Ticket
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import LatencyHistogram, ThreadRecorder, raw_baseline
+from walkit.measure.recorder import TickFunction
 from walkit.metrics import LogStatistics
 from walkit.storage.direct import DIRECT_BYTES
 from walkit.workload.benchreport import BenchRow
@@ -94,32 +95,32 @@ def _threads(log: WriteAheadLog, callers: int, value: bytes, seconds: float) -> 
 
 def _tasks(log: WriteAheadLog, callers: int, value: bytes, seconds: float) -> BenchRow:
     """`append_async` by tasks of one event loop, which runs on a thread of its own."""
-    recorder, stop = ThreadRecorder(), threading.Event()
+    recorders, going = [ThreadRecorder() for _ in range(callers)], [True]
 
-    async def write() -> None:
-        stopped, record, now = stop.is_set, recorder.record, perf_counter_ns
-        while not stopped():
-            began = now()
-            await log.append_async(value)
-            record(began, now())
+    async def write(tick: TickFunction) -> None:
+        append, now = log.append_async, perf_counter_ns
+        tick(now())
+        while going:
+            await append(value)
+            tick(now())
 
     async def measure() -> BenchRow:
-        tasks = [asyncio.create_task(write()) for _ in range(callers)]
+        tasks = [asyncio.create_task(write(recorder.tick)) for recorder in recorders]
         await asyncio.wait(tasks, timeout=seconds * WARM_UP_SHARE, return_when=asyncio.FIRST_EXCEPTION)
         start = _mark(log)
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
         end = _mark(log)
-        stop.set()
+        going.clear()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
-        return _row("append_async", callers, [recorder], (start, end), "a record")
+        return _row("append_async", callers, recorders, (start, end), "a record")
 
     with ThreadPoolExecutor(1, "bench-loop") as pool:
         try:
             return pool.submit(_run_on_a_loop, measure).result()
         finally:
-            stop.set()
+            going.clear()
 
 
 def _on_a_thread(name: str, measure: Callable[[], BenchRow]) -> BenchRow:

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import perf_counter_ns
 from typing import TypeAlias, TypeVar
 
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import ThreadRecorder
-from walkit.measure.recorder import RecordFunction
+from walkit.measure.recorder import TickFunction
 
 T = TypeVar("T")
 
 WARM_UP_SHARE = 0.1
 """Time before what is measured, as a share of it."""
 
-Loop: TypeAlias = Callable[[Callable[[], bool], RecordFunction], object]
-"""What each thread does until the first function says that it is to stop; the second one takes a call's two times."""
+Loop: TypeAlias = Callable[[Collection[object], TickFunction], object]
+"""What each thread does until the collection is empty; the function is told the time before the first call and behind
+each."""
 
 
 def appending(log: WriteAheadLog, value: bytes) -> Loop:
     """Return the loop that appends `value`, and waits for each acknowledgement before the next."""
 
-    def loop(stopped: Callable[[], bool], record: RecordFunction) -> None:
+    def loop(going: Collection[object], tick: TickFunction) -> None:
         append, now = log.append, perf_counter_ns
-        while not stopped():
-            began = now()
+        tick(now())
+        while going:
             append(value)
-            record(began, now())
+            tick(now())
 
     return loop
 
@@ -45,17 +46,17 @@ def drive_threads(
     It takes `seconds` and a tenth more. All threads have ended on return, and when Ctrl-C ends it. The first error of
     any of them ends all, and is raised.
     """
-    stop, errors = threading.Event(), list[BaseException]()
+    stop, going, errors = threading.Event(), [True], list[BaseException]()
 
-    def work(record: RecordFunction) -> None:
+    def work(tick: TickFunction) -> None:
         try:
-            loop(stop.is_set, record)
+            loop(going, tick)
         except BaseException as error:  # noqa: BLE001 - raised below, by who started the thread
             errors.append(error)
             stop.set()
 
     threads = [
-        threading.Thread(target=work, args=(recorder.record,), name=f"bench-{number}", daemon=True)
+        threading.Thread(target=work, args=(recorder.tick,), name=f"bench-{number}", daemon=True)
         for number, recorder in enumerate(recorders)
     ]
     try:
@@ -66,7 +67,7 @@ def drive_threads(
         stop.wait(seconds)
         ended = end()
     finally:
-        stop.set()
+        going.clear()
         for thread in threads:
             if thread.is_alive():  # the first that cannot be started leaves others that never were
                 thread.join()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ import numpy as np
 
 from walkit.errors import MissingExtraError
 from walkit.measure import LatencyHistogram, ThreadRecorder
-from walkit.measure.recorder import RecordFunction
+from walkit.measure.recorder import TickFunction
 from walkit.workload.benchreport import BenchRow
 from walkit.workload.closedloop import drive_threads
 
@@ -148,13 +148,12 @@ def measure_peer(name: str, peer: Peer, callers: int, value: bytes, seconds: flo
     recorders = [ThreadRecorder() for _ in range(callers)]
     numbers = itertools.count(1)
 
-    def loop(stopped: Callable[[], bool], record: RecordFunction) -> None:
+    def loop(going: Collection[object], tick: TickFunction) -> None:
         put, now = peer.put, perf_counter_ns
-        while not stopped():
-            key = next(numbers).to_bytes(8, "big")
-            began = now()
-            put(key, value)
-            record(began, now())
+        tick(now())
+        while going:
+            put(next(numbers).to_bytes(8, "big"), value)
+            tick(now())
 
     start_ns, end_ns = drive_threads(loop, recorders, seconds, perf_counter_ns, perf_counter_ns)
     began, ended, counts = np.concatenate([np.stack(r.samples()) for r in recorders], axis=1)
