@@ -40,9 +40,17 @@ from walkit.format.body import (
     joined_flags,
     to_arrow,
 )
-from walkit.format.frame import FrameFault, FrameHeader, check_header, decode_frame, prepare_body
+from walkit.format.frame import (
+    FrameFault,
+    FrameHeader,
+    PreparedBody,
+    check_header,
+    decode_frame,
+    prepare_body,
+    prepare_puts,
+)
 from walkit.format.layout import HAS_KEY, HAS_VALUE, RECORDS_PER_FRAME_MAX
-from walkit.record import RECORD_SCHEMA
+from walkit.record import RECORD_SCHEMA, Kind
 
 
 def decoded(frame: bytes) -> tuple[int, DecodedColumns]:
@@ -93,6 +101,26 @@ def test_puts_take_the_short_way_to_the_same_bytes(
         else:
             made.append((flags, b"".join(buffers)))
     assert made[0] == made[1]
+
+
+@given(
+    values=st.lists(st.binary(max_size=9), min_size=1, max_size=20),
+    even=st.sampled_from([None, 0, 5, 900, 2000]),
+    keyed=st.booleans(),
+    codec=st.sampled_from([None, "zstd"]),
+)
+def test_a_batch_is_prepared_as_its_columns_are(
+    values: list[bytes], even: int | None, keyed: bool, codec: str | None
+) -> None:
+    """F-5: prepare_puts makes the body that prepare_body makes, of one length and of many, up to 40 kB, compressed."""
+    values = values if even is None else [bytes([n]) * even for n in range(len(values))]
+    kind = Kind.PUT.value | HAS_VALUE | (HAS_KEY if keyed else 0)
+    keys = [b"key %d" % n for n in range(len(values))] if keyed else []
+    short = prepare_puts(kind, keys, values, codec)
+    long = prepare_body(Columns(len(values), kind, keys or None, values), codec)
+    assert b"".join(short.buffers) == b"".join(long.buffers)
+    fields = [name for name in PreparedBody.__slots__ if name != "buffers"]
+    assert [getattr(short, name) for name in fields] == [getattr(long, name) for name in fields]
 
 
 @given(

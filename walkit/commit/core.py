@@ -226,6 +226,9 @@ class OrderingCore(WaitingLine[S]):
                 submission.first_lsn = lsn
                 submission.frame = frame
             lsn += 1 if count else 0
+        elif len(group) == 1:  # mostly a batch: none of its records' number is asked again
+            group[0].first_lsn, group[0].frame = first_lsn, frame
+            lsn += count
         else:
             for submission in group:
                 submission.first_lsn = lsn

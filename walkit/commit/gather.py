@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from walkit.commit.batch import Submitted
-from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns, encode_puts, one_record
-from walkit.format.frame import PreparedBody, prepare_body, prepare_encoded, prepare_one
+from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns, one_record
+from walkit.format.frame import PreparedBody, prepare_body, prepare_one, prepare_puts
 from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE
 from walkit.format.packed import PackedBytes
 
@@ -20,8 +20,8 @@ def prepare(
     if not keep_columns and len(submissions) == 1:
         only: Any = submissions[0]
         if only.shared:
-            flags, buffers = encode_puts(only.kind, *only.records)
-            body = prepare_encoded(only.count, flags, buffers, codec)
+            keys, values = only.records
+            body = prepare_puts(only.kind, keys, values, codec)
             return body, only.size_bytes - COLUMN_BYTES_PER_RECORD * body.count, None
         columns = only.columns
         if columns is None:

@@ -58,7 +58,8 @@ ONE_KIND_TIMELESS: Final = {kind: bytes((kind,)) for kind in KIND_BYTES_TIMELESS
 """The kind column, by the kind byte that all records of a frame without timestamps share."""
 
 ONE_RECORD: Final = struct.Struct("<IIB")
-"""The columns of a body of one record without timestamp: lengths of key and value, kind."""
+"""The columns of one record without timestamp, or of any number that have them in common: lengths of key and value,
+kind."""
 ONE_RECORD_BYTES: Final = ONE_RECORD.size
 ONE_RECORD_FLAGS: Final = UNIFORM_KEY_LENGTHS | UNIFORM_VALUE_LENGTHS | UNIFORM_KINDS
 

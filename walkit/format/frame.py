@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from walkit.format.body import (
     DecodedColumns,
     decode_body,
     encode_body,
+    encode_puts,
     one_record,
 )
 from walkit.format.checksum import crc32c, crc32c_of
@@ -220,6 +222,25 @@ def prepare_encoded(count: int, flags: int, buffers: list[Buffer], codec: str | 
         buffers = [b"".join(buffers)]
     crc = crc32c(buffers[0]) if len(buffers) == 1 else crc32c_of(buffers)
     return PreparedBody(count, flags, codec_number, buffers, stored_bytes, raw_bytes, crc)
+
+
+def prepare_puts(
+    kind: int, keys: Sequence[bytes], values: Sequence[bytes], codec: str | None = None
+) -> PreparedBody:
+    """Return the body of one value or more of one kind byte, with as many keys or none: see `encode_puts`.
+
+    Values of one length without keys, which most batches are, are encoded here, by the rules of `encode_puts` and
+    `prepare_encoded`: three calls less behind a blocking write, where none of their code is in the caches.
+    """
+    count, length = len(values), len(values[0])
+    stored_bytes = ONE_RECORD_BYTES + count * length
+    if not keys and codec is None and kind in ONE_KIND_TIMELESS and stored_bytes <= ONE_BUFFER_BYTES:
+        data = ONE_RECORD.pack(0, length, kind) + b"".join(values)
+        if len(data) == stored_bytes and list(map(len, values)).count(length) == count:
+            crc = crc32c(data)
+            return PreparedBody(count, ONE_RECORD_FLAGS, CODEC_NONE, [data], stored_bytes, stored_bytes, crc)
+    flags, buffers = encode_puts(kind, keys, values)
+    return prepare_encoded(count, flags, buffers, codec)
 
 
 def prepare_one(
