@@ -4,7 +4,7 @@ The sketch does what no group commit in Python can leave out, and nothing else: 
 checksum, writes it with O_DSYNC, and tells who waits. It has no format, positions, limits, policies, errors, segments,
 observers or interrupts. What it makes is the floor; the rest is what walkit's own work costs. `by hand` is the same
 sketch with a write that is one function and makes what a log's frame is: header, both checksums, padding, marks and
-durable cell::
+durable cell; `one wait` is that again, with tasks that are woken as walkit wakes them, by one wait for a frame::
 
     python tests/benchmarks/bench_floor.py --seconds 0.6 --rounds 5
 
@@ -36,6 +36,7 @@ import plyvel
 
 import walkit
 from walkit.commit.batch import PUT_VALUE
+from walkit.commit.taskwait import TaskWait, wake_all
 from walkit.format.body import ONE_KIND_TIMELESS, ONE_RECORD_FLAGS
 from walkit.format.checksum import crc32c
 from walkit.format.durable import encode_slot
@@ -241,6 +242,19 @@ class WriterSketch:
             self._busy = True
         self._bell.release()
 
+    def awaited(self, value: bytes, loop: asyncio.AbstractEventLoop) -> TaskWait:
+        """Queue a value; return what all tasks await whose values are queued with it."""
+        with self._lock:
+            self._values.append(value)
+            if not self._waiting:
+                self._waiting.append(TaskWait(loop))
+            wait: TaskWait = self._waiting[0]
+            if self._busy:
+                return wait
+            self._busy = True
+        self._bell.release()
+        return wait
+
     def _run(self) -> None:
         while not self._ended:
             self._bell.acquire()
@@ -345,6 +359,7 @@ class Bench:
             way: {who: [] for who in ("leveldb", "sketch", "by hand", "walkit")}
             for way in ("alone", "threads", "tasks", "submit")
         }
+        self.found["tasks"]["one wait"] = []
         del self.found["submit"]["by hand"]
         self.found["alone"]["device"] = []
 
@@ -368,6 +383,7 @@ class Bench:
         by_threads(lambda _: lambda: log.append(VALUE), seconds, threads["walkit"])
         self._tasks_of_sketch(self._device, tasks["sketch"])
         self._tasks_of_sketch(self._by_hand, tasks["by hand"])
+        self._tasks_with_one_wait(tasks["one wait"])
         by_tasks(lambda: log.append_async(VALUE), seconds, tasks["walkit"])
         by_submits(lambda: database.put(b"key", VALUE), lambda: None, seconds, submits["leveldb"])
         sketch = WriterSketch(self._device, lambda _: None)
@@ -386,6 +402,20 @@ class Bench:
             future = loops[0].create_future()
             sketch.submit(VALUE, future)
             await future
+
+        by_tasks(append, self._seconds, into)
+        sketch.close()
+
+    def _tasks_with_one_wait(self, into: list[Measured]) -> None:
+        loops: list[asyncio.AbstractEventLoop] = []
+        sketch = WriterSketch(
+            self._by_hand, lambda waiting: loops[0].call_soon_threadsafe(wake_all, loops[0], waiting)
+        )
+
+        async def append() -> None:
+            if not loops:
+                loops.append(asyncio.get_running_loop())
+            await sketch.awaited(VALUE, loops[0])
 
         by_tasks(append, self._seconds, into)
         sketch.close()
