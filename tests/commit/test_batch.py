@@ -31,9 +31,19 @@ def held(**options: Any) -> tuple[Rig, Task]:
     return rig, rig.leader_in_write()
 
 
+def enqueue_awaited(rig: Rig, loop: asyncio.AbstractEventLoop, value: bytes, key: bytes | None = None) -> Any:
+    """Queue a put as a task does while this loop runs."""
+    before = asyncio._get_running_loop()
+    asyncio._set_running_loop(loop)
+    try:
+        return rig.driver.enqueue_awaited(key, value)
+    finally:
+        asyncio._set_running_loop(before)
+
+
 def awaited(rig: Rig, loop: asyncio.AbstractEventLoop, value: bytes, key: bytes | None = None) -> BatchTicket:
     """Queue a put as a task of this loop does; return a ticket for its record."""
-    queued: Any = rig.driver.enqueue_awaited(loop, key, value)
+    queued: Any = enqueue_awaited(rig, loop, value, key)
     place = queued.gi_frame.f_locals
     ticket = BatchTicket()
     ticket.batch, ticket.index = place["batch"], place["index"]
@@ -74,11 +84,13 @@ def test_what_joins_a_submission(case: str) -> None:
     ways, counts = JOINING[case]
     rig, leader = held(frame_bytes_max=1 << 20)
     tasks: list[Task] = []
+    others: list[Task] = []
     loops = {other: asyncio.new_event_loop() for other in (False, True)}
     for way in ways:
         if way.endswith("task"):
             value = bytes(BATCH_BYTES_MAX // 2 - 100) if "large" in way else b"v"
-            awaited(rig, loops["other" in way], value, b"k" if "keyed" in way else None)
+            put = partial(awaited, rig, loops["other" in way], value, b"k" if "keyed" in way else None)
+            others.append(Task(put).join()) if "other" in way else put()
         elif way == "caller":
             tasks += rig.waiting(1)
         elif way == "other":
@@ -92,7 +104,7 @@ def test_what_joins_a_submission(case: str) -> None:
             )
     assert [s.count for s in rig.core.pending] == counts
     rig.place.release()
-    for task in [leader, *tasks]:
+    for task in [leader, *tasks, *others]:
         task.result()
     rig.driver.wait_acked()
     assert rig.core.acked_lsn == 1 + sum(counts)
@@ -229,6 +241,35 @@ def test_a_key_of_a_caller_that_was_interrupted_is_no_record_s(way: str) -> None
     loop.close()
 
 
+def test_a_second_loop_of_a_thread_joins_what_the_first_has_left() -> None:
+    """Leave a loop whose task waits behind a hung write, and run another in the thread: its records share the batch."""
+    rig, leader = held()
+
+    async def append(*values: bytes) -> list[int]:
+        queued = [rig.driver.enqueue_awaited(None, value) for value in values]
+        return [(await wait).first_lsn for wait in queued if wait is not None]
+
+    async def leave() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(append(b"left"), 0.01)
+
+    async def stay() -> list[int]:
+        task = asyncio.ensure_future(append(b"a", b"b"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not task.done() and [s.count for s in rig.core.pending] == [3]
+        rig.place.release()
+        return await asyncio.wait_for(task, GUARD_S)
+
+    def both() -> list[int]:
+        asyncio.run(leave())
+        return asyncio.run(stay())
+
+    assert Task(both).result() == [3, 4]
+    leader.join()
+    rig.driver.stop(LogClosedError())
+
+
 def test_everybody_who_waits_for_a_record_is_told() -> None:
     """Wait for records of one batch by call, future, loop and callback: each is told of its own, callbacks in order."""
     rig, leader = held()
@@ -286,7 +327,7 @@ def test_an_outcome_that_is_bad_is_told_to_every_record(case: str) -> None:
     callers = rig.waiting(3)
 
     async def awaited() -> Any:
-        queued = rig.driver.enqueue_awaited(asyncio.get_running_loop(), None, b"y")
+        queued = rig.driver.enqueue_awaited(None, b"y")
         assert queued is not None
         try:
             return await queued
@@ -356,7 +397,7 @@ def test_a_policy_sees_every_record_as_a_submission() -> None:
     leader = rig.leader_in_write()
     loop = asyncio.new_event_loop()
     tickets: list[Any] = [rig.driver.enqueue_put(None, b"%d" % n, BatchTicket()) for n in range(5)]
-    tickets += [rig.driver.enqueue_awaited(loop, None, b"%d" % n) for n in range(4)]
+    tickets += [enqueue_awaited(rig, loop, b"%d" % n) for n in range(4)]
     loop.close()
     assert all(isinstance(ticket, SingleTicket) for ticket in tickets)
     rig.place.release()
@@ -426,7 +467,7 @@ def test_a_batch_is_filled_with_the_lock_where_the_interpreter_has_none(
     first, second = rig.putted(b"a"), rig.putted(b"b")
     assert first.batch is second.batch and first.batch.owner == ANYONE
     loop = asyncio.new_event_loop()
-    single = rig.driver.enqueue_awaited(loop, b"key", b"c")
+    single = enqueue_awaited(rig, loop, b"c", b"key")
     assert isinstance(single, SingleTicket) and (single.key, single.value) == (b"key", b"c")
     rig.place.release()
     assert [ticket.result(GUARD_S).first_lsn for ticket in (first, second, single)] == [2, 3, 4]

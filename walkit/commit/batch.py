@@ -12,6 +12,7 @@ behind the end, is of no batch, and is queued anew.
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from collections.abc import Awaitable, Generator
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -40,7 +41,7 @@ BATCH_BYTES_MAX = 256 << 10
 
 
 class Batch:
-    """Records of one kind byte, in order; for each of them a task of one loop waits, or for none (`loop` is None).
+    """Records of one kind byte, in order; for each of them a task of one loop waits, or for none (`wait` is None).
 
     It grows while it is the last that waits.
     """
@@ -57,7 +58,6 @@ class Batch:
         "host",
         "keys",
         "kind",
-        "loop",
         "owner",
         "size_bytes",
         "submitted_us",
@@ -70,13 +70,12 @@ class Batch:
     callbacks: list[Any] | None = None
 
     def __init__(
-        self, host: TicketHost, kind: int, loop: AbstractEventLoop | None, owner: object, bytes_max: int
+        self, host: TicketHost, kind: int, loop: AbstractEventLoop | None, owner: int, bytes_max: int
     ) -> None:
         self.host = host
         self.kind = kind
-        self.loop = loop
         self.owner = owner
-        """The thread or loop that alone fills it, and needs no lock for that; ANYONE: all may, with the driver's lock.
+        """The thread that alone fills it, and needs no lock for that; ANYONE: all may, with the driver's lock.
 
         NOBODY while a record is put to it: a finaliser or signal handler that submits then begins another.
         """
@@ -94,7 +93,7 @@ class Batch:
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
         self.wait = TaskWait(loop) if loop is not None else None
-        """What the tasks of `loop` await."""
+        """What the tasks await: those of the loop that ran in the owner's thread when it began."""
         self.attached: list[BatchTicket] = []
         """Tickets that somebody waits for, or wants to be called back for."""
         self.callers: list[CallerTicket] = []
@@ -194,16 +193,27 @@ def put_awaited(batch: Batch, index: int) -> Generator[Any, None, AppendResult]:
     A ticket and a wait of its own would only be made to be asked once.
     """
     wait: Any = batch.wait
-    while not wait.over:  # as in TaskWait.__await__: a call less for each record
-        wait._asyncio_future_blocking = True
-        yield wait
+    try:
+        while not wait.over:  # as in TaskWait.__await__: a call less for each record
+            wait._asyncio_future_blocking = True
+            yield wait
+    except RuntimeError:
+        if wait.is_of_this_loop():
+            raise
+        yield from _ticket_of(
+            batch, index
+        ).settled()  # asyncio says that the wait is of another loop of this thread
     frame = batch.frame
     if frame is not None and frame.state == "acked":
         lsn = batch.first_lsn + index
         return new_tuple(AppendResult, (lsn, lsn, frame.position, frame.next_position))
+    return _ticket_of(batch, index).result(0)
+
+
+def _ticket_of(batch: Batch, index: int) -> BatchTicket:
     ticket = BatchTicket()
     ticket.batch, ticket.index = batch, index
-    return ticket.result(0)
+    return ticket
 
 
 Caller: TypeAlias = SingleTicket | CallerTicket
@@ -233,7 +243,7 @@ class BatchLine:
         before it, and what was noted by then is of no record, or after it.
         """
         batch: Batch | None = self._core.batch
-        if batch is None or batch.owner != owner or batch.kind != kind or batch.loop is not None:
+        if batch is None or batch.owner != owner or batch.kind != kind or batch.wait is not None:
             return None
         values = batch.values  # before the look at `ended`: a batch that has ended may have let go of its own
         grown_bytes = batch.grown_bytes + size_bytes
@@ -262,12 +272,12 @@ class BatchLine:
     def begin_awaited(
         self, loop: AbstractEventLoop, key: bytes | None, value: bytes, size_bytes: int
     ) -> Awaitable[AppendResult]:
-        """Do what `begin` does for a task of `loop`, which then fills the batch alone; return what it awaits."""
-        batch = self._new(PUT_VALUE if key is None else PUT_KEYED, loop, loop, size_bytes)
+        """Do what `begin` does for a task of `loop`, whose thread fills the batch alone; return what it awaits."""
+        batch = self._new(PUT_VALUE if key is None else PUT_KEYED, loop, get_ident(), size_bytes)
         self._queue_first(batch, key, value)
         return put_awaited(batch, 0)
 
-    def _new(self, kind: int, loop: AbstractEventLoop | None, owner: object, size_bytes: int) -> Batch:
+    def _new(self, kind: int, loop: AbstractEventLoop | None, owner: int, size_bytes: int) -> Batch:
         room_bytes = max(self._queue_bytes_max - self._core.pending_bytes, size_bytes)
         batch = Batch(self._host, kind, loop, owner, min(self._bytes_max, room_bytes))
         batch.grown_bytes = size_bytes

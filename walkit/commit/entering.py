@@ -10,6 +10,7 @@ from _thread import allocate_lock, get_ident
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
+from walkit.commit import taskwait
 from walkit.commit.batch import (
     ALONE,
     ANYONE,
@@ -256,12 +257,12 @@ class Entering(Leading):
             raise RecordTooLargeError(size_bytes, self._record_bytes_max)
         return self._enqueue_locked(self._put_locked, ticket, kind, key, value, size_bytes)
 
-    def enqueue_awaited(
-        self, loop: AbstractEventLoop, key: bytes | None, value: bytes
-    ) -> Awaitable[AppendResult] | None:
-        """Do what `enqueue_put` does for a task of `loop`, which runs on this thread; return what it awaits at once.
+    def enqueue_awaited(self, key: bytes | None, value: bytes) -> Awaitable[AppendResult] | None:
+        """Do what `enqueue_put` does for a task of the loop of this thread; return what it awaits at once.
 
-        A batch that the loop fills is joined here by the rules of `BatchLine.join`: a call less for every record.
+        A batch of this thread's tasks is joined here by the rules of `BatchLine.join`: a call less for every record.
+        The loop is asked for only by who begins one: up to Python 3.11 asking is a system call. Where another runs in
+        this thread by now, `put_awaited` sees to it.
         """
         size_bytes = len(value) + COLUMN_BYTES_PER_RECORD
         kind = PUT_VALUE
@@ -269,7 +270,12 @@ class Entering(Leading):
             size_bytes += len(key)
             kind = PUT_KEYED
         batch = self.core.batch
-        if batch is not None and batch.owner is loop and batch.kind == kind:
+        if (
+            batch is not None
+            and batch.wait is not None
+            and batch.owner == (me := get_ident())
+            and batch.kind == kind
+        ):
             values = batch.values
             grown_bytes = batch.grown_bytes + size_bytes
             if not batch.ended and grown_bytes <= batch.bytes_max:
@@ -279,9 +285,10 @@ class Entering(Leading):
                     put_beside(batch.keys, index, key)
                 batch.grown_bytes = grown_bytes
                 values.append(value)
-                batch.owner = loop
+                batch.owner = me
                 if not batch.ended or self._is_of(batch, index):
                     return put_awaited(batch, index)
+        loop = taskwait.running_loop()
         if self._timed or not (ALONE and is_woken_at_once(loop)):
             return self._enqueue_single(kind, key, value)
         if size_bytes > self._record_bytes_max:
@@ -329,7 +336,7 @@ class Entering(Leading):
                 return None
             # Threads that submit in turns share batches, or each would begin one for each record.
             last, me = core.batch, get_ident()
-            mine = last is None or last.loop is not None or last.owner == me
+            mine = last is None or last.wait is not None or last.owner == me
             batches.begin(ticket, kind, me if mine and ALONE else ANYONE, key, value, size_bytes)
         return ticket
 

@@ -87,6 +87,10 @@ class TaskWait:
         """Whether a task waits that was neither woken nor cancelled."""
         return not self.over and bool(self._calls)
 
+    def is_of_this_loop(self) -> bool:
+        """Whether its loop is the one that runs in this thread."""
+        return running_loop() is self._loop
+
     def wake_from_anywhere(self) -> None:
         """Let its tasks go on soon, from any thread; does nothing once the loop is closed, and nobody waits on it."""
         with contextlib.suppress(RuntimeError):

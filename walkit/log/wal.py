@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from walkit.commit import taskwait
 from walkit.commit.batch import BatchTicket
@@ -38,9 +38,6 @@ from walkit.log.transaction import Transaction
 from walkit.log.upkeepsurface import UpkeepSurface
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
-
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
@@ -171,18 +168,18 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
 
         Cancelling stops the waiting, not a record that was queued already.
         """
-        driver, loop = self._driver, taskwait.running_loop()
+        driver = self._driver
         if timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
-            while (queued := driver.enqueue_awaited(loop, key, value)) is None:
-                await self._room_async(loop)
+            while (queued := driver.enqueue_awaited(key, value)) is None:
+                await self._room_async()
             return await queued
         ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
         while not driver.enqueue(ticket):
-            await self._room_async(loop)
+            await self._room_async()
         return await ticket
 
-    async def _room_async(self, loop: AbstractEventLoop) -> None:
-        wait = taskwait.TaskWait(loop)
+    async def _room_async(self) -> None:
+        wait = taskwait.TaskWait(taskwait.running_loop())
         self._driver.on_room(wait.wake_from_anywhere)
         await wait
 

@@ -11,7 +11,7 @@ checkpoint fails, they wait for one that ends well, as they wait for room in the
 from __future__ import annotations
 
 import threading
-from asyncio import AbstractEventLoop, get_running_loop
+from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable
 from threading import get_ident
 from typing import Any
@@ -95,14 +95,12 @@ class Admission:
         finally:
             self._entering.pop(get_ident(), None)
 
-    def enqueue_awaited(
-        self, loop: AbstractEventLoop, key: bytes | None, value: bytes
-    ) -> Awaitable[AppendResult] | None:
+    def enqueue_awaited(self, key: bytes | None, value: bytes) -> Awaitable[AppendResult] | None:
         """See CommitDriver; None also where the journal has no room, and there may be some soon."""
         if not self._admit(1):
             return None
         try:
-            return self._driver.enqueue_awaited(loop, key, value)
+            return self._driver.enqueue_awaited(key, value)
         finally:
             self._entering.pop(get_ident(), None)
 
