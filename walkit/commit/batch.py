@@ -198,11 +198,10 @@ def put_awaited(batch: Batch, index: int) -> Generator[Any, None, AppendResult]:
             wait._asyncio_future_blocking = True
             yield wait
     except RuntimeError:
+        # Asyncio's, where another loop has come to run in this thread than the one that the wait is of.
         if wait.is_of_this_loop():
             raise
-        yield from _ticket_of(
-            batch, index
-        ).settled()  # asyncio says that the wait is of another loop of this thread
+        yield from _ticket_of(batch, index).settled()
     frame = batch.frame
     if frame is not None and frame.state == "acked":
         lsn = batch.first_lsn + index
