@@ -27,7 +27,7 @@ from walkit.workload.bench import (
     _tasks,
     _threads,
 )
-from walkit.workload.matrix import median_row
+from walkit.workload.matrix import _beside_peers, median_row
 from walkit.workload.peers import PEERS, measure_peer
 
 WAYS = [("append", 1), ("append", 3), ("append_async", 5), ("submit", 1)]
@@ -43,7 +43,7 @@ JSON_KEYS = {
         "record_bytes",
         "in_flight",
     ),
-    *("ack_order", "all_per_s", "cpu_s", "times_real"),
+    *("ack_order", "times_peers", "all_per_s", "cpu_s", "times_real"),
     *("frame_bytes", "times_raw_frames", "all_times_raw_frames", "policy"),
 }
 
@@ -325,13 +325,49 @@ def test_the_row_of_the_median_is_shown() -> None:
     assert median_row(rows).records == 2
 
 
+def test_a_ratio_to_a_peer_is_of_the_same_run() -> None:
+    """Rows as two runs may find them: ratios pair as many callers and the same promise, and the median is of ratios."""
+
+    def row(way: str, callers: int, records: int, durability: str = "sync") -> BenchRow:
+        return BenchRow(
+            way=way,
+            callers=callers,
+            records=records,
+            seconds=1,
+            p50_us=1,
+            p99_us=1,
+            latency_of="",
+            durability=durability,
+        )
+
+    def run(tasks: int, peer: int) -> list[BenchRow]:
+        rows = [row("raw", 1, 9), row("append", 1, 8), row("append_async", 2, tasks), row("submit", 1, 90)]
+        return _beside_peers(
+            [*rows, row("leveldb", 2, peer), row("lmdb", 2, 0), row("leveldb", 1, 45, "none")]
+        )
+
+    passes = [run(30, 10), run(80, 20), run(10, 1)]
+    found = [median_row(same) for same in zip(*passes, strict=True)]
+    assert [r.times_peers for r in found] == [{}, {}, {"leveldb": 4.0}, {"leveldb": 2.0}, {}, {}, {}]
+    assert found[2].records == 30, "the median of the records is of another run than that of the ratios"
+    assert run(30, 10)[2].to_dict()["times_peers"] == {"leveldb": 3.0}
+
+
 def test_peers_stand_in_the_same_run(tmp_path: Path) -> None:
     """Each peer is driven by the threads asked for, synced, and LevelDB once without; each between two raw loops."""
     report = bench_write(
         writers=[2], tasks=[], seconds=0.2, peers=True, runs=1, path=str(tmp_path), progress=False
     )
-    found = [(r.way, r.callers, r.durability) for r in report.rows[1::2] if r.way in {*PEERS, "raw"}]
-    assert found == [*((name, 2, "sync") for name in PEERS), ("leveldb", 1, "none")]
+    ways = [r for r in report.rows if r.way != "raw"]
+    assert [r.way for r in report.rows[::2]] == ["raw"] * (len(ways) + 1)
+    assert [(r.way, r.callers, r.durability) for r in ways] == [
+        ("append", 2, "sync"),
+        *((name, 2, "sync") for name in PEERS),
+        ("submit", 1, "sync"),
+        ("leveldb", 1, "none"),
+        ("append_many", 1, "sync"),
+        ("append_arrow", 1, "sync"),
+    ]
     assert all(row.records > 0 and row.raw_per_s > 0 for row in report.rows)
     assert list(tmp_path.iterdir()) == []
 

@@ -41,6 +41,8 @@ class BenchRow:
     """Bytes of frames a second, in those of raw parallel writes of equal frames, as many at a time as are in flight."""
     all_times_raw_frames: tuple[float, ...] = ()
     """That ratio in every run, each within its own run; `times_raw_frames` is then their median."""
+    times_peers: dict[str, float] = field(default_factory=dict)
+    """Records per second in those of peers, by name: of as many callers, within the same run (medians of the runs)."""
     durability: str = "sync"
     """What an acknowledgement promises in this row."""
     record_bytes: int = 0
@@ -88,6 +90,7 @@ class BenchRow:
             "frame_bytes": _rounded(self.frame_bytes, 1),
             "times_raw_frames": _rounded(self.times_raw_frames, 3),
             "all_times_raw_frames": [_rounded(times, 3) for times in self.all_times_raw_frames],
+            "times_peers": {name: _rounded(times, 3) for name, times in self.times_peers.items()},
             "durability": self.durability,
             "record_bytes": self.record_bytes,
             "in_flight": self.in_flight,
@@ -194,8 +197,10 @@ class BenchReport:
         pace = ("x real time",) if self.model is not None else ()
         framed = any(row.times_raw_frames is not None for row in own)
         frames = ("frame bytes", "x raw frames") if framed else ()
+        peers = tuple(dict.fromkeys(name for row in own for name in row.times_peers))
+        beside = tuple(f"x {name}" for name in peers)
         return [
-            (*head, "x raw bytes", "p50 us", "p99 us", "frames", "records/frame", *frames, *pace),
+            (*head, *beside, "x raw bytes", "p50 us", "p99 us", "frames", "records/frame", *frames, *pace),
             *(
                 (
                     row.way,
@@ -203,6 +208,7 @@ class BenchReport:
                     *(_told(getattr(row, name)) for name in shown),
                     f"{row.records_per_s:,.0f}",
                     "" if row.way in RAW else f"{row.times_raw:,.2f}",
+                    *(f"{row.times_peers[name]:,.2f}" if name in row.times_peers else "" for name in peers),
                     "" if row.times_raw_bytes is None else f"{row.times_raw_bytes:,.2f}",
                     f"{row.p50_us:,.1f}",
                     f"{row.p99_us:,.1f}",

@@ -44,6 +44,9 @@ from walkit.workload.progress import progress_bar
 Measure = Callable[[str], list[BenchRow]]
 """Measures in an empty folder: the row, and a row of raw frames where it is compared with them."""
 
+SINGLE_WAYS = ("append", "append_async", "submit")
+"""Ways in of one record a call, as those of peers are."""
+
 Orders = Sequence[Literal["append", "completion"] | None]
 
 
@@ -181,15 +184,20 @@ def _measured(
 def median_row(rows: Sequence[BenchRow]) -> BenchRow:
     """Return the row of median throughput, of an even number the lower one, with the throughputs of all.
 
-    Its ratio to raw frames is the median of the ratios that each run found within itself.
+    Its ratios to raw frames and to peers are the medians of those that each run found within itself.
     """
     middle = sorted(rows, key=lambda row: row.records_per_s)[(len(rows) - 1) // 2]
     times = tuple(row.times_raw_frames for row in rows if row.times_raw_frames is not None)
+    over = {
+        name: statistics.median_low([row.times_peers[name] for row in rows if name in row.times_peers])
+        for name in middle.times_peers
+    }
     return replace(
         middle,
         all_per_s=tuple(row.records_per_s for row in rows),
         times_raw_frames=statistics.median_low(times) if times else None,
         all_times_raw_frames=times,
+        times_peers=over,
     )
 
 
@@ -205,7 +213,29 @@ def _pass(case: Case, folder: str, seconds: float, bar: Any) -> list[BenchRow]:
         rows += [replace(row, raw_per_s=raw_per_s, record_bytes=case.record_bytes) for row in found]
         rows.append(after)
         bar.update(1)
-    return rows
+    return _beside_peers(rows)
+
+
+def _beside_peers(rows: Sequence[BenchRow]) -> list[BenchRow]:
+    """Give each row of a log its ratios to the peers of the same pass: with as many callers, and its own promise.
+
+    The one submitter, whose calls promise nothing yet, stands beside the peer that does not sync.
+    """
+
+    def compares(row: BenchRow, peer: BenchRow) -> bool:
+        promise = "none" if row.way == "submit" else row.durability
+        alike = (peer.callers, peer.durability) == (row.callers, promise)
+        return alike and row.way in SINGLE_WAYS and peer.way in PEERS and peer.records > 0
+
+    return [
+        replace(
+            row,
+            times_peers={
+                peer.way: row.records_per_s / peer.records_per_s for peer in rows if compares(row, peer)
+            },
+        )
+        for row in rows
+    ]
 
 
 def _measures(
@@ -233,20 +263,24 @@ def _measures(
         return _on_a_thread("bench-tickets", lambda: _outstanding(log, count, value, seconds))
 
     found: list[Measure] = []
+    for count in dict.fromkeys((*writers, *tasks)):
+        found += [of(chosen, called(_threads, count)) for chosen in options if count in writers]
+        found += [of(chosen, called(_tasks, count)) for chosen in options if count in tasks]
+        if peers and count in writers:
+            found += [of_peer(name, make, count) for name, make in PEERS.items()]
+    if outstanding:
+        return found + [of(c, partial(with_tickets, count=count)) for c in options for count in outstanding]
     for chosen in options:
-        found += [of(chosen, called(_threads, count)) for count in writers]
-        found += [of(chosen, called(_tasks, count)) for count in tasks]
-        if outstanding:
-            found += [of(chosen, partial(with_tickets, count=count)) for count in outstanding]
-            continue
+        found.append(
+            of(chosen, lambda log: _on_a_thread("bench-submit", lambda: _submit(log, value, seconds)))
+        )
+    if peers:
+        found.append(of_peer("leveldb", lambda folder: LevelDb(folder, sync=False), 1))
+    for chosen in options:
         found += [
-            of(chosen, lambda log: _on_a_thread("bench-submit", lambda: _submit(log, value, seconds))),
             of(chosen, lambda log: _many(log, value, seconds)),
             of(chosen, lambda log: _arrow(log, value, seconds)),
         ]
-    if peers:
-        found += [of_peer(name, make, count) for count in writers for name, make in PEERS.items()]
-        found.append(of_peer("leveldb", lambda folder: LevelDb(folder, sync=False), 1))
     return found
 
 

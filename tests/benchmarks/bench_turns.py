@@ -1,0 +1,203 @@
+"""Ways of writing, and checkouts of walkit, measured in turns: what the machine does meanwhile, it does to all of them.
+
+A shared machine changes its pace within minutes, by more than most changes to the commit path are worth. So each way
+runs in a process of its own that stays, and they take turns of a fraction of a second, in another order each time. Said
+of each are the median of its rates, and of its ratios to the first way of the same turn, with their quartiles::
+
+    python tests/benchmarks/bench_turns.py leveldb threads tasks --turns 40 --seconds 0.3
+    python tests/benchmarks/bench_turns.py tasks:../before tasks --turns 60 --path /dev/shm
+
+A way is `threads` or `tasks` (64 callers that wait for each record of 100 bytes), `alone` (one), `submit` (one that
+never waits), or `leveldb` (64 threads, synced puts; needs the extra `peers`); behind a colon, another checkout to
+import walkit from. Rates are of records that were acknowledged, counted from the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+CALLERS = 64
+VALUE = b"x" * 100
+WARM_S = 0.05
+HERE = Path(__file__).resolve()
+
+
+def rate(count: Callable[[], int], seconds: float) -> float:
+    """Return how many a second `count()` grows by, once all are under way."""
+    time.sleep(WARM_S)
+    first, began = count(), time.perf_counter()
+    time.sleep(seconds)
+    return (count() - first) / (time.perf_counter() - began)
+
+
+def by_threads(
+    append: Callable[[int], object], count: Callable[[], int], seconds: float, callers: int
+) -> float:
+    """Let so many threads append."""
+    ended = threading.Event()
+
+    def write(number: int) -> None:
+        over = ended.is_set
+        while not over():
+            append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(callers)]
+    for thread in threads:
+        thread.start()
+    found = rate(count, seconds)
+    ended.set()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def by_tasks(log: Any, count: Callable[[], int], seconds: float) -> float:
+    """Let 64 tasks of one event loop append, as `walkit bench write` has them: on a thread beside the main one."""
+    ended: list[bool] = []
+
+    async def write() -> None:
+        append = log.append_async
+        while not ended:
+            await append(VALUE)
+
+    async def main() -> None:
+        await asyncio.gather(*[write() for _ in range(CALLERS)])
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    found = rate(count, seconds)
+    ended.append(True)
+    thread.join()
+    return found
+
+
+def by_submits(log: Any, seconds: float) -> float:
+    """Let this thread submit, and wait for the last."""
+    count, began = 0, time.perf_counter()
+    until = began + seconds
+    while time.perf_counter() < until:
+        for _ in range(1000):
+            log.submit(VALUE)
+        count += 1000
+    log.submit(VALUE).result()
+    return count / (time.perf_counter() - began)
+
+
+def bursts_of(way: str, folder: Path) -> Callable[[float], float]:
+    """Open what the way writes to; return what measures it for so many seconds."""
+    if way == "leveldb":
+        import plyvel
+
+        database = plyvel.DB(str(folder / "leveldb"), create_if_missing=True)
+        counts = [0] * CALLERS
+
+        def put(number: int) -> None:
+            database.put(b"%012d" % number, VALUE, sync=True)
+            counts[number] += 1
+
+        return lambda seconds: by_threads(put, lambda: sum(counts), seconds, CALLERS)
+    import walkit
+
+    log = walkit.open(folder / "log")
+
+    def count() -> int:
+        return log.acked_lsn
+
+    if way == "tasks":
+        return lambda seconds: by_tasks(log, count, seconds)
+    if way == "submit":
+        return lambda seconds: by_submits(log, seconds)
+    callers = {"alone": 1, "threads": CALLERS}[way]
+    return lambda seconds: by_threads(lambda _: log.append(VALUE), count, seconds, callers)
+
+
+def serve(way: str, folder: Path) -> None:
+    """Measure for as many seconds as each line of standard input says, and print the rate."""
+    burst = bursts_of(way, folder)
+    for line in sys.stdin:
+        print(burst(float(line)), flush=True)
+
+
+class Rival:
+    """A way in a process of its own."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        way, _, tree = name.partition(":")
+        environment = os.environ | {"PYTHONPATH": str(Path(tree or HERE.parents[2]).resolve())}
+        folder.mkdir()
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE), way, "--serve", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self.rates: list[float] = []
+
+    def measure(self, seconds: float) -> float:
+        """Measure once."""
+        asked, told = self._process.stdin, self._process.stdout
+        assert asked is not None and told is not None
+        print(seconds, file=asked, flush=True)
+        return float(told.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate(timeout=60)
+
+
+def show(rivals: list[Rival]) -> None:
+    """Print a row for each."""
+    width = max(len(rival.name) for rival in rivals)
+    print(f"{'way':{width}} {'k/s':>8} {'x first':>8}  quartiles")
+    for rival in rivals:
+        over = [mine / first for mine, first in zip(rival.rates, rivals[0].rates, strict=True)]
+        low, _, high = quantiles(over, n=4)
+        print(
+            f"{rival.name:{width}} {median(rival.rates) / 1e3:8.1f} {median(over):8.2f}  {low:.2f}-{high:.2f}"
+        )
+
+
+def main() -> None:
+    """Measure in turns, print the medians."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("ways", nargs="+")
+    parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=0.3)
+    parser.add_argument("--path", help="where to measure; default: the system's place for temporary files")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments.ways[0], arguments.serve)
+        return
+    folder = Path(tempfile.mkdtemp(prefix="walkit-turns-", dir=arguments.path))
+    try:
+        rivals = [Rival(way, folder / str(number)) for number, way in enumerate(arguments.ways)]
+        for rival in rivals:
+            rival.measure(arguments.seconds)
+        for _ in range(arguments.turns):
+            for rival in random.sample(rivals, len(rivals)):
+                rival.rates.append(rival.measure(arguments.seconds))
+        for rival in rivals:
+            rival.close()
+        show(rivals)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
