@@ -349,7 +349,6 @@ class Bench:
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self._folder, self._seconds = folder, seconds
-        self._log = walkit.open(folder / "log")
         self._device = Device(folder / "sketch")
         self._by_hand = ByHand(folder / "by-hand")
         self._leader = LeaderSketch(self._device)
@@ -366,7 +365,10 @@ class Bench:
     def run(self) -> None:
         """One round: each way by each, one after the other."""
         self._round += 1
-        log, seconds = self._log, self._seconds
+        seconds = self._seconds
+        log_path = self._folder / f"log-{self._round}"
+        # Anew, as the database: what follows a round's large frames is written into space that nothing has zeroed.
+        log = walkit.open(log_path)
         alone, threads, tasks, submits = self.found.values()
         path = self._folder / f"leveldb-{self._round}"
         database = plyvel.DB(str(path), create_if_missing=True)
@@ -390,7 +392,9 @@ class Bench:
         by_submits(lambda: sketch.submit(VALUE), sketch.close, seconds, submits["sketch"])
         by_submits(lambda: log.submit(VALUE), lambda: log.submit(VALUE).result(), seconds, submits["walkit"])
         database.close()
+        log.close()
         shutil.rmtree(path)
+        shutil.rmtree(log_path)
 
     def _tasks_of_sketch(self, device: Device, into: list[Measured]) -> None:
         loops: list[asyncio.AbstractEventLoop] = []
@@ -419,10 +423,6 @@ class Bench:
 
         by_tasks(append, self._seconds, into)
         sketch.close()
-
-    def close(self) -> None:
-        """Close the log."""
-        self._log.close()
 
 
 def show(found: dict[str, dict[str, list[Measured]]]) -> None:
@@ -454,7 +454,6 @@ def main() -> None:
         bench = Bench(folder, arguments.seconds)
         for _ in range(arguments.rounds):
             bench.run()
-        bench.close()
         show(bench.found)
     finally:
         shutil.rmtree(folder)

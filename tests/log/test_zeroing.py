@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 import walkit
 from tests.commit.places import until
 from tests.log.logs import memory_log, tiny, values
 from walkit.log.opensegment import ZERO_STEP_BYTES, OpenSegment
 
 
-def test_space_is_zeroed_ahead_of_a_writer_that_is_not_in_a_hurry() -> None:
+@pytest.mark.parametrize("record_bytes", [0, 1000, 10_000])
+def test_space_is_zeroed_ahead_of_a_writer_that_is_not_in_a_hurry(record_bytes: int) -> None:
     """Write a third of the first step: the upkeep thread zeroes the next ones, and later frames find zeroed space."""
     with memory_log(tiny(segment_bytes=4 << 20, frame_bytes_max=1 << 20)) as log:
-        segment = filled(log, ZERO_STEP_BYTES // 3)
+        segment = filled(log, ZERO_STEP_BYTES // 3, record_bytes)
         assert segment is not None and not segment.overtaken
         until(lambda: segment.zeroed == segment.size, "the zeroing")
-        filled(log, 2 * ZERO_STEP_BYTES)
+        filled(log, 2 * ZERO_STEP_BYTES, record_bytes)
         assert not segment.overtaken
         assert len(values(log.read())) == log.acked_lsn
 
 
-def filled(log: walkit.WriteAheadLog, size_bytes: int) -> OpenSegment | None:
+def test_nothing_is_zeroed_ahead_of_large_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write frames of 20,000 bytes, which pass the first step: no zeroing was asked for, and none ever is."""
+    asked: list[str] = []
+    with memory_log(tiny(segment_bytes=4 << 20, frame_bytes_max=1 << 20)) as log:
+        upkeep = log._engine.segments.upkeep
+        submit = upkeep.submit
+
+        def noted(kind: str, job: Callable[[], None]) -> None:
+            asked.append(kind)
+            submit(kind, job)
+
+        monkeypatch.setattr(upkeep, "submit", noted)
+        segment = filled(log, 3 * ZERO_STEP_BYTES, 20_000)
+        assert segment is not None and segment.overtaken
+        assert asked == ["prepare"]
+        assert len(values(log.read())) == log.acked_lsn
+
+
+def filled(log: walkit.WriteAheadLog, size_bytes: int, record_bytes: int) -> OpenSegment | None:
     """Append until the log has so many bytes; return its segment."""
     while log.statistics().log_bytes < size_bytes:
-        log.append(bytes(10_000))
+        log.append(bytes(record_bytes))
     return log._engine.segments.current

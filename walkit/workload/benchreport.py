@@ -223,7 +223,13 @@ class BenchReport:
 
     def text(self) -> str:
         """Return the table as aligned text, with what it was taken on above and what the latencies are of below."""
-        lines = [f"{c[0]:<14}" + "".join(f"{cell:>14}" for cell in c[1:]) for c in self._cells()]
+        cells = self._cells()
+        first, *widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            f"{name:<{first}}"
+            + "".join(f"{cell:>{width + 2}}" for cell, width in zip(rest, widths, strict=True))
+            for name, *rest in cells
+        ]
         of = {row.way: row.latency_of for row in self.rows}
         return "\n".join([*self.notes, *lines, *(f"p50, p99 of {way}: {what}" for way, what in of.items())])
 
