@@ -24,11 +24,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+WAYS = ("alone", "threads", "tasks", "submit", "leveldb")
 CALLERS = 64
 VALUE = b"x" * 100
 WARM_S = 0.05
@@ -96,8 +98,9 @@ def by_submits(log: Any, seconds: float) -> float:
     return count / (time.perf_counter() - began)
 
 
-def bursts_of(way: str, folder: Path) -> Callable[[float], float]:
-    """Open what the way writes to; return what measures it for so many seconds."""
+@contextmanager
+def opened(way: str, folder: Path) -> Iterator[Callable[[float], float]]:
+    """Open what the way writes to, and give what measures it for so many seconds."""
     if way == "leveldb":
         import plyvel
 
@@ -108,27 +111,30 @@ def bursts_of(way: str, folder: Path) -> Callable[[float], float]:
             database.put(b"%012d" % number, VALUE, sync=True)
             counts[number] += 1
 
-        return lambda seconds: by_threads(put, lambda: sum(counts), seconds, CALLERS)
+        yield lambda seconds: by_threads(put, lambda: sum(counts), seconds, CALLERS)
+        database.close()
+        return
     import walkit
 
-    log = walkit.open(folder / "log")
+    with walkit.open(folder / "log") as log:
 
-    def count() -> int:
-        return log.acked_lsn
+        def count() -> int:
+            return log.acked_lsn
 
-    if way == "tasks":
-        return lambda seconds: by_tasks(log, count, seconds)
-    if way == "submit":
-        return lambda seconds: by_submits(log, seconds)
-    callers = {"alone": 1, "threads": CALLERS}[way]
-    return lambda seconds: by_threads(lambda _: log.append(VALUE), count, seconds, callers)
+        if way == "tasks":
+            yield lambda seconds: by_tasks(log, count, seconds)
+        elif way == "submit":
+            yield lambda seconds: by_submits(log, seconds)
+        else:
+            callers = 1 if way == "alone" else CALLERS
+            yield lambda seconds: by_threads(lambda _: log.append(VALUE), count, seconds, callers)
 
 
 def serve(way: str, folder: Path) -> None:
     """Measure for as many seconds as each line of standard input says, and print the rate."""
-    burst = bursts_of(way, folder)
-    for line in sys.stdin:
-        print(burst(float(line)), flush=True)
+    with opened(way, folder) as burst:
+        for line in sys.stdin:
+            print(burst(float(line)), flush=True)
 
 
 class Rival:
@@ -175,12 +181,19 @@ def show(rivals: list[Rival]) -> None:
 def main() -> None:
     """Measure in turns, print the medians."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("ways", nargs="+")
+    parser.add_argument(
+        "ways", nargs="+", help=f"{', '.join(WAYS)}; behind a colon, the folder of a checkout"
+    )
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--path", help="where to measure; default: the system's place for temporary files")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    for name in arguments.ways:
+        if name.partition(":")[0] not in WAYS:
+            parser.error(f"{name} is no way: {', '.join(WAYS)}")
+    if arguments.turns < 2:
+        parser.error("quartiles need two turns or more")
     if arguments.serve:
         serve(arguments.ways[0], arguments.serve)
         return
