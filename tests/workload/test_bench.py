@@ -363,8 +363,8 @@ def test_peers_stand_in_the_same_run(tmp_path: Path) -> None:
     assert [(r.way, r.callers, r.durability) for r in ways] == [
         ("append", 2, "sync"),
         *((name, 2, "sync") for name in PEERS),
-        ("submit", 1, "sync"),
         ("leveldb", 1, "none"),
+        ("submit", 1, "sync"),
         ("append_many", 1, "sync"),
         ("append_arrow", 1, "sync"),
     ]

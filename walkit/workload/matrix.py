@@ -268,16 +268,14 @@ def _measures(
         found += [of(chosen, called(_tasks, count)) for chosen in options if count in tasks]
         if peers and count in writers:
             found += [of_peer(name, make, count) for name, make in PEERS.items()]
-    if outstanding:
-        return found + [of(c, partial(with_tickets, count=count)) for c in options for count in outstanding]
-    for chosen in options:
-        found.append(
-            of(chosen, lambda log: _on_a_thread("bench-submit", lambda: _submit(log, value, seconds)))
-        )
     if peers:
         found.append(of_peer("leveldb", lambda folder: LevelDb(folder, sync=False), 1))
     for chosen in options:
+        if outstanding:
+            found += [of(chosen, partial(with_tickets, count=count)) for count in outstanding]
+            continue
         found += [
+            of(chosen, lambda log: _on_a_thread("bench-submit", lambda: _submit(log, value, seconds))),
             of(chosen, lambda log: _many(log, value, seconds)),
             of(chosen, lambda log: _arrow(log, value, seconds)),
         ]
