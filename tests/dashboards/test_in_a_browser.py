@@ -105,7 +105,10 @@ def test_kill_and_recover_shows_what_became_of_the_log(browser: Browser, server:
         row = seen.page.locator(".cuts table tr").nth(1).inner_text()
         assert "checksum" in row
         assert "lost+found/" in row
-        bars, cut, _ = seen.page.locator(".js-plotly-plot").nth(1).evaluate("element => element.data")
+        phases = seen.page.locator(".js-plotly-plot").nth(1)
+        # The browser draws the figure in its own time, the tables before it or behind it.
+        eventually(lambda: "ready" in str(phases.evaluate("element => element.data.map(trace => trace.y)")))
+        bars, cut, _ = phases.evaluate("element => element.data")
         assert (bars["type"], cut["name"]) == ("bar", "cut")
         assert bars["y"][:2] == ["open", "scan"]
         assert bars["y"][-1] == "ready"
@@ -212,6 +215,6 @@ def test_compaction_shows_segments_holds_and_what_a_step_did(browser: Browser, s
             seen.press(label)
             eventually(partial(lambda wanted: wanted in text(seen), words))
         seen.page.locator(".steps table").wait_for()
-        found = curves(seen, 3)
-        assert {"sealed", "compacted", "live", "held"} <= set(found)
+        # As above: the figure may come behind the table.
+        eventually(lambda: {"sealed", "compacted", "live", "held"} <= set(curves(seen, 3)))
         assert "bytes of the segments" in seen.page.locator(".steps table").inner_text()
