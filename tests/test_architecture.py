@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # In this order: a room knows only itself and the rooms before it. walkit/__init__.py is the front door: it may import
 # every room, and only what stands above the rooms may come in through it.
 ROOMS = (
-    *("errors", "events", "html", "threads", "metrics", "arrow", "record", "config"),
+    *("errors", "events", "html", "text", "threads", "metrics", "arrow", "record", "config"),
     *("format", "storage", "commit", "log", "state", "compaction", "store", "replication", "spark"),
     *("measure", "simulate", "workload", "crashlab", "plots", "views", "demo", "cli"),
 )

@@ -9,7 +9,8 @@ of each are the median of its rates, and of its ratios to the first way of the s
 
 A way is `threads` or `tasks` (64 callers that wait for each record of 100 bytes), `alone` (one), `submit` (one that
 never waits), or `leveldb` (64 threads, synced puts; needs the extra `peers`); behind a colon, another checkout to
-import walkit from. Rates are of records that were acknowledged, counted from the log.
+import walkit from. It needs no more of it than `open`, `append`, `append_async`, `submit` and `acked_lsn`, so that it
+may be an old one. Rates are of acknowledged records.
 """
 
 from __future__ import annotations

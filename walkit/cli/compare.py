@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from walkit.cli.arguments import PlaceAt
 from walkit.cli.dump import as_text
-from walkit.cli.output import bar, publish, saved, say, table
+from walkit.cli.output import bar, publish, saved, say
 from walkit.errors import CorruptionError, OptionsError
 from walkit.log.logreader import LogReader
 from walkit.log.opening import storage_at
 from walkit.state.diff import DiffCounts, diff
+from walkit.text import aligned
 
 ROWS_SHOWN_MAX = 20
 CELL_MAX = 40
@@ -145,7 +146,7 @@ def _rows(found: pa.Table, total: int) -> Iterable[str]:
         for row in shown
     ]
     headers = ("change", "key", "left value", "right value", "left LSN", "right LSN")
-    yield from ("", *table(headers, cells, right=(4, 5)))
+    yield from ("", *aligned(headers, cells, right=(4, 5)))
     if total > len(shown):
         yield f"... and {total - len(shown):,} more (--json lists all, --out FILE.csv or FILE.parquet saves all)"
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from walkit.cli.output import bar, publish, table
+from walkit.cli.output import bar, publish
 from walkit.log.examine.verdicts import (
     FrameRow,
     RangeVerdict,
@@ -19,6 +19,7 @@ from walkit.log.examine.verdicts import (
 from walkit.log.repair import repair as repair_log
 from walkit.log.tools import scan
 from walkit.log.tools import verify as verify_log
+from walkit.text import aligned
 
 ROWS_SHOWN_MAX = 60
 """Most segments and ranges in a printed report; `--json` lists all."""
@@ -95,7 +96,7 @@ def _segments(segments: tuple[SegmentFacts, ...]) -> list[str]:
         for s in segments
     ]
     headers = ("segment", "state", "LSN", "records", "frames", "bytes", "file bytes", "epoch", "verdict")
-    return _shortened(table(headers, rows, right=(0, 2, 3, 4, 5, 6, 7))) if rows else ["no segments"]
+    return _shortened(aligned(headers, rows, right=(0, 2, 3, 4, 5, 6, 7))) if rows else ["no segments"]
 
 
 def _ranges(report: ScanReport) -> list[str]:
@@ -104,7 +105,7 @@ def _ranges(report: ScanReport) -> list[str]:
     if not rows:
         return []
     headers = ("verdict", "segment", "from position", "to position", "LSN", "reason")
-    return ["", *_shortened(table(headers, rows, right=(1, 2, 3, 4)))]
+    return ["", *_shortened(aligned(headers, rows, right=(1, 2, 3, 4)))]
 
 
 def _range_row(r: RangeVerdict) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, cast
 
 Bar = Callable[[int, int], None]
@@ -118,20 +118,6 @@ def saved(path: str, *, keep: tuple[type[BaseException], ...] = ()) -> Iterator[
         with contextlib.suppress(FileNotFoundError):
             os.unlink(partial)
         raise
-
-
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Return aligned lines; columns in `right` are aligned to the right."""
-    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = (
-            cell.rjust(width) if index in right else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        return "  ".join(padded).rstrip()
-
-    return [line(headers), *map(line, rows)]
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from walkit.log.opening import open_log
 from walkit.record import RECORD_SCHEMA
 from walkit.spark.replay import replay
 from walkit.spark.session import PUSHDOWN_SWITCH, session
+from walkit.text import aligned
 
 BenchProgress = Callable[[int, int], None]
 """Called after each query with (queries done, queries to do)."""
@@ -138,11 +139,8 @@ class SparkBenchReport:
 
     def text(self) -> str:
         """Return the table as aligned text, with what it was taken on above."""
-        cells = self._cells()
-        width = max(len(row[0]) for row in cells)
-        return "\n".join(
-            [*self.notes, *(f"{c[0]:<{width}}" + "".join(f"{x:>13}" for x in c[1:]) for c in cells)]
-        )
+        head, *rows = self._cells()
+        return "\n".join([*self.notes, *aligned(head, rows, right=range(1, len(head)))])
 
     def _repr_html_(self) -> str:
         head, *rows = self._cells()

@@ -8,6 +8,7 @@ from typing import Any
 
 from walkit.html import join, red_lines, table, tag
 from walkit.measure import MachineFacts
+from walkit.text import aligned
 
 RAW = ("raw", "raw frames")
 """The rows of the bare device."""
@@ -223,13 +224,8 @@ class BenchReport:
 
     def text(self) -> str:
         """Return the table as aligned text, with what it was taken on above and what the latencies are of below."""
-        cells = self._cells()
-        first, *widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [
-            f"{name:<{first}}"
-            + "".join(f"{cell:>{width + 2}}" for cell, width in zip(rest, widths, strict=True))
-            for name, *rest in cells
-        ]
+        head, *rows = self._cells()
+        lines = aligned(head, rows, right=range(1, len(head)))
         of = {row.way: row.latency_of for row in self.rows}
         return "\n".join([*self.notes, *lines, *(f"p50, p99 of {way}: {what}" for way, what in of.items())])
 

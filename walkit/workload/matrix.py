@@ -92,9 +92,10 @@ def bench_write(
     `writers` and `tasks` are numbers of callers of `append` and `append_async`; `submit`, `append_many` and
     `append_arrow` have one. `path` is a folder on the device to measure (default: the folder for temporary files);
     nothing is left in it. Each measurement takes `seconds`, and some before them that do not count. `peers` adds
-    SQLite, LevelDB, RocksDB and LMDB (extra `peers`), driven by as many threads. `runs`: medians of so many (default: 5
-    with peers, else 1). Compare rows of one report with each other, not with another report: machines drift.
-    `direct_io` writes the logs past the page cache. `policy`: names, as `policy_named` knows them.
+    SQLite, LevelDB, RocksDB and LMDB (extra `peers`), driven by as many threads, and to each row its ratios to
+    them. `runs`: medians of so many (default: 5 with peers, else 1). Compare rows of one report with each other,
+    not with another report: machines drift. `direct_io` writes the logs past the page cache. `policy`: names, as
+    `policy_named` knows them.
 
     With `outstanding`, numbers of records that are on their way at the same time, one thread with as many tickets is
     measured in place of `submit` and the bulk calls, and every way is followed by raw parallel writes of frames as

@@ -31,6 +31,7 @@ from walkit.metrics import LogStatistics
 from walkit.simulate import order_cost
 from walkit.storage import ThrottledStorage
 from walkit.storage.device import device_model
+from walkit.text import aligned
 from walkit.workload.closedloop import appending, drive_threads
 from walkit.workload.drive import finish_run
 from walkit.workload.policies import policy_named
@@ -99,16 +100,8 @@ class OrderReport:
 
     def text(self) -> str:
         """Return the table as aligned text, with what it was taken on above."""
-        cells = self._cells()
-        wide = [max(len(row[column]) for row in cells) + 2 for column in range(len(SHOWN))]
-        lines = [
-            "".join(
-                f"{cell:<{width}}" if column < 2 else f"{cell:>{width}}"
-                for column, (cell, width) in enumerate(zip(row, wide, strict=True))
-            ).rstrip()
-            for row in cells
-        ]
-        return "\n".join([*self.notes, *lines])
+        head, *rows = self._cells()
+        return "\n".join([*self.notes, *aligned(head, rows, right=range(2, len(head)))])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from walkit.html import join, red_lines, table, tag
 from walkit.measure import MachineFacts
+from walkit.text import aligned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -196,7 +197,8 @@ class RecoveryBenchReport:
 
     def text(self) -> str:
         """Return the table as aligned text, with what it was taken on above and the peers below."""
-        lines = [f"{c[0]:<9}" + "".join(f"{cell:>12}" for cell in c[1:]) for c in self._cells()]
+        head, *rows = self._cells()
+        lines = aligned(head, rows, right=range(1, len(head)))
         return "\n".join([*self.notes, *lines, *self._ratio_lines()])
 
     def _repr_html_(self) -> str:
