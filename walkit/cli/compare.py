@@ -11,9 +11,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from walkit.cli.arguments import PlaceAt
 from walkit.cli.dump import as_text
 from walkit.cli.output import bar, publish, saved, say
+from walkit.cli.places import PlaceAt
 from walkit.errors import CorruptionError, OptionsError
 from walkit.log.logreader import LogReader
 from walkit.log.opening import storage_at
