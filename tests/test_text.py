@@ -66,6 +66,13 @@ def test_what_holds_nothing_or_one_says_so(tmp_path: Path) -> None:
     with walkit.Store.open(tmp_path / "store") as store:
         store[b"key"] = b"value"
         said += [repr(store), store._repr_html_(), repr(store.state_at(1)), store.log._repr_html_()]
+        with store.log.transaction() as tx:
+            said.append(repr(tx))
+            tx.put(b"key", b"value")
+        assert [said[-1], repr(tx)] == [
+            "<Transaction open: 0 operations>",
+            "<Transaction over: 1 operation at LSN 2>",
+        ]
     said.append(walkit.repair(tmp_path / "log").summary())
     wrong = re.compile(
         r"(?<![\d,.])1 (?:segments|frames|records|keys|bytes|tails|problems)\b|\b1 to 0\b|\b(\d+) to \1\b"

@@ -110,14 +110,14 @@ def asked_for(extras: Iterable[str]) -> set[str]:
             found = [Requirement(line) for line in project()["optional-dependencies"][extra]]
             waiting += [more for one in found if one.name == "walkit" for more in one.extras]
             listed += [one for one in found if one.name != "walkit"]
-    return {canonicalize_name(one.name) for one in listed}
+    return {str(canonicalize_name(one.name)) for one in listed}
 
 
 def brought(packages: Iterable[str]) -> set[str]:
     """Packages, and all that they bring with them, as what is installed here says."""
     waiting, found = list(packages), set[str]()
     while waiting:
-        name = canonicalize_name(waiting.pop())
+        name = str(canonicalize_name(waiting.pop()))
         if name in found:
             continue
         found.add(name)
@@ -133,7 +133,7 @@ def brought(packages: Iterable[str]) -> set[str]:
 def undeclared(imported: Iterable[str], extras: Iterable[str]) -> set[str]:
     """Of imported modules, the packages that walkit's extras know and that installing these extras does not bring."""
     homes = importlib.metadata.packages_distributions()
-    used = {canonicalize_name(home) for name in imported for home in homes.get(name, ())}
+    used = {str(canonicalize_name(home)) for name in imported for home in homes.get(name, ())}
     return (used & asked_for(project()["optional-dependencies"])) - brought(asked_for(extras))
 
 
