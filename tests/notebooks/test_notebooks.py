@@ -24,6 +24,8 @@ FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 LINES_MAX = 15
 CELL_TIMEOUT_S = 500
+IMPORTED_WHERE_THERE = {"grpcio-tools"}
+"""What another package imports if it is installed, and does without: grpc does that."""
 
 
 def cells_of(name: str, kind: str = "code") -> list[Any]:
@@ -131,10 +133,18 @@ def brought(packages: Iterable[str]) -> set[str]:
 
 
 def undeclared(imported: Iterable[str], extras: Iterable[str]) -> set[str]:
-    """Of imported modules, the packages that walkit's extras know and that installing these extras does not bring."""
+    """Of imported modules, the packages that walkit's extras know and that installing these extras does not bring.
+
+    Several packages may share a module (google): one of them that is brought is enough.
+    """
     homes = importlib.metadata.packages_distributions()
-    used = {str(canonicalize_name(home)) for name in imported for home in homes.get(name, ())}
-    return (used & asked_for(project()["optional-dependencies"])) - brought(asked_for(extras))
+    there, known = brought(asked_for(extras)), asked_for(project()["optional-dependencies"])
+    found = set[str]()
+    for module in imported:
+        packages = {str(canonicalize_name(home)) for home in homes.get(module, ())}
+        if not packages & there:
+            found |= packages & known
+    return found - IMPORTED_WHERE_THERE
 
 
 def extras_of(name: str) -> set[str]:
