@@ -187,5 +187,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return every public name, loaded or not."""
-    return sorted({*globals(), *__all__, *_ROOMS})
+    """Return every public name, loaded or not, and none that this module has only for itself."""
+    return sorted({*__all__, *_ROOMS, *(name for name in globals() if name.startswith("__"))})

@@ -273,8 +273,8 @@ class JournalFullError(LogFullError):
     ) -> None:
         why = f" (the last one failed: {failed})" if failed else ""
         super().__init__(
-            f"the journal is full: the {slots:,} records behind LSN {checkpoint_lsn:,} are in no checkpoint; nothing "
-            f"was written. store.checkpoint() makes room{why}",
+            f"the journal is full: its slots ({slots:,}) hold what follows LSN {checkpoint_lsn:,} and is in no "
+            f"checkpoint; nothing was written. store.checkpoint() makes room{why}",
             reason="journal",
             acknowledged_prefix=acknowledged_prefix,
         )

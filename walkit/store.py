@@ -40,6 +40,7 @@ from walkit.state.snapshot import SnapshotInfo
 from walkit.state.surface import StoreSurface
 from walkit.state.table import KeyedTable
 from walkit.storage.base import Storage
+from walkit.text import counted
 
 FRAMES_SUBMITTED_MAX = 64
 """Acknowledged frames that may wait to be applied before a caller of `submit` applies them."""
@@ -365,7 +366,7 @@ class Store(StoreSurface, CompactingSurface):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
-        return f"<Store {self.log.location} {state}: {len(self._table):,} keys at LSN {self.applied_lsn}>"
+        return f"<Store {self.log.location} {state}: {counted(len(self._table), 'key')} at LSN {self.applied_lsn}>"
 
     def _repr_html_(self) -> str:
         facts = [

@@ -184,7 +184,7 @@ def test_a_closed_reader_refuses_and_a_missing_log_is_named(storage: MemoryStora
     with walkit.open(storage=storage, options=tiny()) as log:
         log.append(b"1")
     reader = walkit.open(storage=storage, mode="r")
-    assert "segments" in reader._repr_html_() and reader.location == storage.location
+    assert "1 segment," in reader._repr_html_() and reader.location == storage.location
     reader.close()
     reader.close()
     for attempt in (reader.read, lambda: reader.first_lsn, lambda: reader.durable_lsn):

@@ -317,7 +317,7 @@ def test_verify_knows_the_files_of_the_state_by_their_names() -> None:
     assert [n.partition(" ")[0] for n in notes if "cut short" in n] == ["compaction.new", "snapshot.new"]
     assert not [n for n in notes if "not the log's" in n]
     storage.open("snapshot-2", "create")
-    assert "1 files are not the log's: snapshot-2" in walkit.verify(storage).notes
+    assert "1 file is not the log's: snapshot-2" in walkit.verify(storage).notes
 
 
 def test_names() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from walkit.cli.places import PlaceAt, place_at
 
 EXIT_CODES = "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run"
 LOG_HELP = "folder of the log"
@@ -13,13 +16,6 @@ LOG_HELP = "folder of the log"
 
 class UsageError(Exception):
     """Arguments that are right one by one and not together, or not for this log. Exit code 2."""
-
-
-class PlaceAt(NamedTuple):
-    """The place of a log, and the LSN of a point in its history; None is its end."""
-
-    path: str
-    lsn: int | None
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -42,7 +38,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_follow(commands)
     _add_demo(commands)
     _add_bench(commands)
-    args = parser.parse_args(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    if not given or given == ["bench"]:
+        asked = parser if not given else commands.choices["bench"]
+        asked.print_help(sys.stderr)
+        raise SystemExit(2)  # nothing was done: a script that lost its arguments has to notice
+    args = parser.parse_args(given)
     out = getattr(args, "out", None)
     if out is not None and any(_is_inside(out, log) for log in _logs_of(args)):
         parser.error(f"--out {out} lies in the log's own folder; give a place outside it")
@@ -246,19 +247,11 @@ def _add_diff(commands: Any) -> None:
     for name in ("left", "right"):
         parser.add_argument(
             name,
-            type=_place_at,
+            type=place_at,
             metavar="LOG[@LSN]",
             help=f"{LOG_HELP}; with @LSN as it was after that record",
         )
     _add_report_options(parser, "save it there: FILE.csv or FILE.parquet gets all rows, any other the report")
-
-
-def _place_at(text: str) -> PlaceAt:
-    path, at, number = text.rpartition("@")
-    # A folder may be named like that.
-    if not at or not path or not (number.isascii() and number.isdigit()) or os.path.isdir(text):
-        return PlaceAt(text, None)
-    return PlaceAt(path, int(number))
 
 
 def _add_demo(commands: Any) -> None:

@@ -11,14 +11,14 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from walkit.cli.arguments import PlaceAt
 from walkit.cli.dump import as_text
 from walkit.cli.output import bar, publish, saved, say
+from walkit.cli.places import PlaceAt
 from walkit.errors import CorruptionError, OptionsError
 from walkit.log.logreader import LogReader
 from walkit.log.opening import storage_at
 from walkit.state.diff import DiffCounts, diff
-from walkit.text import aligned
+from walkit.text import aligned, counted
 
 ROWS_SHOWN_MAX = 20
 CELL_MAX = 40
@@ -58,7 +58,7 @@ def compare(args: argparse.Namespace) -> int:
     if form is not None:
         with saved(args.out) as sink:
             form(sink, found)
-        say(f"{counts.total:,} rows saved as {args.out}")
+        say(f"{counted(counts.total, 'row')} saved as {args.out}")
 
     def lines() -> Iterator[str]:
         yield from (f"left   {left}", f"right  {right}", counts.text())

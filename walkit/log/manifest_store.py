@@ -10,6 +10,7 @@ from walkit.errors import CorruptionError, LogClosedError, LogNotFoundError, Not
 from walkit.format.layout import MANIFEST_BYTES_MAX
 from walkit.format.manifest import MANIFEST_NAME, Manifest, decode_manifest, encode_manifest
 from walkit.storage.base import Storage
+from walkit.text import counted
 
 LOCK_NAME = "lock"
 DURABLE_NAME = "durable"
@@ -59,10 +60,10 @@ def _why_there_is_none(
     segments = [n for n in names if n.endswith(".segment")]
     if segments:
         return CorruptionError(
-            f"{storage.location} has {len(segments)} segments and no manifest; nothing was changed",
+            f"{storage.location} has {counted(len(segments), 'segment')} and no manifest; nothing was changed",
             segment=MANIFEST_NAME,
             expected="a manifest",
-            found=f"{len(segments)} segments",
+            found=counted(len(segments), "segment"),
         )
     others = [n for n in names if n not in OWN_NAMES]
     if others == [f"{LOST_FOLDER}/"]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from walkit.arrow import numbers_of, pa
+from walkit.arrow import pa
 from walkit.errors import CorruptionError, GapError, SegmentMissingError, WalkitError
-from walkit.format.body import DecodedColumns, to_arrow
 from walkit.format.frame import FrameFault, FrameHeader, decode_frame
 from walkit.format.index import SegmentIndex
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.parts import Waiting
 from walkit.format.segment import SegmentHeader
 from walkit.log.manifest_store import load_manifest
 from walkit.log.scan import check_identity, open_segment
@@ -233,30 +231,18 @@ def frames_to_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Decode verified frames into batches of RECORD_SCHEMA, cut to the LSN bounds (inclusive).
 
-    What stands before a damage is yielded before the damage is raised.
+    Each has about `records` records or `whole_bytes` bytes, and always fewer than twice `records`: a larger frame comes
+    in several. What stands before a damage is yielded before the damage is raised.
     """
-    waiting: list[tuple[int, DecodedColumns]] = []
-    count = size = 0
+    waiting = Waiting(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
     damage: WalkitError | None = None
     try:
         for header, frame in frames:
-            waiting.append((header.first_lsn, decode_frame(header, frame)))
-            count += header.records
-            size += header.body_raw_bytes
-            if count >= records or size >= whole_bytes:
-                yield within(to_arrow(waiting), first_lsn, last_lsn)
-                waiting, count, size = [], 0, 0
+            waiting.add(header.first_lsn, decode_frame(header, frame), header.body_raw_bytes)
+            if waiting.full:
+                yield from waiting.batches()
     except WalkitError as error:
         damage = error
-    if waiting:
-        yield within(to_arrow(waiting), first_lsn, last_lsn)
+    yield from waiting.batches()
     if damage is not None:
         raise damage
-
-
-def within(batch: pa.RecordBatch, first_lsn: int, last_lsn: int | None) -> pa.RecordBatch:
-    """Cut a batch to the bounds; LSNs within it grow."""
-    lsns = numbers_of(batch.column("lsn"), np.int64)
-    start = int(lsns.searchsorted(first_lsn))
-    stop = len(lsns) if last_lsn is None else int(lsns.searchsorted(last_lsn, side="right"))
-    return batch if start == 0 and stop == len(lsns) else batch.slice(start, stop - start)

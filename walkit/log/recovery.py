@@ -29,6 +29,7 @@ from walkit.log.findings import LogFindings, SegmentFinding
 from walkit.log.manifest_store import LOST_FOLDER
 from walkit.log.report import Cut, SegmentDecision
 from walkit.log.segments import with_sealed
+from walkit.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +291,7 @@ def _reason(finding: SegmentFinding) -> str:
     if not finding.follows:
         return "the segment does not follow where the log ends"
     fault = finding.fault or FrameFault.END
-    behind = f"; {finding.frames_behind} intact frames stand behind it" if finding.frames_behind else ""
+    behind = f"; behind it: {counted(finding.frames_behind, 'intact frame')}" if finding.frames_behind else ""
     return f"{fault.value}{behind}"
 
 

@@ -21,6 +21,7 @@ from walkit.log.report import Cut, SegmentDecision
 from walkit.log.scan import Progress, read_mark
 from walkit.log.tidy import apply_plan, keep_bytes, settle_unsealed
 from walkit.storage.base import LockHolder, Storage
+from walkit.text import counted, lsn_range
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,14 +63,12 @@ class RepairReport:
         if not self.changed:
             did = "needs no repair"
         lost = (
-            f"{self.lsns_lost:,} LSNs in {len(self.lost):,} ranges given up"
+            f"{counted(self.lsns_lost, 'LSN')} in {counted(len(self.lost), 'range')} given up"
             if self.lost
             else "nothing given up"
         )
         made = "; manifest made anew" if self.manifest_rebuilt else ""
-        return (
-            f"{did}: LSN {self.first_lsn:,} to {self.last_lsn:,}; {lost}; {len(self.cuts):,} tails cut{made}"
-        )
+        return f"{did}: {lsn_range(self.first_lsn, self.last_lsn)}; {lost}; {counted(len(self.cuts), 'tail')} cut{made}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -81,12 +80,13 @@ class RepairReport:
             f"repair of {self.location} (policy {self.policy})",
             *(f"segment {d.segment}: row {d.row}, {d.decision}: {d.meaning}" for d in self.decisions),
             *(
-                f"lost: LSN {g.first_lsn:,} to {g.last_lsn:,}, positions {g.start_position:,} to "
+                f"lost: {lsn_range(g.first_lsn, g.last_lsn)}, positions {g.start_position:,} to "
                 f"{g.end_position:,} of {g.segment}: {g.reason}"
                 for g in self.lost
             ),
             *(
-                f"cut: position {c.position:,} of {c.segment} ({c.bytes:,} bytes), kept as {c.kept_as}: {c.reason}"
+                f"cut: position {c.position:,} of {c.segment} ({counted(c.bytes, 'byte')}), kept as {c.kept_as}: "
+                f"{c.reason}"
                 for c in self.cuts
             ),
             *(f"hole: positions {h.start_position:,} to {h.end_position:,}" for h in self.holes),

@@ -18,6 +18,7 @@ from walkit.log.sidecar import files_of
 from walkit.log.straddle import Rewritten, check_waste_ratio
 from walkit.record import Record
 from walkit.storage.base import Storage
+from walkit.text import counted
 
 if TYPE_CHECKING:
     from walkit.log.engine import LogEngine
@@ -116,7 +117,9 @@ class TrimReport(int):
         straddling = "none, or it may not be rewritten"
         if done.bytes_before:
             became = (
-                f"{done.bytes_before:,} to {done.bytes_after:,} bytes" if done.bytes_written else "stayed"
+                f"{done.bytes_before:,} to {counted(done.bytes_after, 'byte')}"
+                if done.bytes_written
+                else "stayed"
             )
             straddling = f"{done.waste:.0%} waste; {done.failure or became}"
         return report_html(

@@ -38,6 +38,7 @@ from walkit.log.transaction import Transaction
 from walkit.log.upkeepsurface import UpkeepSurface
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
+from walkit.text import lsn_range
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
@@ -332,7 +333,7 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
-        return f"<WriteAheadLog {self.location} {state}: LSN {self.first_lsn} to {self.acked_lsn}>"
+        return f"<WriteAheadLog {self.location} {state}: {lsn_range(self.first_lsn, self.acked_lsn)}>"
 
     def _repr_html_(self) -> str:
         return log_html(self._engine)

@@ -31,6 +31,7 @@ from walkit.replication.transport import (
 )
 from walkit.replication.wire import METHOD, WireError, decode_from_subscriber, encode_from_publisher
 from walkit.store import Store
+from walkit.text import counted
 
 POLL_S = 0.005
 """How often a session looks whether more is durable, where nobody tells it."""
@@ -160,7 +161,7 @@ class Primary:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"<Primary {self._address or 'not started'}: {len(self._sessions)} sessions>"
+        return f"<Primary {self._address or 'not started'}: {counted(len(self._sessions), 'session')}>"
 
     def _repr_html_(self) -> str:
         return self.status()._repr_html_()

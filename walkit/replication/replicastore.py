@@ -14,6 +14,7 @@ from walkit.state.follow import Follower
 from walkit.state.replay import replay
 from walkit.state.surface import KeyedSurface
 from walkit.state.table import KeyedTable
+from walkit.text import counted
 
 
 class ReplicaStore(KeyedSurface):
@@ -64,7 +65,7 @@ class ReplicaStore(KeyedSurface):
             raise LogClosedError(f"the replica at {self.log.location} is stopped")
 
     def __repr__(self) -> str:
-        return f"<ReplicaStore {self.log.location}: {len(self._table):,} keys at LSN {self.applied_lsn}>"
+        return f"<ReplicaStore {self.log.location}: {counted(len(self._table), 'key')} at LSN {self.applied_lsn}>"
 
     def _repr_html_(self) -> str:
         facts = [("live keys", f"{len(self._table):,}"), ("applied LSN", f"{self.applied_lsn:,}")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from walkit.log.report import report_html
+from walkit.text import counted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +44,10 @@ class ReplicaStatus:
             ("primary", self.source),
             ("LSN", f"{self.lsn:,} of {self.source_lsn:,}"),
             ("applied LSN", f"{self.applied_lsn:,}"),
-            ("lag", f"{self.lag_records:,} records, {self.lag_bytes:,} bytes, {self.lag_ms:,.1f} ms"),
+            (
+                "lag",
+                f"{counted(self.lag_records, 'record')}, {counted(self.lag_bytes, 'byte')}, {self.lag_ms:,.1f} ms",
+            ),
             ("reconnects", f"{self.reconnects:,}"),
         ]
         if self.trouble:
