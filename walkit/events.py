@@ -74,6 +74,7 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.ERROR,
         "an observer fell so far behind that frames had to be read from the log, and they are not there: it ended",
     ),
+    "walkit.replica.fail": (logging.ERROR, "a replica follows its primary no more"),
     "walkit.callback.fail": (logging.ERROR, "a callback or observer raised"),
     "walkit.upkeep.fail": (logging.ERROR, "background work failed and will be tried again"),
 }

@@ -30,6 +30,7 @@ from walkit.format.manifest import (
 )
 from walkit.log.closing import finish_in_time
 from walkit.log.holds import Hold
+from walkit.log.level import note_level
 from walkit.log.manifest_store import (
     DURABLE_NAME,
     LOCK_NAME,
@@ -86,6 +87,7 @@ class LogEngine:
     def start(self, plan: RecoveryPlan) -> None:
         """Apply the plan and make the commit path ready. Starts no thread and writes no segment."""
         apply_plan(self.storage, self.store, plan)
+        note_level(self.store, self.options.durability)
         manifest = self.store.current
         end = manifest.end
         number = max((e.number for e in manifest.lineage), default=0) + 1
