@@ -125,9 +125,9 @@ class StoredSource:
             now = time.monotonic()
             if mark.turn == self._turn and now < self._manifest_until:
                 return self._durable
-            self._manifest_until = now + MANIFEST_S
             manifest = load_manifest(self._storage)
             require_promises(level_of(manifest))  # another opening may have begun since the last look
+            self._manifest_until = now + MANIFEST_S
             lsn, position = manifest.end.last_lsn, manifest.end.position
             if mark.epoch_id in {e.id for e in manifest.lineage} and mark.position > position:
                 lsn, position = mark.lsn, mark.position
