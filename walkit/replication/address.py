@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from typing import NamedTuple
 
 from walkit.errors import OptionsError
@@ -41,6 +42,17 @@ def parse_address(text: object, option: str, *, listening: bool = False) -> Addr
     if not low <= int(port[:20]) <= PORT_MAX:
         raise _refused(text, option, f"a port is from {low} to {PORT_MAX}")
     return Address(_host_of(host, text, option), int(port))
+
+
+def why_not_bound(address: Address) -> str:
+    """Return what the system says to a socket at this address; "" where it takes one."""
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(place)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _host_of(host: str, text: str, option: str) -> str:

@@ -17,7 +17,7 @@ from walkit.log.logreader import LogReader
 from walkit.log.opening import Place
 from walkit.log.report import report_html
 from walkit.log.wal import WriteAheadLog
-from walkit.replication.address import parse_address
+from walkit.replication.address import parse_address, why_not_bound
 from walkit.replication.messages import FromSubscriber, Hello, Refusal
 from walkit.replication.publisher import SILENCE_MS, Publisher
 from walkit.replication.source import FrameReader, source_of, standing_of
@@ -122,8 +122,9 @@ class Primary:
         try:
             port = server.add_insecure_port(str(self._listen))
         except RuntimeError as error:
+            why = why_not_bound(self._listen) or str(error)
             raise OptionsError(
-                f"cannot listen at {self._listen}: {error}", option="listen", wanted=str(self._listen)
+                f"cannot listen at {self._listen}: {why}", option="listen", wanted=str(self._listen)
             ) from error
         server.start()
         self._server = server
