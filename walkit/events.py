@@ -65,6 +65,7 @@ EVENTS: dict[str, tuple[int, str]] = {
         "a damaged cursor was taken for none: its consumer begins again, and sees records twice",
     ),
     "walkit.retention.drop": (logging.DEBUG, "segments beyond the limits of retention were dropped"),
+    "walkit.retention.refuse": (logging.WARNING, "the log is at its capacity and refuses; told once"),
     "walkit.hold.drop": (
         logging.WARNING,
         "a hold stood in the way of the hard cap and was dropped; its consumer gets a GapError",

@@ -187,10 +187,10 @@ def messages(draw: st.DrawFn) -> FromPublisher:
     numbers = draw(st.dictionaries(fields(["source_lsn", "source_position"]), NUMBERS, max_size=2))
     kind = draw(st.sampled_from(["welcome", "batch", "heartbeat", "refusal"]))
     if kind == "welcome":
-        more = draw(st.dictionaries(fields(["log_id", "created_us"]), NUMBERS, max_size=1))
+        other = draw(st.dictionaries(fields(["log_id", "created_us"]), NUMBERS, max_size=1))
         order = draw(st.sampled_from(["append", "append", "completion", ""]))
         version = draw(st.sampled_from([1, 1, 0, 9]))
-        return welcome(history, **numbers, **more, ack_order=order, version=version)
+        return welcome(history, **numbers, **other, ack_order=order, version=version)
     if kind == "heartbeat":
         facts = {"source_lsn": 0, "source_position": 0, **numbers}
         return Heartbeat(sent_position=draw(NUMBERS), **facts)
@@ -198,7 +198,7 @@ def messages(draw: st.DrawFn) -> FromPublisher:
         reason = draw(st.sampled_from(["closed", "gap", "divergence", "version", "nonsense", "damage"]))
         return Refusal(reason=reason, message=draw(st.text()), lsn=draw(NUMBERS), other_lsn=draw(NUMBERS))
     wide = ["after_position", "start_position", "end_position", "epoch", "epoch_id", "frame_bytes_max"]
-    more = draw(st.dictionaries(fields(wide), NUMBERS, max_size=2))
+    more: dict[str, Any] = dict(draw(st.dictionaries(fields(wide), NUMBERS, max_size=2)))
     if draw(st.booleans()):
         more["alignment"] = draw(SMALL_NUMBERS)
     if draw(st.booleans()):

@@ -167,7 +167,7 @@ def test_a_log_of_level_none_is_refused_by_path_too(tmp_path: Path) -> None:
     with pytest.raises(OptionsError):
         Primary(path)
     for level in ("interval", "sync"):
-        with walkit.open(path, options=walkit.LogOptions(durability=level)):  # type: ignore[arg-type]
+        with walkit.open(path, options=walkit.LogOptions(durability=level)):
             Primary(path)
     with Primary(path) as primary, Replica(tmp_path / "r", primary.address, backoff=quick()) as replica:
         replica.wait_for(1, WAIT_S)
@@ -186,7 +186,7 @@ def test_the_level_is_noted_only_where_it_changes() -> None:
     storage = MemoryStorage()
     said = []
     for level in ("sync", "none", "none", "interval"):
-        options = walkit.LogOptions(durability=level)  # type: ignore[arg-type]
+        options = walkit.LogOptions(durability=level)
         with walkit.open(storage=storage, options=options):
             manifest = load_manifest(storage)
             said.append((manifest.generation, manifest.extra))

@@ -28,6 +28,7 @@ from walkit.format.manifest import (
     Manifest,
     encode_manifest,
 )
+from walkit.log.capacity import place_of
 from walkit.log.closing import finish_in_time
 from walkit.log.holds import Hold
 from walkit.log.level import note_level
@@ -129,7 +130,7 @@ class LogEngine:
         offset_ns = time.time_ns() - time.monotonic_ns()
         self.driver = CommitDriver(
             core,
-            self.segments,
+            place_of(self),
             events=self.events,
             name=name,
             sync_writes=self.options.durability == "sync",
