@@ -138,7 +138,8 @@ def test_a_consumer_that_moves_on_makes_room_by_itself() -> None:
 
 def test_a_full_log_opens_is_read_and_goes_on_once_it_is_trimmed() -> None:
     """Reopen a full log, with the same and a smaller capacity: it opens, refuses the first append, and a trim helps."""
-    storage, events = MemoryStorage(), []
+    storage = MemoryStorage()
+    events: Events = []
     with opened(storage) as log:
         fill(log)
     for segments in (3, 2):
