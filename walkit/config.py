@@ -106,7 +106,8 @@ class Retention:
     """What may be dropped without being asked for: limits of age, bytes and records. None means no limit.
 
     Any limit is enough to drop a segment, any hold enough to keep it; only over `hard_bytes_max` the holds in the way
-    are dropped. Whole segments go, oldest first; the newest one stays, however old or large it is.
+    are dropped. Whole segments go, oldest first; the newest one stays, however old or large it is. With
+    `at_capacity="refuse"` nothing is dropped for its bytes: appends are refused until a trim makes room.
     """
 
     age_s: float | None = None
@@ -119,6 +120,10 @@ class Retention:
     """Drop what the slowest hold has passed; nothing where there is no hold."""
     hard_bytes_max: int | None = None
     """Drop the oldest while the segment files are larger, whatever holds say: a consumer so slow gets a GapError."""
+    at_capacity: Literal["drop", "refuse"] = "drop"
+    """At `bytes_max`, drop the oldest, or refuse what needs a new segment: LogFullError (reason "retention"). Looked at
+    once a segment, so the files never pass `bytes_max`, which has room for two segments at least. The other limits go
+    on dropping."""
 
     def __post_init__(self) -> None:
         age = self.age_s
@@ -129,6 +134,19 @@ class Retention:
             if value is not None and (type(value) is not int or not 1 <= value < 1 << 63):
                 raise OptionsError(f"{name}={value!r}: a whole number from 1", option=name, wanted=value)
         _check_bools(self)
+        if self.at_capacity not in ("drop", "refuse"):
+            raise OptionsError(
+                f"at_capacity={self.at_capacity!r}: 'drop' or 'refuse'",
+                option="at_capacity",
+                wanted=self.at_capacity,
+            )
+        if self.at_capacity == "refuse" and (self.bytes_max is None or self.hard_bytes_max is not None):
+            raise OptionsError(
+                "at_capacity='refuse' goes with bytes_max, which says how much, without hard_bytes_max, which drops",
+                option="at_capacity",
+                wanted="refuse",
+                stored=self.hard_bytes_max,
+            )
         if (
             self.bytes_max is not None
             and self.hard_bytes_max is not None
@@ -358,4 +376,13 @@ def _check_retention(options: LogOptions) -> None:
     if not isinstance(options.retention, Retention):
         raise OptionsError(
             f"retention={options.retention!r} is no Retention", option="retention", wanted=options.retention
+        )
+    limit, least = options.retention.bytes_max, 2 * options.segment_bytes
+    if options.retention.at_capacity == "refuse" and limit is not None and limit < least:
+        raise OptionsError(
+            f"bytes_max={limit:,} with at_capacity='refuse' has no room for two segments of {options.segment_bytes:,} "
+            "bytes: the one in use cannot be trimmed, so nothing could ever make room",
+            option="bytes_max",
+            wanted=limit,
+            stored=least,
         )

@@ -29,7 +29,9 @@
     ├── CursorError                         say anew where to begin: drop the cursor, make it at an LSN
     ├── HistoryTrimmedError                 ask for a newer LSN
     ├── SnapshotError                       retry the stage it names
-    └── DivergenceError                     the two logs are different histories
+    ├── DivergenceError                     the two logs are different histories
+    ├── replication.ProtocolError           look at what serves there
+    └── replication.ReplicaFailedError      read its cause; make a new replica
 
 Every error is picklable and carries its facts as attributes, so that a handler never has to parse a message.
 """

@@ -65,6 +65,7 @@ EVENTS: dict[str, tuple[int, str]] = {
         "a damaged cursor was taken for none: its consumer begins again, and sees records twice",
     ),
     "walkit.retention.drop": (logging.DEBUG, "segments beyond the limits of retention were dropped"),
+    "walkit.retention.refuse": (logging.WARNING, "the log is at its capacity and refuses; told once"),
     "walkit.hold.drop": (
         logging.WARNING,
         "a hold stood in the way of the hard cap and was dropped; its consumer gets a GapError",
@@ -74,6 +75,7 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.ERROR,
         "an observer fell so far behind that frames had to be read from the log, and they are not there: it ended",
     ),
+    "walkit.replica.fail": (logging.ERROR, "a replica follows its primary no more"),
     "walkit.callback.fail": (logging.ERROR, "a callback or observer raised"),
     "walkit.upkeep.fail": (logging.ERROR, "background work failed and will be tried again"),
 }

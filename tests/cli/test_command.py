@@ -109,6 +109,10 @@ BAD_ARGUMENTS: tuple[list[str], ...] = (
         for kind in ("write", "order", "spark", "replication", "recovery")
     ),
     ["bench", "write", "--record-bytes", "100,100000000", "--model", "gp3"],
+    *(
+        ["bench", kind, "--path", "LOG/none"]
+        for kind in ("write", "order", "spark", "replication", "recovery")
+    ),
     ["inspect", "s3://bucket/log"],
     ["inspect", "LOG", "--out", "LOG/report.txt"],
     ["dump", "LOG", "--out", "LOG/manifest"],

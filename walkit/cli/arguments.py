@@ -8,14 +8,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from walkit.cli import values
 from walkit.cli.places import PlaceAt, place_at
+from walkit.cli.quiet import quiet_grpc
+from walkit.cli.token import add_token_options, token_of
 
 EXIT_CODES = "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run"
 LOG_HELP = "folder of the log"
-
-
-class UsageError(Exception):
-    """Arguments that are right one by one and not together, or not for this log. Exit code 2."""
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -181,19 +180,20 @@ def _add_dump(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="the same as --format json")
     parser.add_argument(
-        "--from", dest="first_lsn", type=_lsn, metavar="LSN", help="first record (default: the oldest)"
+        "--from", dest="first_lsn", type=values.lsn, metavar="LSN", help="first record (default: the oldest)"
     )
     parser.add_argument(
-        "--to", dest="last_lsn", type=_lsn, metavar="LSN", help="last record (default: the newest)"
+        "--to", dest="last_lsn", type=values.lsn, metavar="LSN", help="last record (default: the newest)"
     )
     parser.add_argument("--out", metavar="FILE", help="save the records there instead of printing them")
 
 
 def _add_serve(commands: Any) -> None:
     def run(args: argparse.Namespace) -> int:
-        from walkit.replication.commands import serve
+        with quiet_grpc():
+            from walkit.replication.commands import serve
 
-        return serve(args.log, args.listen, token=args.token)
+        return serve(args.log, args.listen, token=token_of(args))
 
     parser = _command(
         commands,
@@ -207,14 +207,15 @@ def _add_serve(commands: Any) -> None:
     parser.add_argument(
         "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="port 0 takes a free one"
     )
-    parser.add_argument("--token", help="what a replica has to show")
+    add_token_options(parser, "what a replica has to show")
 
 
 def _add_follow(commands: Any) -> None:
     def run(args: argparse.Namespace) -> int:
-        from walkit.replication.commands import follow
+        with quiet_grpc():
+            from walkit.replication.commands import follow
 
-        return follow(args.address, args.folder, token=args.token)
+        return follow(args.address, args.folder, token=token_of(args))
 
     parser = _command(
         commands,
@@ -226,7 +227,7 @@ def _add_follow(commands: Any) -> None:
     )
     parser.add_argument("address", metavar="HOST:PORT", help="where the log is served")
     parser.add_argument("folder", metavar="DIR", help="the replica's folder; made where it is missing")
-    parser.add_argument("--token", help="what the primary asks for")
+    add_token_options(parser, "what the primary asks for")
 
 
 def _add_diff(commands: Any) -> None:
@@ -274,12 +275,12 @@ def _add_demo(commands: Any) -> None:
     )
     parser.add_argument(
         "--operations",
-        type=_count,
+        type=values.count,
         metavar="N",
         help="operations to take, 5000 or more (default: the demo's own)",
     )
     parser.add_argument(
-        "--writers", type=_count, metavar="N", help="threads that write (default: the demo's own)"
+        "--writers", type=values.count, metavar="N", help="threads that write (default: the demo's own)"
     )
 
 
@@ -319,12 +320,14 @@ def _add_bench_spark(kinds: Any) -> None:
         run,
     )
     parser.add_argument(
-        "--records", type=_count, default=1_000_000, metavar="N", help="records (default: 1000000)"
+        "--records", type=values.count, default=1_000_000, metavar="N", help="records (default: 1000000)"
     )
     parser.add_argument(
-        "--record-bytes", type=_count, default=64, metavar="N", help="bytes of a value (default: 64)"
+        "--record-bytes", type=values.count, default=64, metavar="N", help="bytes of a value (default: 64)"
     )
-    parser.add_argument("--runs", type=_count, default=3, metavar="N", help="runs that count (default: 3)")
+    parser.add_argument(
+        "--runs", type=values.count, default=3, metavar="N", help="runs that count (default: 3)"
+    )
     parser.add_argument("--path", metavar="DIR", help="where to work (default: the temporary folder)")
     _add_report_options(parser)
 
@@ -343,48 +346,16 @@ def _add_bench_replication(kinds: Any) -> None:
         "walkit bench replication --writers 16 --seconds 3 --json",
         run,
     )
-    parser.add_argument("--writers", type=_count, default=16, metavar="N", help="threads (default: 16)")
+    parser.add_argument("--writers", type=values.count, default=16, metavar="N", help="threads (default: 16)")
     parser.add_argument(
-        "--record-bytes", type=_count, default=512, metavar="N", help="bytes of a value (default: 512)"
+        "--record-bytes", type=values.count, default=512, metavar="N", help="bytes of a value (default: 512)"
     )
     parser.add_argument(
         "--seconds",
-        type=_seconds,
+        type=values.seconds,
         default=3.0,
         metavar="S",
         help="time with a replica, and time alone (default: 3)",
     )
     parser.add_argument("--path", metavar="DIR", help="where to measure (default: the temporary folder)")
     _add_report_options(parser)
-
-
-def _whole(text: str, what: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}: a whole number from 1 on")
-    return number
-
-
-def _lsn(text: str) -> int:
-    return _whole(text, "an LSN")
-
-
-def _count(text: str) -> int:
-    return _whole(text, "a count")
-
-
-def _counts(text: str) -> list[int]:
-    return [_whole(part, "a list of counts like 1,8,64") for part in text.split(",")]
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: seconds above 0")
-    return seconds

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from walkit.cli.arguments import UsageError
 from walkit.cli.output import Bar, bar, saved, say, standard_output
+from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError
 from walkit.log.logreader import view_of
 from walkit.log.opening import storage_at

@@ -28,8 +28,10 @@ from walkit.format.manifest import (
     Manifest,
     encode_manifest,
 )
+from walkit.log.capacity import place_of
 from walkit.log.closing import finish_in_time
 from walkit.log.holds import Hold
+from walkit.log.level import note_level
 from walkit.log.manifest_store import (
     DURABLE_NAME,
     LOCK_NAME,
@@ -86,6 +88,7 @@ class LogEngine:
     def start(self, plan: RecoveryPlan) -> None:
         """Apply the plan and make the commit path ready. Starts no thread and writes no segment."""
         apply_plan(self.storage, self.store, plan)
+        note_level(self.store, self.options.durability)
         manifest = self.store.current
         end = manifest.end
         number = max((e.number for e in manifest.lineage), default=0) + 1
@@ -127,7 +130,7 @@ class LogEngine:
         offset_ns = time.time_ns() - time.monotonic_ns()
         self.driver = CommitDriver(
             core,
-            self.segments,
+            place_of(self),
             events=self.events,
             name=name,
             sync_writes=self.options.durability == "sync",

@@ -77,7 +77,9 @@ def plan_retention(limits: Retention, facts: RetentionFacts) -> RetentionPlan:
         over = limits.hard_bytes_max is not None and bytes_left > limits.hard_bytes_max
         asked = {
             "age": limits.age_s is not None and age_us > limits.age_s * 1e6,
-            "bytes": limits.bytes_max is not None and bytes_left > limits.bytes_max,
+            "bytes": limits.at_capacity == "drop"
+            and limits.bytes_max is not None
+            and bytes_left > limits.bytes_max,
             "records": limits.records_max is not None and records_left > limits.records_max,
             "holds": limits.below_holds
             and bool(facts.holds)

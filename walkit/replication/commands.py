@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,8 @@ from walkit.replication.primary import Primary
 from walkit.replication.replica import Replica
 
 REPORT_S = 1.0
+REMIND_S = 30.0
+"""A replica that does not advance is told again after this time."""
 FINE, FAILED = 0, 3
 
 
@@ -21,26 +24,35 @@ def serve(log: Place, listen: str, *, token: str | None = None) -> int:
     """Serve the durable prefix of a log that another process may be writing; says `serving LOG at HOST:PORT`."""
     with _until_told() as over, Primary(log, listen, token=token) as primary:
         _say(f"serving {log} at {primary.address}")
-        over.wait()
+        told = "serving"
+        while not over.wait(REPORT_S):
+            status = primary.status()
+            if status.state != told:
+                told = status.state
+                _say(f"{status.state}: {status.why}" if status.why else status.state)
     return FINE
 
 
 def follow(address: str, directory: Place, *, token: str | None = None) -> int:
-    """Follow a primary into a folder, saying how it stands when that changes. 3 where replication has failed."""
+    """Follow a primary into a folder, saying how it stands when that changes. 3 where replication has failed.
+
+    A line says the state, how far the replica is and, where it does not advance, why and since when.
+    """
     with _until_told() as over, Replica(directory, address, token=token) as replica:
         _say(f"following {address} into {directory}")
         told: object = None
+        told_at = 0.0
         while True:
+            ending = over.wait(0 if told is None else REPORT_S)
             status = replica.status()
-            if (status.state, status.lsn) != told:
-                told = status.state, status.lsn
-                _say(
-                    f"{status.state}: LSN {status.lsn:,} of {status.source_lsn:,}, lag {status.lag_ms:,.0f} ms"
-                )
+            news = (status.state, status.lsn, status.reason, bool(status.why))
+            if news != told or (status.why and time.monotonic() - told_at >= REMIND_S):
+                told, told_at = news, time.monotonic()
+                _say(status.line())
             if status.state == "failed":
                 print(f"walkit follow: {status.error}", file=sys.stderr)
                 return FAILED
-            if over.wait(REPORT_S):
+            if ending:
                 return FINE
 
 

@@ -63,7 +63,8 @@ REASONS = {
     "divergence": "the logs differ from `lsn` on",
     "gap": "record `lsn` is gone; the oldest that can be had is `other_lsn`",
     "damage": "the source has found damage in its own log; try again after it is mended",
-    "closed": "the source is closing; try again",
+    "closed": "the primary stops, or its log was closed; try again",
+    "level": "the source is written at a durability level that promises nothing; try again after another opening",
     "protocol": "a message that makes no sense where it came; try again",
 }
 LASTING = ("version", "divergence", "gap")

@@ -17,6 +17,7 @@ from walkit.log.logreader import LogReader
 from walkit.log.opening import Place
 from walkit.log.report import report_html
 from walkit.log.wal import WriteAheadLog
+from walkit.replication.address import parse_address, why_not_bound
 from walkit.replication.messages import FromSubscriber, Hello, Refusal
 from walkit.replication.publisher import SILENCE_MS, Publisher
 from walkit.replication.source import FrameReader, source_of, standing_of
@@ -55,15 +56,24 @@ class FollowerStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrimaryStatus:
-    """What a primary serves, and to whom. `durable_lsn` is how far replicas can come now."""
+    """What a primary serves, and to whom. `durable_lsn` is how far replicas can come now.
+
+    `state`: "new", "serving", "closed" (the log that it was made of is closed: replicas get the rest of it, and are
+    then told so), "failed" (the log cannot be read, or may not be served, now), "stopped". `why` says it in words; ""
+    where it serves.
+    """
 
     address: str
+    state: str
+    why: str
     durable_lsn: int
     durable_position: int
     followers: tuple[FollowerStatus, ...]
 
     def _repr_html_(self) -> str:
-        rows = [("durable LSN", f"{self.durable_lsn:,}"), ("replicas", f"{len(self.followers):,}")]
+        state = f"{self.state}: {self.why}" if self.why else self.state
+        rows = [("state", state), ("durable LSN", f"{self.durable_lsn:,}")]
+        rows.append(("replicas", f"{len(self.followers):,}"))
         rows += [
             (f.name, f"acknowledged LSN {f.acked_lsn:,}, {f.in_flight_bytes:,} bytes in flight")
             for f in self.followers
@@ -93,11 +103,12 @@ class Primary:
     ) -> None:
         refuse_tls(tls)
         self.source = source_of(source)
-        self._listen = listen
+        self._listen = parse_address(listen, "listen", listening=True)
         self._token = check_token(token)
         self._publisher = publisher
         self._server: Any = None
         self._address = ""
+        self._durable = (0, 0)
         self._sessions: set[_Session] = set()
         self._lock = threading.Lock()
 
@@ -110,14 +121,15 @@ class Primary:
         follow = grpc.stream_stream_rpc_method_handler(self._follow)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: follow}),))
         try:
-            port = server.add_insecure_port(self._listen)
+            port = server.add_insecure_port(str(self._listen))
         except RuntimeError as error:
+            why = why_not_bound(self._listen) or str(error)
             raise OptionsError(
-                f"cannot listen at {self._listen}: {error}", option="listen", wanted=self._listen
+                f"cannot listen at {self._listen}: {why}", option="listen", wanted=str(self._listen)
             ) from error
         server.start()
         self._server = server
-        self._address = f"{self._listen.rpartition(':')[0]}:{port}"
+        self._address = str(self._listen._replace(port=port))
         return self
 
     @property
@@ -126,12 +138,22 @@ class Primary:
         return self._address
 
     def status(self) -> PrimaryStatus:
-        """Return what is served, and how far each connected replica is."""
-        lsn, position = self.source.durable()
+        """Return what is served, and how far each connected replica is. Where it cannot be told now, as it last was."""
+        why = self.source.ended()
+        state = "new" if not self._address else "stopped" if self._server is None else "serving"
+        try:
+            self._durable = self.source.durable()
+        except WalkitError as error:
+            state, why = "failed", f"{type(error).__name__}: {error}"
+        if state == "serving" and why:
+            state = "closed"
+        lsn, position = self._durable
         with self._lock:
             cores = [s.core for s in self._sessions]
         return PrimaryStatus(
             address=self._address,
+            state=state,
+            why=why,
             durable_lsn=lsn,
             durable_position=position,
             followers=tuple(
@@ -259,14 +281,20 @@ class _Session:
         if not isinstance(message, Hello) or self.core.state != "waiting":
             return self.core.receive(message, now_ms())
         try:
+            why = self._source.ended()
+            if why:  # "nothing is missing" would not be true for long
+                raise LogClosedError(why)
             return self.core.hello(message, standing_of(self._source, message), now_ms())
         except WalkitError as error:
             return self._failed(error)
 
     def _look(self) -> list[PublisherStep]:
         """Nothing is to be done: has the source moved, or has time passed?"""
+        why = self._source.ended()  # before the end is read, which is the last one then
         try:
             lsn, position = self._source.durable()
+            if why and self.core.state == "streaming" and self.core.sent.position >= position:
+                raise LogClosedError(why)
         except WalkitError as error:
             return self._failed(error)
         at = now_ms()
@@ -296,8 +324,11 @@ class _Session:
         if isinstance(error, GapError):
             refusal = Refusal(reason="gap", message=str(error), lsn=error.wanted, other_lsn=error.oldest)
         else:
-            reason = "closed" if isinstance(error, LogClosedError) else "damage"
-            refusal = Refusal(reason=reason, message=f"{type(error).__name__}: {error}")
+            reason = "closed" if isinstance(error, LogClosedError) or self._source.ended() else "damage"
+            if isinstance(error, OptionsError):
+                reason = "level"
+            what = f"{type(error).__name__}: " if reason == "damage" else ""
+            refusal = Refusal(reason=reason, message=f"{what}{error}")
         return self.core.refuse(refusal, now_ms())
 
     def close(self) -> None:

@@ -9,8 +9,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from walkit.commit.interrupts import uninterrupted
 from walkit.config import LogOptions
@@ -19,10 +20,12 @@ from walkit.events import EventCallback, EventSink
 from walkit.log.imported import ImportedLog
 from walkit.log.opening import Place, storage_at
 from walkit.log.run import join_runs
+from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
+from walkit.replication.failures import ReplicaFailedError
 from walkit.replication.messages import PROTOCOL_MAX, PROTOCOL_MIN, Batch, FromPublisher, FromSubscriber
 from walkit.replication.replicastore import ReplicaStore
-from walkit.replication.status import ReplicaStatus
+from walkit.replication.status import ReplicaStatus, replica_status
 from walkit.replication.steps import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
 from walkit.replication.subscriber import Subscriber
 from walkit.replication.transport import CHANNEL_OPTIONS, TOKEN_KEY, check_token, grpc, refuse_tls
@@ -34,11 +37,15 @@ GATHER_BYTES = 1 << 20
 """Frames that have come already share a synced write of about this size."""
 
 
+Heard: TypeAlias = FromPublisher | BaseException | str
+"""A message, an error that ends replication, or why the connection ended."""
+
+
 class Connection:
     """One call to a publisher: a thread of its own takes in what comes, and hands it to `inbox` with itself."""
 
     def __init__(
-        self, address: str, token: str | None, inbox: deque[tuple[Connection, Any]], wake: threading.Event
+        self, address: str, token: str | None, inbox: deque[tuple[Connection, Heard]], wake: threading.Event
     ) -> None:
         self._inbox, self._wake = inbox, wake
         self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -56,7 +63,7 @@ class Connection:
             yield data
 
     def _listen(self) -> None:
-        end: FromPublisher | WalkitError | str = "the publisher ended the call"
+        end: Heard = "the publisher ended the call"
         try:
             for data in self._call:
                 self._tell(decode_from_publisher(data))
@@ -64,9 +71,11 @@ class Connection:
             end = str(error)
         except grpc.RpcError as error:
             end = _told(error)
+        except BaseException as error:  # noqa: BLE001 - the replica's thread raises it: this one has no caller
+            end = error
         self._tell(end)
 
-    def _tell(self, what: FromPublisher | WalkitError | str) -> None:
+    def _tell(self, what: Heard) -> None:
         self._inbox.append((self, what))
         self._wake.set()
 
@@ -114,10 +123,7 @@ class Replica:
         refuse_tls(tls)
         if codec not in (None, "zstd"):
             raise OptionsError(f"codec={codec!r}: it is None or 'zstd'", option="codec", wanted=codec)
-        host, _, port = source.rpartition(":") if isinstance(source, str) else ("", "", "")
-        if not host or not port.isdecimal():
-            raise OptionsError(f"source={source!r}: an address is HOST:PORT", option="source", wanted=source)
-        self._address, self._token = source, check_token(token)
+        self._address, self._token = str(parse_address(source, "source")), check_token(token)
         self._log = ImportedLog(storage_at(dir), options, EventSink(events))
         try:
             self._store = ReplicaStore(self._log)
@@ -136,7 +142,7 @@ class Replica:
             versions=versions,
             backoff=backoff,
         )
-        self._inbox: deque[tuple[Connection, Any]] = deque()
+        self._inbox: deque[tuple[Connection, Heard]] = deque()
         self._wake = threading.Event()
         self._connection: Connection | None = None
         self._thread: EndingThread | None = None
@@ -171,39 +177,26 @@ class Replica:
                 raise LogClosedError(f"the replica at {self._log.location} is stopped")
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                status = self.status()
-                raise TimeoutError(
-                    f"LSN {lsn:,} did not come in time: the replica is at {status.lsn:,}, {status.state}"
-                    + (f" ({status.trouble})" if status.trouble else "")
-                )
+                raise TimeoutError(f"LSN {lsn:,} did not come in time: {self.status().line()}")
             self._store.wait_for(lsn, min(left, 1.0), lambda: self._core.error is not None)
         return self._log.durable_lsn
 
     def status(self) -> ReplicaStatus:
         """Return how the replica stands now."""
-        core, end = self._core, self._log.end
-        lag = max(core.source_lsn - end.last_lsn, 0)
-        state = {"failed": "failed", "streaming": "catching up" if lag else "streaming"}.get(
-            core.state, "connecting"
-        )
-        if self._thread is None:
-            state = "new"
-        return ReplicaStatus(
-            state="stopped" if self._log.closed else state,
+        return replica_status(
+            self._core,
+            self._log.end,
             source=self._address,
-            name=self.name,
-            lsn=end.last_lsn,
             applied_lsn=self._store.applied_lsn,
-            source_lsn=max(core.source_lsn, end.last_lsn),
-            lag_records=lag,
-            lag_bytes=max(core.source_position - end.position, 0),
-            lag_ms=core.lag_ms(_now_ms()),
-            reconnects=max(core.connections - 1, 0),
-            duplicates=core.duplicates,
-            gaps=core.gaps,
-            error=None if core.error is None else str(core.error),
-            trouble=core.trouble,
+            life="stopped" if self._log.closed else "new" if self._thread is None else "",
+            waiting=bool(self._inbox),
+            now_ms=_now_ms(),
         )
+
+    @property
+    def error(self) -> WalkitError | None:
+        """What ended replication for good; None while it goes on. `wait_for` raises it."""
+        return self._core.error
 
     @property
     def log(self) -> ImportedLog:
@@ -242,31 +235,56 @@ class Replica:
     # -- the replica's own thread
 
     def _run(self) -> None:
+        """Follow until the replica is stopped or has failed. Whatever is raised here ends in the state "failed"."""
         try:
-            self._take(self._core.start(_now_ms()))
-            while not self._stopping and self._core.state != "failed":
-                self._wake.clear()
-                while self._inbox and not self._stopping:
-                    self._take(self._heard(*self._inbox.popleft()))
-                self._import_waiting()
-                self._take(self._core.tick(_now_ms()))
-                wake_at = self._core.wake_at_ms
-                if not self._inbox and not self._stopping and wake_at is not None:
-                    self._wake.wait(max(wake_at - _now_ms(), 0) / 1000)
-        except WalkitError as error:
-            self._take(self._core.fail(error, _now_ms()))
-        finally:
-            self._hang_up()
+            try:
+                self._follow()
+            except WalkitError as error:
+                self._take(self._core.fail(error, _now_ms()))
+            finally:
+                self._hang_up()
+        except BaseException as error:  # noqa: BLE001 - nothing else tells those who wait that the thread is gone
+            self._give_up(error)
+        if self._core.error is not None:
+            self._store.wake()
+            self._log.events.emit(
+                "walkit.replica.fail", name=self.name, source=self._address, error=str(self._core.error)
+            )
 
-    def _heard(self, connection: Connection, what: FromPublisher | WalkitError | str) -> list[SubscriberStep]:
+    def _follow(self) -> None:
+        self._take(self._core.start(_now_ms()))
+        while not self._stopping and self._core.state != "failed":
+            self._wake.clear()
+            while self._inbox and not self._stopping:
+                self._take(self._heard(*self._inbox.popleft()))
+            self._import_waiting()
+            self._take(self._core.tick(_now_ms()))
+            wake_at = self._core.wake_at_ms
+            if not self._inbox and not self._stopping and wake_at is not None:
+                self._wake.wait(max(wake_at - _now_ms(), 0) / 1000)
+
+    def _give_up(self, cause: BaseException) -> None:
+        """Note an error that is not one of walkit's, unless an earlier one has ended replication."""
+        if self._core.error is not None:
+            return
+        what = f"{type(cause).__name__}: {cause}".removesuffix(": ")
+        error = ReplicaFailedError(
+            f"the thread of the replica at {self._log.location} ended: {what}. What it has imported stays",
+            cause=what,
+        )
+        error.__cause__ = cause
+        with suppress(Exception):  # the state and the error are set before its history is written
+            self._core.fail(error, _now_ms())
+
+    def _heard(self, connection: Connection, what: Heard) -> list[SubscriberStep]:
         if connection is not self._connection:
             return []  # of a connection that was given up
         if not isinstance(what, Batch):
             self._import_waiting()
         if isinstance(what, str):
             return self._core.lost(what, _now_ms())
-        if isinstance(what, WalkitError):
-            return self._core.fail(what, _now_ms())
+        if isinstance(what, BaseException):
+            raise what
         return self._core.receive(what, _now_ms())
 
     def _take(self, steps: list[SubscriberStep]) -> None:
@@ -289,8 +307,8 @@ class Replica:
                     ack_order=welcome.ack_order,
                     extra={EXTRA_KEY: {"name": self.name}},
                 )
-            elif isinstance(step, Fail):
-                self._store.wake()
+            else:
+                assert isinstance(step, Fail)  # `_run` tells it, whatever has ended it
 
     def _gather(self, step: Import) -> None:
         """Let frames that come quickly share one synced write."""

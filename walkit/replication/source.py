@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn, Protocol
 
-from walkit.errors import CorruptionError, GapError, OptionsError
+from walkit.errors import CorruptionError, GapError
 from walkit.format.frame import FrameFault, FrameHeader, FrameIdentity
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
+from walkit.log.level import level_of, require_promises
 from walkit.log.logreader import LogReader, live_view, view_of
 from walkit.log.manifest_store import load_manifest
 from walkit.log.observe import Observation
@@ -42,6 +43,9 @@ class Source(Protocol):
     def durable(self) -> tuple[int, int]:
         """Return (LSN, position) up to which the log is on stable storage."""
 
+    def ended(self) -> str:
+        """Return why nothing will ever follow what is durable now; "" while more may come."""
+
     def view(self) -> LogView:
         """Return the durable frames of this moment."""
 
@@ -63,13 +67,7 @@ class OpenSource:
     """A log that is open for writing in this process."""
 
     def __init__(self, log: WriteAheadLog) -> None:
-        if log.options.durability == "none":
-            raise OptionsError(
-                "the log's durability is 'none': what it acknowledges may be lost and numbered again, so a replica "
-                "could be ahead of its primary. Replication needs 'sync' or 'interval'",
-                option="durability",
-                stored="none",
-            )
+        require_promises(log.options.durability)
         self.log: WriteAheadLog | None = log
         self._engine = log._engine
 
@@ -78,6 +76,15 @@ class OpenSource:
         core = self._engine.core
         position = core.durable_position
         return core.durable_lsn, position
+
+    def ended(self) -> str:
+        """See Source."""
+        if not self._engine.ended:
+            return ""
+        return (
+            f"the log at {self._engine.storage.location} was closed, and another opening may write it now: "
+            "make a new Primary of that"
+        )
 
     def view(self) -> LogView:
         """See Source."""
@@ -104,7 +111,7 @@ class StoredSource:
     log: WriteAheadLog | None = None
 
     def __init__(self, storage: Storage) -> None:
-        load_manifest(storage)
+        require_promises(level_of(load_manifest(storage)))
         self._storage = storage
         self._lock = threading.Lock()
         self._turn = -1
@@ -118,14 +125,19 @@ class StoredSource:
             now = time.monotonic()
             if mark.turn == self._turn and now < self._manifest_until:
                 return self._durable
-            self._manifest_until = now + MANIFEST_S
             manifest = load_manifest(self._storage)
+            require_promises(level_of(manifest))  # another opening may have begun since the last look
+            self._manifest_until = now + MANIFEST_S
             lsn, position = manifest.end.last_lsn, manifest.end.position
             if mark.epoch_id in {e.id for e in manifest.lineage} and mark.position > position:
                 lsn, position = mark.lsn, mark.position
             self._turn = mark.turn
             self._durable = max(self._durable, (lsn, position), key=lambda end: end[1])
             return self._durable
+
+    def ended(self) -> str:
+        """See Source. Another opening may always follow, and is served."""
+        return ""
 
     def view(self) -> LogView:
         """See Source."""

@@ -17,10 +17,13 @@ from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.log.run import FrameLimits, FrameRun, check_run
 from walkit.replication.backoff import Backoff
+from walkit.replication.content import check_content, plain_text
+from walkit.replication.failures import ProtocolError
 from walkit.replication.messages import (
     LASTING,
     PROTOCOL_MAX,
     PROTOCOL_MIN,
+    REASONS,
     Ack,
     Batch,
     FromPublisher,
@@ -69,8 +72,15 @@ class Subscriber:
         """Behind the frames that were verified and given out to be imported: what the next batch must follow."""
         self.state: State = "detached"
         self.error: WalkitError | None = None
-        self.trouble = ""
-        """Why the last connection ended."""
+        self.welcomed = False
+        """Whether a publisher has ever said where its log ends."""
+        self.trouble = self.reason = ""
+        """Why the last connection ended: in words, and as one of `messages.REASONS` or "connection", "silence",
+        "frames" (they came damaged) or "failure"."""
+        self.heard_ms: float | None = None
+        """When the publisher said something on this connection; None where there is no contact."""
+        self.since_ms: float | None = None
+        """Since when there is no contact, or no frame was imported; None before `start`."""
         self.source_lsn = self.source_position = 0
         self.connections = self.duplicates = self.gaps = self.damaged = 0
         self.history: deque[str] = deque(maxlen=HISTORY_EVENTS)
@@ -78,13 +88,14 @@ class Subscriber:
         self._backoff = backoff or Backoff()
         self._silence_ms = silence_ms
         self._nacked: tuple[int, float] | None = None
-        self._damaged_here = 0
+        self.damaged_here = 0
         self._news: deque[tuple[int, float]] = deque()
 
     # -- what the shell tells
 
     def start(self, now_ms: float) -> list[SubscriberStep]:
         """Begin."""
+        self.since_ms = now_ms
         return self._connect("start", now_ms)
 
     def connected(self, now_ms: float) -> list[SubscriberStep]:
@@ -106,12 +117,13 @@ class Subscriber:
         )
         return self._note("connected", [Say(hello)], now_ms)
 
-    def lost(self, why: str, now_ms: float) -> list[SubscriberStep]:
+    def lost(self, why: str, now_ms: float, reason: str = "connection") -> list[SubscriberStep]:
         """The connection is gone, or there was none to be had."""
         if self.state in ("detached", "failed"):
             return []
-        self.state, self.trouble = "detached", why
-        self._nacked, self._damaged_here = None, 0
+        self._lose_contact(now_ms)
+        self.state, self.trouble, self.reason = "detached", plain_text(why), reason
+        self._nacked, self.damaged_here = None, 0
         self.next = self.end
         self.wake_at_ms = now_ms + self._backoff.next_ms()
         return self._note(f"lost: {why}", [Disconnect(why)], now_ms)
@@ -120,13 +132,17 @@ class Subscriber:
         """The publisher has said something on this connection."""
         if self.state not in ("greeting", "streaming"):
             return []
-        self._heard(now_ms)
         if isinstance(message, Refusal):
             return self._refused(message, now_ms)
+        try:
+            check_content(message)
+        except ProtocolError as error:
+            return self.fail(error, now_ms)
         if isinstance(message, Welcome):
             return self._note(message, self._welcome(message, now_ms), now_ms)
         if self.state != "streaming":
             return []
+        self._heard(now_ms)
         self._source_at(message.source_lsn, message.source_position, now_ms)
         if isinstance(message, Heartbeat):
             steps: list[SubscriberStep] = [Say(Ack(end=self.end))]
@@ -137,10 +153,10 @@ class Subscriber:
 
     def imported(self, end: LogEnd, now_ms: float) -> list[SubscriberStep]:
         """Frames that were given out are on stable storage; `end` is where the log ends now."""
-        self.end = end
+        self.end, self.since_ms = end, now_ms
         if self.next.position < end.position:
             self.next = end
-        self._damaged_here = 0
+        self.damaged_here = 0
         self._backoff.reset()
         while self._news and self._news[0][0] <= end.last_lsn:
             self._news.popleft()
@@ -148,8 +164,10 @@ class Subscriber:
 
     def fail(self, error: WalkitError, now_ms: float) -> list[SubscriberStep]:
         """Something that trying again does not mend; also for the shell, when its own disk fails."""
-        self.state, self.error, self.trouble = "failed", error, str(error)
+        self.error, self.state, self.reason = error, "failed", "failure"
         self.wake_at_ms = None
+        self._lose_contact(now_ms)
+        self.trouble = str(error)
         return self._note(error, [Disconnect(str(error)), Fail(error)], now_ms)
 
     def tick(self, now_ms: float) -> list[SubscriberStep]:
@@ -158,7 +176,7 @@ class Subscriber:
             return []
         if self.state == "detached":
             return self._connect("tick", now_ms)
-        return self.lost("the publisher has been silent for too long", now_ms)
+        return self.lost("the publisher has been silent for too long", now_ms, "silence")
 
     def lag_ms(self, now_ms: float) -> float:
         """For how long the source has been known to be ahead of the replica; 0 where it is not."""
@@ -173,6 +191,13 @@ class Subscriber:
 
     def _heard(self, now_ms: float) -> None:
         self.wake_at_ms = now_ms + self._silence_ms
+        if self.state == "streaming":
+            self.heard_ms = now_ms
+
+    def _lose_contact(self, now_ms: float) -> None:
+        """There is no contact from now on; where there was none before, that goes on."""
+        if self.heard_ms is not None or self.since_ms is None:
+            self.heard_ms, self.since_ms = None, now_ms
 
     def _source_at(self, lsn: int, position: int, now_ms: float) -> None:
         if lsn > max(self.source_lsn, self.end.last_lsn):
@@ -189,7 +214,9 @@ class Subscriber:
         low, high = self.versions
         if not low <= welcome.version <= high:
             return self.fail(self._unknown_version(welcome.version, welcome.version), now_ms)
-        self.state = "streaming"
+        if self.state != "streaming":
+            self.state, self.since_ms, self.welcomed = "streaming", now_ms, True
+        self._heard(now_ms)
         self._source_at(welcome.source_lsn, welcome.source_position, now_ms)
         if self.log_id:
             return []
@@ -198,10 +225,11 @@ class Subscriber:
 
     def _refused(self, refusal: Refusal, now_ms: float) -> list[SubscriberStep]:
         if refusal.reason not in LASTING:
-            return self.lost(refusal.message, now_ms)
+            reason = refusal.reason if refusal.reason in REASONS else "protocol"
+            return self.lost(refusal.message, now_ms, reason)
         error: WalkitError
         if refusal.reason == "divergence":
-            text = f"{refusal.message}. The first difference is LSN {refusal.lsn:,}; nothing was merged"
+            text = f"{plain_text(refusal.message)}. The first difference is LSN {refusal.lsn:,}; nothing was merged"
             error = DivergenceError(text, first_lsn=refusal.lsn)
         elif refusal.reason == "gap":
             error = GapError(refusal.lsn, refusal.other_lsn)
@@ -266,9 +294,9 @@ class Subscriber:
             text = f"intact frames came from the publisher that do not follow LSN {lsn - 1:,}: {fault.value}"
             return self.fail(DivergenceError(f"{text}. Nothing was merged", first_lsn=lsn), now_ms)
         self.damaged += 1
-        self._damaged_here += 1
-        if self._damaged_here >= DAMAGED_MAX:
-            return self.lost(f"frames came damaged {DAMAGED_MAX} times: {fault}", now_ms)
+        self.damaged_here += 1
+        if self.damaged_here >= DAMAGED_MAX:
+            return self.lost(f"frames came damaged {DAMAGED_MAX} times: {fault}", now_ms, "frames")
         self._nacked = None
         return self._ask_again(now_ms)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from walkit.errors import OptionsError
+
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 """File systems without a device: a sync there means nothing."""
 
@@ -102,3 +104,13 @@ def _nearest_existing(place: str) -> str:
 
 def _unescaped(field: str) -> str:
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field)
+
+
+def require_folder(path: str | os.PathLike[str] | None, option: str = "path") -> None:
+    """Refuse a place to measure in that is no folder, before anything is made: OptionsError. None is the usual one."""
+    if path is not None and not os.path.isdir(path):
+        raise OptionsError(
+            f"{os.fspath(path)} is not a folder; give one on the device to measure",
+            option=option,
+            wanted=path,
+        )
