@@ -346,7 +346,8 @@ class CursorError(WalkitError):
 
     `reason` is "beyond" (behind the end of the log), "identity" (the record at its LSN is of another epoch: what it had
     done was cut, and the number given again), "foreign" (of another log), "moved" (another consumer of this name has
-    advanced it), or "undurable" (moved through a reader to where nothing vouches for the log yet). `lsn` is what the cursor says, `expected` and `found` what differs.
+    advanced it), or "undurable" (moved through a reader to where nothing vouches for the log yet). `lsn` is what the
+    cursor says, `expected` and `found` what differs.
     """
 
     code = "cursor"

@@ -388,9 +388,7 @@ def killed_below_sync(*, synced: int, more: int, slot: bool = True, marks: bool 
 
 @pytest.mark.parametrize(("synced", "more"), [(0, 3), (3, 2), (120, 300)])
 @pytest.mark.parametrize("slot", [True, False])
-def test_what_a_dead_writer_left_in_the_page_cache_is_not_durable(
-    synced: int, more: int, slot: bool
-) -> None:
+def test_what_a_dead_writer_left_in_the_page_cache_is_not_durable(synced: int, more: int, slot: bool) -> None:
     """Kill a log of level none and cut the power afterwards: all of it is read, what was synced is called durable."""
     image = killed_below_sync(synced=synced, more=more, slot=slot)
     with walkit.open(storage=image, mode="r") as reader:
