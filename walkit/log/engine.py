@@ -99,7 +99,7 @@ class LogEngine:
             position=align_up(began.position, alignment),
             chain=began.chain,
             alignment=alignment,
-            frame_bytes_max=self.options.frame_bytes_max,
+            frame_bytes_max=int(self.options.frame_bytes_max),
             in_flight_max=self.options.in_flight,
             completion=manifest.ack_order == "completion",
             window_bytes=self.options.window_bytes,
