@@ -157,9 +157,12 @@ class ImportedSegments(SegmentSet):
             flags=SegmentFlag.IMPORTED,
         )
 
-    def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
+    def _with_prepared(self, manifest: Manifest, number: int, reserved_bytes: int) -> Manifest:
         """Name a prepared segment in the manifest, and with it the epochs that the log has come to."""
-        record = SegmentRecord(number=number, state=SegmentState.PREPARED, epoch=self.identity.epoch)
+        epoch = self.identity.epoch
+        record = SegmentRecord(
+            number=number, state=SegmentState.PREPARED, epoch=epoch, reserved_bytes=reserved_bytes
+        )
         following = max(manifest.next_segment, number + 1)
         return manifest.next(
             segments=(*manifest.segments, record), next_segment=following, lineage=self.lineage

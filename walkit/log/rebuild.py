@@ -284,6 +284,11 @@ def _doubts(manifest: Manifest, compacted_lsn: int, unaccounted_lsns: int) -> li
             "are missing, and only the manifest knew which"
         )
     doubts.append("holds of readers and replicas are forgotten; who is connected renews its own")
+    if manifest.unsealed:
+        doubts.append(
+            "how much space was reserved for the segments in use is not known, so that a file which was cut short "
+            "looks like a torn tail"
+        )
     if manifest.low_watermark:
         doubts.append(
             f"the low watermark is LSN {manifest.low_watermark:,}, just below the oldest segment; epochs whose "
