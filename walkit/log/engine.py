@@ -138,6 +138,7 @@ class LogEngine:
         )
         self.driver.on_poison = self._wake_followers
         self.segments.watched = self.driver.watched
+        self.segments.poison = self.segments.upkeep.broken = self.driver.poison
         delivery = self.driver.delivery
         delivery.bytes_max = self.options.queue_bytes_max
         delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(self, first_lsn, last_lsn)
@@ -201,6 +202,7 @@ class LogEngine:
             queue_bytes=core.pending_bytes,
             queue_bytes_max=driver.queue_bytes_max,
             deliveries_waiting=driver.delivery.waiting,
+            callback_errors=driver.delivery.errors,
             rotations=self.segments.rotations,
             segments=len(manifest.sealed) + len(open_segments),
             log_bytes=sum(s.size_bytes for s in manifest.sealed) + open_bytes,
