@@ -27,11 +27,17 @@ from walkit.commit.release import Releaser
 from walkit.commit.timer import CommitTimer
 from walkit.commit.turns import Turns
 from walkit.commit.watch import DeviceWatch
-from walkit.errors import LogClosedError, LogFullError, LogPoisonedError, WalkitError
+from walkit.errors import (
+    LogClosedError,
+    LogExhaustedError,
+    LogFullError,
+    LogPoisonedError,
+    WalkitError,
+)
 from walkit.events import EventSink
 from walkit.format.body import Columns
 from walkit.format.frame import PreparedBody
-from walkit.format.layout import FRAME_HEADER_BYTES
+from walkit.format.layout import FRAME_HEADER_BYTES, LSN_LAST
 
 
 class FrameWriter:
@@ -126,10 +132,13 @@ class FrameWriter:
         alignment = core.alignment
         unpadded_bytes = FRAME_HEADER_BYTES + body.stored_bytes
         footprint = (unpadded_bytes + alignment - 1) & -alignment
-        if core.position + footprint > core.segment_end and core.failure is None:
+        if core.appended_lsn + body.count > LSN_LAST:
+            self._refuse_all(LogExhaustedError("LSN", core.appended_lsn + body.count, LSN_LAST))
+        elif core.position + footprint > core.segment_end and core.failure is None:
             try:
+                core.require_positions(footprint)
                 self._begin_segment()
-            except LogFullError as error:
+            except (LogFullError, LogExhaustedError) as error:
                 self._refuse_all(error)
         if self._parallel:
             self._lock.acquire()
@@ -266,8 +275,8 @@ class FrameWriter:
 
     # -- failure
 
-    def _refuse_all(self, error: LogFullError) -> None:
-        """The disk is full: refuse what is not sealed. What comes later must not stand where it would have stood."""
+    def _refuse_all(self, error: WalkitError) -> None:
+        """No room or number: refuse what is not sealed. What comes later must not stand where it would have stood."""
         with self._lock:
             waiting = [t for group in self._taken.values() for t in group]
             waiting += self.core.refuse()
