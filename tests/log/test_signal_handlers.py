@@ -37,7 +37,7 @@ def _points(code: CodeType) -> frozenset[int]:
 
 
 class RaisedAt:
-    """Raises an AlarmError in this thread at the n-th such point in walkit's code; `reached` says whether it came so far."""
+    """Raises an AlarmError in this thread at the n-th such point in walkit's code; `reached` tells whether it did."""
 
     def __init__(self, nth: int) -> None:
         self.left = nth

@@ -37,7 +37,7 @@ class Writers:
         """Let one of them look whether there is something to lead for. Once too often does no harm."""
         self.calls.put(True)
         if len(self._threads) < self._count and not self.calls.empty():
-            if on_main_thread():
+            if self._count > 1 and on_main_thread():
                 # One call, which nothing strikes: `Thread.start` waits in functions of Python, where a handler raises.
                 start_new_thread(self._start, ())
             else:
