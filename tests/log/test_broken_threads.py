@@ -12,7 +12,7 @@ import walkit
 from tests.commit.places import GUARD_S, Task, until
 from tests.log.logs import FaultyMemory, faulty_log, lsns, reopened, tiny
 from walkit.commit import delivery
-from walkit.errors import LogPoisonedError
+from walkit.errors import CommitFailedError, LogPoisonedError
 from walkit.log import retention
 from walkit.storage import MemoryStorage
 
@@ -58,9 +58,10 @@ def test_an_error_of_a_seal_poisons_and_the_others_are_made(monkeypatch: pytest.
     storage, log = faulty_log()
     broken = raiser(MemoryError("none left"))
     monkeypatch.setattr("walkit.log.segments.with_sealed", broken)
-    while not log.statistics().poisoned:
-        with suppress(LogPoisonedError):
+    for _ in range(60):
+        with suppress(LogPoisonedError, CommitFailedError):
             log.append(bytes(7000))
+    until(lambda: log.statistics().poisoned, "the poison")
     monkeypatch.undo()
     assert Task(log.trim, 0).result() == 0
     check_poisoned(log, storage, "none left")
