@@ -194,7 +194,7 @@ class ImportedLog(ReadSurface):
         self.closed = False
         self.adopted = False
         self.recovery: RecoveryReport | None = None
-        self.failure: WalkitError | None = None
+        self.failure: BaseException | None = None
         self._news = threading.Condition()
         storage.create()
         lock = storage.lock(LOCK_NAME)
@@ -249,6 +249,7 @@ class ImportedLog(ReadSurface):
             events=self.events,
             name=os.path.basename(self.storage.location.rstrip("/")) or "replica",
         )
+        self.segments.poison = self.segments.upkeep.broken = self._poison
         self.adopted = True
 
     def adopt(self, log_id: int, *, created_us: int, ack_order: str, extra: Mapping[str, Any]) -> None:
@@ -256,9 +257,8 @@ class ImportedLog(ReadSurface):
         assert not self.adopted and not self.closed
         manifest = Manifest(log_id=log_id, created_us=created_us, ack_order=ack_order, extra=dict(extra))
         if DURABLE_NAME in self.storage.names():
-            self.storage.remove(
-                DURABLE_NAME
-            )  # of a log that was removed by hand: its promises are not this log's
+            # Of a log that was removed by hand: its promises are not this log's.
+            self.storage.remove(DURABLE_NAME)
         write_whole(self.storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
         self._store = ManifestStore(self.storage, manifest)
         self._begin()
@@ -280,8 +280,7 @@ class ImportedLog(ReadSurface):
             segments.place(run)
         except WalkitError as error:
             # Some of the frames may be there already, a full disk included: only an opening can tell.
-            self.failure = error
-            self.events.emit("walkit.log.poison", cause=repr(error), acked_lsn=self._end.last_lsn)
+            self._poison(error)
             raise
         end = run.end
         segments.publish(end.position, end.last_lsn)
@@ -289,6 +288,11 @@ class ImportedLog(ReadSurface):
             self._end = end
             self._news.notify_all()
         return end
+
+    def _poison(self, cause: BaseException) -> None:
+        """Import nothing more: a write or sync has failed, here or on the upkeep thread."""
+        self.failure = self.failure or cause
+        self.events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=self._end.last_lsn)
 
     # -- reading
 

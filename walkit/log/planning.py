@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from walkit.errors import LogExhaustedError
 from walkit.events import EventSink
 from walkit.format.durable import DurableMark
+from walkit.format.layout import EPOCH_MAX
 from walkit.format.manifest import Manifest
 from walkit.log.recovery import RecoveryPlan, make_plan
 from walkit.log.report import RecoveryReport
@@ -54,3 +56,11 @@ def tell_recovery(events: EventSink, report: RecoveryReport) -> None:
             last_lsn=report.last_lsn,
             duration_s=report.duration_s,
         )
+
+
+def next_epoch(manifest: Manifest) -> int:
+    """Return the number of the epoch that an opening for writing begins; LogExhaustedError where none is left."""
+    number = max((e.number for e in manifest.lineage), default=0) + 1
+    if number > EPOCH_MAX:
+        raise LogExhaustedError("epoch", number, EPOCH_MAX)
+    return number
