@@ -166,6 +166,7 @@ class World:
             elif isinstance(step, Connect):
                 self.hang_up()
                 self.publisher = Publisher(window_bytes=self.window_bytes, batch_bytes=self.batch_bytes)
+                self.publisher.began(self.now)
                 self.subscribed(self.subscriber.connected(self.now))
             elif isinstance(step, Disconnect):
                 self.hang_up()

@@ -192,7 +192,7 @@ def _add_serve(commands: Any) -> None:
     def run(args: argparse.Namespace) -> int:
         from walkit.replication.commands import serve
 
-        return serve(args.log, args.listen, token=args.token)
+        return serve(args.log, args.listen, token=args.token, insecure=args.insecure)
 
     parser = _command(
         commands,
@@ -207,6 +207,9 @@ def _add_serve(commands: Any) -> None:
         "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="port 0 takes a free one"
     )
     parser.add_argument("--token", help="what a replica has to show")
+    parser.add_argument(
+        "--insecure", action="store_true", help="also off loopback, where all goes in the clear"
+    )
 
 
 def _add_follow(commands: Any) -> None:

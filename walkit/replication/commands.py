@@ -17,9 +17,9 @@ REPORT_S = 1.0
 FINE, FAILED = 0, 3
 
 
-def serve(log: Place, listen: str, *, token: str | None = None) -> int:
+def serve(log: Place, listen: str, *, token: str | None = None, insecure: bool = False) -> int:
     """Serve the durable prefix of a log that another process may be writing; says `serving LOG at HOST:PORT`."""
-    with _until_told() as over, Primary(log, listen, token=token) as primary:
+    with _until_told() as over, Primary(log, listen, token=token, insecure=insecure) as primary:
         _say(f"serving {log} at {primary.address}")
         over.wait()
     return FINE

@@ -17,6 +17,7 @@ from walkit.format.frame import FrameFault, FrameHeader, FrameIdentity
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
+from walkit.log.holds import live_holds
 from walkit.log.logreader import LogReader, live_view, view_of
 from walkit.log.manifest_store import load_manifest
 from walkit.log.observe import Observation
@@ -32,8 +33,14 @@ from walkit.replication.messages import Hello
 from walkit.storage.base import Storage, StorageFile
 from walkit.store import Store
 
+HOLD_PREFIX = "replica "
 MANIFEST_S = 0.2
 """An opening can make more durable without moving the cell, so the manifest is read again after this time."""
+
+
+def hold_name(replica: str) -> str:
+    """Return the name of the hold that a log has for a replica."""
+    return HOLD_PREFIX + replica
 
 
 class Source(Protocol):
@@ -50,6 +57,9 @@ class Source(Protocol):
 
     def manifest(self) -> Manifest:
         """Return the manifest of this moment."""
+
+    def held(self) -> frozenset[str]:
+        """Return the names of the replicas that have a hold now, connected or not."""
 
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
         """Call `news` when there may be more durable frames, where that is known; returns what ends it."""
@@ -92,6 +102,11 @@ class OpenSource:
     def manifest(self) -> Manifest:
         """See Source."""
         return self._engine.store.current
+
+    def held(self) -> frozenset[str]:
+        """See Source."""
+        holds = live_holds(self._engine, self._engine.store.current, tell=False)
+        return frozenset(h.name.removeprefix(HOLD_PREFIX) for h in holds if h.name.startswith(HOLD_PREFIX))
 
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
         """See Source."""
@@ -138,6 +153,10 @@ class StoredSource:
     def manifest(self) -> Manifest:
         """See Source."""
         return load_manifest(self._storage)
+
+    def held(self) -> frozenset[str]:
+        """See Source. What is not open here has no holds of this process."""
+        return frozenset()
 
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
         """See Source. Another process's news are not told: whoever serves it polls."""
