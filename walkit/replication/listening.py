@@ -61,7 +61,9 @@ def listen_address(listen: object, insecure: object) -> ListenAddress:
             option="listen",
             wanted=listen,
         )
-    return ListenAddress(host, tuple(f"[{a}]" if ":" in a else a for a in found), int(port))
+    bound = tuple(f"[{a}]" if ":" in a else a for a in found)
+    is_name = ":" not in host and any(c.isalpha() for c in host)
+    return ListenAddress(host if is_name else bound[0], bound, int(port))  # 127.1 is no address to everyone
 
 
 def _addresses_of(host: str, listen: object) -> list[str]:
