@@ -12,6 +12,7 @@ import pytest
 
 import walkit
 from tests.log.crashes import SMALL
+from tests.log.imports import frames_of
 from tests.replication.callers import WAIT_S, Caller, until
 from walkit.errors import OptionsError
 from walkit.format.layout import MANIFEST_BYTES_MAX
@@ -57,8 +58,6 @@ def end_of(batch: Batch, log: walkit.WriteAheadLog) -> LogEnd:
 
 def frames_of_log(log: walkit.WriteAheadLog) -> list[LogEnd]:
     """Where each frame of a log ends."""
-    from tests.log.imports import frames_of
-
     headers = [header for _, header, _ in frames_of(log._engine.storage)]
     return [LogEnd(last_lsn=h.last_lsn, position=h.end_position, chain=h.header_crc) for h in headers]
 
@@ -194,14 +193,16 @@ def test_a_replica_comes_back_while_its_dead_session_lingers(
     log: walkit.WriteAheadLog, tmp_path: Path
 ) -> None:
     """Let a session of the same name fall silent with its call open: the replica tries again until it is ended."""
-    with Primary(log, publisher=lambda: Publisher(heartbeat_ms=50, silence_ms=600)) as primary:
-        with Caller(primary.address) as dead:
-            dead.welcomed("r")
-            with Replica(tmp_path / "r", primary.address, name="r", backoff=Backoff(5, 50)) as replica:
-                until(lambda: "another session of replica 'r' is live" in replica.status().trouble, "refused")
-                assert replica.wait_for(100, WAIT_S) == 100
-                assert replica.status().error is None
-            assert dead.ended.wait(WAIT_S)
+    with (
+        Primary(log, publisher=lambda: Publisher(heartbeat_ms=50, silence_ms=600)) as primary,
+        Caller(primary.address) as dead,
+    ):
+        dead.welcomed("r")
+        with Replica(tmp_path / "r", primary.address, name="r", backoff=Backoff(5, 50)) as replica:
+            until(lambda: "another session of replica 'r' is live" in replica.status().trouble, "a refusal")
+            assert replica.wait_for(100, WAIT_S) == 100
+            assert replica.status().error is None
+        assert dead.ended.wait(WAIT_S)
 
 
 # -- answers

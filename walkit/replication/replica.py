@@ -51,8 +51,8 @@ FRAME_BYTES_TAKEN = 64 << 20
 """The largest frame that any replica takes; `frame_bytes_max` of its options may say more."""
 INBOX_BYTES = 16 << 20
 """What has come and was not looked at yet holds at most so much, or one message: twice what is in flight."""
-OUTBOX_MESSAGES = 4096
-"""A publisher that reads none of so many answers is as good as gone."""
+OUTBOX_MESSAGES = 16_384
+"""A publisher that has read none of so many answers is as good as gone: it never has as many batches in flight."""
 
 
 class Connection:

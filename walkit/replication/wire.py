@@ -189,7 +189,7 @@ def _sealed(message: Any) -> bytes:
 
 def _parsed(kind: Any, data: bytes) -> Any:
     content = memoryview(data)[:-CRC_BYTES]
-    if not content or data[-CRC_BYTES : 1 - CRC_BYTES] != CRC_TAG:
+    if data[-CRC_BYTES : 1 - CRC_BYTES] != CRC_TAG:
         raise DamagedMessageError(f"a message of {len(data):,} bytes came without its checksum")
     found, computed = int.from_bytes(data[1 - CRC_BYTES :], "little"), crc32c(content)
     if found != computed:
