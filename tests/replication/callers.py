@@ -33,9 +33,10 @@ class Caller:
     """One call to a primary by a client without a log: it says what a test tells it, and need not read."""
 
     def __init__(self, address: str, *, reads: bool = True, channel: Any = None) -> None:
-        self._own = None if channel is not None else grpc.insecure_channel(address, options=UNLIMITED)
+        self._own = grpc.insecure_channel(address, options=UNLIMITED) if channel is None else None
         self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self.call = (channel or self._own).stream_stream(METHOD)(iter(self._out.get, None))
+        used: Any = channel or self._own
+        self.call = used.stream_stream(METHOD)(iter(self._out.get, None))
         self.heard: queue.SimpleQueue[FromPublisher | None] = queue.SimpleQueue()
         self.ended = threading.Event()
         self.status = ""

@@ -239,7 +239,7 @@ def test_an_answer_that_fits_nothing_sent_ends_the_session(log: walkit.WriteAhea
         caller.hello("mallory").next_of(Welcome)
         ends = {end.position: end for end in frames_of_log(log)}
         whole = max(ends)
-        sent = []
+        sent: list[LogEnd] = []
         while not sent or sent[-1].position < whole:
             sent.append(ends[caller.next_of(Batch).end_position])
         caller.say(Ack(end=sent[1]))

@@ -194,11 +194,11 @@ class Publisher:
             return []
         if run.after != self.sent:
             return self._pump()
-        largest = max((h.footprint for h in run.headers), default=0)
-        if largest > self._frame_bytes_max:
+        limit = self._frame_bytes_max
+        if len(run.data) > limit and (size := max(h.footprint for h in run.headers)) > limit:
             text = (
-                f"the log has a frame of {largest:,} bytes behind LSN {run.after.last_lsn:,}, and the replica takes "
-                f"{self._frame_bytes_max:,}: give it options=LogOptions(frame_bytes_max=...) of at least that"
+                f"the log has a frame of {size:,} bytes behind LSN {run.after.last_lsn:,}, and the replica takes "
+                f"{limit:,}: give it options=LogOptions(frame_bytes_max=...) of at least that"
             )
             return self.refuse(Refusal(reason="frame", message=text, lsn=run.first_lsn), now_ms)
         epoch = (run.identity.epoch, run.identity.epoch_id)
