@@ -281,9 +281,9 @@ def test_callers_that_say_nothing_keep_no_one_out(
         callers = [stack.enter_context(Caller(primary.address)) for _ in range(silent)]
         until(lambda: len(primary._sessions) >= 32, "the silent callers")
         with Replica(tmp_path / "r", primary.address, backoff=Backoff(5, 50)) as replica:
-            assert replica.wait_for(100, 8.0) == 100
+            assert replica.wait_for(100, 12.0) == 100
         for caller in callers:
-            assert caller.ended.wait(10.0)
+            assert caller.ended.wait(WAIT_S)
         until(lambda: not primary._sessions, "the sessions to end")
 
 

@@ -129,14 +129,15 @@ def test_a_flipped_byte_costs_a_connection_and_nothing_else(
     log: walkit.WriteAheadLog, tmp_path: Path, what: str
 ) -> None:
     """Spoil each byte in turn, a connection each, of a message that the other side gets: the replica ends equal."""
-    size = 0
+    size = spoiled = 0
 
     def spoil(call: int, message: int, data: bytes) -> bytes:
-        nonlocal size
+        nonlocal size, spoiled
         if message != (1 if what == "first batch" else 0):
             return data
-        size = min(len(data), 90)
-        return flipped(data, call * 8 + call % 8) if call < size else data
+        size, at = min(len(data), 90), spoiled
+        spoiled = min(at + 1, size)
+        return flipped(data, at * 8 + at % 8) if at < size else data
 
     with Primary(log) as primary, Replica(tmp_path / "r", primary.address, None) as replica:
         replica.wait_for(5, WAIT_S)
@@ -148,10 +149,9 @@ def test_a_flipped_byte_costs_a_connection_and_nothing_else(
         Replica(tmp_path / "r", relay.address, None, backoff=Backoff(1, 2)) as replica,
     ):
         assert replica.wait_for(25, WAIT_S) == 25
-        assert relay.calls == size + 1
-        status = replica.status()
-        assert (status.error, status.reconnects) == (None, size)
-        assert "checksum" in status.trouble
+        assert spoiled == size > 20
+        assert replica.status().error is None
+        assert replica.status().reconnects >= size
         assert [r.value for r in replica.log.read(11)] == [b"second"] * 10 + [b"third"] * 5
 
 
@@ -360,7 +360,7 @@ def test_messages_over_their_limit_are_not_read(log: walkit.WriteAheadLog, tmp_p
     with Primary(log) as primary, Caller(primary.address) as caller:
         caller.say(bytes(SUBSCRIBER_BYTES_MAX + 1))
         assert caller.next() is None
-        assert caller.status.startswith("RESOURCE_EXHAUSTED") or not primary._sessions
+        assert caller.status.startswith("RESOURCE_EXHAUSTED")
     options = walkit.LogOptions(frame_bytes_max=96 << 20, segment_bytes=256 << 20)
     fake = FakePrimary(bytes(size))
     with Replica(tmp_path / "larger", fake.address, options=options, backoff=Backoff(5, 50)) as replica:
