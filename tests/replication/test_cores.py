@@ -102,6 +102,11 @@ def test_the_first_difference_of_two_histories_is_named(history: History) -> Non
         refusal = judge(hello, history.standing(hello))
         assert refusal is not None, what
         assert (refusal.reason, refusal.lsn) == ("divergence", lsn), what
+        more = encode_from_subscriber(replace(hello, lineage=hello.lineage + whole.lineage * 9))
+        taken = decode_from_subscriber(more, len(history.manifest.lineage) + 1)
+        assert judge(taken, history.standing(taken)) == judge(  # type: ignore[arg-type]
+            replace(hello, lineage=hello.lineage + whole.lineage * 9), history.standing(hello)
+        ), "one epoch more than the source has is enough to tell"
 
 
 def test_a_higher_number_alone_never_wins(history: History) -> None:

@@ -302,6 +302,8 @@ def test_the_longest_lineage_fits_the_largest_message_and_a_longer_one_is_not_se
     assert decode_from_subscriber(data) == hello
     with pytest.raises(WireError):
         encode_from_subscriber(replace(hello, lineage=(epoch,) * (LINEAGE_EPOCHS_MAX + 1)))
+    with peak_below(100_000):
+        assert decode_from_subscriber(data, 3) == replace(hello, lineage=hello.lineage[:3])
     million = (epoch,) * 1_000_000
     with pytest.raises(WireError, match="1,000,000 epochs"), peak_below(1 << 20):
         encode_from_publisher(replace(BATCH, lineage=million))
@@ -381,7 +383,7 @@ def test_a_frame_larger_than_a_replica_takes_is_refused_by_name(
             with pytest.raises(OptionsError) as refused:
                 replica.wait_for(2, WAIT_S)
             assert refused.value.option == "frame_bytes_max"
-            assert "behind LSN 1, and the replica takes 1,048,576" in str(refused.value)
+            assert "after LSN 1, and the replica takes 1,048,576" in str(refused.value)
             assert replica.log.durable_lsn == 1
         with Replica(tmp_path / "r", primary.address, options=large) as replica:
             assert replica.wait_for(2, WAIT_S) == 2

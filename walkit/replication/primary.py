@@ -109,7 +109,7 @@ class Primary:
         self._trouble = ""
         self._sessions: set[Session] = set()
         self._lock = threading.Lock()
-        self._judging = threading.Lock()
+        self._unpacking = threading.Lock()
         self._stopped = threading.Event()
 
     def start(self) -> Self:
@@ -186,7 +186,7 @@ class Primary:
             self._publisher(),
             self._calls,
             context,
-            judging=self._judging,
+            unpacking=self._unpacking,
             on_trouble=self._note_trouble,
         )
         with self._lock:

@@ -151,7 +151,7 @@ class Publisher:
         else:
             self.sent = end
             self._lineage_sent = False
-            # What was sent behind it does not follow for the subscriber, and arrives before what is sent again.
+            # The subscriber drops what was sent after it, and gets that before what is sent again.
             del self._ends[self._index(end) + 1 :]
         return self._note(message, [*steps, *self._pump()], now_ms)
 
@@ -167,7 +167,7 @@ class Publisher:
         if index == len(self._ends) or self._ends[index] != end:
             return f"{what}, which was never sent to it: the last was {self._ends[-1]}"
         if nack and end.position == self._furthest:
-            return f"{what}, behind which nothing was ever sent to it"
+            return f"{what}, after which nothing was ever sent to it"
         return ""
 
     def _index(self, end: LogEnd) -> int:
@@ -197,7 +197,7 @@ class Publisher:
         limit = self._frame_bytes_max
         if len(run.data) > limit and (size := max(h.footprint for h in run.headers)) > limit:
             text = (
-                f"the log has a frame of {size:,} bytes behind LSN {run.after.last_lsn:,}, and the replica takes "
+                f"the log has a frame of {size:,} bytes after LSN {run.after.last_lsn:,}, and the replica takes "
                 f"{limit:,}: give it options=LogOptions(frame_bytes_max=...) of at least that"
             )
             return self.refuse(Refusal(reason="frame", message=text, lsn=run.first_lsn), now_ms)

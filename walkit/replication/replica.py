@@ -50,9 +50,9 @@ GATHER_BYTES = 1 << 20
 FRAME_BYTES_TAKEN = 64 << 20
 """The largest frame that any replica takes; `frame_bytes_max` of its options may say more."""
 INBOX_BYTES = 16 << 20
-"""What has come and was not looked at yet holds at most so much, or one message: twice what is in flight."""
+"""No more is read of a publisher while so much of what came was not looked at: twice what may be in flight."""
 OUTBOX_MESSAGES = 16_384
-"""A publisher that has read none of so many answers is as good as gone: it never has as many batches in flight."""
+"""The connection to a publisher that has not read so many answers is given up: fewer batches are in flight."""
 
 
 class Connection:
@@ -91,6 +91,7 @@ class Connection:
             for data in self._call:
                 self.room.take(len(data))
                 self._tell(decode_from_publisher(data), len(data))
+                self.room.wait()
         except WireError as error:
             end = str(error)
         except grpc.RpcError as error:

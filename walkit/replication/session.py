@@ -29,7 +29,7 @@ from walkit.replication.wire import (
 POLL_S = 0.005
 """How often a session looks whether more is durable, where nobody tells it."""
 INBOX_BYTES = 64 << 10
-"""What a replica has said and the session has not taken yet holds at most so much, or one message."""
+"""The session reads no more from its replica while so much was received and not handled."""
 PEER_FAULTS = ("protocol", "name", "damaged")
 """Reasons to refuse that the primary shows in its status, with the address of the peer."""
 
@@ -49,12 +49,12 @@ class Session:
         calls: CallTable,
         context: Any,
         *,
-        judging: threading.Lock,
+        unpacking: threading.Lock,
         on_trouble: Callable[[str], None],
     ) -> None:
         self.core = core
         self._source, self._calls, self._context = source, calls, context
-        self._judging, self._on_trouble = judging, on_trouble
+        self._unpacking, self._on_trouble = unpacking, on_trouble
         self._reader = FrameReader(source)
         self._inbox: deque[bytes] = deque()
         self._room = ByteBudget(INBOX_BYTES)
@@ -74,6 +74,8 @@ class Session:
                 self._room.take(len(data))
                 self._inbox.append(data)
                 self._wake.set()
+                del data  # it may be large, and the next one may be long in coming
+                self._room.wait()
         except grpc.RpcError:
             pass  # the call is over; `hang_up` says so
         self.hang_up()
@@ -141,8 +143,7 @@ class Session:
         self._room.give(len(data))
         try:
             if self.core.state == "waiting":
-                with self._judging:
-                    return self._greeted(data)
+                return self._greeted(data)
             if len(data) > REPLY_BYTES_MAX:
                 raise WireError(f"a message of {len(data):,} bytes after the hello")
             return self.core.receive(decode_from_subscriber(data), now_ms())
@@ -154,8 +155,10 @@ class Session:
             return self._failed(error)
 
     def _greeted(self, data: bytes) -> list[PublisherStep]:
-        """Judge the first message. One at a time for all callers: a hello may hold a long lineage."""
-        hello = decode_from_subscriber(data)
+        """Judge the first message. It is unpacked for one caller at a time, as a lineage may be long."""
+        epochs = len(self._source.manifest().lineage) + 1
+        with self._unpacking:
+            hello = decode_from_subscriber(data, epochs)
         if not isinstance(hello, Hello):
             return self._refuse("protocol", "the first message is no hello")
         refusal = judge_alone(hello, self.core.versions) or self._calls.seat(
@@ -166,7 +169,7 @@ class Session:
         return self.core.hello(hello, standing_of(self._source, hello), now_ms())
 
     def _look(self) -> list[PublisherStep]:
-        """Nothing is to be done: has the source moved, or has time passed?"""
+        """Return what is to be done where the source has moved, or time has passed."""
         if self.core.state != "streaming":
             return self.core.tick(now_ms())
         try:

@@ -29,7 +29,9 @@ SERVER_OPTIONS = (
     ("grpc.max_send_message_length", publisher_bytes_max(FRAME_BYTES_LIMIT)),
     # Two servers on one port would each get half of the replicas.
     ("grpc.so_reuseport", 0),
-    # Who connects and calls nothing holds a descriptor, and no longer than this.
+    # A replica says little: what it has said and was not read stays small, however fast it could send.
+    ("grpc.http2.bdp_probe", 0),
+    # A connection without a call holds a descriptor: it is closed after these times.
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 30_000),
 )
@@ -46,9 +48,9 @@ def channel_options(frame_bytes_max: int) -> tuple[tuple[str, int], ...]:
 
 
 class ByteBudget:
-    """Bytes that one thread takes and another gives back, so that what lies between them is bounded.
+    """Counts the bytes that one thread has taken in and another has not dealt with yet. Safe from any thread.
 
-    Safe from any thread. More than the limit is taken only alone.
+    What is taken in may be over the limit once; then nothing more is until the rest is dealt with.
     """
 
     def __init__(self, limit: int) -> None:
@@ -57,19 +59,23 @@ class ByteBudget:
         self._changed = threading.Condition()
 
     def take(self, size: int) -> None:
-        """Take so many bytes; waits until they are there, or the budget is closed."""
+        """Count so many bytes more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or not self._used or self._used + size <= self._limit)
             self._used += size
 
     def give(self, size: int) -> None:
-        """Give back what was taken."""
+        """Say that so many of them are dealt with."""
         with self._changed:
             self._used -= size
             self._changed.notify_all()
 
+    def wait(self) -> None:
+        """Wait until there is room, or until the budget is closed. To be called before more is taken in."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._used < self._limit)
+
     def close(self) -> None:
-        """Let everyone take what they want: nothing is bounded any more, because nothing goes on."""
+        """End every wait: nothing goes on that could take in more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

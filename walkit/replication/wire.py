@@ -6,6 +6,7 @@ by field, so that a message of the wire is checked to be one of ours before a co
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from walkit.errors import MissingExtraError, WalkitError
@@ -89,8 +90,11 @@ def encode_from_subscriber(message: FromSubscriber) -> bytes:
     return _sealed(outer)
 
 
-def decode_from_subscriber(data: bytes) -> FromSubscriber:
-    """Return the message; WireError where it is none, DamagedMessageError where its checksum is another."""
+def decode_from_subscriber(data: bytes, epochs_max: int = LINEAGE_EPOCHS_MAX) -> FromSubscriber:
+    """Return the message; WireError where it is none, DamagedMessageError where its checksum is another.
+
+    Of a lineage at most the first `epochs_max` epochs are taken: one more than a publisher has is enough to tell.
+    """
     outer = _parsed(pb.SubscriberMessage, data)
     kind = outer.WhichOneof("message")
     if kind == "hello":
@@ -102,7 +106,7 @@ def decode_from_subscriber(data: bytes) -> FromSubscriber:
             version_min=m.version_min,
             version_max=m.version_max,
             log_id=m.log_id,
-            lineage=_lineage_in(m.lineage),
+            lineage=_lineage_in(m.lineage, epochs_max),
             end=_end_in(m.end),
             codecs=tuple(m.codecs),
             frame_bytes_max=m.frame_bytes_max,
@@ -182,7 +186,7 @@ def _facts_in(message: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _sealed(message: Any) -> bytes:
-    """Return the bytes of a message with its checksum behind them."""
+    """Return the bytes of a message with its checksum after them."""
     data: bytes = message.SerializeToString()
     return b"".join((data, CRC_TAG, crc32c(data).to_bytes(4, "little")))
 
@@ -217,18 +221,19 @@ def _lineage_out(epochs: tuple[EpochRecord, ...]) -> Any:
     )
 
 
-def _lineage_in(lineage: Any) -> tuple[EpochRecord, ...]:
+def _lineage_in(lineage: Any, epochs_max: int = LINEAGE_EPOCHS_MAX) -> tuple[EpochRecord, ...]:
     columns = (lineage.number, lineage.id, lineage.first_lsn, lineage.position, lineage.chain)
     lengths = {len(column) for column in columns}
     _refuse_long(max(lengths))
     if len(lengths) > 1:
         raise WireError("a lineage whose epochs are incomplete")
-    if any(lsn > LSN_MAX for lsn in lineage.first_lsn) or any(at > POSITION_MAX for at in lineage.position):
-        raise WireError("an epoch that begins where no log reaches")
-    return tuple(
+    epochs = tuple(
         EpochRecord(number=number, id=epoch_id, first_lsn=first_lsn, position=position, chain=chain)
-        for number, epoch_id, first_lsn, position, chain in zip(*columns, strict=True)
+        for number, epoch_id, first_lsn, position, chain in islice(zip(*columns, strict=True), epochs_max)
     )
+    if any(epoch.first_lsn > LSN_MAX or epoch.position > POSITION_MAX for epoch in epochs):
+        raise WireError("an epoch that begins where no log reaches")
+    return epochs
 
 
 def _refuse_long(epochs: int) -> None:
