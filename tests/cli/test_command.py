@@ -117,6 +117,9 @@ BAD_ARGUMENTS: tuple[list[str], ...] = (
     ["inspect", "LOG", "--out", "LOG/report.txt"],
     ["dump", "LOG", "--out", "LOG/manifest"],
     ["verify", "LOG", "--out", "LOG"],
+    ["serve", "LOG", "--listen", "0.0.0.0:0"],
+    ["serve", "LOG", "--listen", "[::]:0", "--token", "secret"],
+    ["serve", "LOG", "--listen", "127.0.0.1:99999"],
 )
 
 

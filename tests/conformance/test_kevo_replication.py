@@ -28,9 +28,10 @@ from walkit.errors import LogClosedError, LogNotFoundError, RecordTooLargeError
 from walkit.format.manifest import LogEnd
 from walkit.record import Kind
 from walkit.replication import Primary, Replica
+from walkit.replication.frame_reader import FrameReader
 from walkit.replication.messages import Batch
 from walkit.replication.publisher import pack
-from walkit.replication.source import FrameReader, source_of
+from walkit.replication.source import source_of
 from walkit.replication.subscriber import unpack
 from walkit.replication.wire import decode_from_publisher
 from walkit.storage import MemoryStorage

@@ -31,6 +31,20 @@ def test_serve_and_follow_say_what_they_do_and_end_on_a_signal(tmp_path: Path) -
         assert replica.store[b"k"] == b"w"
 
 
+def test_serve_goes_off_loopback_only_where_it_is_told_to(tmp_path: Path) -> None:
+    """Serve at 0.0.0.0 without and with --insecure: refused before anything is served; then a replica follows."""
+    with walkit.open(tmp_path / "p") as log:
+        log.append(b"v")
+    with pytest.raises(walkit.OptionsError, match="--insecure"):
+        main(["serve", str(tmp_path / "p"), "0.0.0.0:0"])
+    server = Process("-m", "walkit", "serve", str(tmp_path / "p"), "--listen", "0.0.0.0:0", "--insecure")
+    address = server.first.split()[-1]
+    assert address.startswith("0.0.0.0:")
+    with Replica(tmp_path / "r", address.replace("0.0.0.0", "127.0.0.1")) as replica:
+        assert replica.wait_for(1, 30) == 1
+    assert server.end() == 0
+
+
 def test_follow_ends_with_3_where_the_logs_differ(tmp_path: Path) -> None:
     """Follow another log into a replica's folder: exit 3, and the error names the first LSN that differs."""
     for name in ("one", "other"):

@@ -16,9 +16,10 @@ from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.log.manifest_store import load_manifest
 from walkit.log.reader import LogView
+from walkit.replication.frame_reader import FrameReader
 from walkit.replication.judge import judge
 from walkit.replication.messages import Hello, Refusal
-from walkit.replication.source import FrameReader, OpenSource, StoredSource, end_at, source_of, standing_of
+from walkit.replication.source import OpenSource, StoredSource, end_at, source_of, standing_of
 from walkit.storage import MemoryStorage
 
 

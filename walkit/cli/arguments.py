@@ -193,7 +193,7 @@ def _add_serve(commands: Any) -> None:
         with quiet_grpc():
             from walkit.replication.commands import serve
 
-        return serve(args.log, args.listen, token=token_of(args))
+        return serve(args.log, args.listen, token=token_of(args), insecure=args.insecure)
 
     parser = _command(
         commands,
@@ -208,6 +208,9 @@ def _add_serve(commands: Any) -> None:
         "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="port 0 takes a free one"
     )
     add_token_options(parser, "what a replica has to show")
+    parser.add_argument(
+        "--insecure", action="store_true", help="also off loopback, where all goes in the clear"
+    )
 
 
 def _add_follow(commands: Any) -> None:

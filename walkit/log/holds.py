@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from walkit.log.engine import LogEngine
 
 LEASE_S_DEFAULT = 3600.0
+NAME_CHARS_MAX = 256
+"""A name stands in the manifest, which has a limit: one over it would keep the log from being written."""
 LEASE_S_MAX = 100 * 365 * 86_400.0
 """A hundred years: who wants a claim without an end has one, and its end still fits the manifest."""
 
@@ -103,8 +105,11 @@ def make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> H
 
     OptionsError for a name, an LSN or a lease that cannot be: they are checked before they can reach the manifest.
     """
-    if not isinstance(name, str) or not name:
-        raise OptionsError(f"name={name!r}: a hold has a name, as text", option="name", wanted=name)
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARS_MAX:
+        shown = repr(name)[: NAME_CHARS_MAX // 4]
+        raise OptionsError(
+            f"name={shown}: a hold has a name of 1 to {NAME_CHARS_MAX} characters", option="name", wanted=name
+        )
     first_lsn, lease_s = as_lsn(first_lsn, "first_lsn"), as_seconds(lease_s, "lease_s")
     if not 0 < lease_s <= LEASE_S_MAX:
         raise OptionsError(

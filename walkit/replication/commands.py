@@ -20,9 +20,9 @@ REMIND_S = 30.0
 FINE, FAILED = 0, 3
 
 
-def serve(log: Place, listen: str, *, token: str | None = None) -> int:
+def serve(log: Place, listen: str, *, token: str | None = None, insecure: bool = False) -> int:
     """Serve the durable prefix of a log that another process may be writing; says `serving LOG at HOST:PORT`."""
-    with _until_told() as over, Primary(log, listen, token=token) as primary:
+    with _until_told() as over, Primary(log, listen, token=token, insecure=insecure) as primary:
         _say(f"serving {log} at {primary.address}")
         told = "serving"
         while not over.wait(REPORT_S):

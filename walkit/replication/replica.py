@@ -23,18 +23,39 @@ from walkit.log.run import join_runs
 from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
 from walkit.replication.failures import ReplicaFailedError
-from walkit.replication.messages import PROTOCOL_MAX, PROTOCOL_MIN, Batch, FromPublisher, FromSubscriber
+from walkit.replication.messages import (
+    NAME_CHARS_MAX,
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Batch,
+    FromPublisher,
+    FromSubscriber,
+    is_name,
+)
 from walkit.replication.replicastore import ReplicaStore
 from walkit.replication.status import ReplicaStatus, replica_status
 from walkit.replication.steps import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
 from walkit.replication.subscriber import Subscriber
-from walkit.replication.transport import CHANNEL_OPTIONS, TOKEN_KEY, check_token, grpc, refuse_tls
+from walkit.replication.transport import (
+    TOKEN_KEY,
+    ByteBudget,
+    channel_options,
+    check_token,
+    grpc,
+    refuse_tls,
+)
 from walkit.replication.wire import METHOD, WireError, decode_from_publisher, encode_from_subscriber
 from walkit.threads import EndingThread
 
 EXTRA_KEY = "replica"
 GATHER_BYTES = 1 << 20
 """Frames that have come already share a synced write of about this size."""
+FRAME_BYTES_TAKEN = 64 << 20
+"""The largest frame that any replica takes; `frame_bytes_max` of its options may say more."""
+INBOX_BYTES = 16 << 20
+"""No more is read of a publisher while so much of what came was not looked at: twice what may be in flight."""
+OUTBOX_MESSAGES = 16_384
+"""The connection to a publisher that has not read so many answers is given up: fewer batches are in flight."""
 
 
 Heard: TypeAlias = FromPublisher | BaseException | str
@@ -45,17 +66,26 @@ class Connection:
     """One call to a publisher: a thread of its own takes in what comes, and hands it to `inbox` with itself."""
 
     def __init__(
-        self, address: str, token: str | None, inbox: deque[tuple[Connection, Heard]], wake: threading.Event
+        self,
+        address: str,
+        token: str | None,
+        frame_bytes_max: int,
+        inbox: deque[tuple[Connection, Heard, int]],
+        wake: threading.Event,
     ) -> None:
         self._inbox, self._wake = inbox, wake
+        self.room = ByteBudget(INBOX_BYTES)
         self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = grpc.insecure_channel(address, options=channel_options(frame_bytes_max))
         metadata = () if token is None else ((TOKEN_KEY, token),)
         self._call = self._channel.stream_stream(METHOD)(self._outgoing(), metadata=metadata)
         threading.Thread(target=self._listen, name="walkit-replica-ear", daemon=True).start()
 
     def send(self, message: FromSubscriber) -> None:
-        """Queue a message to the publisher."""
+        """Queue a message to the publisher; a publisher that takes none of them loses the connection."""
+        if self._out.qsize() >= OUTBOX_MESSAGES:
+            self._call.cancel()
+            return
         self._out.put(encode_from_subscriber(message))
 
     def _outgoing(self) -> Iterator[bytes]:
@@ -66,7 +96,9 @@ class Connection:
         end: Heard = "the publisher ended the call"
         try:
             for data in self._call:
-                self._tell(decode_from_publisher(data))
+                self.room.take(len(data))
+                self._tell(decode_from_publisher(data), len(data))
+                self.room.wait()
         except WireError as error:
             end = str(error)
         except grpc.RpcError as error:
@@ -75,12 +107,13 @@ class Connection:
             end = error
         self._tell(end)
 
-    def _tell(self, what: Heard) -> None:
-        self._inbox.append((self, what))
+    def _tell(self, what: Heard, size: int = 0) -> None:
+        self._inbox.append((self, what, size))
         self._wake.set()
 
     def close(self) -> None:
         """End the call."""
+        self.room.close()
         self._out.put(None)
         self._call.cancel()
         self._channel.close()
@@ -101,7 +134,8 @@ class Replica:
 
     Opening takes the writer's lock of `dir` and recovers what is there; `start` begins to follow, and goes on through
     every restart of either side from where the replica stands. `codec` compresses frames on their way ("zstd", or
-    None); what is stored is the same. Under `name` the primary holds records back for this replica; it is kept.
+    None); what is stored is the same. Under `name` (1 to 128 printable characters) the primary holds records back for
+    this replica; it is kept. A frame of more than 64 MiB is taken where `frame_bytes_max` of `options` is as large.
 
     Raises what opening a log raises; OptionsError for `tls` (not there yet).
     """
@@ -124,6 +158,10 @@ class Replica:
         if codec not in (None, "zstd"):
             raise OptionsError(f"codec={codec!r}: it is None or 'zstd'", option="codec", wanted=codec)
         self._address, self._token = str(parse_address(source, "source")), check_token(token)
+        if name is not None:
+            _check_name(name)
+        frame_bytes_max = 0 if options is None else options.frame_bytes_max
+        self._frame_bytes_max = max(frame_bytes_max, FRAME_BYTES_TAKEN)
         self._log = ImportedLog(storage_at(dir), options, EventSink(events))
         try:
             self._store = ReplicaStore(self._log)
@@ -132,7 +170,7 @@ class Replica:
             raise
         manifest = self._log.manifest
         stored = manifest.extra.get(EXTRA_KEY, {}).get("name")
-        self.name = name or stored or f"{_base(self._log.location)}-{secrets.token_hex(4)}"
+        self.name = name or stored or _name_of(self._log.location)
         self._core = Subscriber(
             self.name,
             log_id=manifest.log_id,
@@ -141,8 +179,9 @@ class Replica:
             codecs=() if codec is None else (codec,),
             versions=versions,
             backoff=backoff,
+            frame_bytes_max=self._frame_bytes_max,
         )
-        self._inbox: deque[tuple[Connection, Heard]] = deque()
+        self._inbox: deque[tuple[Connection, Heard, int]] = deque()
         self._wake = threading.Event()
         self._connection: Connection | None = None
         self._thread: EndingThread | None = None
@@ -256,7 +295,9 @@ class Replica:
         while not self._stopping and self._core.state != "failed":
             self._wake.clear()
             while self._inbox and not self._stopping:
-                self._take(self._heard(*self._inbox.popleft()))
+                connection, what, size = self._inbox.popleft()
+                connection.room.give(size)
+                self._take(self._heard(connection, what))
             self._import_waiting()
             self._take(self._core.tick(_now_ms()))
             wake_at = self._core.wake_at_ms
@@ -283,6 +324,8 @@ class Replica:
             self._import_waiting()
         if isinstance(what, str):
             return self._core.lost(what, _now_ms())
+        if isinstance(what, WalkitError):
+            return self._core.refused(what.code, what, _now_ms())
         if isinstance(what, BaseException):
             raise what
         return self._core.receive(what, _now_ms())
@@ -295,7 +338,9 @@ class Replica:
             elif isinstance(step, Import):
                 self._gather(step)
             elif isinstance(step, Connect):
-                self._connection = Connection(self._address, self._token, self._inbox, self._wake)
+                self._connection = Connection(
+                    self._address, self._token, self._frame_bytes_max, self._inbox, self._wake
+                )
                 self._take(self._core.connected(_now_ms()))
             elif isinstance(step, Disconnect):
                 self._hang_up()
@@ -338,5 +383,16 @@ def _now_ms() -> float:
     return time.monotonic() * 1000
 
 
-def _base(location: str) -> str:
-    return os.path.basename(location.rstrip("/")) or "replica"
+def _check_name(name: object) -> None:
+    if not is_name(name):
+        raise OptionsError(
+            f"name={name!r}: 1 to {NAME_CHARS_MAX} printable characters, which stand in the primary's manifest",
+            option="name",
+            wanted=name,
+        )
+
+
+def _name_of(location: str) -> str:
+    """Return a name that no other replica has, after the folder where that can be said."""
+    folder = "".join(c for c in os.path.basename(location.rstrip("/")) if c.isprintable())
+    return f"{folder[: NAME_CHARS_MAX // 2] or 'replica'}-{secrets.token_hex(4)}"

@@ -11,7 +11,7 @@ from typing import Literal
 
 import zstandard
 
-from walkit.errors import DivergenceError, FormatVersionError, GapError, WalkitError
+from walkit.errors import DivergenceError, FormatVersionError, GapError, OptionsError, WalkitError
 from walkit.format.frame import FrameFault, FrameIdentity
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import EpochRecord, LogEnd
@@ -20,6 +20,7 @@ from walkit.replication.backoff import Backoff
 from walkit.replication.content import check_content, plain_text
 from walkit.replication.failures import ProtocolError
 from walkit.replication.messages import (
+    BATCH_BYTES_MAX,
     LASTING,
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -49,7 +50,8 @@ class Subscriber:
     """Follows one publisher. Not thread-safe.
 
     `start`, then `connected`, `lost`, `receive`, `imported` and `tick` as things happen. `fail` and `state == "failed"`
-    are final: a divergence, a gap or an unknown version is told once, as a typed error, and nothing is merged.
+    are final: a divergence, a gap or an unknown version ends as a typed error, and nothing is merged. What the
+    publisher says is tried a second time first: only where nothing was imported between two such answers it counts.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class Subscriber:
         versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
         backoff: Backoff | None = None,
         silence_ms: float = SILENCE_MS,
+        frame_bytes_max: int = FRAME_BYTES_LIMIT,
     ) -> None:
+        self.frame_bytes_max = frame_bytes_max
         self.name, self.codecs, self.versions = name, codecs, versions
         self.log_id, self.lineage = log_id, lineage
         self.end = end or LogEnd()
@@ -89,6 +93,7 @@ class Subscriber:
         self._silence_ms = silence_ms
         self._nacked: tuple[int, float] | None = None
         self.damaged_here = 0
+        self._refused_for = ""
         self._news: deque[tuple[int, float]] = deque()
 
     # -- what the shell tells
@@ -114,6 +119,7 @@ class Subscriber:
             lineage=self.lineage,
             end=self.end,
             codecs=self.codecs,
+            frame_bytes_max=self.frame_bytes_max,
         )
         return self._note("connected", [Say(hello)], now_ms)
 
@@ -157,10 +163,18 @@ class Subscriber:
         if self.next.position < end.position:
             self.next = end
         self.damaged_here = 0
+        self._refused_for = ""
         self._backoff.reset()
         while self._news and self._news[0][0] <= end.last_lsn:
             self._news.popleft()
         return self._note(f"imported to {end.position}", [Say(Ack(end=end))], now_ms)
+
+    def refused(self, reason: str, error: WalkitError, now_ms: float) -> list[SubscriberStep]:
+        """The publisher has said that it is over, for a reason that lasts. The first time it is asked once more."""
+        if self._refused_for != reason:
+            self._refused_for = reason
+            return self.lost(str(error), now_ms)
+        return self.fail(error, now_ms)
 
     def fail(self, error: WalkitError, now_ms: float) -> list[SubscriberStep]:
         """Something that trying again does not mend; also for the shell, when its own disk fails."""
@@ -210,10 +224,10 @@ class Subscriber:
     def _welcome(self, welcome: Welcome, now_ms: float) -> list[SubscriberStep]:
         if self.log_id not in (0, welcome.log_id):
             text = f"the replica is of log {self.log_id:016x}, the publisher welcomed it to {welcome.log_id:016x}"
-            return self.fail(DivergenceError(text, first_lsn=1), now_ms)
+            return self.refused("divergence", DivergenceError(text, first_lsn=1), now_ms)
         low, high = self.versions
         if not low <= welcome.version <= high:
-            return self.fail(self._unknown_version(welcome.version, welcome.version), now_ms)
+            return self.refused("version", self._unknown_version(welcome.version, welcome.version), now_ms)
         if self.state != "streaming":
             self.state, self.since_ms, self.welcomed = "streaming", now_ms, True
         self._heard(now_ms)
@@ -233,9 +247,12 @@ class Subscriber:
             error = DivergenceError(text, first_lsn=refusal.lsn)
         elif refusal.reason == "gap":
             error = GapError(refusal.lsn, refusal.other_lsn)
+        elif refusal.reason != "version":
+            option = {"frame": "frame_bytes_max"}.get(refusal.reason, refusal.reason)
+            error = OptionsError(f"the primary refused this replica: {refusal.message}", option=option)
         else:
             error = self._unknown_version(refusal.version_min, refusal.version_max)
-        return self.fail(error, now_ms)
+        return self.refused(refusal.reason, error, now_ms)
 
     def _unknown_version(self, low: int, high: int) -> FormatVersionError:
         ours = f"{self.versions[0]} to {self.versions[1]}"
@@ -253,9 +270,8 @@ class Subscriber:
         lineage = batch.lineage or self.lineage
         if self.lineage != lineage[: len(self.lineage)] and lineage != self.lineage[: len(lineage)]:
             text = "the publisher's epochs are not those that this replica has followed"
-            return self.fail(
-                DivergenceError(text, first_lsn=_first_difference(self.lineage, lineage)), now_ms
-            )
+            first_lsn = _first_difference(self.lineage, lineage)
+            return self.refused("divergence", DivergenceError(text, first_lsn=first_lsn), now_ms)
         begun = next((e for e in lineage if (e.number, e.id) == (batch.epoch, batch.epoch_id)), None)
         if begun is None:
             return self._ask_again(now_ms)
@@ -271,7 +287,8 @@ class Subscriber:
     def _checked(self, batch: Batch) -> tuple[FrameRun | None, FrameFault | None]:
         """Unpack and verify what follows the end of the log; what it has already is cut off in front."""
         size = batch.end_position - batch.start_position
-        data = unpack(batch.data, batch.codec, size)
+        limit = max(min(batch.frame_bytes_max, self.frame_bytes_max), BATCH_BYTES_MAX)
+        data = unpack(batch.data, batch.codec, size) if size <= limit else None
         if data is None or not batch.after_position <= batch.start_position:
             return None, FrameFault.SHORT
         start, at = batch.start_position, self.next.position
@@ -292,7 +309,8 @@ class Subscriber:
         if fault in (FrameFault.CHAIN, FrameFault.LSN, FrameFault.EPOCH, FrameFault.FOREIGN):
             lsn = self.next.last_lsn + 1
             text = f"intact frames came from the publisher that do not follow LSN {lsn - 1:,}: {fault.value}"
-            return self.fail(DivergenceError(f"{text}. Nothing was merged", first_lsn=lsn), now_ms)
+            error = DivergenceError(f"{text}. Nothing was merged", first_lsn=lsn)
+            return self.refused("divergence", error, now_ms)
         self.damaged += 1
         self.damaged_here += 1
         if self.damaged_here >= DAMAGED_MAX:
@@ -314,8 +332,11 @@ class Subscriber:
 
 
 def unpack(data: bytes, codec: str, size: int) -> bytes | None:
-    """Return the bytes of a batch; None where they are not what it says. Allocates no more than it announced."""
-    if not 0 < size <= 2 * FRAME_BYTES_LIMIT:
+    """Return the bytes of a batch; None where they are not `size` bytes, which is all that is ever allocated.
+
+    What was compressed says its size in front: a content without one, or with another, is not unpacked.
+    """
+    if size <= 0:
         return None
     if codec == "zstd":
         try:
