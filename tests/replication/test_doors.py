@@ -318,7 +318,7 @@ def test_a_caller_that_reads_nothing_loses_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "listen", ["0.0.0.0:0", "[::]:0", "0:0", "10.1.2.3:7070", "db.example:7070", "mixed.example:7070"]
+    "listen", ["0.0.0.0:0", "[::]:0", "10.1.2.3:7070", "db.example:7070", "mixed.example:7070"]
 )
 @pytest.mark.parametrize("token", [None, "secret"])
 def test_off_loopback_is_refused_unless_it_is_asked_for(
@@ -352,7 +352,7 @@ def test_with_insecure_it_is_served_off_loopback(log: walkit.WriteAheadLog, tmp_
     assert refused.value.option == "insecure"
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1", "[::1]"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
 def test_loopback_is_served_by_every_name(log: walkit.WriteAheadLog, tmp_path: Path, host: str) -> None:
     """Listen at the loopback address as it may be written: the primary's address is one that a replica can follow."""
     try:
@@ -367,10 +367,15 @@ def test_loopback_is_served_by_every_name(log: walkit.WriteAheadLog, tmp_path: P
 
 @pytest.mark.parametrize(
     "listen",
-    ["127.0.0.1", "127.0.0.1:", ":0", "127.0.0.1:-1", "127.0.0.1:99999", "127.0.0.1:1e3", None, 7070],
+    [
+        *("127.0.0.1", "127.0.0.1:", ":0", "127.0.0.1:-1", "127.0.0.1:99999", "127.0.0.1:1e3"),
+        *("0:0", "127.1:0", "::1:0", None, 7070),
+    ],
 )
 def test_what_is_no_address_is_refused(log: walkit.WriteAheadLog, listen: str) -> None:
-    """Give no port, no host, a port that is none: OptionsError that says the form, before anything is served."""
-    with pytest.raises(OptionsError, match="HOST:PORT") as refused:
+    """Give no port, no host, a port that is none, short forms of hosts: OptionsError, before anything is served."""
+    with pytest.raises(
+        OptionsError, match="HOST:PORT|a port|in brackets|no number|no IPv4 address"
+    ) as refused:
         Primary(log, listen)
     assert refused.value.option == "listen"
