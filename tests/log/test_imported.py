@@ -228,7 +228,7 @@ def test_an_interrupted_close_is_done_again_and_frees_nothing_before() -> None:
     replica.segments.upkeep.submit("zero", job)
     assert entered.wait(GUARD_S)
     for _ in range(2):
-        shooter = interrupt_in("close", "join", "wait")
+        shooter = interrupt_in("close", "serve")
         with pytest.raises(KeyboardInterrupt):
             replica.close()
         shooter.result()

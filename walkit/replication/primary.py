@@ -31,6 +31,7 @@ from walkit.replication.transport import (
 )
 from walkit.replication.wire import METHOD, WireError, decode_from_subscriber, encode_from_publisher
 from walkit.store import Store
+from walkit.threads import Bell
 
 POLL_S = 0.005
 """How often a session looks whether more is durable, where nobody tells it."""
@@ -192,7 +193,7 @@ class _Session:
         self._source = primary.source
         self._reader = FrameReader(primary.source)
         self._inbox: deque[FromSubscriber | WireError] = deque()
-        self._wake = threading.Event()
+        self._wake = Bell()
         self._gone = False
         self._stopping = False
         self._hold: Hold | None = None

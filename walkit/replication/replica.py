@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from walkit.commit.interrupts import uninterrupted
+from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
 from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
@@ -27,7 +28,7 @@ from walkit.replication.steps import Adopt, Connect, Disconnect, Fail, Import, S
 from walkit.replication.subscriber import Subscriber
 from walkit.replication.transport import CHANNEL_OPTIONS, TOKEN_KEY, check_token, grpc, refuse_tls
 from walkit.replication.wire import METHOD, WireError, decode_from_publisher, encode_from_subscriber
-from walkit.threads import EndingThread
+from walkit.threads import Bell, EndingThread
 
 EXTRA_KEY = "replica"
 GATHER_BYTES = 1 << 20
@@ -38,7 +39,7 @@ class Connection:
     """One call to a publisher: a thread of its own takes in what comes, and hands it to `inbox` with itself."""
 
     def __init__(
-        self, address: str, token: str | None, inbox: deque[tuple[Connection, Any]], wake: threading.Event
+        self, address: str, token: str | None, inbox: deque[tuple[Connection, Any]], wake: Bell
     ) -> None:
         self._inbox, self._wake = inbox, wake
         self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -118,12 +119,17 @@ class Replica:
         if not host or not port.isdecimal():
             raise OptionsError(f"source={source!r}: an address is HOST:PORT", option="source", wanted=source)
         self._address, self._token = source, check_token(token)
-        self._log = ImportedLog(storage_at(dir), options, EventSink(events))
-        try:
-            self._store = ReplicaStore(self._log)
-        except BaseException:
-            self._log.close()
-            raise
+        storage, sink = storage_at(dir), EventSink(events)
+
+        def opened() -> tuple[ImportedLog, ReplicaStore]:
+            log = ImportedLog(storage, options, sink)
+            try:
+                return log, ReplicaStore(log)
+            except BaseException:
+                log.close()
+                raise
+
+        self._log, self._store = run_to_end(opened, "open", events=sink, undo=lambda both: both[0].close())
         manifest = self._log.manifest
         stored = manifest.extra.get(EXTRA_KEY, {}).get("name")
         self.name = name or stored or f"{_base(self._log.location)}-{secrets.token_hex(4)}"
@@ -137,7 +143,7 @@ class Replica:
             backoff=backoff,
         )
         self._inbox: deque[tuple[Connection, Any]] = deque()
-        self._wake = threading.Event()
+        self._wake = Bell()
         self._connection: Connection | None = None
         self._thread: EndingThread | None = None
         self._stopping = False
@@ -216,7 +222,10 @@ class Replica:
         return self._store
 
     def stop(self) -> None:
-        """Stop following, seal the log and free it. Stopping twice does nothing, or goes on after an interrupt."""
+        """Stop following, seal the log and free it. Stopping twice does nothing; an interrupt does not end it."""
+        run_to_end(self._stop, "stop", events=self._log.events)
+
+    def _stop(self) -> None:
         self._stopping = True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
