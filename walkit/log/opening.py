@@ -112,7 +112,7 @@ def open_log(
     beside mode "r" are an OptionsError.
 
     An interrupt (Ctrl-C) is raised when the opening has ended, and nothing is held then; one that comes up after that,
-    on the way to the caller, leaves the log in `walkit.open_logs()` until it is closed or collected.
+    on the way to the caller, leaves the log in `walkit.opened()` until it is closed or collected.
 
     Raises LogNotFoundError, LogExistsError, NotALogError, LogLockedError, FormatVersionError, CorruptionError,
     SegmentMissingError, OptionsError, StorageError; then nothing was changed and no lock is held.
