@@ -102,7 +102,7 @@ class _Worker:
         self._errand = errand
         self._gate = new_gate()
         """Where the worker waits while the main thread makes a call for it."""
-        self._asking = threading.Lock()
+        self._asking = threading.RLock()  # what a callback asks for may call back
         self._question: tuple[Callable[..., object], tuple[Any, ...]] | None = None
         self._answer: list[BaseException | None] = []
         self._nested: _Errand[Any] | None = None
@@ -209,12 +209,17 @@ class _MainThread:
                 worker.reply()
         open_gate(self.bell)  # what rang meanwhile may have been for an errand that is waited for further out
 
-    def wait_for(self, worker: _Worker, errand: _Errand[Any]) -> None:
-        """Wait for a worker's end."""
-        self.workers = [*self.workers, worker]
-        self.serve(errand)
-        worker.join()
-        self.workers = [w for w in self.workers if not w.over]  # what they made is their callers' alone
+    def have_done(self, worker: _Worker, errand: _Errand[Any]) -> bool:
+        """Start a worker and wait for its end; False where it cannot be started."""
+        others, self.workers = (
+            self.workers,
+            [*self.workers, worker],
+        )  # first: a signal handler may come in between
+        if started := worker.start():
+            self.serve(errand)
+            worker.join()
+        self.workers = [w for w in others if not w.over]  # what they made is their callers' alone
+        return started
 
 
 class _Current(threading.local):
@@ -255,8 +260,7 @@ def run_to_end(
         return _hand_in(worker, errand)
     worker = _Worker(errand)
     try:
-        if worker.start():
-            _main.wait_for(worker, errand)
+        if _main.have_done(worker, errand):
             return errand.outcome()
     except BaseException as error:
         if error is errand.error:
