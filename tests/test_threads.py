@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
+from itertools import count
 
 import pytest
 
-from tests.commit.places import GUARD_S
-from tests.interrupts import interrupt_in
-from walkit.threads import EndingThread
+from tests.commit.places import GUARD_S, Task
+from tests.interrupts import Strike, interrupt_in
+from walkit.threads import Bell, EndingThread
 
 
 def test_an_interrupted_join_takes_no_running_thread_for_ended() -> None:
@@ -49,3 +51,36 @@ def test_a_thread_that_raised_has_ended_and_one_that_never_ran_cannot_be_joined(
     assert thread.ended and not thread.is_alive() and hooked == [ZeroDivisionError]
     with pytest.raises(RuntimeError, match="before it is started"):
         EndingThread(target=print).join()
+
+
+def test_a_bell_wakes_once_for_any_number_of_rings() -> None:
+    """Ring before and during a wait, and clear: one wait takes all rings with it, and a wait for none has an end."""
+    bell = Bell()
+    assert not bell.wait(0) and not bell.wait(-1)
+    bell.set()
+    bell.set()
+    assert bell.wait() and not bell.wait(0)
+    bell.set()
+    bell.clear()
+    bell.clear()
+    assert not bell.wait(0)
+    waiter = Task(bell.wait, GUARD_S)
+    bell.set()
+    assert waiter.result() is True
+
+
+def test_an_interrupted_join_keeps_nobody_else_waiting() -> None:
+    """Strike a join at each point where a signal may come, while another thread joins too: both return."""
+    for number in count(1):
+        go_on = threading.Event()
+        thread = EndingThread(target=go_on.wait, args=(GUARD_S,), daemon=True)
+        thread.start()
+        other = Task(thread.wait)
+        go_on.set()
+        strike = Strike(number)
+        with suppress(KeyboardInterrupt):
+            strike.run(thread.wait)
+        assert other.result() and thread.wait(GUARD_S)
+        if not strike.where:
+            break
+    assert number > 1
