@@ -87,7 +87,7 @@ def _points(code: CodeType) -> tuple[frozenset[int], frozenset[int]]:
             continue
         jump = "JUMP" in instruction.opname
         next_offset = instruction.argval if jump else None if following is None else following.offset
-        if handlers.get(offset) == handlers.get(next_offset):
+        if next_offset is not None and handlers.get(offset) == handlers.get(next_offset):
             after.add(offset)
         elif is_call:
             before.add(offset)
@@ -123,14 +123,14 @@ class Strike:
 
         code = function.__code__ if isinstance(function, FunctionType) else None
 
-        def enter(frame: FrameType, event: str, argument: object) -> Callable[..., object] | None:
+        def enter(frame: FrameType, event: str, argument: object) -> Any:
             module = frame.f_globals["__name__"].partition(".")[0]
             if frame.f_code is not code and module not in _STRUCK:
                 return None
             frame.f_trace_lines, frame.f_trace_opcodes = False, True
             delivered = False
 
-            def look(frame: FrameType, event: str, argument: object) -> Callable[..., object]:
+            def look(frame: FrameType, event: str, argument: object) -> Any:
                 nonlocal delivered
                 if event == "opcode":
                     before, after = _points(frame.f_code)

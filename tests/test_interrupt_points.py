@@ -203,7 +203,8 @@ def ask_for_checkpoint(scene: Scene) -> object:
 
 
 def wait_for_upkeep(scene: Scene) -> object:
-    return scene.log._engine.segments.upkeep.drain()
+    scene.log._engine.segments.upkeep.drain()
+    return None
 
 
 def read_on(scene: Scene) -> object:

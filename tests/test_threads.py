@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
-from itertools import count
 
 import pytest
 
 from tests.commit.places import GUARD_S, Task
-from tests.interrupts import Strike, interrupt_in
+from tests.interrupts import interrupt_in
 from walkit.threads import Bell, EndingThread
 
 
@@ -67,20 +65,3 @@ def test_a_bell_wakes_once_for_any_number_of_rings() -> None:
     waiter = Task(bell.wait, GUARD_S)
     bell.set()
     assert waiter.result() is True
-
-
-def test_an_interrupted_join_keeps_nobody_else_waiting() -> None:
-    """Strike a join at each point where a signal may come, while another thread joins too: both return."""
-    for number in count(1):
-        go_on = threading.Event()
-        thread = EndingThread(target=go_on.wait, args=(GUARD_S,), daemon=True)
-        thread.start()
-        other = Task(thread.wait)
-        go_on.set()
-        strike = Strike(number)
-        with suppress(KeyboardInterrupt):
-            strike.run(thread.wait)
-        assert other.result() and thread.wait(GUARD_S)
-        if not strike.where:
-            break
-    assert number > 1

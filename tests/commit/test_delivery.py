@@ -297,14 +297,19 @@ def test_many_threads_are_told_of_one_failure(rig: Rig) -> None:
 def test_an_interrupt_of_who_waits_for_deliveries_stops_none() -> None:
     """Strike a wait for what is delivered at each point where a signal may come: what comes next is delivered."""
     for number in count(1):
-        rig = Rig()
-        called = list[object]()
-        rig.queued().add_done_callback(called.append)
-        until(lambda called=called: called, "the first delivery")  # type: ignore[misc]
+        rig, go_on, called = Rig(), threading.Event(), list[object]()
+
+        def slow(ticket: object, go_on: threading.Event = go_on, called: list[object] = called) -> None:
+            assert go_on.wait(GUARD_S)
+            called.append(ticket)
+
+        rig.queued().add_done_callback(slow)
+        until(lambda rig=rig: rig.driver.delivery._busy, "the delivery")  # type: ignore[misc]
         strike = Strike(number)
         with suppress(KeyboardInterrupt):
-            strike.run(lambda rig=rig: rig.driver.delivery.drain(GUARD_S))  # type: ignore[misc]
-        rig.queued().add_done_callback(called.append)
+            strike.run(lambda rig=rig: rig.driver.delivery.drain(0.001))  # type: ignore[misc]
+        go_on.set()
+        rig.queued().add_done_callback(slow)
         until(lambda called=called: len(called) == 2, f"the second delivery, after {strike.where}")  # type: ignore[misc]
         rig.driver.stop(LogClosedError())
         if not strike.where:
