@@ -1,8 +1,9 @@
 """Named events: what the log tells its host while it works.
 
 An event is a name `walkit.<thing>.<verb>` with attributes. Events go to the callback given as `events=`, else to
-`logging.getLogger("walkit")`. A callback runs on the thread where the thing happened and must be quick; if it
-raises, the failure is logged and the log goes on (Quiver's host callbacks are the source of the idea).
+`logging.getLogger("walkit")`. A callback runs on the thread where the thing happened (for what the main thread asks
+for, as `close`, another one) and must be quick; if it raises, the failure is logged and the log goes on (Quiver's
+host callbacks are the source of the idea).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from walkit.commit.ticket import Ticket
+from walkit.commit.to_end import relayed, run_to_end
 from walkit.compaction import CompactingSurface, Compactor
 from walkit.config import LogOptions, StoreOptions, check_progress
 from walkit.errors import LogClosedError, OptionsError, RecordTypeError
@@ -120,13 +121,18 @@ class Store(StoreSurface, CompactingSurface):
             raise OptionsError("give either a path or storage=", option="path", wanted=path, stored=storage)
         check_progress(progress, "(phase, done, total)")
         place = storage_at(path) if path is not None else storage
-        scanned = None if progress is None else lambda done, total: progress("scan", done, total)
-        log = open_log(None, "x" if mode == "x" else "a", options, events, storage=place, progress=scanned)
-        try:
-            return cls(log, store_options, progress)
-        except BaseException:
-            log.close()
-            raise
+
+        def work() -> Store:
+            told = relayed(progress)
+            scanned = None if told is None else lambda done, total: told("scan", done, total)
+            log = open_log(place, "x" if mode == "x" else "a", options, events, progress=scanned)
+            try:
+                return cls(log, store_options, told)
+            except BaseException:
+                log.close()
+                raise
+
+        return run_to_end(work, "open", undo=cls.close)
 
     @classmethod
     def scratch(

@@ -8,12 +8,15 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
 
 from tests.commit.places import GUARD_S, Rig, Task, io_error, until
+from tests.interrupts import Strike
 from walkit.commit.ticket import SingleTicket, Ticket
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError
 
@@ -290,3 +293,26 @@ def test_many_threads_are_told_of_one_failure(rig: Rig) -> None:
     assert {type(e) for e in errors} == {CommitFailedError}
     assert all(e is not None and e.__cause__ is cause for e in errors)
     assert len({id(e) for e in errors}) == 8
+
+
+def test_an_interrupt_of_who_waits_for_deliveries_stops_none() -> None:
+    """Strike a wait for what is delivered at each point where a signal may come: what comes next is delivered."""
+    for number in count(1):
+        rig, go_on, called = Rig(), threading.Event(), list[object]()
+
+        def slow(ticket: object, go_on: threading.Event = go_on, called: list[object] = called) -> None:
+            assert go_on.wait(GUARD_S)
+            called.append(ticket)
+
+        rig.queued().add_done_callback(slow)
+        until(lambda rig=rig: rig.driver.delivery._busy, "the delivery")  # type: ignore[misc]
+        strike = Strike(number)
+        with suppress(KeyboardInterrupt):
+            strike.run(lambda rig=rig: rig.driver.delivery.drain(0.001))  # type: ignore[misc]
+        go_on.set()
+        rig.queued().add_done_callback(slow)
+        until(lambda called=called: len(called) == 2, f"the second delivery, after {strike.where}")  # type: ignore[misc]
+        rig.driver.stop(LogClosedError())
+        if not strike.where:
+            break
+    assert number > 5

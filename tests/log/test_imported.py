@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S
-from tests.interrupts import interrupt_in
+from tests.commit.places import GUARD_S, Task
+from tests.interrupts import Strike, interrupt_in
 from tests.log.crashes import SMALL, rows_of
 from tests.log.imports import bytes_of, frames_of, import_all, log_of_epochs, replica_on, runs_after
 from walkit.errors import CorruptionError, LogLockedError, LogPoisonedError, StorageError
@@ -215,6 +217,21 @@ def test_an_empty_replica_is_no_log_until_it_is_adopted() -> None:
         walkit.open(storage=storage, mode="r")
 
 
+def test_an_interrupt_of_who_waits_for_an_lsn_stops_no_import() -> None:
+    """Strike a wait for an LSN at each point where a signal may come: the next import arrives, and closing ends."""
+    source = log_of_epochs(3)
+    for number in count(1):
+        replica = replica_on(MemoryStorage(), load_manifest(source))
+        strike = Strike(number)
+        with suppress(KeyboardInterrupt):
+            strike.run(lambda replica=replica: replica.wait_for(10**6, timeout=0.001))  # type: ignore[misc]
+        Task(import_all, replica, source).result()
+        Task(replica.close).result()
+        if not strike.where:
+            break
+    assert number > 5
+
+
 def test_an_interrupted_close_is_done_again_and_frees_nothing_before() -> None:
     """Interrupt closing twice while an upkeep job runs: the lock stays, the log is open, and the last close ends it."""
     source = log_of_epochs(3)
@@ -230,7 +247,7 @@ def test_an_interrupted_close_is_done_again_and_frees_nothing_before() -> None:
     replica.segments.upkeep.submit("zero", job)
     assert entered.wait(GUARD_S)
     for _ in range(2):
-        shooter = interrupt_in("close", "join", "wait")
+        shooter = interrupt_in("close", "serve")
         with pytest.raises(KeyboardInterrupt):
             replica.close()
         shooter.result()

@@ -5,14 +5,18 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 import walkit
+from tests.commit.places import Task
+from tests.interrupts import Strike
 from tests.replication.test_kill import ROOT, Process, until
 from walkit.replication import Replica
 from walkit.replication.__main__ import main
+from walkit.replication.commands import _until_told
 
 
 def test_serve_and_follow_say_what_they_do_and_end_on_a_signal(tmp_path: Path) -> None:
@@ -94,3 +98,15 @@ def test_a_process_that_forgets_to_stop_ends_all_the_same(tmp_path: Path) -> Non
     ):
         replica.wait_for(log.append(b"y").last_lsn, 30)
         assert [r.value for r in replica.log.read()] == [b"x", b"y"]
+
+
+def test_a_signal_in_the_midst_of_the_waiting_ends_it() -> None:
+    """Call the handler at each point of a wait where a signal may come: it returns, and the next wait says so."""
+    for number in count(1):
+        strike = Strike(number)
+        with _until_told() as over:
+            early = Task(strike.run, lambda over=over: over.wait(0.001)).result()
+            assert not strike.where or early or over.wait(0)
+        if not strike.where:
+            break
+    assert number > 2

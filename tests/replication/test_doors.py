@@ -375,7 +375,7 @@ def test_loopback_is_served_by_every_name(log: walkit.WriteAheadLog, tmp_path: P
 def test_what_is_no_address_is_refused(log: walkit.WriteAheadLog, listen: str) -> None:
     """Give no port, no host, a port that is none, short forms of hosts: OptionsError, before anything is served."""
     with pytest.raises(
-        OptionsError, match="HOST:PORT|a port|in brackets|no number|no IPv4 address"
+        OptionsError, match=r"HOST:PORT|a port|in brackets|no number|no IPv4 address"
     ) as refused:
         Primary(log, listen)
     assert refused.value.option == "listen"

@@ -414,7 +414,7 @@ def test_answers_that_a_publisher_does_not_take_are_bounded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Send a replica more heartbeats than it may have answers waiting, and read none: it gives the connection up."""
-    monkeypatch.setattr("walkit.replication.replica.OUTBOX_MESSAGES", 20)
+    monkeypatch.setattr("walkit.replication.connection.OUTBOX_MESSAGES", 20)
     beat = encode_from_publisher(Heartbeat(sent_position=0, source_lsn=0, source_position=0))
     fake = FakePrimary(encode_from_publisher(WELCOME), *[beat] * 20_000)
     with Replica(tmp_path / "r", fake.address, backoff=Backoff(5, 50)) as replica:

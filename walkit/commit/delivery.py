@@ -18,6 +18,7 @@ from typing import Any
 
 from walkit.commit.frame import SealedFrame
 from walkit.commit.interrupts import uninterrupted
+from walkit.commit.news import News
 from walkit.commit.taskwait import TaskWait, Waits, waits_of, wake_all
 from walkit.commit.ticket import Ticket, TicketCallback, new_gate, open_gate
 from walkit.events import EventSink
@@ -92,7 +93,7 @@ class Delivery:
         self._thread: EndingThread | None = None
         self._closing = False
         self._busy = False
-        self._drained = threading.Condition(self._lock)
+        self._drained = News(self._lock)
         self.observers: tuple[Observer, ...] = ()
         self.bytes_max: int | None = None
         """Most bytes of frames that wait for observers. None: no bound."""
@@ -220,7 +221,7 @@ class Delivery:
                 del what, whom
             with self._lock:
                 self._busy = bool(queue)
-                self._drained.notify_all()
+                self._drained.tell_locked()
                 if self._closing and not queue:
                     self._thread = None
                     return
@@ -319,8 +320,7 @@ class Delivery:
         if self._thread is None or self.is_current:
             return True
         open_gate(self._bell)
-        with self._lock:
-            return self._drained.wait_for(lambda: not self._queue and not self._busy, timeout)
+        return self._drained.wait_for(lambda: not self._queue and not self._busy, timeout)
 
     def close(self, timeout: float | None = 5.0) -> bool:
         """Deliver what is queued, then end the thread; False where a callback still blocks after `timeout`."""

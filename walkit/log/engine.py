@@ -17,6 +17,8 @@ from dataclasses import replace
 from walkit.commit.batch import Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
+from walkit.commit.interrupts import uninterrupted
+from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import LogClosedError, LogExistsError, LogLockedError, LogNotFoundError, OptionsError
 from walkit.events import EventSink
@@ -54,6 +56,7 @@ from walkit.log.tidy import apply_plan, settle_unsealed
 from walkit.log.trim import Leftovers
 from walkit.metrics import LogStatistics
 from walkit.storage.base import DirectStorage, LockHolder, Storage, StorageLock
+from walkit.threads import Bell
 
 _engines: weakref.WeakSet[LogEngine] = weakref.WeakSet()
 
@@ -71,7 +74,7 @@ class LogEngine:
         self.recovery: RecoveryReport | None = None
         self.holds: dict[str, Hold] = {}
         self.released: set[str] = set()
-        self.followers: set[threading.Event] = set()
+        self.followers: set[Bell] = set()
         self.closed = False
         self.ended = False
         self.opened_at = time.time()
@@ -215,14 +218,18 @@ class LogEngine:
     def close(self) -> None:
         """Finish what is queued, seal, let go of everything. Closing twice does nothing; the lock is freed always.
 
-        StorageError where the device hangs: see `finish_in_time`.
+        StorageError where the device hangs: see `finish_in_time`. An interrupt ends no closing: see `run_to_end`.
         """
         if self.closed and self.driver.delivery.is_current:
             return  # the closing thread waits for this very callback
         if self.events.is_calling:
             # The thread is in the midst of the log's own work, and would wait for itself.
-            threading.Thread(target=self.close, name="walkit-close").start()
+            with uninterrupted():
+                threading.Thread(target=self._close, name="walkit-close").start()
             return
+        run_to_end(self._close, "close", events=self.events)
+
+    def _close(self) -> None:
         with self._close_lock:
             if self.closed:
                 return
@@ -232,7 +239,7 @@ class LogEngine:
             try:
                 self.driver.stop(LogClosedError(f"the log at {self.storage.location} is closed"))
             except BaseException:
-                self.closed = False  # interrupted: frames may still be written, so the lock must not go
+                self.closed = False  # frames may still be written, so the lock must not go
                 raise
             try:
                 finish_in_time(self, self._end)
@@ -282,7 +289,7 @@ def open_engine(
     storage: Storage, mode: str, options: LogOptions, events: EventSink, progress: Progress | None = None
 ) -> LogEngine:
     """Open or create a log for writing. The lock is held on return; on an error it is not, and nothing was changed."""
-    clock = PhaseClock()
+    clock, progress = PhaseClock(), relayed(progress)
     with clock.phase("open") as detail:
         existed = _require_a_log(storage, mode)
         lock = storage.lock(LOCK_NAME)

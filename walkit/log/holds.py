@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from walkit.commit.to_end import run_to_end
 from walkit.config import as_lsn, as_seconds
 from walkit.errors import GapError, LogClosedError, OptionsError
 from walkit.format.manifest import HoldRecord, Manifest
@@ -117,6 +118,10 @@ def make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> H
             option="lease_s",
             wanted=lease_s,
         )
+    return run_to_end(lambda: _make_hold(engine, name, first_lsn, lease_s), "hold", events=engine.events)
+
+
+def _make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> Hold:
     with engine.trimming:
         if first_lsn < engine.first_lsn:
             raise GapError(first_lsn, engine.first_lsn)
@@ -179,4 +184,8 @@ def drop_holds(engine: LogEngine, names: Iterable[str]) -> Iterator[tuple[HoldRe
 
 def save_holds(engine: LogEngine) -> None:
     """Write the holds of now into the manifest."""
-    engine.store.update(lambda m: m.next(holds=live_holds(engine, m)))
+    run_to_end(
+        lambda: engine.store.update(lambda m: m.next(holds=live_holds(engine, m))),
+        "hold",
+        events=engine.events,
+    )

@@ -8,13 +8,14 @@ processes read it like any log. It mints no epoch: its lineage is that of the pr
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from walkit.commit.frame import SealedFrame
+from walkit.commit.news import News
+from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions, Retention
 from walkit.errors import (
     GapError,
@@ -195,7 +196,7 @@ class ImportedLog(ReadSurface):
         self.adopted = False
         self.recovery: RecoveryReport | None = None
         self.failure: BaseException | None = None
-        self._news = threading.Condition()
+        self._news = News()
         storage.create()
         lock = storage.lock(LOCK_NAME)
         if isinstance(lock, LockHolder):
@@ -284,9 +285,9 @@ class ImportedLog(ReadSurface):
             raise
         end = run.end
         segments.publish(end.position, end.last_lsn)
-        with self._news:
+        with self._news.lock:
             self._end = end
-            self._news.notify_all()
+            self._news.tell_locked()
         return end
 
     def _poison(self, cause: BaseException) -> None:
@@ -352,19 +353,21 @@ class ImportedLog(ReadSurface):
 
     def wait_for(self, lsn: int, timeout: float | None = None) -> bool:
         """Wait until this LSN is imported; False where the time is over or the log is closed before."""
-        with self._news:
-            self._news.wait_for(lambda: self.closed or self._end.last_lsn >= lsn, timeout)
+        self._news.wait_for(lambda: self.closed or self._end.last_lsn >= lsn, timeout)
         return self._end.last_lsn >= lsn
 
     def close(self) -> None:
-        """Seal what is open and free the log. Closing twice does nothing; where it was interrupted, it goes on."""
+        """Seal what is open and free the log. Closing twice does nothing; an interrupt does not end it."""
+        run_to_end(self._close, "close", events=self.events)
+
+    def _close(self) -> None:
         if self.adopted and not self.closed:
             self.segments.upkeep.close()  # before anything else: no file is closed, no lock freed under its job
-        with self._news:
+        with self._news.lock:
             if self.closed:
                 return
             self.closed = True
-            self._news.notify_all()
+            self._news.tell_locked()
         try:
             if self.adopted:
                 self.segments.close(poisoned=self.failure is not None)
@@ -375,7 +378,7 @@ class ImportedLog(ReadSurface):
     def forget(self) -> None:
         """In a forked child: this copy is dead, the parent's log goes on untouched."""
         self.closed = True
-        self._news = threading.Condition()
+        self._news = News()
         self._store.forget()
         if self.adopted:
             self.segments.forget()

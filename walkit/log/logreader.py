@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from walkit.log.scan import open_segment, read_mark, scan_log
 from walkit.log.show import reader_html
 from walkit.record import Record
 from walkit.storage.base import Storage
+from walkit.threads import Bell
 
 POLL_S = 0.01
 VIEW_TRIES = 3
@@ -164,7 +164,8 @@ class LogReader(CursorSurface):
     def __init__(self, storage: Storage, events: EventSink | None = None) -> None:
         self._storage = storage
         self._events = events or EventSink()
-        self._closed = threading.Event()
+        self._closed = False
+        self._closing = Bell()
         load_manifest(storage)
 
     @property
@@ -175,7 +176,7 @@ class LogReader(CursorSurface):
     @property
     def closed(self) -> bool:
         """Whether this reader has been closed."""
-        return self._closed.is_set()
+        return self._closed
 
     def _sight(self) -> Sight:
         if self.closed:
@@ -238,11 +239,12 @@ class LogReader(CursorSurface):
             elif timeout is not None and time.monotonic() - news_at >= timeout:
                 return
             else:
-                self._closed.wait(POLL_S)
+                self._closing.wait(POLL_S)
 
     def close(self) -> None:
         """Let go of the log. Closing twice does nothing."""
-        self._closed.set()
+        self._closed = True
+        self._closing.set()
 
     def __enter__(self) -> Self:
         return self

@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
+from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import RecoveryPolicy, check_progress
 from walkit.errors import CorruptionError, LogLockedError, NotALogError, OptionsError
 from walkit.format.layout import MANIFEST_BYTES_MAX
@@ -136,6 +137,12 @@ def repair(
             raise LogLockedError(storage.location, pid=None, command=None, same_process=False)
         plan, rebuilt = _plan(storage, policy, progress)
         return _report(storage, plan, rebuilt, began, dry_run=True)
+    return run_to_end(lambda: _repair(storage, policy, relayed(progress), began), "repair")
+
+
+def _repair(
+    storage: Storage, policy: RecoveryPolicy, progress: Progress | None, began: float
+) -> RepairReport:
     lock = storage.lock(LOCK_NAME)
     if isinstance(lock, LockHolder):
         raise LogLockedError(

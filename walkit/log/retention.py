@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import Retention, check_progress
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoldRecord, SegmentRecord
@@ -157,6 +158,16 @@ def enforce(
     A StorageError leaves the log as it was, or with files that no manifest names; doing it again goes on.
     """
     check_progress(progress, "(files removed, files to remove)")
+
+    def work() -> RetentionReport:
+        return _enforce(engine, limits, now_us, None if progress is None else relayed(progress))
+
+    return run_to_end(work, "retain", events=engine.events)
+
+
+def _enforce(
+    engine: LogEngine, limits: Retention | None, now_us: int | None, progress: RetentionProgress | None
+) -> RetentionReport:
     began = time.perf_counter()
     engine.segments.upkeep.drain()  # what it is about to seal can be dropped, too
     lost: tuple[HoldRecord, ...] = ()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from walkit.commit.to_end import run_to_end
 from walkit.errors import StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
@@ -184,6 +185,10 @@ def trim(engine: LogEngine, up_to_lsn: int, waste_ratio: float = WASTE_RATIO_DEF
     See `move_watermark` and `Straddle.rewrite`.
     """
     check_waste_ratio(waste_ratio)
+    return run_to_end(lambda: _trim(engine, up_to_lsn, waste_ratio), "trim", events=engine.events)
+
+
+def _trim(engine: LogEngine, up_to_lsn: int, waste_ratio: float) -> TrimReport:
     began = time.perf_counter()
     engine.segments.upkeep.drain()  # what the upkeep thread is about to seal can be dropped, too
     with engine.trimming:

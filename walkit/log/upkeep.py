@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from walkit.commit.interrupts import uninterrupted
+from walkit.commit.news import News
 from walkit.errors import StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.threads import EndingThread
@@ -27,7 +28,7 @@ class Upkeep:
     def __init__(self, name: str, events: EventSink, limit_ms: int | None = None) -> None:
         self._name = name
         self._events = events
-        self._condition = threading.Condition()
+        self._news = News()
         self._jobs: dict[str, deque[Callable[[], None]]] = {kind: deque() for kind in _ORDER}
         self._thread: EndingThread | None = None
         self._closing = False
@@ -46,7 +47,7 @@ class Upkeep:
 
     def submit(self, kind: str, job: Callable[[], None]) -> None:
         """Queue a job of kind "seal", "prepare", "retain", "zero" or "index". Dropped once the log closes."""
-        with self._condition:
+        with self._news.lock:
             if self._closing:
                 return
             self._jobs[kind].append(job)
@@ -55,7 +56,7 @@ class Upkeep:
                 with uninterrupted():
                     thread.start()
                     self._thread = thread
-            self._condition.notify_all()
+            self._news.tell_locked()
 
     def _take(self) -> tuple[str, Callable[[], None]] | None:
         for kind in _ORDER:
@@ -65,12 +66,11 @@ class Upkeep:
 
     def _run(self) -> None:
         while True:
-            with self._condition:
+            with self._news.lock:
                 self._busy = False
-                self._condition.notify_all()
-                woken = self._condition.wait_for(
-                    lambda: self._closing or any(self._jobs.values()), self._period_s
-                )
+                self._news.tell_locked()
+            woken = self._news.wait_for(lambda: self._closing or any(self._jobs.values()), self._period_s)
+            with self._news.lock:
                 if self._closing:
                     return
                 if not woken and self._periodic is not None:
@@ -101,14 +101,13 @@ class Upkeep:
             return  # a job, or a host's callback in one: it would wait for itself
         limit_s = None if self._limit_ms is None else self._limit_ms / 1000
         steps = -1
-        with self._condition:
-            while not self._condition.wait_for(self._is_done, limit_s):
-                if steps == self.steps:
-                    raise StorageError(
-                        f"the device has not answered an upkeep job for {limit_s:g} s (write_timeout_ms)",
-                        errno=errno.ETIMEDOUT,
-                    )
-                steps = self.steps
+        while not self._news.wait_for(self._is_done, limit_s):
+            if steps == self.steps:
+                raise StorageError(
+                    f"the device has not answered an upkeep job for {limit_s:g} s (write_timeout_ms)",
+                    errno=errno.ETIMEDOUT,
+                )
+            steps = self.steps
 
     def _is_done(self) -> bool:
         waiting = any(self._jobs[kind] for kind in _WAITED_FOR)
@@ -116,8 +115,8 @@ class Upkeep:
 
     def close(self) -> None:
         """Finish the job under way, drop the rest, end the thread. May be called again where it was interrupted."""
-        with self._condition:
+        with self._news.lock:
             self._closing = True
-            self._condition.notify_all()
+            self._news.tell_locked()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -39,6 +38,7 @@ from walkit.log.upkeepsurface import UpkeepSurface
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
 from walkit.text import lsn_range
+from walkit.threads import Bell
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
@@ -229,7 +229,7 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
 
     def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
         engine = self._engine
-        news = threading.Event()
+        news = Bell()
         engine.followers.add(news)
         observation = Observation(engine, lambda _: news.set(), news=True)
         try:
@@ -317,7 +317,9 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
     def close(self) -> None:
         """Write what is queued, seal the log and free it. Closing twice does nothing.
 
-        From a callback of `events=` it returns at once, and the log closes when the callback has returned.
+        From a callback of `events=` it returns at once, and the log closes when the callback has returned. An interrupt
+        (Ctrl-C) does not end the closing: it is raised when the log is closed and free, or after two seconds, and the
+        log closes by itself when the device has answered.
         """
         self._engine.close()
         self._finalizer.detach()

@@ -13,6 +13,7 @@ from typing import Any
 from walkit.log.opening import Place
 from walkit.replication.primary import Primary
 from walkit.replication.replica import Replica
+from walkit.threads import Bell
 
 REPORT_S = 1.0
 REMIND_S = 30.0
@@ -61,9 +62,12 @@ def _say(text: str) -> None:
 
 
 @contextmanager
-def _until_told() -> Iterator[threading.Event]:
-    """Yield an event that is set by Ctrl-C or SIGTERM; handlers are put back at the end."""
-    over = threading.Event()
+def _until_told() -> Iterator[Bell]:
+    """Yield a bell that Ctrl-C or SIGTERM sets; handlers are put back at the end.
+
+    The handler runs in the midst of the waiting: an Event, whose lock the thread may hold then, would wait for itself.
+    """
+    over = Bell()
 
     def end(number: int, frame: Any) -> None:
         over.set()

@@ -29,6 +29,7 @@ from walkit.replication.transport import (
 from walkit.replication.wire import METHOD
 from walkit.store import Store
 from walkit.text import counted
+from walkit.threads import Bell
 
 PLACES = 32
 PLACES_MAX = 1024
@@ -121,7 +122,7 @@ class Primary:
         self._sessions: set[Session] = set()
         self._lock = threading.Lock()
         self._unpacking = threading.Lock()
-        self._stopped = threading.Event()
+        self._stopped = Bell()
 
     def start(self) -> Self:
         """Begin to serve; returns this primary. Starting twice is an OptionsError."""
@@ -134,7 +135,7 @@ class Primary:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: follow}),))
         address = self._listen.bind(server)
         server.start()
-        self._server, self._address, self._stopped = server, address, threading.Event()
+        self._server, self._address, self._stopped = server, address, Bell()
         threading.Thread(
             target=self._watch, args=(self._stopped,), name="walkit-publisher-watch", daemon=True
         ).start()
@@ -226,7 +227,7 @@ class Primary:
             with self._lock:
                 self._sessions.discard(session)
 
-    def _watch(self, stopped: threading.Event) -> None:
+    def _watch(self, stopped: Bell) -> None:
         """End the calls whose peers read nothing: their sessions wait for that, and cannot look at the time."""
         while not stopped.wait(STALL_CHECK_S):
             self._calls.cancel_stalled(now_ms())

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import queue
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from walkit.commit.interrupts import uninterrupted
+from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
 from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
@@ -22,14 +21,13 @@ from walkit.log.opening import Place, storage_at
 from walkit.log.run import join_runs
 from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
+from walkit.replication.connection import Connection, Heard
 from walkit.replication.failures import ReplicaFailedError
 from walkit.replication.messages import (
     NAME_CHARS_MAX,
     PROTOCOL_MAX,
     PROTOCOL_MIN,
     Batch,
-    FromPublisher,
-    FromSubscriber,
     is_name,
 )
 from walkit.replication.replicastore import ReplicaStore
@@ -37,96 +35,16 @@ from walkit.replication.status import ReplicaStatus, replica_status
 from walkit.replication.steps import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
 from walkit.replication.subscriber import Subscriber
 from walkit.replication.transport import (
-    TOKEN_KEY,
-    ByteBudget,
-    channel_options,
     check_token,
-    grpc,
     refuse_tls,
 )
-from walkit.replication.wire import METHOD, WireError, decode_from_publisher, encode_from_subscriber
-from walkit.threads import EndingThread
+from walkit.threads import Bell, EndingThread
 
 EXTRA_KEY = "replica"
 GATHER_BYTES = 1 << 20
 """Frames that have come already share a synced write of about this size."""
 FRAME_BYTES_TAKEN = 64 << 20
 """The largest frame that any replica takes; `frame_bytes_max` of its options may say more."""
-INBOX_BYTES = 16 << 20
-"""No more is read of a publisher while so much of what came was not looked at: twice what may be in flight."""
-OUTBOX_MESSAGES = 16_384
-"""The connection to a publisher that has not read so many answers is given up: fewer batches are in flight."""
-
-
-Heard: TypeAlias = FromPublisher | BaseException | str
-"""A message, an error that ends replication, or why the connection ended."""
-
-
-class Connection:
-    """One call to a publisher: a thread of its own takes in what comes, and hands it to `inbox` with itself."""
-
-    def __init__(
-        self,
-        address: str,
-        token: str | None,
-        frame_bytes_max: int,
-        inbox: deque[tuple[Connection, Heard, int]],
-        wake: threading.Event,
-    ) -> None:
-        self._inbox, self._wake = inbox, wake
-        self.room = ByteBudget(INBOX_BYTES)
-        self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(address, options=channel_options(frame_bytes_max))
-        metadata = () if token is None else ((TOKEN_KEY, token),)
-        self._call = self._channel.stream_stream(METHOD)(self._outgoing(), metadata=metadata)
-        threading.Thread(target=self._listen, name="walkit-replica-ear", daemon=True).start()
-
-    def send(self, message: FromSubscriber) -> None:
-        """Queue a message to the publisher; a publisher that takes none of them loses the connection."""
-        if self._out.qsize() >= OUTBOX_MESSAGES:
-            self._call.cancel()
-            return
-        self._out.put(encode_from_subscriber(message))
-
-    def _outgoing(self) -> Iterator[bytes]:
-        while (data := self._out.get()) is not None:
-            yield data
-
-    def _listen(self) -> None:
-        end: Heard = "the publisher ended the call"
-        try:
-            for data in self._call:
-                self.room.take(len(data))
-                self._tell(decode_from_publisher(data), len(data))
-                self.room.wait()
-        except WireError as error:
-            end = str(error)
-        except grpc.RpcError as error:
-            end = _told(error)
-        except BaseException as error:  # noqa: BLE001 - the replica's thread raises it: this one has no caller
-            end = error
-        self._tell(end)
-
-    def _tell(self, what: Heard, size: int = 0) -> None:
-        self._inbox.append((self, what, size))
-        self._wake.set()
-
-    def close(self) -> None:
-        """End the call."""
-        self.room.close()
-        self._out.put(None)
-        self._call.cancel()
-        self._channel.close()
-
-
-def _told(error: Any) -> WalkitError | str:
-    """Return an error that lasts, or the words of one that may pass."""
-    code, details = error.code(), error.details()
-    if code == grpc.StatusCode.UNAUTHENTICATED:
-        return OptionsError(f"the primary refused this replica: {details}", option="token")
-    if code == grpc.StatusCode.UNIMPLEMENTED:
-        return OptionsError(f"what listens there is no walkit primary: {details}", option="source")
-    return f"{code.name.lower()}: {details}"
 
 
 class Replica:
@@ -162,12 +80,17 @@ class Replica:
             _check_name(name)
         frame_bytes_max = 0 if options is None else options.frame_bytes_max
         self._frame_bytes_max = max(frame_bytes_max, FRAME_BYTES_TAKEN)
-        self._log = ImportedLog(storage_at(dir), options, EventSink(events))
-        try:
-            self._store = ReplicaStore(self._log)
-        except BaseException:
-            self._log.close()
-            raise
+        storage, sink = storage_at(dir), EventSink(events)
+
+        def opened() -> tuple[ImportedLog, ReplicaStore]:
+            log = ImportedLog(storage, options, sink)
+            try:
+                return log, ReplicaStore(log)
+            except BaseException:
+                log.close()
+                raise
+
+        self._log, self._store = run_to_end(opened, "open", events=sink, undo=lambda both: both[0].close())
         manifest = self._log.manifest
         stored = manifest.extra.get(EXTRA_KEY, {}).get("name")
         self.name = name or stored or _name_of(self._log.location)
@@ -182,7 +105,7 @@ class Replica:
             frame_bytes_max=self._frame_bytes_max,
         )
         self._inbox: deque[tuple[Connection, Heard, int]] = deque()
-        self._wake = threading.Event()
+        self._wake = Bell()
         self._connection: Connection | None = None
         self._thread: EndingThread | None = None
         self._stopping = False
@@ -248,7 +171,10 @@ class Replica:
         return self._store
 
     def stop(self) -> None:
-        """Stop following, seal the log and free it. Stopping twice does nothing, or goes on after an interrupt."""
+        """Stop following, seal the log and free it. Stopping twice does nothing; an interrupt does not end it."""
+        run_to_end(self._stop, "stop", events=self._log.events)
+
+    def _stop(self) -> None:
         self._stopping = True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():

@@ -26,6 +26,7 @@ from walkit.replication.wire import (
     decode_from_subscriber,
     encode_from_publisher,
 )
+from walkit.threads import Bell
 
 POLL_S = 0.005
 """How often a session looks whether more is durable, where nobody tells it."""
@@ -59,7 +60,7 @@ class Session:
         self._reader = FrameReader(source)
         self._inbox: deque[bytes] = deque()
         self._room = ByteBudget(INBOX_BYTES)
-        self._wake = threading.Event()
+        self._wake = Bell()
         self._gone = False
         self._stopping = False
         self._sending_ms: float | None = None
