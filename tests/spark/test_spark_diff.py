@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import walkit
-from tests.state.histories import DiffRow, Row, diff_of, random_rows, state_of, write
+from tests.state.histories import DiffRow, Row, diff_of, newest_of, random_rows, state_of, write
 from walkit.errors import OptionsError
 from walkit.record import RECORD_SCHEMA
 from walkit.spark import diff, replay
@@ -83,7 +83,7 @@ EXPECTED: list[DiffRow] = [
     (b"", "D", b"", None, 10, None),
     (b"back", "N", b"1", b"1", 11, 15),
     (b"changed", "C", b"1", b"2", 2, 2),
-    (b"deleted", "D", b"1", None, 3, None),
+    (b"deleted", "D", b"1", None, 3, 6),
     (b"no value", "N", None, None, 6, 8),
     (b"no value to empty", "C", None, b"", 7, 9),
     (b"same", "N", b"1", b"1", 1, 4),
@@ -109,8 +109,8 @@ def test_nothing_differs(spark: SparkSession, tmp_path: Path) -> None:
     log, empty = load(spark, tmp_path / "log"), load(spark, tmp_path / "empty")
     assert rows_of(diff(log, log)) == []
     assert rows_of(diff(empty, empty)) == []
-    assert rows_of(diff(log, empty)) == diff_of(state_of(LEFT), {})
-    assert rows_of(diff(empty, log)) == diff_of({}, state_of(LEFT))
+    assert rows_of(diff(log, empty)) == diff_of(newest_of(LEFT), {})
+    assert rows_of(diff(empty, log)) == diff_of({}, newest_of(LEFT))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_spark_and_process_agree(
     for path, rows in zip(paths, histories, strict=True):
         write(str(path), rows, epochs)
     left, right = (load(spark, path) for path in paths)
-    expected = diff_of(state_of(histories[0]), state_of(histories[1]))
+    expected = diff_of(newest_of(histories[0]), newest_of(histories[1]))
     assert rows_of(diff(left, right)) == expected
     assert [tuple(row.values()) for row in walkit.diff(paths[0], paths[1]).to_pylist()] == expected
     at_lsn = sizes[0] // 2
@@ -146,7 +146,7 @@ def test_a_longer_history(spark: SparkSession, tmp_path: Path) -> None:
     write(str(tmp_path / "log"), rows)
     log = load(spark, tmp_path / "log")
     found = rows_of(diff(log.where("lsn <= 10000"), log, unchanged=True))
-    assert found == diff_of(state_of(rows, 10_000), state_of(rows), unchanged=True)
+    assert found == diff_of(newest_of(rows, 10_000), newest_of(rows), unchanged=True)
     in_process = walkit.diff((tmp_path / "log", 10_000), tmp_path / "log")
     assert [row for row in found if row[1] != "N"] == [tuple(row.values()) for row in in_process.to_pylist()]
     counts = DiffCounts.of(in_process)
@@ -180,7 +180,7 @@ def test_a_side_with_an_lsn_is_a_pair(spark: SparkSession, at_lsn: object) -> No
     """(records, LSN) is the state at that LSN, on either side; what is no pair or no LSN is refused."""
     df = frame_of(spark, RIGHT)
     if at_lsn is None:
-        expected = diff_of(state_of(RIGHT, 9), state_of(RIGHT))
+        expected = diff_of(newest_of(RIGHT, 9), newest_of(RIGHT))
         assert rows_of(diff((df, 9), df)) == expected != []
         assert rows_of(diff((df, 9), (df, len(RIGHT)))) == expected
         with pytest.raises(OptionsError, match="is a pair"):

@@ -59,9 +59,10 @@ def diff(left: Side, right: Side, unchanged: bool = False) -> DataFrame:
     Each side has the columns of `walkit.RECORD_SCHEMA` (more do no harm) and holds records of one log, in any order;
     for the state at an LSN it is a pair, `(df, 100)`, as in `walkit.diff`. Columns of the result: `key`; `change`, seen
     from the left: I only right, D only left, C another value, and with `unchanged` also N; `left_value`,
-    `right_value`; `left_lsn`, `right_lsn`, the record that set the key on that side, null where it is not live.
-    Null-safe: an absent value equals an absent one only. Records without a key are no part of it; a key that was only
-    ever deleted is nowhere.
+    `right_value`; `left_lsn`, `right_lsn`, the newest record of the key on that side: the one that set it, or where it
+    is not live the one that deleted it, null where the records of that side do not have it (see
+    `walkit.state.diff.DIFF_SCHEMA`). Null-safe: an absent value equals an absent one only. Records without a key are
+    no part of it, and neither is a key that is live on neither side.
 
     Lazy, like any DataFrame, in no order. For each side it raises what `walkit.spark.replay` raises:
     HistoryTrimmedError where the records are known not to tell the state, `OptionsError` for a column that is missing
@@ -91,5 +92,5 @@ def compare_sides(batches: Iterable[pa.RecordBatch], *, unchanged: bool) -> Iter
         is_right = batch.column(SIDE)
         right.add(batch.filter(is_right))
         left.add(batch.filter(pc.invert(is_right)))
-    found = diff_states(left.live(), right.live(), unchanged=unchanged)
+    found = diff_states(left.newest(), right.newest(), unchanged=unchanged)
     yield from narrowed(found, DIFF_SCHEMA).to_batches(max_chunksize=OUTPUT_ROWS)
