@@ -37,7 +37,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -49,7 +49,7 @@ from walkit.errors import OptionsError
 from walkit.format.frame import FrameIdentity
 from walkit.log.logreader import view_of
 from walkit.log.opening import storage_at
-from walkit.log.ranges import FrameRange, ranges_of, read_range
+from walkit.log.ranges import FrameRange, ranges_of, read_ranges
 from walkit.spark.facts import SOURCE_NAME, LogFacts
 from walkit.spark.filters import LsnFilter, take_filters
 from walkit.state.bases import base_at, base_of_all
@@ -130,12 +130,16 @@ class WalkitDataSource(DataSource):
 
 
 class WalkitReader(DataSourceReader):
-    """Reads what a `Scan` names, partition by partition."""
+    """Reads what a `Scan` names, partition by partition. Pickled without its ranges: a partition has its own."""
 
     def __init__(self, scan: Scan, schema: StructType) -> None:
         self.scan = scan
         self.lsns = scan.lsns
         self.schema = schema
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a worker needs to read a partition."""
+        return {**self.__dict__, "scan": replace(self.scan, ranges=())}
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the snapshot and the ranges that hold a wanted LSN, shared out; none for an empty log."""
@@ -165,9 +169,8 @@ class WalkitReader(DataSourceReader):
     def _of_ranges(self, ranges: Iterable[FrameRange]) -> Iterator[pa.RecordBatch]:
         lsns = self._of_frames
         first_lsn, last_lsn = lsns.bounds()
-        for frames in ranges:
-            for batch in read_range(self.scan.path, frames, first_lsn=first_lsn, last_lsn=last_lsn):
-                yield lsns.pick(batch)
+        for batch in read_ranges(self.scan.path, ranges, first_lsn=first_lsn, last_lsn=last_lsn):
+            yield lsns.pick(batch)
 
 
 class FilteringReader(WalkitReader):
