@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import walkit
-from tests.state.histories import DiffRow, Row, diff_of, newest_of, random_rows, state_of, write
+from tests.state.histories import DiffRow, Row, diff_of, newest_of, random_rows, write
 from walkit.errors import OptionsError
 from walkit.record import RECORD_SCHEMA
 from walkit.spark import diff, replay

@@ -92,7 +92,10 @@ def test_what_a_worker_is_sent_does_not_grow_with_the_log(many: Path) -> None:
 
 def test_a_log_that_is_compacted_while_a_partition_is_read(tmp_path: Path) -> None:
     """Compact behind the first batch of a partition: a GapError as of any reader, after the manifest is read anew."""
-    path, options = tmp_path / "store", walkit.LogOptions(durability="none", segment_bytes=1 << 20)
+    path, options = (
+        tmp_path / "store",
+        walkit.LogOptions(durability="none", segment_bytes=1 << 20, frame_bytes_max=1 << 19),
+    )
     with walkit.Store.open(path, options=options) as store:
         for start in range(0, 2400, 50):
             numbers = range(start, start + 50)

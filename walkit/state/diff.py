@@ -42,8 +42,8 @@ DIFF_SCHEMA: pa.Schema = pa.schema(
 """The columns of a diff. change: I only right, D only left, C another value, N the same value.
 
 The LSN of a side is that of the newest record of the key there: where the key is live the one that set it, where it is
-not the one that deleted it. So `right_lsn` of a D is that of the deletion, and the diff seen from the other side is an I
-with the same LSN as `left_lsn`. It is null where the key never was on that side, and where the delete is not among the
+not the one that deleted it. So `right_lsn` of a D is that of the deletion, and seen from the other side it is an I with
+the same LSN as `left_lsn`. It is null where the key never was on that side, and where the delete is not among the
 records any more: compaction drops deletes that suppress nothing, trimming drops all records, a snapshot holds none.
 A key that is live without a value has an LSN and a null value. A key that is live on neither side is in no diff.
 """
@@ -104,9 +104,11 @@ def diff(a: Side, b: Side, progress: StateProgress | None = None) -> pa.Table:
     A side is an open log or LogReader, a Store, a KeyedTable, the place of a log (path, URL, storage), or a pair of one
     of these (not a table) and an LSN. change is seen from `a`: I is only in `b`, D only in `a`, C has another value;
     `DiffCounts.of` counts them. Values alone are compared, byte by byte: equal values set by other records are equal.
-    Records without a key are no part of it. Of a log that is being written elsewhere, the durable prefix counts. For the
-    LSNs see `DIFF_SCHEMA`: a key that is live on one side only has the LSN of its deletion on the other, as far back as
-    the log tells states; a table has no deletions. Of a Store they are looked for in its log, where a key needs it.
+    Records without a key are no part of it. Of a log that is being written elsewhere, the durable prefix counts.
+
+    For the LSNs see `DIFF_SCHEMA`: a key that is live on one side only has the LSN of its deletion on the other, as far
+    back as the log tells states. A table has no deletions. Of a Store they are looked for in its log, which is read
+    where a key needs it.
 
     In memory: both states, and the reading of one batch. `progress` is called for each side in turn with (LSNs passed,
     LSNs to pass). Raises HistoryTrimmedError where a state can no longer be told exactly, OptionsError for what is no
