@@ -65,8 +65,9 @@ def diff(left: Side, right: Side, unchanged: bool = False) -> DataFrame:
     no part of it, and neither is a key that is live on neither side.
 
     Lazy, like any DataFrame, in no order. For each side it raises what `walkit.spark.replay` raises:
-    HistoryTrimmedError where the records are known not to tell the state, `OptionsError` for a column that is missing
-    or of another type, and for an LSN that is none.
+    HistoryTrimmedError where the records are known not to tell the state, `OptionsError` where the plan shows records
+    that are left out or there twice or a load with `pushFilters`, for a column that is missing or of another type, and
+    for an LSN that is none. Where two rows turn out to be the newest record of one key, the query fails and names it.
     """
     sides = _side(left, "left").union(_side(right, "right"))
     make_importable(sides.sparkSession)
@@ -92,5 +93,19 @@ def compare_sides(batches: Iterable[pa.RecordBatch], *, unchanged: bool) -> Iter
         is_right = batch.column(SIDE)
         right.add(batch.filter(is_right))
         left.add(batch.filter(pc.invert(is_right)))
-    found = diff_states(left.newest(), right.newest(), unchanged=unchanged)
+    found = diff_states(_newest(left, "left"), _newest(right, "right"), unchanged=unchanged)
     yield from narrowed(found, DIFF_SCHEMA).to_batches(max_chunksize=OUTPUT_ROWS)
+
+
+def _newest(state: FinalState, side: str) -> pa.Table:
+    newest = state.newest()
+    if state.tied is not None:
+        key, lsn = state.tied
+        raise OptionsError(
+            f"diff needs each record once; of key 0x{key.hex()} the DataFrame of the {side} side has more than one row "
+            f"with the newest LSN {lsn:,}: a log is in it twice, or two logs that have this key",
+            option=side,
+            wanted=key,
+            stored=lsn,
+        )
+    return newest

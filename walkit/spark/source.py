@@ -96,7 +96,6 @@ class Scan:
     parts: int | None
     """The number of partitions asked for."""
     lsns: LsnFilter
-    push_filters: bool
 
 
 class WalkitDataSource(DataSource):
@@ -125,7 +124,7 @@ class WalkitDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of these columns; `OptionsError` for one that the log does not have."""
         require_subset(schema)
-        pushes = self.scan.push_filters and pushdown_is_on()
+        pushes = self.scan.facts.push_filters and pushdown_is_on()
         return (FilteringReader if pushes else WalkitReader)(self.scan, schema)
 
 
@@ -235,6 +234,7 @@ def plan_scan(options: Mapping[str, Any]) -> Scan:
         exact_from_lsn=view.manifest.exact_from_lsn,
         snapshot_lsn=base,
         from_lsn=first_lsn or 0,
+        push_filters=_switch(given, "pushFilters"),
     )
     return Scan(
         path=path,
@@ -244,7 +244,6 @@ def plan_scan(options: Mapping[str, Any]) -> Scan:
         frames_from=max(view.manifest.low_watermark, base) + 1,
         parts=parts,
         lsns=LsnFilter(first_lsn=first_lsn, last_lsn=last_lsn),
-        push_filters=_switch(given, "pushFilters"),
     )
 
 
