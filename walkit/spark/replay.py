@@ -84,6 +84,12 @@ def records_up_to(df: DataFrame, at_lsn: int | None, what: str) -> DataFrame:
     """Return the records up to `at_lsn`, inclusive, of which a state can be made; else raise as `replay` does."""
     require_columns(df, what)
     require_lsn(at_lsn)
+    if df.isStreaming:
+        raise OptionsError(
+            f"{what} takes the records of a log as they are now, and no stream: spark.read in place of spark.readStream",
+            option="df",
+            wanted="readStream",
+        )
     require_state(df, at_lsn, what)
     return df if at_lsn is None else df.where(F.col("lsn") <= at_lsn)
 

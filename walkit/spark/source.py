@@ -41,7 +41,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, ByteType, LongType, StructField, StructType, TimestampType
 
@@ -126,6 +132,40 @@ class WalkitDataSource(DataSource):
         require_subset(schema)
         pushes = self.scan.facts.push_filters and pushdown_is_on()
         return (FilteringReader if pushes else WalkitReader)(self.scan, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return what refuses the query. `readStream.load()` itself asks nothing that a batch would not ask."""
+        return NoStream(self.scan.path)
+
+
+class NoStream(DataSourceStreamReader):
+    """Refuses a stream in walkit's words, at the first thing that a query asks.
+
+    An error in `streamReader` itself would come out under an error of Spark's about its own handling of it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Refuse: where a new query begins."""
+        raise self._refusal()
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Refuse: where a query goes on from a checkpoint."""
+        raise self._refusal()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Refuse."""
+        raise self._refusal()
+
+    def _refusal(self) -> OptionsError:
+        return OptionsError(
+            f"a log cannot be read as a stream yet. spark.read.format('{SOURCE_NAME}').load({self.path!r}) reads what it "
+            "holds now; walkit.open(path, mode='r').follow(lsn) goes on with what comes",
+            option="readStream",
+            wanted=self.path,
+        )
 
 
 class WalkitReader(DataSourceReader):
