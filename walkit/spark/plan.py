@@ -28,7 +28,14 @@ _REFERENCE = re.compile(r"CTERelationRef (\d+)")
 
 SAME_ROWS = {
     *("Project", "SubqueryAlias", "View", "Sort", "Repartition", "RepartitionByExpression", "Window"),
-    *("RebalancePartitions", "ResolvedHint", "UnresolvedHint", "CollectMetrics", "CTERelationDef", "Distinct"),
+    *(
+        "RebalancePartitions",
+        "ResolvedHint",
+        "UnresolvedHint",
+        "CollectMetrics",
+        "CTERelationDef",
+        "Distinct",
+    ),
 }
 """Steps that leave every row as it is, or drop what is there twice."""
 FEWER_ROWS = {
@@ -80,7 +87,9 @@ class LogRead:
         ours, others = self.facts, other.facts
         if ours is None or others is None or ours.log_id != others.log_id or self.by_key or other.by_key:
             return False
-        last = min(ours.last_lsn, others.last_lsn, *(r.last_lsn for r in (self, other) if r.last_lsn is not None))
+        last = min(
+            ours.last_lsn, others.last_lsn, *(r.last_lsn for r in (self, other) if r.last_lsn is not None)
+        )
         return max(self.first_lsn, other.first_lsn, ours.first_lsn, others.first_lsn) <= last
 
 
