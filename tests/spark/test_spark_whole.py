@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ def told(df: DataFrame) -> list[tuple[bytes, int]]:
 
 
 Change = Callable[["DataFrame"], "DataFrame"]
+Use = Callable[[], "DataFrame"]
 # What is done to the records of "a", and a word of the refusal; "" where it is no harm.
 CHANGES: list[tuple[str, Change, str]] = [
     ("puts alone", lambda df: df.where("kind = 1"), "condition cast(kind as int) = 1"),
@@ -86,7 +88,8 @@ def test_what_a_plan_shows(spark: SparkSession, logs: dict[str, Path], change: C
     """Filter, sample, double and reorder records: replay and diff refuse them before Spark runs, or go on."""
     whole = load(spark, logs["a"])
     df = change(whole)
-    for make in (lambda: replay(df), lambda: diff(whole, df), lambda: diff((df, 7), whole)):
+    uses: list[Use] = [lambda: replay(df), lambda: diff(whole, df), lambda: diff((df, 7), whole)]
+    for make in uses:
         if not word:
             make()
             continue
@@ -169,7 +172,8 @@ def test_pushed_filters_are_refused(spark: SparkSession, logs: dict[str, Path]) 
     reader = spark.read.format("walkit").schema("lsn bigint, kind tinyint, key binary, value binary")
     own_schema = reader.option("pushFilters", True).load(str(logs["a"]))
     for df in (pushed, own_schema, pushed.where("lsn > 3").select("*")):
-        for make in (lambda df=df: diff((df, 200), df), lambda df=df: replay(df)):  # type: ignore[misc]
+        uses: list[Use] = [partial(diff, (df, 200), df), partial(replay, df)]
+        for make in uses:
             with pytest.raises(OptionsError, match="loaded with pushFilters=true") as caught:
                 make()
             assert caught.value.option == "pushFilters"
@@ -210,8 +214,9 @@ def test_a_stream_is_refused_in_a_sentence(
         query.awaitTermination(60)
     words = str(query.exception())
     assert "PYTHON_DATA_SOURCE_ERROR" not in words and "UnboundLocalError" not in words
-    for make in (lambda: replay(stream), lambda: diff(stream, stream)):
-        with pytest.raises(OptionsError, match="no stream: spark.read in place of spark.readStream"):
+    uses: list[Use] = [lambda: replay(stream), lambda: diff(stream, stream)]
+    for make in uses:
+        with pytest.raises(OptionsError, match=r"no stream: spark\.read in place of"):
             make()
 
 

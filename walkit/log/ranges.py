@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -25,9 +26,11 @@ RANGE_BYTES = 8 << 20
 """Frames are gathered into ranges of about this size where the caller does not say how many parts are wanted."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrameRange:
-    """Frames of one segment: positions [start_position, end_position), on frame borders, without a gap. Picklable."""
+class FrameRange(NamedTuple):
+    """Frames of one segment: positions [start_position, end_position), on frame borders, without a gap.
+
+    A tuple, because a plan of thousands is pickled several times on its way to those who read it.
+    """
 
     segment: int
     start_position: int

@@ -1,8 +1,9 @@
 """Conditions as Spark prints them: which LSNs they leave, and which columns of a log they look at.
 
-Spark's own text is read, as in `Filter ((lsn#0L <= cast(7 as bigint)) AND isnotnull(key#2))`, because it is the one form
-in which a plan is to be had everywhere: of a classic session, over Spark Connect, through views. A number after `#` names
-a column for good, whatever it is called later. What is not understood counts as looked at, and never as a bound.
+Spark's own text is read, as in `Filter ((lsn#0L <= cast(7 as bigint)) AND isnotnull(key#2))`, because it is the one
+form in which a plan is to be had everywhere: of a classic session, over Spark Connect, through views. A number after
+`#` names a column for good, whatever it is called later. What is not understood counts as looked at, and never as a
+bound.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 KEY, LSN = "key", "lsn"
+JUST_THE_LSN = frozenset({LSN})
 COMPUTED = "computed"
 """Stands beside the columns of a log that a column is computed from; without it the column is the log's own."""
 
@@ -55,7 +57,7 @@ def read_condition(text: str, columns: Columns) -> Condition:
             found.last_lsn = min((n for n in (found.last_lsn, bounds[1]) if n is not None), default=None)
             continue
         alone = _IS_NOT_NULL.fullmatch(part)
-        if alone is not None and columns.get(int(alone[1])) == {LSN}:
+        if alone is not None and columns.get(int(alone[1])) == JUST_THE_LSN:
             continue  # no record is without an LSN
         if mentioned(part, columns) - {KEY, COMPUTED} or _CHANCE.search(part):
             found.left_out.append(plain(part))
@@ -125,15 +127,15 @@ def _bounds(part: str, columns: Columns) -> Bounds | None:
         if not _is_lsn(between[1], columns) or len(limits) != 2 or limits[0] is None or limits[1] is None:
             return None
         return math.ceil(limits[0]), math.floor(limits[1])
-    for sign in _SWAPPED:
+    for sign, swapped in _SWAPPED.items():
         sides = list(split(part, f" {sign} "))
         if len(sides) != 2:
             continue
         left, right = sides
-        if _is_lsn(right, columns):
-            left, right, sign = right, left, _SWAPPED[sign]
-        number = _number(right) if _is_lsn(left, columns) else None
-        return None if number is None else _compared(_NEGATED.get(sign, "") if negated else sign, number)
+        turned = _is_lsn(right, columns)
+        number = _number(left) if turned else _number(right) if _is_lsn(left, columns) else None
+        said = swapped if turned else sign
+        return None if number is None else _compared(_NEGATED.get(said, "") if negated else said, number)
     return None
 
 
@@ -154,7 +156,7 @@ def _compared(sign: str, number: float) -> Bounds | None:
 
 def _is_lsn(text: str, columns: Columns) -> bool:
     found = _ONE_COLUMN.fullmatch(_bare(text))
-    return found is not None and columns.get(int(found[1])) == {LSN}
+    return found is not None and columns.get(int(found[1])) == JUST_THE_LSN
 
 
 def _number(text: str) -> int | float | None:

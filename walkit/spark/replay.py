@@ -86,7 +86,7 @@ def records_up_to(df: DataFrame, at_lsn: int | None, what: str) -> DataFrame:
     require_lsn(at_lsn)
     if df.isStreaming:
         raise OptionsError(
-            f"{what} takes the records of a log as they are now, and no stream: spark.read in place of spark.readStream",
+            f"{what} takes the records that a log has now, and no stream: spark.read in place of spark.readStream",
             option="df",
             wanted="readStream",
         )

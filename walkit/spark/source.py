@@ -161,8 +161,8 @@ class NoStream(DataSourceStreamReader):
 
     def _refusal(self) -> OptionsError:
         return OptionsError(
-            f"a log cannot be read as a stream yet. spark.read.format('{SOURCE_NAME}').load({self.path!r}) reads what it "
-            "holds now; walkit.open(path, mode='r').follow(lsn) goes on with what comes",
+            f"a log cannot be read as a stream yet. spark.read.format('{SOURCE_NAME}').load({self.path!r}) reads what "
+            "it holds now; walkit.open(path, mode='r').follow(lsn) goes on with what comes",
             option="readStream",
             wanted=self.path,
         )

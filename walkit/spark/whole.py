@@ -47,8 +47,8 @@ def require_state(df: DataFrame, at_lsn: int | None, what: str) -> None:
         _require_history(facts, found.reads, at_lsn)
     if (facts is not None and facts.push_filters) or any(read.pushes for read in found.reads):
         raise OptionsError(
-            f"the log was loaded with pushFilters=true, and {what} uses the DataFrame more than once: Spark may give it "
-            "the rows of another condition. Load the log without pushFilters; firstLsn and lastLsn bound it safely",
+            f"the log was loaded with pushFilters=true, and {what} uses the DataFrame more than once: Spark may give "
+            "it the rows of another condition. Load the log without pushFilters; firstLsn and lastLsn bound it safely",
             option="pushFilters",
             wanted=True,
         )
@@ -100,8 +100,8 @@ def _require_whole(found: Records, what: str) -> None:
     if found.left_out and found.reads:
         reasons = "; ".join(dict.fromkeys(found.left_out))
         raise OptionsError(
-            f"{what} needs all records of a key, and the DataFrame leaves some out by {reasons}. Give it the records as "
-            f"they were loaded, and filter the result; {AS_IT_IS}",
+            f"{what} needs all records of a key, and the DataFrame leaves some out by {reasons}. Give it the records "
+            f"as they were loaded, and filter the result; {AS_IT_IS}",
             option="df",
             wanted=reasons,
         )
