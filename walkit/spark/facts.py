@@ -3,7 +3,7 @@
 The records of a log that was trimmed or compacted do not tell every state. The manifest says which ones they tell, so
 `load()` puts what it says into the metadata of column `lsn`, of the same moment as the ranges of frames that it plans.
 There it goes with the column through select, where, rename, cache, join and SQL views. A union has that of its first
-side.
+side; `walkit.spark.plan` finds those of the others.
 """
 
 from __future__ import annotations
