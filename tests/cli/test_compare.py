@@ -48,7 +48,7 @@ def test_different_and_equal(logs: Path, run: Run) -> None:
     assert lines[3] == "" and lines[4].split()[0] == "change"
     assert [line.split() for line in lines[5:]] == [
         ["C", "changed", "1", "2", "2", "3"],
-        ["D", "deleted", "0xff", "3"],
+        ["D", "deleted", "0xff", "3", "5"],
         ["I", ("long" * 30)[:39] + "…", "0x780a79", "7"],
         ["C", "none", "(no", "value)", "4", "6"],
     ]
@@ -86,7 +86,7 @@ def test_json(logs: Path, run: Run) -> None:
         "left_value_base64": "/w==",
         "right_value": None,
         "left_lsn": 3,
-        "right_lsn": None,
+        "right_lsn": 5,
     }
     assert len(rows) == 4
 
@@ -104,7 +104,7 @@ def test_rows_saved(logs: Path, run: Run) -> None:
     with open(logs / "rows.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["key"] for row in rows] == [key.decode() for key in wanted["key"].to_pylist()]
-    assert list(rows[1].values()) == ["deleted", "text", "D", "/w==", "base64", "", "", "3", ""]
+    assert list(rows[1].values()) == ["deleted", "text", "D", "/w==", "base64", "", "", "3", "5"]
     assert list(rows[2].values())[2:] == ["I", "", "", "x\ny", "text", "", "7"]
     run("diff", logs / "a", logs / "b", "--out", logs / "report.txt")
     assert "different: 1 inserted" in (logs / "report.txt").read_text()

@@ -17,7 +17,7 @@ from walkit.cli.places import PlaceAt
 from walkit.errors import CorruptionError, OptionsError
 from walkit.log.logreader import LogReader
 from walkit.log.opening import storage_at
-from walkit.state.diff import DiffCounts, diff
+from walkit.state.diff import DELETED, INSERTED, DiffCounts, diff
 from walkit.text import aligned, counted
 
 ROWS_SHOWN_MAX = 20
@@ -137,9 +137,9 @@ def _rows(found: pa.Table, total: int) -> Iterable[str]:
     cells = [
         (
             row["change"],
-            _cell(row["key"], None),
-            _cell(row["left_value"], row["left_lsn"]),
-            _cell(row["right_value"], row["right_lsn"]),
+            _cell(row["key"]),
+            _cell(row["left_value"], live=row["change"] != INSERTED),
+            _cell(row["right_value"], live=row["change"] != DELETED),
             "" if row["left_lsn"] is None else f"{row['left_lsn']:,}",
             "" if row["right_lsn"] is None else f"{row['right_lsn']:,}",
         )
@@ -151,10 +151,10 @@ def _rows(found: pa.Table, total: int) -> Iterable[str]:
         yield f"... and {total - len(shown):,} more (--json lists all, --out FILE.csv or FILE.parquet saves all)"
 
 
-def _cell(data: bytes | None, lsn: int | None) -> str:
+def _cell(data: bytes | None, *, live: bool = True) -> str:
     """Return bytes as a person may read them: text where it can be printed, else hexadecimal; cut where long."""
     if data is None:
-        return "" if lsn is None else "(no value)"
+        return "(no value)" if live else ""
     text, encoding = as_text(data)
     if encoding != "text" or not text.isprintable():
         text = f"0x{data[: CELL_MAX // 2].hex()}"
