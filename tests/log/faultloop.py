@@ -1,0 +1,272 @@
+"""The fault loop: one scene again and again, with another call to the storage failing each time, then a power cut.
+
+`Ledger` keeps what was appended, what was acknowledged or called durable, and which step runs; `Loop` runs a scene for
+every call. A scene is a function that does things to a log through a ledger and survives what they raise; it may say
+how its outcome is looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+import pytest
+
+import walkit
+from tests.commit.places import Task
+from tests.log.everycall import EveryCall, Fault
+from walkit.errors import (
+    CommitFailedError,
+    LogClosedError,
+    LogFullError,
+    LogPoisonedError,
+    StorageError,
+    WalkitError,
+)
+from walkit.log.scan import read_mark
+from walkit.storage import MemoryStorage
+from walkit.storage.base import Storage
+
+STEP_S = 30.0
+"""How long one step may take. The longest that is right takes some hundred milliseconds on a busy machine."""
+WRITE_S = 0.0002
+"""How long a write takes where several are in flight, so that they are."""
+CALLS_MAX = 5000
+"""A scene that makes more calls than this never ends."""
+Row = tuple[int, bytes | None, bytes | None]
+_T = TypeVar("_T")
+
+REFUSALS = (LogFullError, LogPoisonedError, LogClosedError)
+"""Nothing of the call was written, but for its acknowledged prefix."""
+
+
+@dataclass
+class Ledger:
+    """What was done to a log in one run, and what it has promised."""
+
+    options: walkit.LogOptions
+    rows: list[Row] = field(default_factory=list)
+    """By LSN from 1 on: what was appended, but for what was refused before it was written."""
+    acknowledged: set[int] = field(default_factory=set)
+    durable_lsn: int = 0
+    """The last LSN that anything has called durable."""
+    low_watermark: int = 0
+    """The last LSN that was asked to be dropped."""
+    given_up: set[int] = field(default_factory=set)
+    """LSNs of damaged records, which salvage gives up."""
+    errors: list[tuple[str, WalkitError]] = field(default_factory=list)
+    at: str = "begin"
+    since: float = field(default_factory=time.monotonic)
+
+    def step(self, name: str, act: Callable[[], _T]) -> _T | None:
+        """Do something that may meet the fault; None where it raised one of walkit's errors."""
+        self.at, self.since = name, time.monotonic()
+        try:
+            return act()
+        except WalkitError as error:
+            assert not isinstance(error, StorageError) or error.errno is not None, f"no errno: {error!r}"
+            self.errors.append((name, error))
+            return None
+
+    def appended(self, name: str, rows: Iterable[Row], act: Callable[[], walkit.AppendResult | None]) -> None:
+        """Append these rows in one call, or several that end in order."""
+        rows, first = list(rows), len(self.rows) + 1
+        self.rows += rows
+        self.at, self.since = name, time.monotonic()
+        try:
+            result = act()
+        except CommitFailedError as error:
+            self._acknowledge(first, error.acknowledged_prefix)
+            self.errors.append((name, error))
+        except REFUSALS as error:
+            self._acknowledge(first, error.acknowledged_prefix)
+            del self.rows[first - 1 + error.acknowledged_prefix :]
+            self.errors.append((name, error))
+        else:
+            assert result is not None
+            assert (result.first_lsn, result.last_lsn) == (first, len(self.rows)), f"{name} gave {result}"
+            self._acknowledge(first, len(rows))
+
+    def _acknowledge(self, first_lsn: int, count: int) -> None:
+        self.acknowledged.update(range(first_lsn, first_lsn + count))
+
+    def outcomes(self, name: str, rows: list[Row], results: Iterable[Callable[[], Any]]) -> None:
+        """Append rows one by one, all before the first is waited for; each of `results` returns or raises what came."""
+        self.at, self.since = name, time.monotonic()
+        first, unwritten = len(self.rows) + 1, 0
+        self.rows += rows
+        for number, result in enumerate(results):
+            lsn = first + number
+            try:
+                assert result().first_lsn == lsn, f"{name}: record {number} got another LSN than {lsn}"
+            except CommitFailedError as error:
+                unwritten = 0
+                self.errors.append((name, error))
+            except REFUSALS as error:
+                unwritten += 1
+                self.errors.append((name, error))
+            else:
+                unwritten = 0
+                self.acknowledged.add(lsn)
+        if unwritten:
+            del self.rows[-unwritten:]
+
+    def called_durable(self, lsn: int | None) -> None:
+        """Somebody has called everything up to here durable."""
+        self.durable_lsn = max(self.durable_lsn, lsn or 0)
+
+    @property
+    def poisoned(self) -> bool:
+        """Whether any step was told that the log has failed."""
+        return any(isinstance(e, CommitFailedError | LogPoisonedError) for _, e in self.errors)
+
+    def copy(self) -> Ledger:
+        """Return what is known now; what comes later is not in it."""
+        return replace(
+            self, rows=list(self.rows), acknowledged=set(self.acknowledged), errors=list(self.errors)
+        )
+
+    def promised(self) -> set[int]:
+        """Return the LSNs that a power cut must leave."""
+        durable = set(range(1, self.durable_lsn + 1))
+        return (durable | self.acknowledged if self.options.durability == "sync" else durable) - self.given_up
+
+    def check_records(self, records: Iterable[walkit.Record], first_lsn: int, last_lsn: int) -> None:
+        """Compare what an opening has found: all that was promised, and nothing that was never appended."""
+        found = {r.lsn: (int(r.kind), r.key, r.value) for r in records}
+        promised = self.promised()
+        missing = sorted(lsn for lsn in promised if lsn >= first_lsn and lsn not in found)
+        assert not missing, f"promised and missing: LSNs {missing}, found {sorted(found)[-1:]}"
+        begins = self.low_watermark + 1
+        while begins in self.given_up:
+            begins += 1
+        assert first_lsn <= begins, f"begins at {first_lsn}, trimmed to {self.low_watermark}"
+        assert last_lsn >= max(promised, default=0), f"ends at {last_lsn}"
+        wrong = [lsn for lsn, row in found.items() if lsn > len(self.rows) or row != self.rows[lsn - 1]]
+        assert not wrong, f"LSNs {wrong} are not what was appended ({len(self.rows)} rows)"
+
+
+class Scene(Protocol):
+    """What is done, and how its outcome is looked at."""
+
+    def fitted(self, options: walkit.LogOptions) -> walkit.LogOptions:
+        """Return the options of the log, in whose place the scene may want others."""
+
+    def image(self, ledger: Ledger) -> MemoryStorage:
+        """Return a storage to begin with, and note in the ledger what stands in it."""
+
+    def play(self, storage: EveryCall, ledger: Ledger) -> Callable[[], object] | None:
+        """Do it, and return what closes it; None where nothing was opened."""
+
+    def look(self, storage: Storage, ledger: Ledger) -> None:
+        """Open what is left, check it against the ledger, append to it, close it."""
+
+
+class Loop:
+    """Runs a scene with each fault of a kind; what is wrong is collected, with the call that was hit."""
+
+    def __init__(
+        self,
+        scene: Scene,
+        options: walkit.LogOptions,
+        kind: Any,
+        *,
+        forever: bool,
+        step: int = 1,
+        first: int = 1,
+    ) -> None:
+        self.scene, self.options = scene, options
+        self.kind, self.forever, self.step, self.first = kind, forever, step, first
+        self.wrong: list[str] = []
+        self.runs = 0
+        self.ledger: Ledger | None = None
+        self.now = ""
+
+    def run(self) -> None:
+        """Fail each call in turn until none is hit; fails with all that was found."""
+        with _uncaught(self._note):
+            task = Task(self._all)
+            self._watch(task)
+            task.result()
+        assert self.runs > 0, "no call was hit"
+        if self.wrong:
+            text = "\n".join(self.wrong[:12])
+            pytest.fail(f"{len(self.wrong)} of {self.runs} runs went wrong\n{text}", pytrace=False)
+
+    def _watch(self, task: Task) -> None:
+        while task.thread.is_alive():
+            task.thread.join(0.2)
+            ledger = self.ledger
+            if ledger is not None and task.thread.is_alive() and time.monotonic() - ledger.since > STEP_S:
+                pytest.fail(f"{self.now}: step {ledger.at!r} hangs\n{_stacks()}", pytrace=False)
+
+    def _note(self, what: str) -> None:
+        self.wrong.append(f"{self.now}: {what}")
+
+    def _all(self) -> None:
+        for nth in range(self.first, CALLS_MAX, self.step):
+            fault = Fault(self.kind, nth, self.forever)
+            if not self._one(fault):
+                return
+            self.runs += 1
+        raise AssertionError(f"more than {CALLS_MAX} calls")
+
+    def _one(self, fault: Fault) -> bool:
+        """Run the scene with one fault; False where it was not met."""
+        ledger = self.ledger = Ledger(self.scene.fitted(self.options))
+        self.now = str(fault)
+        storage = EveryCall(self.scene.image(ledger), write_s=WRITE_S if self.options.in_flight > 1 else 0.0)
+        storage.arm(fault)
+        try:
+            self._play(storage, ledger)
+        except Exception as error:
+            self.now = f"{fault} ({', '.join(storage.hits[:2])})"
+            self._note(f"at {ledger.at!r}: {type(error).__name__}: {error}; errors {_told(ledger)}")
+        return bool(storage.hits)
+
+    def _play(self, storage: EveryCall, ledger: Ledger) -> None:
+        close = self.scene.play(storage, ledger)
+        self.now = f"{storage.fault} ({', '.join(storage.hits[:2])})"
+        inner = storage.inner
+        ledger.called_durable(read_mark(inner).lsn)
+        cuts = [("a power cut before closing", inner.crash(keep="none"), ledger.copy())]
+        if close is not None:
+            ledger.step("close", close)
+        hit = bool(storage.hits)
+        storage.disarm()
+        ledger.called_durable(read_mark(inner).lsn)
+        cuts.append(("a power cut after closing", inner.crash(keep="none"), ledger))
+        assert not inner.is_locked("lock"), "the lock is taken"
+        if hit and self.kind == "delay" and ledger.errors:
+            raise AssertionError("a slow device is no error")
+        for name, image, known in [*cuts, ("opening again", inner, ledger)]:
+            ledger.at, ledger.since = name, time.monotonic()
+            self.scene.look(image, known)
+
+
+def _told(ledger: Ledger) -> str:
+    return "; ".join(f"{name}: {type(error).__name__}" for name, error in ledger.errors[:4]) or "none"
+
+
+def _stacks() -> str:
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        return file.read()
+
+
+@contextlib.contextmanager
+def _uncaught(note: Callable[[str], object]) -> Iterator[None]:
+    """Note what ends a thread with an exception."""
+    before = threading.excepthook
+    threading.excepthook = lambda args: note(f"a thread ended with {args.exc_value!r}")  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        threading.excepthook = before
