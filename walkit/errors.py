@@ -20,6 +20,7 @@
     ├── StorageError(OSError)               mend the place, open again
     ├── LogFullError                        wait or make room, then try again
     │   └── JournalFullError                take a checkpoint, then try again
+    ├── LogExhaustedError                   nothing was written: go on in a new log
     ├── CommitFailedError                   outcome unknown: open again and look
     │   └── CommitTimeoutError(TimeoutError) outcome unknown: look, or go on waiting
     ├── AppendTimeoutError(TimeoutError)    nothing was written: try again
@@ -239,20 +240,12 @@ class StorageError(WalkitError, OSError):
 
 
 class LogFullError(WalkitError):
-    """No room: the queue is full, or the disk. Nothing of this call was written; it may be tried again.
-
-    After `append_many`: nothing but its first `acknowledged_prefix` records.
-    """
+    """No room in the queue, or on the disk. Nothing of this call, but `acknowledged_prefix`, was written; try again."""
 
     code = "log-full"
 
     def __init__(
-        self,
-        message: str,
-        *,
-        reason: str,
-        limit_bytes: int | None = None,
-        acknowledged_prefix: int = 0,
+        self, message: str, *, reason: str, limit_bytes: int | None = None, acknowledged_prefix: int = 0
     ) -> None:
         super().__init__(message)
         self.reason, self.limit_bytes = reason, limit_bytes
@@ -279,6 +272,20 @@ class JournalFullError(LogFullError):
             acknowledged_prefix=acknowledged_prefix,
         )
         self.slots, self.checkpoint_lsn, self.failed = slots, checkpoint_lsn, failed
+
+
+class LogExhaustedError(WalkitError):
+    """The log has no number left that its format holds: `what` is "LSN", "position", "epoch" or "segment"."""
+
+    code = "log-exhausted"
+    acknowledged_prefix = 0
+
+    def __init__(self, what: str, wanted: int, last: int) -> None:
+        super().__init__(
+            f"the log has no {what} left: this needs {wanted:,}, and the last that the format holds is {last:,}. "
+            "Nothing was written; go on in a new log"
+        )
+        self.what, self.wanted, self.last = what, wanted, last
 
 
 class CommitFailedError(WalkitError):

@@ -41,6 +41,7 @@ ERRORS: list[WalkitError] = [
     errors.StorageError("text", errno=28, name="file"),
     errors.LogFullError("text", reason="queue", limit_bytes=9, acknowledged_prefix=3),
     errors.JournalFullError(8, 5, failed="a disk", acknowledged_prefix=1),
+    errors.LogExhaustedError("LSN", 7, 6),
     errors.CommitFailedError("text", acked_lsn=4, acknowledged_prefix=2),
     errors.CommitTimeoutError("text", acked_lsn=4),
     errors.AppendTimeoutError("text"),

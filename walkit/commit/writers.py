@@ -14,8 +14,16 @@ from walkit.threads import EndingThread
 class Writers:
     """Calls `look()` once each time it is woken, on a thread that is free; threads start as they are needed."""
 
-    def __init__(self, name: str, count: int, look: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        count: int,
+        look: Callable[[], None],
+        broken: Callable[[BaseException], object] = lambda _: None,
+    ) -> None:
+        """`broken` is called with what a look raised, and raises nothing."""
         self._name = name
+        self._broken = broken
         self._count = count
         self._look = look
         self.calls: SimpleQueue[bool] = SimpleQueue()
@@ -50,7 +58,10 @@ class Writers:
 
     def _run(self) -> None:
         while self.calls.get():
-            self._look()
+            try:
+                self._look()
+            except BaseException as error:  # noqa: BLE001 - it counts as running, and is asked to look again
+                self._broken(error)
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads; nobody may wake them any more. May be called again where it was interrupted."""

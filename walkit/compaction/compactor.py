@@ -28,7 +28,7 @@ from walkit.log.engine import LogEngine
 from walkit.log.holds import live_holds
 from walkit.log.reader import LogView
 from walkit.log.report import PhaseClock
-from walkit.log.segments import segment_order
+from walkit.log.sealing import segment_order
 from walkit.log.sidecar import files_of, index_segment
 from walkit.log.straddle import free_number
 

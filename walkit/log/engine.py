@@ -40,7 +40,7 @@ from walkit.log.manifest_store import (
 )
 from walkit.log.observe import acknowledged_frames
 from walkit.log.openview import view_of_open
-from walkit.log.planning import plan_recovery
+from walkit.log.planning import next_epoch, plan_recovery
 from walkit.log.reader import LogView
 from walkit.log.recovery import RecoveryPlan
 from walkit.log.report import PhaseClock, RecoveryReport
@@ -85,10 +85,10 @@ class LogEngine:
 
     def start(self, plan: RecoveryPlan) -> None:
         """Apply the plan and make the commit path ready. Starts no thread and writes no segment."""
+        number = next_epoch(plan.manifest)  # before anything is changed: there may be none
         apply_plan(self.storage, self.store, plan)
         manifest = self.store.current
         end = manifest.end
-        number = max((e.number for e in manifest.lineage), default=0) + 1
         self.identity = FrameIdentity(manifest.log_id, number, secrets.randbits(64) | 1)
         began = replace(end, last_lsn=max(end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn))
         name = os.path.basename(self.storage.location.rstrip("/")) or "log"
@@ -138,6 +138,7 @@ class LogEngine:
         )
         self.driver.on_poison = self._wake_followers
         self.segments.watched = self.driver.watched
+        self.segments.poison = self.segments.upkeep.broken = self.driver.poison
         delivery = self.driver.delivery
         delivery.bytes_max = self.options.queue_bytes_max
         delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(self, first_lsn, last_lsn)
@@ -201,6 +202,7 @@ class LogEngine:
             queue_bytes=core.pending_bytes,
             queue_bytes_max=driver.queue_bytes_max,
             deliveries_waiting=driver.delivery.waiting,
+            callback_errors=driver.delivery.errors,
             rotations=self.segments.rotations,
             segments=len(manifest.sealed) + len(open_segments),
             log_bytes=sum(s.size_bytes for s in manifest.sealed) + open_bytes,

@@ -195,7 +195,7 @@ class ImportedLog(ReadSurface):
         self.closed = False
         self.adopted = False
         self.recovery: RecoveryReport | None = None
-        self.failure: WalkitError | None = None
+        self.failure: BaseException | None = None
         self._news = threading.Condition()
         storage.create()
         lock = storage.lock(LOCK_NAME)
@@ -251,6 +251,7 @@ class ImportedLog(ReadSurface):
             events=self.events,
             name=os.path.basename(self.storage.location.rstrip("/")) or "replica",
         )
+        self.segments.poison = self.segments.upkeep.broken = self._poison
         self.adopted = True
 
     def adopt(self, log_id: int, *, created_us: int, ack_order: str, extra: Mapping[str, Any]) -> None:
@@ -282,8 +283,7 @@ class ImportedLog(ReadSurface):
             segments.place(run)
         except WalkitError as error:
             # Some of the frames may be there already, a full disk included: only an opening can tell.
-            self.failure = error
-            self.events.emit("walkit.log.poison", cause=repr(error), acked_lsn=self._end.last_lsn)
+            self._poison(error)
             raise
         end = run.end
         segments.publish(end.position, end.last_lsn)
@@ -291,6 +291,12 @@ class ImportedLog(ReadSurface):
             self._end = end
             self._news.notify_all()
         return end
+
+    def _poison(self, cause: BaseException) -> None:
+        """Import nothing more: a write or sync has failed, here or on the upkeep thread."""
+        if self.failure is None:
+            self.failure = cause
+            self.events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=self._end.last_lsn)
 
     # -- reading
 

@@ -6,8 +6,15 @@ import errno
 import threading
 from collections.abc import Callable
 
-from walkit.errors import CorruptionError, LogClosedError, LogNotFoundError, NotALogError, StorageError
-from walkit.format.layout import MANIFEST_BYTES_MAX
+from walkit.errors import (
+    CorruptionError,
+    LogClosedError,
+    LogExhaustedError,
+    LogNotFoundError,
+    NotALogError,
+    StorageError,
+)
+from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_NUMBER_MAX
 from walkit.format.manifest import MANIFEST_NAME, Manifest, decode_manifest, encode_manifest
 from walkit.storage.base import Storage
 
@@ -83,9 +90,14 @@ class ManifestStore:
         self.current = manifest
 
     def take_number(self) -> int:
-        """Return a segment number that nobody else gets; it enters the manifest with its segment."""
+        """Return a segment number that nobody else gets; it enters the manifest with its segment.
+
+        LogExhaustedError where there is none left.
+        """
         with self._lock:
             number = max(self._next_number, self.current.next_segment)
+            if number > SEGMENT_NUMBER_MAX:
+                raise LogExhaustedError("segment", number, SEGMENT_NUMBER_MAX)
             self._next_number = number + 1
             return number
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from walkit.errors import LogExhaustedError
 from walkit.format.durable import DurableMark
+from walkit.format.layout import EPOCH_MAX
 from walkit.format.manifest import Manifest
 from walkit.log.recovery import RecoveryPlan, make_plan
 from walkit.log.scan import Progress, look_around, scan_log
@@ -29,3 +31,11 @@ def plan_recovery(
         return make_salvage_plan(storage, look_around(storage, manifest, mark, salvage=True), progress)
     findings = scan_log(storage, manifest, mark, deep=deep or policy == "absolute", progress=progress)
     return make_plan(findings, policy)
+
+
+def next_epoch(manifest: Manifest) -> int:
+    """Return the number of the epoch that an opening for writing begins; LogExhaustedError where none is left."""
+    number = max((e.number for e in manifest.lineage), default=0) + 1
+    if number > EPOCH_MAX:
+        raise LogExhaustedError("epoch", number, EPOCH_MAX)
+    return number

@@ -28,7 +28,7 @@ from walkit.log.decision import Decision, Facts, Row, decide
 from walkit.log.findings import LogFindings, SegmentFinding
 from walkit.log.manifest_store import LOST_FOLDER
 from walkit.log.report import Cut, SegmentDecision
-from walkit.log.segments import with_sealed
+from walkit.log.sealing import with_sealed
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from walkit.log.examine.survey import Stretch
 from walkit.log.findings import LogFindings
 from walkit.log.recovery import RecoveryPlan, Step, start_of
 from walkit.log.scan import Progress
-from walkit.log.segments import segment_order
+from walkit.log.sealing import segment_order
 from walkit.log.wreck import Wreck, look_at, refuse_misnamed, survey
 from walkit.storage.base import Storage
 

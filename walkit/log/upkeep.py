@@ -20,7 +20,8 @@ class Upkeep:
     """Runs jobs one after the other on one thread, which starts with the first job; sealing goes before zeroing.
 
     A job that fails with a WalkitError is reported as an event and dropped: whoever needs its result does the work
-    again, and is told the error then.
+    again, and is told the error then. (That a file with frames has failed is told to the log by who syncs it.) Any
+    other error is one that nobody has thought of: the log is told by `broken`, and the jobs that are left are done.
     """
 
     def __init__(self, name: str, events: EventSink, limit_ms: int | None = None) -> None:
@@ -36,6 +37,8 @@ class Upkeep:
         self._limit_ms = limit_ms
         self._period_s: float | None = None
         self._periodic: Callable[[], None] | None = None
+        self.broken: Callable[[BaseException], object] = lambda _: None
+        """Called with an error that is no WalkitError; raises nothing."""
 
     def every(self, period_s: float, job: Callable[[], None]) -> None:
         """Do a job of kind "retain" every so many seconds, once the thread has been started by another."""
@@ -76,12 +79,17 @@ class Upkeep:
                 self._busy = taken is not None and taken[0] in _WAITED_FOR
             if taken is None:
                 continue
-            kind, job = taken
             self.steps += 1
             try:
-                job()
-            except WalkitError as error:
-                self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
+                self._do(*taken)
+            except BaseException as error:  # noqa: BLE001 - no job may end the thread: nothing would be sealed any more
+                self.broken(error)
+
+    def _do(self, kind: str, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except WalkitError as error:
+            self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
 
     def drain(self) -> None:
         """Wait until all jobs queued so far, but for zeroing and indexing, are done.
