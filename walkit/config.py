@@ -101,6 +101,15 @@ WINDOW_BYTES_MAX = 1 << 40
 JOURNAL_SLOTS_MAX = 1 << 24
 
 
+class FollowingBytes(int):
+    """A default that follows from another option, and is worked out anew where that is replaced."""
+
+    __slots__ = ()
+
+
+FRAME_BYTES_MAX_DEFAULT = FollowingBytes(4 * MIB)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
     """What may be dropped without being asked for: limits of age, bytes and records. None means no limit.
@@ -175,8 +184,9 @@ class LogOptions:
     refuses that, the log is written through the page cache, and an event says so."""
     segment_bytes: int = 64 * MIB
     """Size of one segment file, header included."""
-    frame_bytes_max: int = 4 * MIB
-    """Largest frame, header and padding included; so also the limit of one record or transaction."""
+    frame_bytes_max: int = FRAME_BYTES_MAX_DEFAULT
+    """Largest frame, header and padding included; so also the limit of one record or transaction. Default: 4 MiB, or
+    what a segment of `segment_bytes` has room for where that is less."""
     codec: Literal["zstd"] | None = None
     """Compresses the body of a frame where that makes it smaller."""
     queue_bytes_max: int = 64 * MIB
@@ -193,6 +203,7 @@ class LogOptions:
     def __post_init__(self) -> None:
         _check_bools(self)
         _check_choices(self)
+        _follow_segment_bytes(self)
         _check_numbers(self)
         _check_retention(self)
         _check_window(self)
@@ -212,6 +223,7 @@ class LogOptions:
     def as_dict(self) -> dict[str, Any]:
         """Return the options as plain values, for run records and reports."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["frame_bytes_max"] = int(self.frame_bytes_max)
         values["policy"] = None if self.policy is None else repr(self.policy)
         values["retention"] = {f.name: getattr(self.retention, f.name) for f in fields(Retention)}
         return values
@@ -296,6 +308,14 @@ def _check_choices(options: LogOptions) -> None:
             raise OptionsError(f"{name}={value!r}: it is one of {allowed}", option=name, wanted=value)
 
 
+def _follow_segment_bytes(options: LogOptions) -> None:
+    """Work out the default of `frame_bytes_max`; one that the caller gave stays as it is."""
+    size = options.segment_bytes
+    if type(options.frame_bytes_max) is FollowingBytes and type(size) is int and size >= SEGMENT_BYTES_MIN:
+        fitting = FollowingBytes(min(FRAME_BYTES_MAX_DEFAULT, size - 4 * KIB))
+        object.__setattr__(options, "frame_bytes_max", fitting)
+
+
 def _check_numbers(options: LogOptions) -> None:
     bounds: dict[str, tuple[int, int]] = {
         "in_flight": (1, 1024),
@@ -312,7 +332,7 @@ def _check_numbers(options: LogOptions) -> None:
         bounds["window_bytes"] = (8 * KIB, WINDOW_BYTES_MAX)
     for name, (low, high) in bounds.items():
         value = getattr(options, name)
-        if type(value) is not int or not low <= value <= high:
+        if type(value) not in (int, FollowingBytes) or not low <= value <= high:
             raise OptionsError(
                 f"{name}={value!r}: a whole number from {low:,} to {high:,}", option=name, wanted=value
             )
@@ -327,8 +347,8 @@ def _check_numbers(options: LogOptions) -> None:
     room = options.segment_bytes - 4 * KIB
     if options.frame_bytes_max > room:
         raise OptionsError(
-            f"frame_bytes_max={options.frame_bytes_max:,} does not fit a segment of {options.segment_bytes:,} bytes "
-            f"with its header: at most {room:,}",
+            f"frame_bytes_max={options.frame_bytes_max:,} does not fit segment_bytes={options.segment_bytes:,} with "
+            f"the segment's header: at most {room:,}",
             option="frame_bytes_max",
             wanted=options.frame_bytes_max,
             stored=options.segment_bytes,

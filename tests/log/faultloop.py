@@ -70,7 +70,6 @@ class Ledger:
         try:
             return act()
         except WalkitError as error:
-            assert not isinstance(error, StorageError) or error.errno is not None, f"no errno: {error!r}"
             self.errors.append((name, error))
             return None
 
@@ -121,10 +120,10 @@ class Ledger:
         """Somebody has called everything up to here durable."""
         self.durable_lsn = max(self.durable_lsn, lsn or 0)
 
-    @property
-    def poisoned(self) -> bool:
-        """Whether any step was told that the log has failed."""
-        return any(isinstance(e, CommitFailedError | LogPoisonedError) for _, e in self.errors)
+    def check_errors(self) -> None:
+        """Every error of the storage says which one it was."""
+        nameless = [e for _, e in self.errors if isinstance(e, StorageError) and e.errno is None]
+        assert not nameless, f"no errno: {nameless!r}"
 
     def copy(self) -> Ledger:
         """Return what is known now; what comes later is not in it."""
@@ -243,6 +242,7 @@ class Loop:
         ledger.called_durable(read_mark(inner).lsn)
         cuts.append(("a power cut after closing", inner.crash(keep="none"), ledger))
         assert not inner.is_locked("lock"), "the lock is taken"
+        ledger.check_errors()
         if hit and self.kind == "delay" and ledger.errors:
             raise AssertionError("a slow device is no error")
         for name, image, known in [*cuts, ("opening again", inner, ledger)]:

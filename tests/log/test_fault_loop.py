@@ -1,4 +1,4 @@
-"""Every call to the storage fails in turn, in every operation, at every level: nothing promised is lost, nothing hangs."""
+"""Every call to the storage fails in turn, in every operation, at every level: nothing promised is lost, none hangs."""
 
 from __future__ import annotations
 

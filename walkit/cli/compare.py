@@ -75,7 +75,7 @@ def compare(args: argparse.Namespace) -> int:
 
 def _side(stack: ExitStack, place: PlaceAt) -> _Side:
     reader = stack.enter_context(LogReader(storage_at(place.path)))
-    newest = reader.durable_lsn
+    newest = reader.last_lsn
     if place.lsn is not None and place.lsn > newest:
         raise OptionsError(
             f"{place.path}@{place.lsn}: the log ends at LSN {newest:,}",

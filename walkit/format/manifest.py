@@ -51,6 +51,8 @@ class SegmentRecord:
     frames: int = 0
     created_us: int = 0
     flags: int = 0
+    reserved_bytes: int = 0
+    """The size that the file of a prepared one had on stable storage before it was named; 0 where it is not known."""
 
     @property
     def name(self) -> str:

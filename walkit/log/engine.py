@@ -40,7 +40,7 @@ from walkit.log.manifest_store import (
 )
 from walkit.log.observe import acknowledged_frames
 from walkit.log.openview import view_of_open
-from walkit.log.planning import next_epoch, plan_recovery
+from walkit.log.planning import next_epoch, plan_recovery, tell_recovery
 from walkit.log.reader import LogView
 from walkit.log.recovery import RecoveryPlan
 from walkit.log.report import PhaseClock, RecoveryReport
@@ -99,7 +99,7 @@ class LogEngine:
             position=align_up(began.position, alignment),
             chain=began.chain,
             alignment=alignment,
-            frame_bytes_max=self.options.frame_bytes_max,
+            frame_bytes_max=int(self.options.frame_bytes_max),
             in_flight_max=self.options.in_flight,
             completion=manifest.ack_order == "completion",
             window_bytes=self.options.window_bytes,
@@ -311,16 +311,7 @@ def open_engine(
         lock.release()
         raise
     engine.recovery = recovery_report(storage, options, clock, plan, created)
-    for cut in engine.recovery.cuts:
-        events.emit("walkit.recovery.cut", segment=cut.segment, position=cut.position, bytes=cut.bytes)
-    for lost in engine.recovery.lost:
-        events.emit(
-            "walkit.recovery.lost", position=lost.start_position, first_lsn=lost.first_lsn, lsns=lost.lsns
-        )
-    for hole in engine.recovery.holes:
-        events.emit(
-            "walkit.recovery.hole", position=hole.start_position, first_lsn=hole.first_lsn, lsns=hole.lsns
-        )
+    tell_recovery(events, engine.recovery)
     events.emit("walkit.log.open", location=storage.location, verdict=engine.recovery.verdict)
     return engine
 

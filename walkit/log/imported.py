@@ -48,11 +48,11 @@ from walkit.log.manifest_store import (
     write_whole,
 )
 from walkit.log.openview import view_of_open
+from walkit.log.planning import plan_recovery, tell_recovery
 from walkit.log.reader import LogView
-from walkit.log.recovery import make_plan
 from walkit.log.report import PhaseClock, RecoveryReport
 from walkit.log.run import FrameRun
-from walkit.log.scan import read_mark, scan_log
+from walkit.log.scan import read_mark
 from walkit.log.segments import SegmentSet
 from walkit.log.surface import ReadSurface
 from walkit.log.tidy import apply_plan, settle_unsealed
@@ -157,9 +157,12 @@ class ImportedSegments(SegmentSet):
             flags=SegmentFlag.IMPORTED,
         )
 
-    def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
+    def _with_prepared(self, manifest: Manifest, number: int, reserved_bytes: int) -> Manifest:
         """Name a prepared segment in the manifest, and with it the epochs that the log has come to."""
-        record = SegmentRecord(number=number, state=SegmentState.PREPARED, epoch=self.identity.epoch)
+        epoch = self.identity.epoch
+        record = SegmentRecord(
+            number=number, state=SegmentState.PREPARED, epoch=epoch, reserved_bytes=reserved_bytes
+        )
         following = max(manifest.next_segment, number + 1)
         return manifest.next(
             segments=(*manifest.segments, record), next_segment=following, lineage=self.lineage
@@ -224,18 +227,17 @@ class ImportedLog(ReadSurface):
             mark = read_mark(self.storage)
             detail["segments"] = len(manifest.segments)
         with clock.phase("scan") as detail:
-            settle_unsealed(self.storage, manifest)
-            findings = scan_log(
-                self.storage, manifest, mark, deep=self.options.recovery == "absolute", progress=None
-            )
-            plan = make_plan(findings, self.options.recovery)
-            detail["unsealed"] = len(findings.unsealed)
-        clock.split_off("verify", findings.verify_s)
+            policy = self.options.recovery
+            settle_unsealed(self.storage, manifest, salvage=policy == "salvage")
+            plan = plan_recovery(self.storage, manifest, mark, policy)
+            detail["unsealed"] = len(plan.findings.unsealed)
+        clock.split_off("verify", plan.findings.verify_s)
         with clock.phase("apply"):
             self._store = ManifestStore(self.storage, manifest)
             apply_plan(self.storage, self._store, plan)
         self.recovery = recovery_report(self.storage, self.options, clock, plan, False)
         self._begin()
+        tell_recovery(self.events, self.recovery)
 
     def _begin(self) -> None:
         manifest = self._store.current

@@ -171,6 +171,40 @@ class LogView:
     def _gap(wanted: int, manifest: Manifest) -> GapError:
         return GapError(wanted, max(manifest.complete_from_lsn, manifest.first_lsn))
 
+    def lsn_at(self, position: int) -> int:
+        """Return the last LSN of the frames that end at or below a position; 0 where the view has none of them.
+
+        Reads the frame headers of the segment that the position is in. CorruptionError where one before is damaged.
+        """
+        found = 0
+        for span in self.spans:
+            record = span.record
+            if record.start_position >= position:
+                break
+            if span.end_position <= position and span.last_lsn is not None:
+                found = span.last_lsn
+                continue
+            file, segment = self.opened(span)
+            try:
+                walk = FrameWalk(
+                    file,
+                    segment,
+                    position=segment.start_position,
+                    end_position=min(position, span.end_position),
+                    next_lsn=segment.first_lsn,
+                    chain=segment.chain,
+                    body=False,
+                    gaps=self.manifest.gaps_of(record),
+                )
+                for _ in walk:
+                    pass
+            finally:
+                file.close()
+            if walk.fault is not FrameFault.SHORT:  # a frame that goes on behind the position is not below it
+                self.refuse(walk, span)
+            found = (walk.next_lsn or 1) - 1
+        return found
+
     def check(self, record: SegmentRecord, segment: SegmentHeader | None) -> None:
         """Refuse a segment file that is not the one the manifest means."""
         check_identity(self.manifest, record, segment)

@@ -42,14 +42,17 @@ class RepairReport:
     lost: tuple[LostRecord, ...]
     """What this repair gave up; only policy "salvage" gives anything up."""
     decisions: tuple[SegmentDecision, ...]
+    unaccounted_lsns: int
+    """LSN 1 to this one are in no segment and no snapshot, and a manifest made anew cannot tell whether they were
+    trimmed or are lost; 0 where they are accounted for."""
     notes: tuple[str, ...]
     """What a manifest made anew cannot know."""
     duration_s: float
 
     @property
     def ok(self) -> bool:
-        """Whether nothing that was promised had to be given up."""
-        return not self.lost
+        """Whether nothing that was promised had to be given up, and no record is missing that may have been."""
+        return not self.lost and not self.unaccounted_lsns
 
     @property
     def lsns_lost(self) -> int:
@@ -67,6 +70,8 @@ class RepairReport:
             else "nothing given up"
         )
         made = "; manifest made anew" if self.manifest_rebuilt else ""
+        if self.unaccounted_lsns:
+            made += f"; LSN 1 to {self.unaccounted_lsns:,} were trimmed, or are missing"
         return (
             f"{did}: LSN {self.first_lsn:,} to {self.last_lsn:,}; {lost}; {len(self.cuts):,} tails cut{made}"
         )
@@ -129,8 +134,8 @@ def repair(
     if dry_run:
         if storage.is_locked(LOCK_NAME):
             raise LogLockedError(storage.location, pid=None, command=None, same_process=False)
-        plan, notes, rebuilt = _plan(storage, policy, progress)
-        return _report(storage, plan, notes, rebuilt, began, policy=policy, dry_run=True)
+        plan, rebuilt = _plan(storage, policy, progress)
+        return _report(storage, plan, rebuilt, began, dry_run=True)
     lock = storage.lock(LOCK_NAME)
     if isinstance(lock, LockHolder):
         raise LogLockedError(
@@ -139,13 +144,13 @@ def repair(
     try:
         manifest, _ = _manifest_of(storage)
         settle_unsealed(storage, manifest, salvage=policy == "salvage")
-        plan, notes, rebuilt = _plan(storage, policy, progress)
-        if rebuilt and MANIFEST_NAME in storage.names():
+        plan, rebuilt = _plan(storage, policy, progress)
+        if rebuilt is not None and MANIFEST_NAME in storage.names():
             keep_bytes(storage, MANIFEST_NAME, _bytes_of(storage, MANIFEST_NAME))
         apply_plan(storage, ManifestStore(storage, plan.findings.manifest), plan)
     finally:
         lock.release()
-    return _report(storage, plan, notes, rebuilt, began, policy=policy, dry_run=False)
+    return _report(storage, plan, rebuilt, began, dry_run=False)
 
 
 def _manifest_of(storage: Storage) -> tuple[Manifest, Rebuilt | None]:
@@ -161,14 +166,14 @@ def _manifest_of(storage: Storage) -> tuple[Manifest, Rebuilt | None]:
 
 def _plan(
     storage: Storage, policy: RecoveryPolicy, progress: Progress | None
-) -> tuple[RecoveryPlan, tuple[str, ...], bool]:
+) -> tuple[RecoveryPlan, Rebuilt | None]:
     manifest, rebuilt = _manifest_of(storage)
     plan = plan_recovery(storage, manifest, read_mark(storage), policy, deep=True, progress=progress)
     if rebuilt is None:
-        return plan, (), False
+        return plan, None
     # Made anew it is written in any case, and nothing that it does not name goes without being kept.
     made = completed(plan.manifest)
-    return replace(plan, manifest=made.next(), keeps_strays=True), rebuilt.doubts, True
+    return replace(plan, manifest=made.next(), keeps_strays=True), rebuilt
 
 
 def _bytes_of(storage: Storage, name: str) -> bytes:
@@ -182,23 +187,23 @@ def _bytes_of(storage: Storage, name: str) -> bytes:
 def _report(
     storage: Storage,
     plan: RecoveryPlan,
-    notes: tuple[str, ...],
-    rebuilt: bool,
+    rebuilt: Rebuilt | None,
     began: float,
     *,
-    policy: str,
     dry_run: bool,
 ) -> RepairReport:
     manifest = plan.manifest
     found = plan.findings
     tails = any(f.nonzero_until > f.end_offset or f.file_bytes > f.end_offset for f in found.sealed)
-    changed = rebuilt or tails or bool(plan.steps or found.strays or found.orphans or found.unfinished)
+    changed = (
+        rebuilt is not None or tails or bool(plan.steps or found.strays or found.orphans or found.unfinished)
+    )
     return RepairReport(
         location=storage.location,
         policy=plan.policy,
         dry_run=dry_run,
         changed=changed or manifest is not found.manifest,
-        manifest_rebuilt=rebuilt,
+        manifest_rebuilt=rebuilt is not None,
         first_lsn=max(manifest.first_lsn, manifest.low_watermark + 1),
         last_lsn=manifest.end.last_lsn,
         end_position=manifest.end.position,
@@ -206,6 +211,7 @@ def _report(
         holes=plan.holes,
         lost=plan.lost,
         decisions=plan.decisions,
-        notes=notes,
+        unaccounted_lsns=0 if rebuilt is None else rebuilt.unaccounted_lsns,
+        notes=() if rebuilt is None else rebuilt.doubts,
         duration_s=time.perf_counter() - began,
     )

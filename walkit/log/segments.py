@@ -262,8 +262,11 @@ class SegmentSet:
             self.upkeep.steps += 1
             segment.zero_step()
             self.upkeep.steps += 1
+            # The reserved size has to be durable before the manifest says it: a shorter file is damage from then on.
+            file.sync()
+            reserved = file.size()
             self.storage.sync_directory()
-            self.store.update(lambda m: self._with_prepared(m, number))
+            self.store.update(lambda m: self._with_prepared(m, number, reserved))
             self.upkeep.steps += 1
         except StorageError:
             file.close()
@@ -278,9 +281,14 @@ class SegmentSet:
             return self.storage.open_direct(name, mode)
         return self.storage.open(name, mode)
 
-    def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
+    def _with_prepared(self, manifest: Manifest, number: int, reserved_bytes: int) -> Manifest:
         """Name a prepared segment in the manifest, and the epoch with the first one of it."""
-        record = SegmentRecord(number=number, state=SegmentState.PREPARED, epoch=self.identity.epoch)
+        record = SegmentRecord(
+            number=number,
+            state=SegmentState.PREPARED,
+            epoch=self.identity.epoch,
+            reserved_bytes=reserved_bytes,
+        )
         lineage = manifest.lineage
         if manifest.epoch_of(self.identity.epoch) is None:
             began = self.epoch_began

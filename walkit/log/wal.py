@@ -208,9 +208,9 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
     def _holds_of(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
         return live_holds(self._engine, manifest, tell=False)
 
-    def _make_durable(self, lsn: int) -> None:
-        if self.durable_lsn < lsn:
-            self.sync()
+    def _make_durable(self, lsn: int) -> int:
+        """See CursorSurface."""
+        return self.durable_lsn if self.durable_lsn >= lsn else self.sync()
 
     def _refuse_closed(self) -> None:
         if self._engine.closed:

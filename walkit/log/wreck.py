@@ -96,6 +96,7 @@ def look_at(storage: Storage, manifest: Manifest, record: SegmentRecord) -> Wrec
         if error.errno in PASSING_ERRNOS:
             raise
         finding.unopenable = error.errno != errno.ENOENT
+        finding.present = False
         wreck.reason = str(error) if finding.unopenable else "the file is missing"
         return wreck
     file = PatientFile(opened)

@@ -11,6 +11,12 @@ from typing import Any
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 """File systems without a device: a sync there means nothing."""
 
+LOCAL_FILE_SYSTEMS = MEMORY_FILE_SYSTEMS | {
+    *("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "nilfs2", "reiserfs"),
+    *("overlay", "vfat", "exfat", "ntfs3", "hfsplus", "udf"),
+}
+"""File systems that no other machine writes to: the kernel's two kinds of locks do not see each other there."""
+
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -32,6 +38,11 @@ class Mount:
     def in_memory(self) -> bool:
         """Whether nothing there survives a power cut, so that a sync means nothing."""
         return self.file_system in MEMORY_FILE_SYSTEMS
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is known that no other machine writes to it; False for what is not known, FUSE for example."""
+        return self.file_system in LOCAL_FILE_SYSTEMS
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for run records."""

@@ -305,7 +305,7 @@ class CrashTests:
         assert content(storage.crash()) == b"duxxble"
 
     def test_a_failed_synced_write_looks_clean(self, tmp_path: Path) -> None:
-        """As a failed sync: its own bytes and all that waited for a sync look clean; only what comes later is synced."""
+        """As a failed sync: its own bytes and all that waited for a sync look clean; what comes later is synced."""
         storage, _ = self.with_durable(tmp_path, b"durable")
         faulty = FaultyStorage(storage)
         faulty.fail("synced_write")
