@@ -116,7 +116,7 @@ class EveryCall:
 
     def open(self, name: str, mode: OpenMode) -> EveryFile:
         kind = "create" if mode == "create" else "open"
-        return EveryFile(self, self.call(kind, name, lambda: self.inner.open(name, mode)))
+        return EveryFile(self, self.call(kind, name, lambda: self.inner.open(name, mode)), mode)
 
     def replace(self, source: str, target: str) -> None:
         self.call("replace", target, lambda: self.inner.replace(source, target))
@@ -166,8 +166,8 @@ class EveryFile(BulkThrough):
 
     inner: MemoryFile
 
-    def __init__(self, storage: EveryCall, inner: MemoryFile) -> None:
-        self.inner, self._storage = inner, storage
+    def __init__(self, storage: EveryCall, inner: MemoryFile, mode: OpenMode) -> None:
+        self.inner, self._storage, self._mode = inner, storage, mode
 
     @property
     def name(self) -> str:
@@ -218,5 +218,8 @@ class EveryFile(BulkThrough):
         self._storage.call("drop_cached", self.name, self.inner.drop_cached)
 
     def close(self) -> None:
-        """A descriptor is gone also where its closing tells an error."""
+        """Close it. A descriptor is gone also where that tells an error, which is of writes: reading leaves none."""
+        if self._mode == "read":
+            self.inner.close()
+            return
         self._storage.call("close", self.name, self.inner.close, failed=lambda _: self.inner.close())

@@ -20,7 +20,7 @@ import pytest
 
 import walkit
 from tests.commit.places import Task
-from tests.log.everycall import EveryCall, Fault
+from tests.log.everycall import EveryCall, Fault, Kind
 from walkit.errors import (
     CommitFailedError,
     LogClosedError,
@@ -62,22 +62,30 @@ class Ledger:
     """LSNs of damaged records, which salvage gives up."""
     errors: list[tuple[str, WalkitError]] = field(default_factory=list)
     at: str = "begin"
+    """The step that is under way."""
     since: float = field(default_factory=time.monotonic)
+    after_step: Callable[[], object] = lambda: None
+
+    def begin(self, name: str) -> None:
+        """Say what is under way from now on."""
+        self.at, self.since = name, time.monotonic()
 
     def step(self, name: str, act: Callable[[], _T]) -> _T | None:
         """Do something that may meet the fault; None where it raised one of walkit's errors."""
-        self.at, self.since = name, time.monotonic()
+        self.begin(name)
         try:
             return act()
         except WalkitError as error:
             self.errors.append((name, error))
             return None
+        finally:
+            self.after_step()
 
     def appended(self, name: str, rows: Iterable[Row], act: Callable[[], walkit.AppendResult | None]) -> None:
         """Append these rows in one call, or several that end in order."""
         rows, first = list(rows), len(self.rows) + 1
         self.rows += rows
-        self.at, self.since = name, time.monotonic()
+        self.begin(name)
         try:
             result = act()
         except CommitFailedError as error:
@@ -91,30 +99,27 @@ class Ledger:
             assert result is not None
             assert (result.first_lsn, result.last_lsn) == (first, len(self.rows)), f"{name} gave {result}"
             self._acknowledge(first, len(rows))
+        self.after_step()
 
     def _acknowledge(self, first_lsn: int, count: int) -> None:
         self.acknowledged.update(range(first_lsn, first_lsn + count))
 
     def outcomes(self, name: str, rows: list[Row], results: Iterable[Callable[[], Any]]) -> None:
         """Append rows one by one, all before the first is waited for; each of `results` returns or raises what came."""
-        self.at, self.since = name, time.monotonic()
-        first, unwritten = len(self.rows) + 1, 0
-        self.rows += rows
-        for number, result in enumerate(results):
-            lsn = first + number
+        self.begin(name)
+        for row, result in zip(rows, results, strict=True):
             try:
-                assert result().first_lsn == lsn, f"{name}: record {number} got another LSN than {lsn}"
+                got = result().first_lsn
             except CommitFailedError as error:
-                unwritten = 0
+                self.rows.append(row)
                 self.errors.append((name, error))
             except REFUSALS as error:
-                unwritten += 1
                 self.errors.append((name, error))
             else:
-                unwritten = 0
-                self.acknowledged.add(lsn)
-        if unwritten:
-            del self.rows[-unwritten:]
+                self.rows.append(row)
+                self.acknowledged.add(len(self.rows))
+                assert got == len(self.rows), f"{name} gave LSN {got}, and not {len(self.rows)}"
+        self.after_step()
 
     def called_durable(self, lsn: int | None) -> None:
         """Somebody has called everything up to here durable."""
@@ -152,7 +157,7 @@ class Ledger:
 
 
 class Scene(Protocol):
-    """What is done, and how its outcome is looked at."""
+    """What is done, and how its outcome is looked at. Its methods may run in several threads."""
 
     def fitted(self, options: walkit.LogOptions) -> walkit.LogOptions:
         """Return the options of the log, in whose place the scene may want others."""
@@ -167,91 +172,121 @@ class Scene(Protocol):
         """Open what is left, check it against the ledger, append to it, close it."""
 
 
+@dataclass
+class Run:
+    """One run of a scene, with one fault."""
+
+    fault: Fault
+    ledger: Ledger
+    storage: EveryCall
+    cuts: list[tuple[str, MemoryStorage, Ledger]] = field(default_factory=list)
+    """Power cuts: when, what is left, and what was promised by then."""
+
+    def cut(self, when: str) -> None:
+        """Cut the power of a copy, now; what the durable cell says has been called durable."""
+        self.ledger.called_durable(read_mark(self.storage.inner).lsn)
+        known = self.ledger.copy()
+        self.cuts.append((when, self.storage.inner.crash(keep="none"), known))
+
+    def __str__(self) -> str:
+        hits = ", ".join(self.storage.hits[:2])
+        return f"{self.fault} ({hits}), step {self.ledger.at!r}"
+
+
 class Loop:
-    """Runs a scene with each fault of a kind; what is wrong is collected, with the call that was hit."""
+    """Runs a scene with each fault of a kind; what is wrong is collected, with the call that was hit.
+
+    Every `step`th call from `first` on is failed; `threads` runs go on side by side.
+    """
 
     def __init__(
         self,
         scene: Scene,
         options: walkit.LogOptions,
-        kind: Any,
+        kind: Kind,
         *,
-        forever: bool,
+        forever: bool = False,
         step: int = 1,
         first: int = 1,
+        threads: int = 1,
     ) -> None:
-        self.scene, self.options = scene, options
-        self.kind, self.forever, self.step, self.first = kind, forever, step, first
+        self.scene, self.options = scene, scene.fitted(options)
+        self.kind, self.forever = kind, forever
         self.wrong: list[str] = []
         self.runs = 0
-        self.ledger: Ledger | None = None
-        self.now = ""
+        self._numbers = iter(range(first, CALLS_MAX, step))
+        self._count = threads
+        self._now: dict[int, Run] = {}
+        self._guard = threading.Lock()
+        self._ended = False
 
     def run(self) -> None:
         """Fail each call in turn until none is hit; fails with all that was found."""
         with _uncaught(self._note):
-            task = Task(self._all)
-            self._watch(task)
-            task.result()
+            tasks = [Task(self._all) for _ in range(self._count)]
+            for task in tasks:
+                self._watch(task)
+                task.result()
         assert self.runs > 0, "no call was hit"
         if self.wrong:
             text = "\n".join(self.wrong[:12])
             pytest.fail(f"{len(self.wrong)} of {self.runs} runs went wrong\n{text}", pytrace=False)
 
     def _watch(self, task: Task) -> None:
+        """Wait for a thread; a step that hangs fails the test at once, with the stacks of all threads."""
         while task.thread.is_alive():
             task.thread.join(0.2)
-            ledger = self.ledger
-            if ledger is not None and task.thread.is_alive() and time.monotonic() - ledger.since > STEP_S:
-                pytest.fail(f"{self.now}: step {ledger.at!r} hangs\n{_stacks()}", pytrace=False)
+            for run in list(self._now.values()):
+                if time.monotonic() - run.ledger.since > STEP_S:
+                    pytest.fail(f"{run} hangs\n{_stacks()}", pytrace=False)
 
     def _note(self, what: str) -> None:
-        self.wrong.append(f"{self.now}: {what}")
+        with self._guard:
+            self.wrong.append(what)
 
     def _all(self) -> None:
-        for nth in range(self.first, CALLS_MAX, self.step):
-            fault = Fault(self.kind, nth, self.forever)
-            if not self._one(fault):
-                return
-            self.runs += 1
-        raise AssertionError(f"more than {CALLS_MAX} calls")
+        while not self._ended:
+            with self._guard:
+                nth = next(self._numbers, None)
+            assert nth is not None, f"more than {CALLS_MAX} calls"
+            ledger = Ledger(self.options)
+            storage = EveryCall(
+                self.scene.image(ledger), write_s=WRITE_S if self.options.in_flight > 1 else 0.0
+            )
+            run = self._now[threading.get_ident()] = Run(Fault(self.kind, nth, self.forever), ledger, storage)
+            try:
+                self._play(run)
+            except Exception as error:
+                self._note(f"{run}: {type(error).__name__}: {error}; told {_told(ledger)}")
+            del self._now[threading.get_ident()]
+            with self._guard:
+                self.runs += bool(storage.hits)
+                self._ended = self._ended or not storage.hits
 
-    def _one(self, fault: Fault) -> bool:
-        """Run the scene with one fault; False where it was not met."""
-        ledger = self.ledger = Ledger(self.scene.fitted(self.options))
-        self.now = str(fault)
-        storage = EveryCall(self.scene.image(ledger), write_s=WRITE_S if self.options.in_flight > 1 else 0.0)
-        storage.arm(fault)
-        try:
-            self._play(storage, ledger)
-        except Exception as error:
-            self.now = f"{fault} ({', '.join(storage.hits[:2])})"
-            self._note(f"at {ledger.at!r}: {type(error).__name__}: {error}; errors {_told(ledger)}")
-        return bool(storage.hits)
-
-    def _play(self, storage: EveryCall, ledger: Ledger) -> None:
+    def _play(self, run: Run) -> None:
+        """Run the scene, cut the power, and look at what is left."""
+        storage, ledger = run.storage, run.ledger
+        storage.arm(run.fault)
+        if run.fault.nth % 2:  # every other time in its midst, else before it is closed
+            ledger.after_step = lambda: None if run.cuts or not storage.hits else run.cut("after that step")
         close = self.scene.play(storage, ledger)
-        self.now = f"{storage.fault} ({', '.join(storage.hits[:2])})"
-        inner = storage.inner
-        ledger.called_durable(read_mark(inner).lsn)
-        cuts = [("a power cut before closing", inner.crash(keep="none"), ledger.copy())]
+        ledger.after_step = lambda: None
+        if not run.cuts:
+            run.cut("before closing")
         if close is not None:
             ledger.step("close", close)
-        hit = bool(storage.hits)
         storage.disarm()
-        ledger.called_durable(read_mark(inner).lsn)
-        cuts.append(("a power cut after closing", inner.crash(keep="none"), ledger))
-        assert not inner.is_locked("lock"), "the lock is taken"
+        run.cut("after closing")
+        assert not storage.inner.is_locked("lock"), "the lock is taken"
         ledger.check_errors()
-        if hit and self.kind == "delay" and ledger.errors:
-            raise AssertionError("a slow device is no error")
-        for name, image, known in [*cuts, ("opening again", inner, ledger)]:
-            ledger.at, ledger.since = name, time.monotonic()
+        assert self.kind != "delay" or not ledger.errors, "a slow device is no error"
+        for name, image, known in [*run.cuts, ("opened again", storage.inner, ledger)]:
+            ledger.begin(f"look, {name}")
             self.scene.look(image, known)
 
 
 def _told(ledger: Ledger) -> str:
-    return "; ".join(f"{name}: {type(error).__name__}" for name, error in ledger.errors[:4]) or "none"
+    return "; ".join(f"{name}: {type(error).__name__}" for name, error in ledger.errors[:4]) or "of no error"
 
 
 def _stacks() -> str:

@@ -223,11 +223,12 @@ class Trimming(FromClosed):
         burst(log, ledger, 6, 6000)
         ledger.low_watermark = 20
         ledger.step("trim", lambda: log.trim(20, waste_ratio=0.0))
-        ledger.low_watermark = max(len(ledger.rows) - 14, ledger.low_watermark)
+        ledger.low_watermark = max(len(ledger.rows) - 1, ledger.low_watermark)  # by whole segments
         ledger.step("retention", lambda: log.enforce_retention(walkit.Retention(records_max=14)))
         burst(log, ledger, 6, 6000)
         ledger.called_durable(log.durable_lsn)
-        ledger.low_watermark = last = len(ledger.rows) - 4
+        last = len(ledger.rows) - 4
+        ledger.low_watermark = max(last, ledger.low_watermark)
         ledger.step("drain", lambda: list(log.drain(last)))
         ledger.called_durable(log.durable_lsn)
         ledger.appended("append", [put(b"last")], lambda: log.append(b"last"))
@@ -245,11 +246,10 @@ class Retaining(LogScene):
         if log is None:
             return None
         for _ in range(4):
-            ledger.low_watermark = len(ledger.rows)
+            ledger.low_watermark = len(ledger.rows) + 8 - 1
             burst(log, ledger, 8, 6000)
             settled(log)
             ledger.called_durable(log.durable_lsn)
-        ledger.low_watermark = max(len(ledger.rows) - 1, 0)
         return closing(log, ledger)
 
 
@@ -526,8 +526,8 @@ class Reading(Recovering):
             ledger.called_durable(ledger.step("durable", lambda: reader.durable_lsn))
             rows = ledger.step("read", lambda: [(int(r.kind), r.key, r.value) for r in reader.read()])
             assert rows is None or rows == ledger.rows[: len(rows)]
-            ledger.called_durable(None if rows is None else len(rows))
-            ledger.step("follow", lambda: list(reader.follow(1, timeout=0)))
+            followed = ledger.step("follow", lambda: list(reader.follow(1, timeout=0)))
+            ledger.called_durable(None if not followed else followed[-1].lsn)
             cursor = ledger.step("cursor", lambda: reader.cursor("mine"))
             if cursor is not None:
                 ledger.step("advance", lambda: cursor.advance(3))
@@ -541,8 +541,8 @@ SCENES: dict[str, Scene] = {
     "zeroing": Zeroing(),
     "trimming": Trimming(),
     "retaining": Retaining(),
-    "store": Keeping(),
-    "store by itself": KeepingByItself(),
+    "a store": Keeping(),
+    "a store by itself": KeepingByItself(),
     "recovering": Recovering(),
     "salvaging": Salvaging(),
     "repairing": Repairing(),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pytest
 
 import walkit
+from tests.log.everycall import Kind
 from tests.log.faultloop import Loop
 from tests.log.faultscenes import SCENES
 
@@ -17,23 +20,108 @@ LEVELS: dict[str, dict[str, Any]] = {
 }
 FLIGHTS: dict[str, dict[str, Any]] = {
     "one frame": {},
-    "eight": {"in_flight": 8},
+    "eight frames": {"in_flight": 8},
     "eight as they land": {"in_flight": 8, "ack_order": "completion"},
 }
-KINDS = ["error", "landed", "short", "full", "delay"]
+OF_A_STORE = ("a store", "a store by itself")
+OF_DAMAGE = ("salvaging", "repairing", "repairing without a manifest", "importing")
+KINDS: tuple[Kind, ...] = ("error", "landed", "short", "full", "delay")
+DELAYED_AT_ONCE = 16
+"""Runs on a slow device that go on side by side: they do little but wait."""
 
 
-def options_of(level: str, flights: str) -> walkit.LogOptions:
-    return walkit.LogOptions(
-        segment_bytes=64 * 1024, frame_bytes_max=8 * 1024, idle_mark_ms=0, **LEVELS[level], **FLIGHTS[flights]
-    )
+@dataclass(frozen=True)
+class Case:
+    """A scene, the options of its log, the fault, and which calls meet it: each `step`th from `first` on."""
+
+    scene: str
+    level: str
+    flights: str
+    kind: Kind
+    forever: bool = False
+    step: int = 1
+    first: int = 1
+
+    def __str__(self) -> str:
+        which = "each call" if self.step == 1 else f"each {self.step}th call from {self.first}"
+        how = " for ever" if self.forever else ""
+        return f"{self.scene}, {self.level}, {self.flights}, {which}: {self.kind}{how}"
+
+    def run(self) -> None:
+        """Run the loop."""
+        options = walkit.LogOptions(
+            segment_bytes=64 * 1024, frame_bytes_max=8 * 1024, idle_mark_ms=0, **LEVELS[self.level],
+            **FLIGHTS[self.flights],
+        )  # fmt: skip
+        threads = DELAYED_AT_ONCE if self.kind == "delay" else 1
+        Loop(
+            SCENES[self.scene], options, self.kind, forever=self.forever, step=self.step, first=self.first,
+            threads=threads,
+        ).run()  # fmt: skip
 
 
-@pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("flights", FLIGHTS)
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("scene", SCENES)
-def test_a_call_that_fails(scene: str, level: str, flights: str, kind: str, forever: bool) -> None:
-    """Fail each call of a scene in turn."""
-    Loop(SCENES[scene], options_of(level, flights), kind, forever=forever).run()
+def combinations(scene: str) -> list[tuple[str, str]]:
+    """Return the (level, frames in flight) in which a scene is another one."""
+    if scene in OF_DAMAGE:
+        return [("sync", "one frame")]
+    flights = [f for f in FLIGHTS if scene not in OF_A_STORE or f != "eight as they land"]
+    return list(product(LEVELS, flights))
+
+
+def first_middle_last(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return three of them, or the one there is."""
+    return list(dict.fromkeys([pairs[0], pairs[len(pairs) // 2], pairs[-1]]))
+
+
+def the_whole() -> list[Case]:
+    """Return each scene with every call failing at every level, and with every kind of fault at some."""
+    cases: list[Case] = []
+    for scene in SCENES:
+        pairs = combinations(scene)
+        cases += [Case(scene, *pair, "error") for pair in pairs]
+        for pair in first_middle_last(pairs):
+            cases.append(Case(scene, *pair, "error", True))
+            cases += [Case(scene, *pair, kind) for kind in KINDS[1:]]
+            cases += [Case(scene, *pair, kind, True) for kind in ("landed", "short", "full")]
+        # All that comes is slow: hours, were it done from each call on.
+        cases.append(Case(scene, *pairs[0], "delay", True, step=40))
+    return cases
+
+
+def a_selection() -> list[Case]:
+    """Return what comes to every call once in each scene, and to every kind, level and count in flight somewhere.
+
+    Steps are such that the combinations of one scene come to different calls.
+    """
+    cases: list[Case] = []
+    for scene in SCENES:
+        pairs = combinations(scene)
+        few = 3 if scene in OF_A_STORE or scene == "reading" else 1
+        cases.append(Case(scene, *pairs[0], "error", step=few))
+        for index, pair in enumerate(pairs[1:], 1):
+            cases.append(Case(scene, *pair, "error", step=9 * few, first=1 + index))
+        first, middle, last = pairs[0], pairs[len(pairs) // 2], pairs[-1]
+        cases += [
+            Case(scene, *first, "error", True, step=11 * few, first=2),
+            Case(scene, *last, "error", True, step=11 * few, first=6),
+            Case(scene, *middle, "landed", step=11 * few, first=3),
+            Case(scene, *first, "short", step=3 * few),
+            Case(scene, *last, "short", True, step=5 * few),
+            Case(scene, *first, "full", step=4 * few, first=2),
+            Case(scene, *last, "full", True, step=7 * few),
+            Case(scene, *middle, "delay", step=6 * few, first=4),
+        ]
+    return cases
+
+
+@pytest.mark.parametrize("case", a_selection(), ids=str)
+def test_no_fault_of_the_storage_loses_what_was_promised(case: Case) -> None:
+    """Fail one call after the other in a scene, cut the power: all promised is there, errors are typed, none hangs."""
+    case.run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", the_whole(), ids=str)
+def test_no_fault_at_all_loses_what_was_promised(case: Case) -> None:
+    """Do the same with every call, every kind of fault, every level and count in flight."""
+    case.run()
