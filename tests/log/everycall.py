@@ -18,9 +18,9 @@ from walkit.storage.border import storage_error
 from walkit.storage.bulk import BulkThrough
 from walkit.storage.memory import MemoryCell, MemoryFile, MemoryStorage
 
-Kind = Literal["error", "landed", "short", "full", "delay"]
+Kind = Literal["error", "landed", "short", "full", "delay", "slow sync"]
 """error: nothing is done, EIO is told. landed: it is done, and EIO is told. short: of a write one half arrives.
-full: what needs room is refused with ENOSPC. delay: it is done, and it takes its time."""
+full: what needs room is refused with ENOSPC. delay: it is done, and it takes its time; slow sync: of syncs alone."""
 
 DELAY_S = 0.05
 _NEEDS_ROOM = ("write", "synced_write", "allocate", "create", "lock", "cell", "replace")
@@ -39,7 +39,14 @@ class Fault:
         """Say whether a call of this name is one of those that are counted."""
         if self.kind == "short":
             return name in ("write", "synced_write")
+        if self.kind == "slow sync":
+            return name == "sync"
         return self.kind != "full" or name in _NEEDS_ROOM
+
+    @property
+    def slow(self) -> bool:
+        """Whether a call that meets it is done, and takes its time."""
+        return self.kind in ("delay", "slow sync")
 
     def __str__(self) -> str:
         return f"{self.kind} {'from' if self.forever else 'at'} call {self.nth}"
@@ -89,7 +96,7 @@ class EveryCall:
         fault = self._met(name, file)
         if fault is None:
             return act()
-        if fault.kind == "delay":
+        if fault.slow:
             time.sleep(DELAY_S)  # a slow device: the fault itself
             return act()
         if failed is not None:

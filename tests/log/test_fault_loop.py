@@ -24,8 +24,10 @@ FLIGHTS: dict[str, dict[str, Any]] = {
     "eight as they land": {"in_flight": 8, "ack_order": "completion"},
 }
 OF_A_STORE = ("a store", "a store by itself")
+HEAVY = (*OF_A_STORE, "reading", "repairing without a manifest")
+"""Scenes with so many calls, or so much at each, that a run of all of them is for the whole alone."""
 OF_DAMAGE = ("salvaging", "repairing", "repairing without a manifest", "importing")
-KINDS: tuple[Kind, ...] = ("error", "landed", "short", "full", "delay")
+KINDS: tuple[Kind, ...] = ("error", "landed", "short", "full", "delay", "slow sync")
 DELAYED_AT_ONCE = 16
 """Runs on a slow device that go on side by side: they do little but wait."""
 
@@ -53,7 +55,7 @@ class Case:
             segment_bytes=64 * 1024, frame_bytes_max=8 * 1024, idle_mark_ms=0, **LEVELS[self.level],
             **FLIGHTS[self.flights],
         )  # fmt: skip
-        threads = DELAYED_AT_ONCE if self.kind == "delay" else 1
+        threads = DELAYED_AT_ONCE if self.kind in ("delay", "slow sync") else 1
         Loop(
             SCENES[self.scene], options, self.kind, forever=self.forever, step=self.step, first=self.first,
             threads=threads,
@@ -82,35 +84,40 @@ def the_whole() -> list[Case]:
         for pair in first_middle_last(pairs):
             cases.append(Case(scene, *pair, "error", True))
             cases += [Case(scene, *pair, kind) for kind in KINDS[1:]]
-            cases += [Case(scene, *pair, kind, True) for kind in ("landed", "short", "full")]
+            cases += [Case(scene, *pair, kind, True) for kind in ("landed", "short", "full", "slow sync")]
         # All that comes is slow: hours, were it done from each call on.
         cases.append(Case(scene, *pairs[0], "delay", True, step=40))
     return cases
 
 
 def a_selection() -> list[Case]:
-    """Return what comes to every call once in each scene, and to every kind, level and count in flight somewhere.
+    """Return what comes to every call once in most scenes, and to every kind, level and count in flight somewhere.
 
     Steps are such that the combinations of one scene come to different calls.
     """
     cases: list[Case] = []
     for scene in SCENES:
         pairs = combinations(scene)
-        few = 3 if scene in OF_A_STORE or scene == "reading" else 1
+        few = 3 if scene in HEAVY else 1
         cases.append(Case(scene, *pairs[0], "error", step=few))
         for index, pair in enumerate(pairs[1:], 1):
             cases.append(Case(scene, *pair, "error", step=9 * few, first=1 + index))
         first, middle, last = pairs[0], pairs[len(pairs) // 2], pairs[-1]
         cases += [
-            Case(scene, *first, "error", True, step=11 * few, first=2),
-            Case(scene, *last, "error", True, step=11 * few, first=6),
-            Case(scene, *middle, "landed", step=11 * few, first=3),
+            Case(scene, *first, "error", True, step=13 * few, first=2),
+            Case(scene, *last, "error", True, step=13 * few, first=6),
+            Case(scene, *middle, "landed", step=13 * few, first=3),
             Case(scene, *first, "short", step=3 * few),
-            Case(scene, *last, "short", True, step=5 * few),
+            Case(scene, *last, "short", True, step=7 * few),
             Case(scene, *first, "full", step=4 * few, first=2),
-            Case(scene, *last, "full", True, step=7 * few),
-            Case(scene, *middle, "delay", step=6 * few, first=4),
+            Case(scene, *last, "full", True, step=9 * few),
+            Case(scene, *middle, "delay", step=8 * few, first=4),
+            Case(scene, *middle, "slow sync"),
         ]
+    # Where syncs stand beside the way of the frames: what one of them loses must be told.
+    for scene in ("zeroing", "retaining"):
+        cases.append(Case(scene, "none", "eight frames", "error"))
+        cases.append(Case(scene, "interval", "eight as they land", "slow sync"))
     return cases
 
 
