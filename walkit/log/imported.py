@@ -261,9 +261,8 @@ class ImportedLog(ReadSurface):
         assert not self.adopted and not self.closed
         manifest = Manifest(log_id=log_id, created_us=created_us, ack_order=ack_order, extra=dict(extra))
         if DURABLE_NAME in self.storage.names():
-            self.storage.remove(
-                DURABLE_NAME
-            )  # of a log that was removed by hand: its promises are not this log's
+            # Of a log that was removed by hand: its promises are not this log's.
+            self.storage.remove(DURABLE_NAME)
         write_whole(self.storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
         self._store = ManifestStore(self.storage, manifest)
         self._begin()
@@ -296,9 +295,8 @@ class ImportedLog(ReadSurface):
 
     def _poison(self, cause: BaseException) -> None:
         """Import nothing more: a write or sync has failed, here or on the upkeep thread."""
-        if self.failure is None:
-            self.failure = cause
-            self.events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=self._end.last_lsn)
+        self.failure = self.failure or cause
+        self.events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=self._end.last_lsn)
 
     # -- reading
 

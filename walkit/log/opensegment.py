@@ -102,10 +102,10 @@ class OpenSegment:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Mark the file as failed where this block, which syncs or writes it, ends with an error."""
+        """Mark the file as failed where this block, which syncs or writes it, ends with an error, not an interrupt."""
         try:
             yield
-        except BaseException as error:
+        except Exception as error:
             self.fail(error)
             raise
 
