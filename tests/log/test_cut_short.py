@@ -79,7 +79,7 @@ def test_a_cut_of_the_last_file_is_refused_and_told_by_everybody(where: str, pol
     """Cut the last file of a killed log at each kind of place, its cell lost: opening, reading, verifying say so."""
     image = killed(60)
     with walkit.open(storage=image.process_kill(), mode="r") as reader:
-        assert reader.last_lsn == 60
+        assert lsns(reader.read()) == list(range(1, 61))
     name, header, size = last_used(image)
     end = header.offset_of(60 * 1024)
     cut(image, name, CUTS[where](end, size))

@@ -113,7 +113,7 @@ def emitted_names() -> set[str]:
                 and node.func.attr == "emit"
             ):
                 name = node.args[0]
-                assert isinstance(name, ast.Constant), (
+                assert isinstance(name, ast.Constant) and isinstance(name.value, str), (
                     f"{path}:{node.lineno}: an event is named where it is sent"
                 )
                 names.add(name.value)

@@ -141,6 +141,13 @@ class LogEnd:
     chain: int = 0
 
 
+def prepared_record(number: int, epoch: int, reserved_bytes: int) -> SegmentRecord:
+    """Return what the manifest says of a segment that is made, with this size on stable storage."""
+    return SegmentRecord(
+        number=number, state=SegmentState.PREPARED, epoch=epoch, reserved_bytes=reserved_bytes
+    )
+
+
 def sealed_record(header: SegmentHeader, end: LogEnd, *, records: int, frames: int) -> SegmentRecord:
     """Return what the manifest says of a segment with this header that is sealed where `end` is."""
     return SegmentRecord(

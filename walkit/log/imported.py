@@ -33,9 +33,8 @@ from walkit.format.manifest import (
     EpochRecord,
     LogEnd,
     Manifest,
-    SegmentRecord,
-    SegmentState,
     encode_manifest,
+    prepared_record,
 )
 from walkit.format.segment import SegmentHeader
 from walkit.log.engine import recovery_report
@@ -157,12 +156,9 @@ class ImportedSegments(SegmentSet):
             flags=SegmentFlag.IMPORTED,
         )
 
-    def _with_prepared(self, manifest: Manifest, number: int, reserved_bytes: int) -> Manifest:
+    def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
         """Name a prepared segment in the manifest, and with it the epochs that the log has come to."""
-        epoch = self.identity.epoch
-        record = SegmentRecord(
-            number=number, state=SegmentState.PREPARED, epoch=epoch, reserved_bytes=reserved_bytes
-        )
+        record = prepared_record(number, self.identity.epoch, self.options.segment_bytes)
         following = max(manifest.next_segment, number + 1)
         return manifest.next(
             segments=(*manifest.segments, record), next_segment=following, lineage=self.lineage

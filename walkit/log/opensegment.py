@@ -18,6 +18,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.storage.base import StorageFile
 
 ZERO_STEP_BYTES = 1 << 20
+LAST_BYTES = 4096
 
 
 class OpenSegment:
@@ -162,6 +163,14 @@ class OpenSegment:
             closing.callback(self.file.close)
             if self.zero_file is not None:
                 closing.callback(self.zero_file.close)
+
+    def hold_size(self) -> None:
+        """Make the reserved size durable, by a synced write of the last bytes; nothing where zeroing has come there.
+
+        Before the first frame alone. The manifest says the size, and a file that is shorter later is damage.
+        """
+        if self.zeroed < self.size:
+            self.file.write(self.size - LAST_BYTES, [ZEROS[:LAST_BYTES]], sync=True)
 
     def pass_zeroed(self, end_offset: int) -> None:
         """The leader is about to write up to `end_offset`, beyond what is zeroed.

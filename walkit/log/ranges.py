@@ -42,8 +42,9 @@ def plan_ranges(
 ) -> list[FrameRange]:
     """Cut what can be read now into ranges, in log order; `parts` is about how many. [] where there is nothing.
 
-    Of a log with a living writer that is what is on stable storage; of any other, what recovery would keep. Segments
-    outside the LSN bounds (inclusive) are not opened. Only frame headers are read, or a segment's index in their place.
+    Of a log with a living writer that is what is on stable storage; of any other, what recovery would keep, which may
+    be more (`LogReader.durable_lsn` says what is vouched for). Segments outside the LSN bounds (inclusive) are not
+    opened. Only frame headers are read, or a segment's index in their place.
     GapError where `first_lsn` is trimmed.
     """
     view, newest = view_of(storage_at(path))

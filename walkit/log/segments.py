@@ -21,7 +21,7 @@ from walkit.format.durable import DurableMark, encode_slot
 from walkit.format.frame import FrameIdentity
 from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState, prepared_record
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.log.manifest_store import ManifestStore
 from walkit.log.opensegment import ZERO_STEP_BYTES, OpenSegment
@@ -261,12 +261,10 @@ class SegmentSet:
             )
             self.upkeep.steps += 1
             segment.zero_step()
+            segment.hold_size()
             self.upkeep.steps += 1
-            # The reserved size has to be durable before the manifest says it: a shorter file is damage from then on.
-            file.sync()
-            reserved = file.size()
             self.storage.sync_directory()
-            self.store.update(lambda m: self._with_prepared(m, number, reserved))
+            self.store.update(lambda m: self._with_prepared(m, number))
             self.upkeep.steps += 1
         except StorageError:
             file.close()
@@ -281,14 +279,9 @@ class SegmentSet:
             return self.storage.open_direct(name, mode)
         return self.storage.open(name, mode)
 
-    def _with_prepared(self, manifest: Manifest, number: int, reserved_bytes: int) -> Manifest:
+    def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
         """Name a prepared segment in the manifest, and the epoch with the first one of it."""
-        record = SegmentRecord(
-            number=number,
-            state=SegmentState.PREPARED,
-            epoch=self.identity.epoch,
-            reserved_bytes=reserved_bytes,
-        )
+        record = prepared_record(number, self.identity.epoch, self.options.segment_bytes)
         lineage = manifest.lineage
         if manifest.epoch_of(self.identity.epoch) is None:
             began = self.epoch_began

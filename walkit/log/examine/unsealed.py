@@ -291,7 +291,10 @@ class UnsealedPart:
     def _tell_cut_short(self, found: list[_Found]) -> None:
         """Tell of files that are shorter than what was reserved for them, where the log does not go on behind them."""
         going_on = max((i for i, f in enumerate(found) if f.follows), default=0)
+        told = {problem.segment for problem in self.ledger.problems}
         for one in found[going_on:]:
+            if one.name in told:
+                continue
             reserved = one.record.reserved_bytes
             unused = one.header is None and one.error is None and one.file_bytes >= SEGMENT_HEADER_BYTES
             if not one.present or unused or one.file_bytes >= reserved or isinstance(one.error, StorageError):
