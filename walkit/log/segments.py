@@ -21,7 +21,7 @@ from walkit.format.durable import DurableMark, encode_slot
 from walkit.format.frame import FrameIdentity
 from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState, prepared_record
+from walkit.format.manifest import EpochRecord, LogEnd, Manifest, prepared_record
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.log.manifest_store import ManifestStore
 from walkit.log.opensegment import ZERO_STEP_BYTES, OpenSegment
