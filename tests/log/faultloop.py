@@ -63,6 +63,8 @@ class Ledger:
     given_up: set[int] = field(default_factory=set)
     """LSNs of damaged records, which salvage gives up."""
     errors: list[tuple[str, WalkitError]] = field(default_factory=list)
+    in_order: bool = False
+    """Whether the log closed without an error and had not failed: then all of it is sealed."""
     at: str = "begin"
     """The step that is under way."""
     since: float = field(default_factory=time.monotonic)

@@ -172,6 +172,7 @@ def closing(log: walkit.WriteAheadLog, ledger: Ledger) -> Callable[[], object]:
         finally:
             assert log.closed
             ledger.called_durable(log.durable_lsn)
+        ledger.in_order = log.statistics().poisoned == 0
 
     return close
 
@@ -180,6 +181,8 @@ def look_at_log(storage: Storage, ledger: Ledger) -> None:
     """Open what a log has left, compare, append, close, and read it once more from outside."""
     with walkit.open(storage=storage, options=ledger.options) as log:
         ledger.check_records(log.read(), log.first_lsn, log.acked_lsn)
+        verdict = log.recovery.verdict
+        assert not ledger.in_order or verdict == "clean", f"closed without an error, and {verdict}"
         result = log.append(b"goes on")
     with walkit.open(storage=storage, mode="r") as reader:
         assert reader.durable_lsn == result.last_lsn
