@@ -64,6 +64,8 @@ class EveryCall:
         """How many calls were counted since `arm`."""
         self.hits: list[str] = []
         """What the calls were that met the fault."""
+        self.open_files: set[EveryFile] = set()
+        """Files that are open for writing."""
         self._guard = threading.Lock()
 
     def arm(self, fault: Fault) -> None:
@@ -175,6 +177,8 @@ class EveryFile(BulkThrough):
 
     def __init__(self, storage: EveryCall, inner: MemoryFile, mode: OpenMode) -> None:
         self.inner, self._storage, self._mode = inner, storage, mode
+        if mode != "read":
+            storage.open_files.add(self)
 
     @property
     def name(self) -> str:
@@ -229,4 +233,5 @@ class EveryFile(BulkThrough):
         if self._mode == "read":
             self.inner.close()
             return
+        self._storage.open_files.discard(self)
         self._storage.call("close", self.name, self.inner.close, failed=lambda _: self.inner.close())

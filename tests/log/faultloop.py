@@ -283,6 +283,8 @@ class Loop:
         storage.disarm()
         run.cut("after closing")
         assert not storage.inner.is_locked("lock"), "the lock is taken"
+        leaked = sorted(file.name for file in storage.open_files)
+        assert not leaked, f"still open: {leaked}"
         ledger.check_errors()
         assert not run.fault.slow or not ledger.errors, "a slow device is no error"
         for name, image, known in [*run.cuts, ("opened again", storage.inner, ledger)]:
