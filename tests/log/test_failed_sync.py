@@ -48,6 +48,15 @@ class Writeback(FaultyMemory):
         return super().perform(operation, act, **named)
 
 
+def waits_for(event: threading.Event) -> Callable[[], None]:
+    """Return a job that keeps the upkeep thread until the event comes."""
+
+    def wait() -> None:
+        assert event.wait(GUARD_S)
+
+    return wait
+
+
 def is_zeroing(operation: Operation) -> bool:
     """Whether this is a step of zeroing ahead, behind the first, which is done before the file has frames."""
     whole = operation.name == "synced_write" and operation.size in (ZERO_STEP_BYTES, ZERO_STEP_BYTES - 4096)
@@ -116,7 +125,7 @@ def test_a_failed_zeroing_beside_nothing_unsynced_poisons(durability: str) -> No
     log = walkit.open(storage=storage, options=options_of(durability, 1, **WIDE))
     segments = log._engine.segments
     held = threading.Event()
-    segments.upkeep.submit("seal", lambda: held.wait(GUARD_S) and None)
+    segments.upkeep.submit("seal", waits_for(held))
     while not any(segments.upkeep._jobs["zero"]):
         log.append(bytes(4000))
     durable = log.sync()
@@ -154,7 +163,7 @@ def test_a_seal_that_waits_while_a_sync_fails_is_skipped(durability: str) -> Non
     storage = FaultyMemory()
     log = walkit.open(storage=storage, options=options_of(durability, 8, window_bytes=1 << 20))
     held = threading.Event()
-    log._engine.segments.upkeep.submit("seal", lambda: held.wait(GUARD_S) and None)
+    log._engine.segments.upkeep.submit("seal", waits_for(held))
     first_segment_is_full(log, 5)
     durable = log.durable_lsn
     until(lambda: log._engine.segments.upkeep._jobs["seal"], "the seal to wait")
@@ -201,17 +210,19 @@ def test_a_failed_file_is_not_synced_again() -> None:
     assert [o.name for o in storage.trace if o.file.endswith(".segment")].count("sync") == 1 <= asked
 
 
-def test_a_full_disk_beside_the_frames_is_no_poison() -> None:
+def test_a_full_disk_beside_the_frames_is_no_poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill the disk, or break it, while a spare segment is made: no poison; who needs it is told, and goes on later."""
     for code, told in ((errno.ENOSPC, 0), (errno.EDQUOT, 0), (errno.EIO, 1)):
         seen: list[str] = []
         storage = FaultyMemory()
         log = walkit.open(
-            storage=storage, options=tiny(), events=lambda name, _, seen=seen: seen.append(name)
+            storage=storage,
+            options=tiny(),
+            events=lambda name, _, seen=seen: seen.append(name),  # type: ignore[misc]
         )
         log.append(b"first")
         full = storage.fail("synced_write", SEGMENTS, errno=code, times=None)
-        full.meets = only_a_first_step(full)  # type: ignore[method-assign]
+        monkeypatch.setattr(full, "meets", only_a_first_step(full))
         while log.statistics().frame_bytes < log.options.segment_bytes * 3 // 4:
             log.append(bytes(4000))
         log._engine.segments.upkeep.drain()
@@ -264,7 +275,7 @@ def test_a_sync_under_way_and_a_seal_of_the_file_do_not_meet(durability: str) ->
     log = walkit.open(storage=storage, options=options_of(durability, 8, window_bytes=1 << 20))
     segments = log._engine.segments
     beside = threading.Event()
-    segments.upkeep.submit("seal", lambda: beside.wait(GUARD_S) and None)
+    segments.upkeep.submit("seal", waits_for(beside))
     first_segment_is_full(log, 5)
     hang = storage.hang("sync", SEGMENTS)
     syncing = Task(log.sync)

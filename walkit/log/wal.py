@@ -77,7 +77,7 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         durable. The last two are TimeoutErrors.
 
         Raises RecordTypeError, RecordTimeError, RecordTooLargeError, OptionsError (no such timeout), LogFullError,
-        LogClosedError, LogPoisonedError: nothing was written; CommitFailedError: the outcome is unknown.
+        LogExhaustedError, LogClosedError, LogPoisonedError: nothing was written; CommitFailedError: outcome unknown.
         """
         if timeout is timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
             result = self._driver.append_put(key, value)
@@ -307,8 +307,8 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
     def observe(self, callback: Callable[[DurableFrames], object]) -> Observation:
         """Call `callback(DurableFrames)` for every frame acknowledged from now on: in order, on the delivery thread.
 
-        No lock is held, and the commit path does not wait; a callback that raises is reported as an event. One that is
-        slow gets older frames from the log, not from memory: see Observation.
+        No lock is held, and the commit path does not wait; of a callback that raises the first error is an event, all
+        are counted. One that is slow gets older frames from the log, not from memory: see Observation.
         """
         self._refuse_closed()
         return Observation(self._engine, callback)
