@@ -354,9 +354,8 @@ class CursorError(WalkitError):
     """The saved progress of a consumer is not of this log as it is, and guessing would skip records. Nothing changed.
 
     `reason` is "beyond" (behind the end of the log), "identity" (the record at its LSN is of another epoch: what it had
-    done was cut, and the number given again), "foreign" (of another log), "moved" (another consumer of this name has
-    advanced it), or "undurable" (moved through a reader to where nothing vouches for the log yet). `lsn` is what the
-    cursor says, `expected` and `found` what differs.
+    done was cut, and the number given again), "foreign" (of another log), "moved" (another of this name has advanced
+    it), or "undurable" (moved by a reader to what nothing vouches for yet). `expected` and `found` say what differs.
     """
 
     code = "cursor"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -12,8 +12,10 @@ import walkit
 from tests.log.logs import TINY, lsns
 from tests.log.wrecks import (
     HARMS,
+    HEAD,
     OPTIONS,
     Harm,
+    both,
     contents,
     flip,
     frames_of,
@@ -377,6 +379,19 @@ def test_a_lost_epoch_is_no_contradiction() -> None:
     done = walkit.repair(image, policy="salvage")
     assert [(g.first_lsn, g.last_lsn) for g in done.lost] == [(record.first_lsn, record.last_lsn)]
     assert walkit.verify(image).ok
+
+
+def test_what_is_missing_before_a_segment_without_header_and_first_frame_is_recorded() -> None:
+    """Lose manifest, third segment, and the fourth's header and first frame: repaired, the log is in order again."""
+    image = wreck(closed=False)
+    both(gone(3), in_frame(4, 0, 300), lambda s: flip(s, segment_name(4), HEAD), with_damaged_manifest)(image)
+    done = walkit.repair(image, policy="salvage")
+    assert [(g.first_lsn, g.last_lsn) for g in done.lost if g.lsns] == [(5, 7)]
+    gaps = [(g.start_position, g.end_position) for g in done.lost]
+    assert all(end == start for (_, end), (start, _) in pairwise(gaps)), "positions from end to end"
+    assert walkit.verify(image).ok
+    with opened(image) as log:
+        assert rows_of(log) == rows_without(5, 6, 7)
 
 
 @pytest.mark.parametrize("policy", ["prefix", "salvage"])

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 from walkit.commit.frame import SealedFrame
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
@@ -373,11 +373,12 @@ class SegmentSet:
                 if spare is not None:
                     self._drop_spare(spare)
         finally:
-            for segment in [*self.open_segments, *([spare] if spare is not None else [])]:
-                if not hung:
-                    segment.close()
-            if self._cell is not None:
-                self._cell.close()
+            with ExitStack() as closing:  # all of them, also where one tells an error
+                if self._cell is not None:
+                    closing.callback(self._cell.close)
+                for segment in [*self.open_segments, *([spare] if spare is not None else [])]:
+                    if not hung:
+                        closing.callback(segment.close)
 
     def _drop_spare(self, spare: OpenSegment) -> None:
         self.store.update(lambda m: m.next(segments=tuple(s for s in m.segments if s.number != spare.number)))

@@ -78,6 +78,8 @@ class Wreck:
             )  # fmt: skip
             previous_end = previous_end if whole else header.start_position
             return replace(header, previous_end=previous_end, first_lsn=first.first_lsn, chain=first.chain)
+        if header.start_position != align_up(end.position, header.alignment):
+            previous_end = header.start_position  # more than an alignment is missing before it
         return replace(header, previous_end=previous_end, first_lsn=end.last_lsn + 1, chain=end.chain)
 
 
