@@ -21,6 +21,7 @@ from tests.log.logs import SEGMENTS, FaultyMemory, lsns, reopened, tiny
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import LogFullError, LogPoisonedError, StorageError, WalkitError
 from walkit.log.opensegment import ZERO_STEP_BYTES
+from walkit.storage.base import OpenMode, StorageFile
 from walkit.storage.faults import Fault, Operation
 
 LEVELS = ["none", "interval", "sync"]
@@ -290,3 +291,57 @@ def test_a_sync_under_way_and_a_seal_of_the_file_do_not_meet(durability: str) ->
     log.append(b"goes on")
     log.close()
     assert len(reopened(storage.inner.crash(keep="none"))) == 13
+
+
+class Handles(FaultyMemory):
+    """Memory that notes synced writes of one handle that overlap: one of them could take the other's error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.overlaps: list[str] = []
+        self.used: set[Any] = set()
+        self.under_way: list[Any] = []
+
+    def open(self, name: str, mode: OpenMode) -> StorageFile:
+        """See Storage."""
+        file = super().open(name, mode)
+        if not name.endswith(".segment"):
+            return file
+        write, busy = file.write, threading.Lock()
+
+        def noted(offset: int, buffers: Any, *, sync: bool = False) -> None:
+            if not sync:
+                write(offset, buffers)
+                return
+            alone = busy.acquire(blocking=False)
+            if not alone:
+                self.overlaps.append(name)
+            self.used.add(busy)
+            self.under_way.append(busy)
+            try:
+                write(offset, buffers, sync=True)
+            finally:
+                self.under_way.remove(busy)
+                if alone:
+                    busy.release()
+
+        file.write = noted  # type: ignore[method-assign]
+        return file
+
+
+def test_no_two_synced_writes_share_a_handle() -> None:
+    """Hold four frames of one segment in their writes at once: each has a handle of its own, and all are let go of."""
+    storage = Handles()
+    log = walkit.open(
+        storage=storage, options=tiny(in_flight=4, policy=OneRecordPerFrame(), segment_bytes=1 << 20)
+    )
+    log.append(b"first")
+    hang = storage.hang("synced_write", SEGMENTS, times=4)
+    tickets = [log.submit(b"beside") for _ in range(4)]
+    until(lambda: len(storage.under_way) == 4)
+    hang.release()
+    for ticket in tickets:
+        ticket.result(GUARD_S)
+    log.close()
+    assert storage.overlaps == [] and len(storage.used) >= 4
+    assert lsns(reopened(storage.inner)) == [1, 2, 3, 4, 5]

@@ -1,21 +1,22 @@
 """A segment file of a log that is open for writing: prepared, then open for frames (FORMAT.md F-8, F-9).
 
 Linux tells a failed writeback once to each open handle, and answers the next sync of that handle that all is well. So a
-handle has one sync under way at a time, zeroing has a handle of its own, and a file on which a sync or a write has
-failed is never synced, sealed or believed again: only the next opening, by the device, finds out what is in it.
+handle has one sync under way at a time: each of the synced writes side by side has its own, and so has zeroing. A file
+on which a sync or a write has failed is never synced, sealed or believed again: only the next opening, by the device,
+finds out what is in it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from walkit.errors import StorageError
 from walkit.format.index import IndexEntry
 from walkit.format.layout import INDEX_STEP_BYTES, SEGMENT_HEADER_BYTES, ZEROS
 from walkit.format.segment import SegmentHeader
-from walkit.storage.base import StorageFile
+from walkit.storage.base import Buffer, StorageFile
 
 ZERO_STEP_BYTES = 1 << 20
 LAST_BYTES = 4096
@@ -33,6 +34,7 @@ class OpenSegment:
         "file",
         "file_lock",
         "frames",
+        "free_files",
         "header",
         "index",
         "last_lsn",
@@ -59,6 +61,8 @@ class OpenSegment:
         self.file = file
         self.size = size
         self.reopen = reopen
+        self.free_files = [file]
+        """Handles that no synced write of a frame has just now; more are opened where several are under way."""
         self.zero_file: StorageFile | None = None
         self.failed: BaseException | None = None
         """What a sync or a write of it failed with, once it was begun: for good."""
@@ -84,6 +88,21 @@ class OpenSegment:
         """Note the frame that is admitted for the index; `records` still counts those before it."""
         self.index.append(IndexEntry(position, first_lsn, self.records))
         self.next_noted = position + INDEX_STEP_BYTES
+
+    def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write a frame, durably, by a handle that no other write has meanwhile.
+
+        Linux tells each handle once of a failed writeback: two writes by one could take the error for the other's, and
+        the frame that was lost would be acknowledged.
+        """
+        try:
+            file = self.free_files.pop()
+        except IndexError:
+            file = self.file if self.reopen is None else self.reopen()
+        try:
+            file.write(offset, buffers, sync=True)
+        finally:
+            self.free_files.append(file)
 
     def sync(self) -> None:
         """Put on stable storage what was written without sync; nothing where there is none, or where it is sealed.
@@ -169,6 +188,9 @@ class OpenSegment:
         """Close the file's handles."""
         with ExitStack() as closing:
             closing.callback(self.file.close)
+            for file in self.free_files:
+                if file is not self.file:
+                    closing.callback(file.close)
             if self.zero_file is not None:
                 closing.callback(self.zero_file.close)
 

@@ -158,8 +158,12 @@ class SegmentSet:
     def write(self, frame: SealedFrame, *, sync: bool) -> None:
         """See FramePlace."""
         segment: OpenSegment = frame.target
+        offset = frame.position + segment.base_offset
         try:
-            segment.file.write(frame.position + segment.base_offset, frame.buffers, sync=sync)
+            if sync:
+                segment.write_synced(offset, frame.buffers)
+            else:
+                segment.file.write(offset, frame.buffers)
         except BaseException as error:
             segment.fail(error)
             raise
@@ -167,7 +171,7 @@ class SegmentSet:
             with segment.count_lock:
                 segment.writes += 1
         elif segment.failed is not None:
-            segment.refuse_failed()  # the error of this frame's pages may have been told to another frame of the file
+            segment.refuse_failed()
 
     def passed(self, position: int) -> None:
         """See FramePlace. A seal needs every frame of its segment on stable storage, and it syncs what is written."""
