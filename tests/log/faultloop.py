@@ -307,7 +307,7 @@ def _stacks() -> str:
 def _uncaught(note: Callable[[str], object]) -> Iterator[None]:
     """Note what ends a thread with an exception."""
     before = threading.excepthook
-    threading.excepthook = lambda args: note(f"a thread ended with {args.exc_value!r}")  # type: ignore[assignment]
+    threading.excepthook = lambda args: note(f"a thread ended with {args.exc_value!r}")
     try:
         yield
     finally:
