@@ -45,7 +45,7 @@ class Case:
     first: int = 1
 
     def __str__(self) -> str:
-        which = "each call" if self.step == 1 else f"each {self.step}th call from {self.first}"
+        which = "each call" if self.step == 1 else f"calls {self.first}, {self.first + self.step}, ..."
         how = " for ever" if self.forever else ""
         return f"{self.scene}, {self.level}, {self.flights}, {which}: {self.kind}{how}"
 
