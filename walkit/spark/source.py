@@ -23,12 +23,13 @@ SnapshotError) where no snapshot will do. What it noted of the log's history is 
 
 A stream is not built yet: `spark.readStream` accepts the format, and its query ends with the words of `NoStream`.
 
-`pushFilters` lets conditions on the LSN (`=`, `<=>`, `<`, `<=`, `>`, `>=`, `IN`,
-AND-ed) skip ranges of frames as well, where Spark's switch `spark.sql.python.filterPushdown.enabled` is on, as in
-`walkit.spark.session()`. It is for a DataFrame that is used under one condition only, once. Spark 4.3 keeps what the
-reader planned under a condition with the loaded DataFrame, not with the query: another query of the same DataFrame
-that has no condition, or two uses of it in one query (a self-join, a union, a diff), then read those ranges alone,
-and rows are missing without an error. So it is not the default, and `walkit.spark.replay` and `diff` refuse it; `firstLsn` and `lastLsn` have no such catch.
+`pushFilters` lets conditions on the LSN (`=`, `<=>`, `<`, `<=`, `>`, `>=`, `IN`, AND-ed) skip ranges of frames as
+well, where Spark's switch `spark.sql.python.filterPushdown.enabled` is on, as in `walkit.spark.session()`. It is for
+a DataFrame that is used under one condition only, once. Spark 4.3 keeps what the reader planned under a condition
+with the loaded DataFrame, not with the query: another query of the same DataFrame that has no condition, or two uses
+of it in one query (a self-join, a union, a diff), then read those ranges alone, and rows are missing without an
+error. So it is not the default, and `walkit.spark.replay` and `diff` refuse it; `firstLsn` and `lastLsn` have no such
+catch.
 
 Spark's Python Data Source API gives this its shape: it pickles source, reader and ranges to the workers,
 takes Arrow batches (four times as fast as tuples), and has no column pruning.
