@@ -58,7 +58,8 @@ def follow(address: str, directory: Place, *, token: str | None = None) -> int:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    encoding = sys.stdout.encoding or "utf-8"  # of a name of a folder it may not have each character
+    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 @contextmanager
