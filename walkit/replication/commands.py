@@ -25,11 +25,11 @@ def serve(log: Place, listen: str, *, token: str | None = None, insecure: bool =
     """Serve the durable prefix of a log that another process may be writing; says `serving LOG at HOST:PORT`."""
     with _until_told() as over, Primary(log, listen, token=token, insecure=insecure) as primary:
         _say(f"serving {log} at {primary.address}")
-        told = "serving"
+        told = ("serving", "")
         while not over.wait(REPORT_S):
             status = primary.status()
-            if status.state != told:
-                told = status.state
+            if (status.state, status.why) != told:
+                told = (status.state, status.why)
                 _say(f"{status.state}: {status.why}" if status.why else status.state)
     return FINE
 
