@@ -135,6 +135,74 @@ except walkit.OptionsError:
 """
 
 
+def test_a_folder_that_standard_output_cannot_spell_is_followed_all_the_same(tmp_path: Path) -> None:
+    """Follow into folders whose names are no ASCII, and no UTF-8, with output in ASCII: lines with escapes, exit 0."""
+    for name in ("dür", os.fsdecode(b"d\xff")):
+        folder = tmp_path / name
+        process = subprocess.Popen(
+            [sys.executable, "-m", "walkit", "follow", "127.0.0.1:1", folder],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONIOENCODING": "ascii:strict"},
+        )
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        process.terminate()
+        _, complaint = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0 and not complaint
+        assert first.isascii() and first.startswith(b"following 127.0.0.1:1 into ") and b"\\" in first
+
+
+def test_a_replica_asks_no_proxy_of_the_environment(log: Path, tmp_path: Path) -> None:
+    """Follow with an http_proxy in the environment at which nobody serves: the replica has all, by its own way."""
+    with walkit.replication.Primary(log) as primary, socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxied = {**os.environ, "http_proxy": f"http://127.0.0.1:{proxy.getsockname()[1]}"}
+        proxied["grpc_proxy"] = proxied["https_proxy"] = proxied["http_proxy"]
+        program = (
+            "import sys, walkit\n"
+            "with walkit.replication.Replica(sys.argv[1], sys.argv[2]) as replica: print(replica.wait_for(1, 20))"
+        )
+        command = [sys.executable, "-c", program, str(tmp_path / "r"), primary.address]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd=ROOT, env=proxied)
+    assert (ended.returncode, ended.stdout) == (0, "1\n"), ended.stderr
+
+
+CROWDED = """
+import resource, sys, walkit
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+options = walkit.LogOptions(segment_bytes=1 << 20)
+with walkit.open(sys.argv[1], options=options) as log, walkit.replication.Primary(log, token="t") as primary:
+    print(primary.address, flush=True)
+    sys.stdin.readline()
+    for _ in range(8):
+        log.append(bytes(1 << 19))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of descriptors that a process can set itself")
+def test_who_only_connects_takes_no_descriptors_from_the_log(tmp_path: Path) -> None:
+    """Connect more often than a process has descriptors, and say nothing: its log goes on to new segments."""
+    command = [sys.executable, "-c", CROWDED, str(tmp_path / "p")]
+    with ExitStack() as stack:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        host, _, port = process.stdout.readline().strip().rpartition(":")
+        for _ in range(200):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=WAIT_S))
+        _, complaint = process.communicate("go on\n", timeout=WAIT_S)
+        assert process.returncode == 0 and "EMFILE" not in complaint, complaint
+
+
 def test_a_host_programs_environment_stays_as_it_is(log: Path, taken: str) -> None:
     """Fail to listen in a host's process, by command and as a library: its environment stays; only one is silent."""
     for use, speaks in ((SERVE, False), (LIBRARY, True)):

@@ -24,10 +24,13 @@ from walkit.errors import WalkitError
 from walkit.format.manifest import EpochRecord
 from walkit.log.imported import ImportedLog
 from walkit.replication import Primary, ProtocolError, Replica, ReplicaFailedError
+from walkit.replication.connection import _told
 from walkit.replication.content import check_content, plain_text
 from walkit.replication.messages import FromPublisher, Heartbeat, Refusal
+from walkit.replication.publisher import HISTORY_CHARS
 from walkit.replication.steps import Adopt, Import
 from walkit.replication.subscriber import Subscriber
+from walkit.replication.transport import grpc
 from walkit.storage import MemoryStorage
 
 HUGE = (1 << 64) - 1
@@ -232,6 +235,68 @@ def test_no_content_raises_in_the_core_or_breaks_a_log(said: list[FromPublisher]
     if log.adopted:
         with walkit.open(storage=storage, mode="r") as reader:
             assert reader.durable_lsn == end.last_lsn == len(list(reader.read()))
+
+
+@pytest.mark.parametrize("reason", ["name", "frame", "lineage", "divergence"])
+def test_what_ends_a_replica_is_one_plain_line(reason: str) -> None:
+    """Refuse twice, for reasons that last, with what a terminal acts upon: the final error has none of it."""
+    subscriber = Subscriber("r")
+    subscriber.start(0)
+    for at in (0, 10_000):
+        subscriber.tick(at)
+        subscriber.connected(at)
+        subscriber.receive(Refusal(reason=reason, message="\x1b]0;title\x07" + "gone\n" * 800), at)
+        assert (subscriber.reason == reason) == (at == 0)
+    assert subscriber.error is not None
+    assert str(subscriber.error).isprintable() and len(str(subscriber.error)) < 600
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED])
+def test_how_grpc_ends_a_call_is_one_plain_line(code: Any) -> None:
+    """End a call with a status whose details a terminal acts upon: the error and the words have none of it."""
+
+    class Ended:
+        code = staticmethod(lambda: code)
+        details = staticmethod(lambda: "\x1b[2J\n" + "x" * 10_000)
+
+    told = str(_told(Ended))
+    assert told.isprintable() and len(told) < 600
+
+
+def test_content_that_cannot_be_is_tried_a_second_time() -> None:
+    """Say once what cannot be, then import frames, then say it twice: only two in a row end replication."""
+    history = whole()
+    subscriber = Subscriber("r")
+    subscriber.start(0)
+    states = []
+    for step in range(4):
+        now = step * 10_000.0
+        subscriber.tick(now)
+        subscriber.connected(now)
+        if step == 1:
+            subscriber.receive(welcome(history), now)
+            (given,) = [s for s in subscriber.receive(first_batch(history), now) if isinstance(s, Import)]
+            subscriber.imported(given.run.end, now)
+        subscriber.receive(welcome(history, ack_order="as it comes"), now)
+        states.append(subscriber.state)
+    assert states == ["detached", "detached", "failed", "failed"]
+    assert isinstance(subscriber.error, ProtocolError)
+
+
+def test_what_is_noted_of_long_messages_stays_small() -> None:
+    """Send batches with the longest lineages, all of them known already: what is noted of each is a few lines."""
+    history = whole()
+    subscriber = Subscriber("r")
+    subscriber.start(0)
+    subscriber.connected(0)
+    subscriber.receive(welcome(history), 0)
+    subscriber.receive(first_batch(history), 0)
+    first = history.manifest.lineage[0]
+    lineage = tuple(replace(first, number=number) for number in range(1, 5_001))
+    for _ in range(3):
+        subscriber.receive(first_batch(history, lineage=lineage), 0)
+    assert subscriber.duplicates == 3
+    assert max(map(len, subscriber.history)) <= HISTORY_CHARS
 
 
 def test_what_a_primary_says_is_one_plain_line() -> None:

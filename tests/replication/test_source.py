@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -209,3 +211,19 @@ def test_a_primary_over_a_dead_writer_sends_what_is_durable_and_no_more() -> Non
         cursor = reader.cursor("replica")
         assert [record.lsn for record in cursor.read()] == list(range(1, 21))
         cursor.advance(20)
+
+
+def test_another_log_in_the_place_is_served_as_far_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put a shorter log in the place of one that is served by its path: the source's end is that of the new one."""
+    monkeypatch.setattr("walkit.replication.source.MANIFEST_S", 0)
+    with walkit.open(tmp_path / "p") as log:
+        log.append_many([b"x"] * 50)
+    source = source_of(tmp_path / "p")
+    assert source.durable()[0] == 50
+    shutil.rmtree(tmp_path / "p")
+    with walkit.open(tmp_path / "p") as other:
+        other.append(b"y")
+        assert source.durable() == source_of(tmp_path / "p").durable()
+        assert source.durable()[0] == 1

@@ -25,11 +25,11 @@ def serve(log: Place, listen: str, *, token: str | None = None, insecure: bool =
     """Serve the durable prefix of a log that another process may be writing; says `serving LOG at HOST:PORT`."""
     with _until_told() as over, Primary(log, listen, token=token, insecure=insecure) as primary:
         _say(f"serving {log} at {primary.address}")
-        told = "serving"
+        told = ("serving", "")
         while not over.wait(REPORT_S):
             status = primary.status()
-            if status.state != told:
-                told = status.state
+            if (status.state, status.why) != told:
+                told = (status.state, status.why)
                 _say(f"{status.state}: {status.why}" if status.why else status.state)
     return FINE
 
@@ -58,7 +58,8 @@ def follow(address: str, directory: Place, *, token: str | None = None) -> int:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    encoding = sys.stdout.encoding or "utf-8"  # of a name of a folder it may not have each character
+    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from walkit.errors import OptionsError, WalkitError
+from walkit.replication.content import plain_text
 from walkit.replication.messages import (
     FromPublisher,
     FromSubscriber,
@@ -90,7 +91,7 @@ class Connection:
 
 def _told(error: Any) -> WalkitError | str:
     """Return an error that lasts, or the words of one that may pass."""
-    code, details = error.code(), error.details()
+    code, details = error.code(), plain_text(error.details() or "")
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return OptionsError(f"the primary refused this replica: {details}", option="token")
     if code == grpc.StatusCode.UNIMPLEMENTED:

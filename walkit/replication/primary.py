@@ -19,12 +19,12 @@ from walkit.replication.publisher import Publisher
 from walkit.replication.session import Session, now_ms
 from walkit.replication.source import source_of
 from walkit.replication.transport import (
-    SERVER_OPTIONS,
     DaemonExecutor,
     check_token,
     grpc,
     refuse_tls,
     same_token,
+    server_options,
 )
 from walkit.replication.wire import METHOD
 from walkit.store import Store
@@ -129,7 +129,7 @@ class Primary:
         if self._server is not None:
             raise OptionsError(f"this primary serves at {self._address} already", option="listen")
         calls_max = self._calls.places + WAITING_MAX + ENDING_MAX
-        server = grpc.server(DaemonExecutor(), options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls_max)
+        server = grpc.server(DaemonExecutor(), options=server_options(), maximum_concurrent_rpcs=calls_max)
         _, service, method = METHOD.split("/")
         follow = grpc.stream_stream_rpc_method_handler(self._follow)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: follow}),))

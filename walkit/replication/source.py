@@ -129,6 +129,7 @@ class StoredSource:
         self._storage = storage
         self._lock = threading.Lock()
         self._turn = -1
+        self._log_id = 0
         self._manifest_until = 0.0
         self._durable = (0, 0)
 
@@ -142,6 +143,8 @@ class StoredSource:
             manifest = load_manifest(self._storage)
             require_promises(level_of(manifest))  # another opening may have begun since the last look
             self._manifest_until = now + MANIFEST_S
+            if manifest.log_id != self._log_id:  # another log stands there now, and nothing of it is known
+                self._log_id, self._durable = manifest.log_id, (0, 0)
             lsn, position = manifest.end.last_lsn, manifest.end.position
             if mark.epoch_id in {e.id for e in manifest.lineage} and mark.position > position:
                 lsn, position = mark.lsn, mark.position

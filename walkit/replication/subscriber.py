@@ -34,7 +34,7 @@ from walkit.replication.messages import (
     Refusal,
     Welcome,
 )
-from walkit.replication.publisher import HISTORY_EVENTS, SILENCE_MS
+from walkit.replication.publisher import HISTORY_CHARS, HISTORY_EVENTS, SILENCE_MS
 from walkit.replication.steps import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
 
 RENACK_MS = 1_000.0
@@ -143,7 +143,7 @@ class Subscriber:
         try:
             check_content(message)
         except ProtocolError as error:
-            return self.fail(error, now_ms)
+            return self.refused(error.code, error, now_ms)
         if isinstance(message, Welcome):
             return self._note(message, self._welcome(message, now_ms), now_ms)
         if self.state != "streaming":
@@ -170,10 +170,10 @@ class Subscriber:
         return self._note(f"imported to {end.position}", [Say(Ack(end=end))], now_ms)
 
     def refused(self, reason: str, error: WalkitError, now_ms: float) -> list[SubscriberStep]:
-        """The publisher has said that it is over, for a reason that lasts. The first time it is asked once more."""
+        """The publisher has said what ends replication for good. The first time it is asked once more."""
         if self._refused_for != reason:
             self._refused_for = reason
-            return self.lost(str(error), now_ms)
+            return self.lost(str(error), now_ms, reason if reason in REASONS else "connection")
         return self.fail(error, now_ms)
 
     def fail(self, error: WalkitError, now_ms: float) -> list[SubscriberStep]:
@@ -242,14 +242,15 @@ class Subscriber:
             reason = refusal.reason if refusal.reason in REASONS else "protocol"
             return self.lost(refusal.message, now_ms, reason)
         error: WalkitError
+        said = plain_text(refusal.message)
         if refusal.reason == "divergence":
-            text = f"{plain_text(refusal.message)}. The first difference is LSN {refusal.lsn:,}; nothing was merged"
+            text = f"{said}. The first difference is LSN {refusal.lsn:,}; nothing was merged"
             error = DivergenceError(text, first_lsn=refusal.lsn)
         elif refusal.reason == "gap":
             error = GapError(refusal.lsn, refusal.other_lsn)
         elif refusal.reason != "version":
             option = {"frame": "frame_bytes_max"}.get(refusal.reason, refusal.reason)
-            error = OptionsError(f"the primary refused this replica: {refusal.message}", option=option)
+            error = OptionsError(f"the primary refused this replica: {said}", option=option)
         else:
             error = self._unknown_version(refusal.version_min, refusal.version_max)
         return self.refused(refusal.reason, error, now_ms)
@@ -327,7 +328,7 @@ class Subscriber:
         return [Say(Nack(end=self.next))]
 
     def _note(self, event: object, steps: list[SubscriberStep], now_ms: float) -> list[SubscriberStep]:
-        self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}")
+        self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}"[:HISTORY_CHARS])
         return steps
 
 

@@ -36,6 +36,28 @@ SERVER_OPTIONS = (
     ("grpc.max_connection_idle_ms", 30_000),
 )
 
+CONNECTIONS_MAX = 2048
+
+
+def server_options() -> tuple[tuple[str, int], ...]:
+    """Return the options of a primary's server, as things are in this process.
+
+    The connections of an address take at most a quarter of the descriptors that the process may have: who only
+    connects, without a token and without a call, must not take those that the log needs for its next segment.
+    """
+    most = min(max(descriptors_max() // 4, 1), CONNECTIONS_MAX)
+    return (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most))
+
+
+def descriptors_max() -> int:
+    """Return how many descriptors this process may have open; a large number where nothing says so."""
+    try:
+        import resource
+    except ImportError:  # a system without such limits
+        return 4 * CONNECTIONS_MAX
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 4 * CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else soft
+
 
 def channel_options(frame_bytes_max: int) -> tuple[tuple[str, int], ...]:
     """Return the options of a replica's channel: a message that is larger than they say is refused unread."""
@@ -44,6 +66,8 @@ def channel_options(frame_bytes_max: int) -> tuple[tuple[str, int], ...]:
         ("grpc.max_send_message_length", SUBSCRIBER_BYTES_MAX),
         # A failed connection is not shared with the next attempt: the backoff is the subscriber's own.
         ("grpc.use_local_subchannel_pool", 1),
+        # Else gRPC asks the proxy of the environment (http_proxy) for every address, the loopback one included.
+        ("grpc.enable_http_proxy", 0),
     )
 
 
