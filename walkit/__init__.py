@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from walkit.config import LogOptions, Retention, StoreOptions
 from walkit.errors import (
     AppendTimeoutError,
+    CallbackError,
     CommitFailedError,
     CommitTimeoutError,
     CorruptionError,
@@ -118,6 +119,7 @@ __all__ = [
     "AppendResult",
     "AppendTimeoutError",
     "Batch",
+    "CallbackError",
     "CheckpointReport",
     "CommitFailedError",
     "CommitTimeoutError",

@@ -317,6 +317,26 @@ class AppendTimeoutError(WalkitError, TimeoutError):
     code = "append-timeout"
 
 
+class CallbackError(WalkitError):
+    """A callback of `events=` asked for what cannot come before it returns: its thread is in the midst of a frame.
+
+    Nothing of this call was written; a ticket that was asked for its result is still on its way. `submit` queues a
+    record behind the frame, and a thread of the host's can wait for it.
+    """
+
+    code = "callback"
+
+    def __init__(
+        self,
+        message: str = "this thread is beginning the segment of a frame, and tells of it: it cannot wait for the log "
+        "before the callback of the event has returned. Use submit(), or a thread of its own",
+        *,
+        acknowledged_prefix: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.acknowledged_prefix = acknowledged_prefix
+
+
 class LogPoisonedError(WalkitError):
     """An earlier write or sync failed, so the log takes no more. Nothing of this call was written.
 

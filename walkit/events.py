@@ -3,14 +3,17 @@
 An event is a name `walkit.<thing>.<verb>` with attributes. Events go to the callback given as `events=`, else to
 `logging.getLogger("walkit")`. A callback runs on the thread where the thing happened (for what the main thread asks
 for, as `close`, another one) and must be quick; if it raises, the failure is logged and the log goes on (Quiver's
-host callbacks are the source of the idea).
+host callbacks are the source of the idea). It runs under no lock of the log: what is told under one is kept until the
+lock is free (`EventSink.held`). So a callback may call the log; only where the thread is in the midst of a frame, what
+would have to wait for that very frame is refused by a CallbackError.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from walkit.errors import OptionsError
@@ -120,8 +123,31 @@ class EventSink:
         with self._lock:
             self._listeners = tuple(known for known in self._listeners if known != listener)
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep what this thread tells until the block ends, which holds locks that a callback may wait for."""
+        calling = self._calling
+        if getattr(calling, "kept", None) is not None:
+            yield  # within another block
+            return
+        kept: list[tuple[str, dict[str, Any]]] = []
+        calling.kept = kept
+        try:
+            yield
+        finally:
+            calling.kept = None
+            for name, attributes in kept:
+                self._send(name, attributes)
+
     def emit(self, name: str, /, **attributes: Any) -> None:
         """Send one event. Never raises, but on the main thread what is no Exception: a signal handler may raise it."""
+        kept = getattr(self._calling, "kept", None)
+        if kept is None:
+            self._send(name, attributes)
+        else:
+            kept.append((name, attributes))
+
+    def _send(self, name: str, attributes: dict[str, Any]) -> None:
         level, meaning = EVENTS[name]
         if self._callback is None:
             logger.log(level, "%s: %s %s", name, meaning, attributes)

@@ -13,7 +13,7 @@ import pytest
 import walkit
 from tests.commit.places import Task
 from tests.log.logs import tiny
-from walkit.errors import WalkitError
+from walkit.errors import StorageError, WalkitError
 from walkit.format.index import index_name
 from walkit.log.manifest_store import load_manifest
 from walkit.storage import FileStorage
@@ -119,6 +119,18 @@ def test_a_pipe_under_a_files_name_hangs_nothing(whole: Path, tmp_path: Path, wh
     assert name in error or (not error and way not in NEEDED.get(what, set()))
     if isinstance(found, walkit.ScanReport) and "segment" in what:
         assert any(name in said for said in [*map(str, found.problems), *found.notes])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_manifest_that_is_a_link_to_nothing_is_a_typed_error(whole: Path, tmp_path: Path, way: str) -> None:
+    """Put a link that leads nowhere in the manifest's place and use the log in each way: it is named, and not ours."""
+    shutil.copytree(whole, tmp_path / "log")
+    place = tmp_path / "log" / "manifest"
+    place.unlink()
+    place.symlink_to("nowhere")
+    with pytest.raises(StorageError, match="manifest"):
+        Task(WAYS[way], tmp_path / "log").result()
+    assert place.is_symlink()
 
 
 def test_a_pipe_in_lost_and_found_is_no_place_for_what_is_cut(whole: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.log.logs import TINY, lsns
+from tests.log.logs import TINY, lsns, reopened
 from tests.log.wrecks import (
     HARMS,
     HEAD,
@@ -264,6 +264,17 @@ def test_repair_refuses_what_it_must_not_touch() -> None:
     flip(empty, MANIFEST_NAME, 100)
     with pytest.raises(CorruptionError):
         walkit.repair(empty, policy="salvage")
+
+
+@pytest.mark.parametrize("name", [f"{10**20 - 1}.segment", f"snapshot-{10**20 - 1}"])
+def test_a_number_that_no_writer_gives_does_not_reach_a_manifest(name: str) -> None:
+    """Rename the manifest to a segment or snapshot of a number beyond the limit, and repair: all is there."""
+    storage = MemoryStorage()
+    with walkit.open(storage=storage, options=TINY) as log:
+        log.append_many([b"x"] * 9)
+    storage.replace("manifest", name)
+    assert walkit.repair(storage).ok
+    assert len(reopened(storage)) == 9
 
 
 def test_pages_that_cannot_be_read_are_lost_and_the_others_are_not() -> None:

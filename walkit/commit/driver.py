@@ -37,6 +37,7 @@ class CommitDriver(Entering):
     def wait_for_room(self, size_bytes: int, timeout: float | None) -> bool:
         """Wait until a submission of this size would find room; False after `timeout` seconds."""
         core = self.core
+        self.refuse_waiting()
         return self._news.wait_for(
             lambda: (
                 self.refusal is not None
@@ -66,6 +67,7 @@ class CommitDriver(Entering):
 
     def attach_waiter(self, ticket: Any) -> Any:
         """See TicketHost."""
+        self.refuse_waiting()
         with self._lock:
             if ticket.done():
                 return None
@@ -107,6 +109,7 @@ class CommitDriver(Entering):
 
     def wait_acked(self) -> None:
         """Wait until everything that was queued before this call is acknowledged, or the log has failed."""
+        self.refuse_waiting()
         with self._lock:
             target = self.core.queued_lsn
             self.core.flush()

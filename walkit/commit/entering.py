@@ -89,6 +89,8 @@ class Entering(Leading):
                 single = SingleTicket(self, kind, key or b"", value)
                 self._taken[0] = group = core.submit_and_take(single)
             else:
+                if self._beginning:
+                    self.refuse_waiting()
                 caller = CallerTicket()
                 caller.lead = NO_LEADER
                 batch = self._batches.join(caller, kind, ANYONE, key, value, size_bytes)
@@ -151,6 +153,7 @@ class Entering(Leading):
         any two calls here, and what it left half done, the leaders of the other frames would wait for.
         """
         if self._parallel:
+            self.refuse_waiting()
             return self.enqueue(ticket) and self._wait_led(ticket, LEAD)
         with Uninterrupted():
             gate = self._enter(ticket, NO_LEADER)
@@ -204,6 +207,7 @@ class Entering(Leading):
                 self._leaders = 1
                 self._taken[0] = group = core.submit_and_take(ticket)
                 return group
+            self.refuse_waiting()
             if core.pending_bytes + ticket.size_bytes > self.queue_bytes_max and core.pending:
                 return FULL
             core.submit(ticket, self._clock_us() if self._timed else 0)

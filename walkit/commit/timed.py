@@ -28,6 +28,7 @@ class TimedWriter(FrameWriter):
         if self._hand.is_current:
             self._sync_now()
             return
+        self.refuse_waiting()
         with self._lock:
             if self.core.failure is not None or self._stopped:
                 raise self.refused()

@@ -28,6 +28,7 @@ from walkit.commit.timer import CommitTimer
 from walkit.commit.turns import Turns
 from walkit.commit.watch import DeviceWatch
 from walkit.errors import (
+    CallbackError,
     LogClosedError,
     LogExhaustedError,
     LogFullError,
@@ -73,6 +74,8 @@ class FrameWriter:
         self._lock = threading.Lock()
         self._news = News(self._lock)
         self._leaders = 0
+        self._beginning = 0
+        """The thread that begins a segment, and runs callbacks of its events; 0: none. One thread at a time does."""
         self._parallel = core.in_flight_max > 1
         self._turns = Turns()
         self._taken: dict[int, Sequence[Submitted]] = {}
@@ -97,6 +100,11 @@ class FrameWriter:
         fresh = copy.copy(refusal)
         fresh.__cause__ = refusal.__cause__
         return fresh
+
+    def refuse_waiting(self) -> None:
+        """CallbackError where the caller is in the midst of a frame, called back by an event: it must not wait."""
+        if self._beginning == get_ident():
+            raise CallbackError
 
     # -- a frame's way
 
@@ -171,11 +179,13 @@ class FrameWriter:
         if not self._sync_writes and core.written_position > core.durable_position:
             self.sync()
         self._begin_call()
+        self._beginning = get_ident()
         try:
             end = self.place.begin_segment(
                 position=core.position, first_lsn=core.appended_lsn + 1, chain=core.chain
             )
         finally:
+            self._beginning = 0
             self._watch.end()
         core.segment_ready(end)
         self.place.passed(core.written_position)

@@ -348,7 +348,7 @@ class Compactor:
                 holds=holds,
             )
 
-        with engine.trimming:
+        with engine.events.held(), engine.trimming:
             self._go_on()
             self._needless.append(record.name)
             engine.store.update(change)

@@ -31,7 +31,8 @@ def finish(engine: LogEngine, ended: Callable[[], object]) -> None:
         if not poisoned:
             engine.core.synced(engine.core.sync_begin())  # a seal is durable, with everything in it
         if engine.holds:
-            engine.store.update(lambda m: m.next(holds=live_holds(engine, m)))
+            with engine.events.held():
+                engine.store.update(lambda m: m.next(holds=live_holds(engine, m)))
     finally:
         with engine.trimming:
             engine.store.close()

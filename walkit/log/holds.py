@@ -122,7 +122,7 @@ def make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> H
 
 
 def _make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> Hold:
-    with engine.trimming:
+    with engine.events.held(), engine.trimming:
         if first_lsn < engine.first_lsn:
             raise GapError(first_lsn, engine.first_lsn)
         hold, previous = Hold(engine, name, first_lsn, lease_s), engine.holds.get(name)
@@ -141,7 +141,8 @@ def _make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> 
 def live_holds(engine: LogEngine, manifest: Manifest, *, tell: bool = True) -> tuple[HoldRecord, ...]:
     """Return the holds that count now: those of this process, renewed, and others whose lease still runs.
 
-    With `tell` an event says which have run out: for who leaves them out of the next manifest.
+    With `tell` an event says which have run out: for who leaves them out of the next manifest, and holds events
+    (`EventSink.held`) while it has the locks for that.
     """
     now_us = time.time_ns() // 1000
     kept = [
@@ -184,8 +185,9 @@ def drop_holds(engine: LogEngine, names: Iterable[str]) -> Iterator[tuple[HoldRe
 
 def save_holds(engine: LogEngine) -> None:
     """Write the holds of now into the manifest."""
-    run_to_end(
-        lambda: engine.store.update(lambda m: m.next(holds=live_holds(engine, m))),
-        "hold",
-        events=engine.events,
-    )
+
+    def save() -> None:
+        with engine.events.held():  # a manifest is replaced under a lock
+            engine.store.update(lambda m: m.next(holds=live_holds(engine, m)))
+
+    run_to_end(save, "hold", events=engine.events)

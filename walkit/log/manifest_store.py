@@ -39,9 +39,11 @@ def load_manifest(storage: Storage) -> Manifest:
         if error.errno not in _NO_FILE:
             raise
         names = storage.names() if storage.exists() else []
-        if MANIFEST_NAME in names:  # made this very moment, before the first segment
-            return load_manifest(storage)
-        raise _why_there_is_none(storage, names) from None
+        if MANIFEST_NAME not in names:
+            raise _why_there_is_none(storage, names) from None
+        file = storage.open(
+            MANIFEST_NAME, "read"
+        )  # made this very moment; a link to nothing is refused again
     try:
         data = file.read(0, MANIFEST_BYTES_MAX + 1)
     finally:

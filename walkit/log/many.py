@@ -109,6 +109,7 @@ class ManyWays:
             except WalkitError as error:
                 vars(error)["acknowledged_prefix"] = 0
                 raise
+        self._driver.refuse_waiting()
         return self._queue(chain(first, tickets), wait=True).result()
 
     def _queue(self, waiting: Iterator[ManyTicket], *, wait: bool) -> TicketGroup:

@@ -18,7 +18,9 @@ from walkit.format.layout import (
     FRAME_BYTES_LIMIT,
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
+    LSN_LAST,
     SEGMENT_HEADER_BYTES,
+    SEGMENT_NUMBER_MAX,
     SegmentFlag,
 )
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
@@ -76,7 +78,7 @@ def manifest_from_headers(storage: Storage) -> Rebuilt | None:
         for number in sorted((*epochs, *headless))
     ]
     first = ours[0]
-    snapshots = [lsn for n in storage.names() if (lsn := lsn_of_name(n)) is not None]
+    snapshots = [lsn for n in storage.names() if (lsn := lsn_of_name(n)) is not None and lsn <= LSN_LAST]
     compacted = max((s.last_lsn for s in sealed if s.flags & SegmentFlag.COMPACTED), default=0)
     completion = any(h.flags & SegmentFlag.COMPLETION_ORDER for h in ours)
     manifest = Manifest(
@@ -104,6 +106,8 @@ def _headers_of(storage: Storage) -> tuple[list[SegmentHeader], list[int]]:
     for name in storage.names():
         digits = name.removesuffix(".segment")
         if not digits.isdecimal() or name != segment_name(int(digits)):
+            continue
+        if int(digits) > SEGMENT_NUMBER_MAX:  # no writer gives it: a stray file, as any other
             continue
         try:
             header = header_of(storage, name)

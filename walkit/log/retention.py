@@ -172,7 +172,7 @@ def _enforce(
     engine.segments.upkeep.drain()  # what it is about to seal can be dropped, too
     lost: tuple[HoldRecord, ...] = ()
     try:
-        with engine.trimming:
+        with engine.events.held(), engine.trimming:
             plan = plan_retention(limits or engine.options.retention, _facts(engine, now_us))
             trimmed = Trimmed(engine.store.current.low_watermark, ())
             if plan.segments:

@@ -217,7 +217,7 @@ class SegmentSet:
     # -- making segments ahead
 
     def _take_spare(self) -> OpenSegment:
-        with self._prepare_lock:
+        with self.events.held(), self._prepare_lock:
             spare, self._spare = self._spare, None
             if spare is not None:
                 return spare
@@ -236,7 +236,7 @@ class SegmentSet:
 
     def _prepare_spare(self) -> None:
         """Make the next segment before it is needed; a full disk is told when it is needed."""
-        with self._prepare_lock:
+        with self.events.held(), self._prepare_lock:
             if self._spare is not None:
                 return
             try:
@@ -244,7 +244,6 @@ class SegmentSet:
             except StorageError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                return
 
     def _make(self) -> OpenSegment:
         """Create a segment file with its space reserved, its first step zeroed, and its name in the manifest."""
@@ -395,6 +394,5 @@ class SegmentSet:
 def _is_zeroed_ahead(segment: OpenSegment) -> bool:
     """Say whether more of a segment is to be zeroed: no frame has passed what is, and they are small enough for it."""
     assert segment.header is not None
-    size = segment.end_position - segment.header.start_position
-    fitting = size <= segment.frames * ZEROED_FRAME_BYTES_MAX
+    fitting = segment.end_position - segment.header.start_position <= segment.frames * ZEROED_FRAME_BYTES_MAX
     return fitting and not segment.overtaken and segment.zeroed < segment.size

@@ -142,7 +142,7 @@ def move_watermark(engine: LogEngine, up_to_lsn: int, checkpoint_lsn: int = 0) -
 
     Never past a hold, never what is not durable, and where there is a state, never past its newest snapshot: what would
     then be needed to tell the state would be gone. `checkpoint_lsn` says that a durable snapshot stands there from now
-    on. The caller holds `engine.trimming`.
+    on. The caller holds `engine.trimming`, and events.
     """
     dropped: list[SegmentRecord] = []
 
@@ -191,7 +191,7 @@ def trim(engine: LogEngine, up_to_lsn: int, waste_ratio: float = WASTE_RATIO_DEF
 def _trim(engine: LogEngine, up_to_lsn: int, waste_ratio: float) -> TrimReport:
     began = time.perf_counter()
     engine.segments.upkeep.drain()  # what the upkeep thread is about to seal can be dropped, too
-    with engine.trimming:
+    with engine.events.held(), engine.trimming:
         trimmed = move_watermark(engine, up_to_lsn)
         engine.leftovers.remove()
     if trimmed.segments:

@@ -78,7 +78,8 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         durable. The last two are TimeoutErrors.
 
         Raises RecordTypeError, RecordTimeError, RecordTooLargeError, OptionsError (no such timeout), LogFullError,
-        LogExhaustedError, LogClosedError, LogPoisonedError: nothing was written; CommitFailedError: outcome unknown.
+        LogExhaustedError, LogClosedError, LogPoisonedError, CallbackError (called back in the midst of a frame):
+        nothing was written; CommitFailedError: outcome unknown.
         """
         if timeout is timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
             result = self._driver.append_put(key, value)
@@ -100,6 +101,7 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         return ticket.result(0)
 
     def _append_until(self, ticket: SingleTicket, deadline: float) -> AppendResult:
+        self._driver.refuse_waiting()
         while not self._driver.enqueue(ticket):
             self._make_room(ticket.size_bytes, deadline)
         try:

@@ -147,7 +147,7 @@ class Checkpointer:
                 info = self._standing(image.lsn) or self._write(image)
                 detail["records"], detail["bytes"] = info.records, info.size_bytes
             engine.segments.upkeep.drain()  # what it is about to seal can be dropped, too
-            with engine.trimming:
+            with engine.events.held(), engine.trimming:
                 with clock.phase("watermark") as detail:
                     trimmed = move_watermark(engine, info.lsn if trim else 0, info.lsn)
                     detail["low_watermark"] = trimmed.low_watermark

@@ -1,0 +1,119 @@
+"""Callbacks of `events=` that call the log they are told of: nobody waits for ever."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.commit.places import GUARD_S, Task
+from tests.log.logs import reopened, tiny, values
+from walkit.storage import MemoryStorage
+
+WAITING: dict[str, Callable[[walkit.WriteAheadLog], Any]] = {
+    "append": lambda log: log.append(b"more"),
+    "append in time": lambda log: log.append(b"more", timeout=GUARD_S),
+    "append many": lambda log: log.append_many([b"more"]),
+    "append many frames": lambda log: log.append_many([b"more" * 900] * 9),
+    "append text": lambda log: log.append(bytearray(b"more")),
+    "delete": lambda log: log.delete(b"k"),
+    "sync": lambda log: log.sync(),
+}
+OTHERS: dict[str, Callable[[walkit.WriteAheadLog], Any]] = {
+    "trim": lambda log: log.trim(1),
+    "hold": lambda log: log.hold("other", log.first_lsn),
+    "drain": lambda log: list(log.drain(log.first_lsn)),
+    "retain": lambda log: log.enforce_retention(),
+}
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+@pytest.mark.parametrize("event", ["walkit.segment.prepare", "walkit.segment.rotate"])
+@pytest.mark.parametrize("call", WAITING)
+def test_who_begins_a_segment_is_not_let_wait_for_its_own_frame(
+    call: str, event: str, in_flight: int
+) -> None:
+    """Call the log back from the events of its first segment: a typed error, nothing written, and the log goes on."""
+    seen: list[BaseException | None] = []
+
+    def called_back(name: str, _: dict[str, Any]) -> None:
+        if name == event and not seen:
+            seen.append(None)
+            try:
+                WAITING[call](log)
+            except walkit.CallbackError as error:
+                seen[0] = error
+
+    storage = MemoryStorage()
+    log = walkit.open(storage=storage, options=tiny(in_flight=in_flight), events=called_back)
+    assert Task(lambda: log.append(b"first")).result().first_lsn == 1
+    assert isinstance(seen[0], walkit.CallbackError)
+    assert Task(lambda: log.append(b"second")).result().first_lsn == 2
+    Task(log.close).result()
+    assert values(reopened(storage)) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_what_is_submitted_while_a_segment_begins_comes_behind(in_flight: int) -> None:
+    """Submit from the event of a rotation, and ask for the result there: refused there, and given afterwards."""
+    tickets: list[Any] = []
+    refused: list[BaseException] = []
+
+    def called_back(name: str, _: dict[str, Any]) -> None:
+        if name == "walkit.segment.rotate" and not tickets:
+            tickets.append(log.submit(b"behind"))
+            try:
+                tickets[0].result()
+            except walkit.CallbackError as error:
+                refused.append(error)
+
+    log = walkit.open(storage=MemoryStorage(), options=tiny(in_flight=in_flight), events=called_back)
+    assert Task(lambda: log.append(b"first")).result().first_lsn == 1
+    assert refused
+    assert tickets[0].result(GUARD_S).first_lsn == 2
+    log.close()
+
+
+@pytest.mark.parametrize("call", OTHERS)
+def test_who_is_told_of_an_expired_hold_may_call_the_log(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a lease run out, and call back what replaces the manifest from its event: no lock is held by then."""
+    done: list[str] = []
+
+    def called_back(name: str, _: dict[str, Any]) -> None:
+        if name == "walkit.hold.expire" and not done:
+            OTHERS[call](log)
+            done.append(call)
+
+    log = walkit.open(storage=MemoryStorage(), options=tiny(), events=called_back)
+    log.append_many([b"x"] * 20)
+    log.hold("gone", 1, lease_s=1).leave()
+    later = time.time_ns() + 3600 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    Task(lambda: log.trim(3)).result()
+    assert done == [call]
+    Task(log.close).result()
+
+
+def test_events_that_are_held_are_told_at_the_end_in_order() -> None:
+    """Tell events within two blocks, the inner of which ends first, and raise: all come at the outer end, once."""
+    told: list[Any] = []
+    sink = walkit.events.EventSink(lambda name, facts: told.append(facts["number"]))
+
+    def tell(number: int) -> None:
+        sink.emit("walkit.segment.prepare", number=number)
+
+    def tell_two() -> None:
+        with sink.held():
+            tell(1)
+            with sink.held():
+                tell(2)
+            assert told == []
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        tell_two()
+    tell(3)
+    assert told == [1, 2, 3]
