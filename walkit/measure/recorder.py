@@ -7,8 +7,10 @@ record that would wake the garbage collector.
 from __future__ import annotations
 
 import os
+import weakref
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from time import perf_counter_ns
 from typing import Any, Literal, Protocol
@@ -257,3 +259,44 @@ class RunRecorder:
         began, ended, records = np.concatenate([empty, *parts], axis=1)
         inside = (ended >= self.start_ns) & (ended <= end_ns)
         return began[inside], ended[inside], records[inside]
+
+
+class RecorderTail:
+    """Reads what a recorder's threads record while they record it, for who looks on. Used by one thread."""
+
+    def __init__(self, recorder: RunRecorder, name: str = "total") -> None:
+        self.recorder = recorder
+        self._name = name
+        self._seen: dict[int, int] = {}
+
+    def read(self) -> LatencyHistogram | None:
+        """Return the latencies recorded since the last call, nanoseconds; None where there are none."""
+        parts = []
+        for number, thread in enumerate(self.recorder.named(self._name)):
+            began, ended, records = thread.samples(self._seen.get(number, 0))
+            if len(began):
+                self._seen[number] = self._seen.get(number, 0) + len(began)
+                parts.append(np.stack((ended - began, records)))
+        if not parts:
+            return None
+        latencies, records = np.concatenate(parts, axis=1)
+        return LatencyHistogram.from_samples(latencies, counts=records)
+
+
+_driven: weakref.WeakKeyDictionary[object, RunRecorder] = weakref.WeakKeyDictionary()
+
+
+@contextmanager
+def publishing(target: object, recorder: RunRecorder) -> Iterator[None]:
+    """Let `recorder_of(target)` return this recorder while the block runs: a driver shows its latencies to views."""
+    _driven[target] = recorder
+    try:
+        yield
+    finally:
+        if _driven.get(target) is recorder:
+            del _driven[target]
+
+
+def recorder_of(target: object) -> RunRecorder | None:
+    """Return the recorder of what drives this log just now; None where nothing says that it does."""
+    return _driven.get(target)

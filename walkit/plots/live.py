@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from html import escape
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -128,10 +129,12 @@ def move_live_timeline(drawing: go.Figure, series: LiveSeries, *, window_s: floa
                 showlegend=len(curves) > 1 or not seen,
             )
     killed = [event.name == "SIGKILL" for event in series.events]
+    # One mark that stands nowhere where there is none: of an empty curve alone plotly.js draws axes of NaN.
+    nowhere: list[Any] = [None]
     next(traces).update(
-        x=[event.time_s for event in series.events],
-        y=[1] * len(killed),
-        text=[_event_text(event) for event in series.events],
+        x=[event.time_s for event in series.events] or nowhere,
+        y=[1] * len(killed) or nowhere,
+        text=[_event_text(event) for event in series.events] or nowhere,
         marker={
             "symbol": ["x" if kill else "line-ns-open" for kill in killed],
             "color": [VERMILION if kill else PURPLE for kill in killed],

@@ -13,7 +13,7 @@ from walkit.views.compaction import CompactionView
 from walkit.views.history import History, Point
 from walkit.views.live import LiveView, view_of_run
 from walkit.views.page import Dashboard, served
-from walkit.views.parts import pn, ready, tick
+from walkit.views.parts import in_notebook, pn, ready, served_document, tick
 from walkit.views.recovery import RecoveryView
 from walkit.views.session import KillReport, Session
 from walkit.views.shelf import StepReport
@@ -47,16 +47,24 @@ def live(target: WriteAheadLog | Store) -> LiveView:
     It moves also while a later cell drives the log, until the log is closed; it does not keep the log open. Outside of
     a notebook and a served session it moves when its `refresh()` is called.
     """
-    ready()
-    view = LiveView(LogSource(target if isinstance(target, WriteAheadLog) else target.log))
+    view = LiveView(
+        LogSource(target if isinstance(target, WriteAheadLog) else target.log), in_cell=_prepare()
+    )
     tick(view)
     return view
 
 
 def recorded(run: Run) -> LiveView:
     """Return the same page of a recorded Run."""
+    return view_of_run(run, in_cell=_prepare())
+
+
+def _prepare() -> bool:
+    """Say whether a view is for a notebook's cell, which needs nothing; set Panel up anywhere else."""
+    if in_notebook() and served_document() is None:
+        return True
     ready()
-    return view_of_run(run)
+    return False
 
 
 def dashboard() -> Dashboard:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from walkit.measure import Run
 from walkit.metrics import LogStatistics
@@ -12,15 +13,21 @@ from walkit.views.history import History, Point
 from walkit.views.parts import View, numbers_html, pn, sentence_html
 from walkit.views.sources import Reading, RunSource, Source
 
+if TYPE_CHECKING:
+    from walkit.views.cell import CellFace
+
 WINDOW_S = 60.0
 """Seconds back that the figure reaches before it is moved."""
 HELP = {f.name: f"{f.metadata['help']} ({f.metadata['unit']})" for f in fields(LogStatistics)}
 
 
 class LiveView(View):
-    """Shows a source. `refresh` takes what is new; nothing else changes the page. Used by one thread."""
+    """Shows a source. `refresh` takes what is new; nothing else changes the page. Used by one thread.
 
-    def __init__(self, source: Source, history: History | None = None) -> None:
+    With `in_cell` it is for a notebook's cell (see `walkit.views.cell`), else for a page of Panel.
+    """
+
+    def __init__(self, source: Source, history: History | None = None, *, in_cell: bool = False) -> None:
         super().__init__()
         self.source = source
         self.history = History() if history is None else history
@@ -39,19 +46,37 @@ class LiveView(View):
         self.shown = True
         """Whether anybody can see the figure; one that nobody sees is drawn when it is seen again."""
         self._stale = False
+        self._cell: CellFace | None = None
+        if in_cell:
+            from walkit.views.cell import CellFace
+
+            self._cell = CellFace(self.history.series(), self.window_s)
         self.refresh()
 
     def __panel__(self) -> pn.viewable.Viewable:
         """Return what is shown."""
         return self._layout
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
+        if self._cell is not None:
+            return self._cell.mimebundle(include=include, exclude=exclude)
+        return super()._repr_mimebundle_(include, exclude)  # type: ignore[no-untyped-call]
+
     def refresh(self) -> bool:
         """Show what is new; False where nothing more will come."""
         reading = self.source.read()
         self.history.add(reading.points, reading.events)
-        self.status.object = sentence_html(reading.status, warnings=reading.warnings, problem=reading.problem)
-        self.numbers.object = numbers_html(_numbers(reading, self.history.last))
+        status = sentence_html(reading.status, warnings=reading.warnings, problem=reading.problem)
+        numbers = numbers_html(_numbers(reading, reading.totals or self.history.last))
         self._stale = self._stale or bool(reading.points or reading.events)
+        if self._cell is not None:
+            self._cell.show(status, numbers)
+            if self._stale:
+                self._stale = False
+                self._cell.draw(self.history.series())
+            return not reading.ended
+        self.status.object = status
+        self.numbers.object = numbers
         if self._stale and self.shown:
             self._stale = False
             move_live_timeline(self._drawing, self.history.series(), window_s=self.window_s)
@@ -63,18 +88,19 @@ class LiveView(View):
         self.source.close()
 
 
-def view_of_run(run: Run) -> LiveView:
+def view_of_run(run: Run, *, in_cell: bool = False) -> LiveView:
     """Return a view of a recorded Run, on its own clock."""
-    return LiveView(RunSource(run), History(points_max=max(len(run.timeline), 1)))
+    return LiveView(RunSource(run), History(points_max=max(len(run.timeline), 1)), in_cell=in_cell)
 
 
 def _numbers(reading: Reading, last: Point | None) -> list[tuple[str, str, str]]:
     point = last or Point(0.0)
+    when = "of the newest interval" if reading.totals is None else "of the whole Run"
     shown = [
-        ("records/s", _count(point.records_per_s), "records acknowledged a second, in the newest interval"),
-        ("records a frame", _count(point.frame_records), "mean of the newest interval"),
-        ("frames in flight", _count(point.in_flight), "mean of the newest interval"),
-        ("bytes a frame", _count(point.frame_bytes), "mean of the newest interval, padding included"),
+        ("records/s", _count(point.records_per_s), f"records acknowledged a second, {when}"),
+        ("records a frame", _count(point.frame_records), f"mean {when}"),
+        ("frames in flight", _count(point.in_flight), f"mean {when}"),
+        ("bytes a frame", _count(point.frame_bytes), f"mean {when}, padding included"),
     ]
     if reading.latency is not None:
         for name, us in reading.latency.percentiles_us().items():

@@ -15,6 +15,8 @@ from walkit.errors import MissingExtraError
 from walkit.html import tag
 
 try:
+    # Plotly takes a pandas that another thread has half loaded for a whole one: a thread that draws would fail.
+    import pandas as pd  # noqa: F401
     import panel as pn
     from panel.io.resources import LOCAL_DIST
 except ImportError as error:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import LatencyHistogram, Run, RunEvent, file_system
+from walkit.measure.recorder import RecorderTail, recorder_of
 from walkit.measure.run import plain
 from walkit.metrics import LogStatistics
 from walkit.views.history import EVENTS_MAX, Point, point_between, points_of_run
@@ -28,6 +29,8 @@ class Reading:
     """The newest metrics of the log; None: none are known."""
     latency: LatencyHistogram | None = None
     """Of all records that are known of; None: single records are not seen."""
+    totals: Point | None = None
+    """Of a Run that is over: its own numbers, in place of those of its last interval."""
     warnings: tuple[str, ...] = ()
     """What a reader must know before believing the numbers."""
     problem: str | None = None
@@ -60,7 +63,8 @@ def warnings_of(path: str | None, durability: str) -> tuple[str, ...]:
 class LogSource:
     """A log that is open in this process, through its statistics and events. It does not keep the log open.
 
-    Statistics know no single records, so latencies are those of frames: the mean time of a write and sync.
+    Statistics know no single records. The latencies of records are those that `walkit.workload.drive` records while it
+    drives this log; without it there is the mean time of a write and sync of a frame.
     """
 
     def __init__(self, log: WriteAheadLog) -> None:
@@ -71,6 +75,8 @@ class LogSource:
         self._start_ns = self._last_ns = perf_counter_ns()
         self._last = log.statistics()
         self._events: deque[tuple[int, str, dict[str, Any]]] = deque(maxlen=EVENTS_MAX)
+        self._tail: RecorderTail | None = None
+        self._latency: LatencyHistogram | None = None
         self._sink.add_listener(self._event)
 
     def _event(self, name: str, attributes: dict[str, Any]) -> None:
@@ -98,6 +104,7 @@ class LogSource:
             after,
             time_s=(now_ns - self._start_ns) / 1e9,
             interval_s=(now_ns - self._last_ns) / 1e9,
+            latency=self._driven(log),
         )
         self._last, self._last_ns = after, now_ns
         return Reading(
@@ -105,11 +112,27 @@ class LogSource:
             points=[point],
             events=events,
             statistics=after,
+            latency=self._latency,
             warnings=self._warnings,
             problem="A write or sync failed, and the log takes no more: close it and open it again."
             if after.poisoned
             else None,
         )
+
+    def _driven(self, log: WriteAheadLog) -> LatencyHistogram | None:
+        """Return the latencies that a driver has recorded since the last reading."""
+        heard = None if self._tail is None else self._tail.read()
+        recorder = recorder_of(log)
+        if self._tail is not None and recorder is not self._tail.recorder:
+            self._tail = None
+        if self._tail is None and recorder is not None:
+            self._tail, self._latency = RecorderTail(recorder), None
+            first = self._tail.read()
+            heard = first if heard is None else heard
+        if heard is not None:
+            known = [heard] if self._latency is None else [self._latency, heard]
+            self._latency = LatencyHistogram.merged(known)
+        return heard
 
     def close(self) -> None:
         """Stop listening to the log's events."""
@@ -186,12 +209,21 @@ class RunSource:
             points=points_of_run(run) if first else [],
             events=list(run.events) if first else [],
             latency=run.latency.get("total"),
+            totals=_totals(run),
             warnings=run.warnings,
             ended=True,
         )
 
     def close(self) -> None:
         """Do nothing: there is nothing to let go of."""
+
+
+def _totals(run: Run) -> Point:
+    frames = run.frames
+    point = Point(run.duration_s, records_per_s=run.records_per_s)
+    if frames is None:
+        return point
+    return point._replace(frame_records=frames.records_mean, frame_bytes=frames.bytes_mean)
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:

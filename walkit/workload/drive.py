@@ -12,6 +12,7 @@ from walkit.config import check_bool
 from walkit.errors import OptionsError, StorageError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Baseline, FrameSummary, LatencyHistogram, Run, RunRecorder, raw_baseline
+from walkit.measure.recorder import publishing
 from walkit.measure.watch import FrameWatch, split_latency
 from walkit.metrics import LogStatistics
 from walkit.record import Kind
@@ -80,7 +81,7 @@ def drive(
     log.events.add_listener(recorder.event)
     watch = FrameWatch(log._engine.driver)
     try:
-        with watch:
+        with watch, publishing(log, recorder):
             writers.start()
             total = len(operations)
             for _ in progress_ticks(writers, lambda: _done(recorder), total, workload.name, progress):

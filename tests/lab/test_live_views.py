@@ -1,0 +1,192 @@
+"""Live views in a real JupyterLab, in a real browser: they move while cells run, one right after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+import nbformat
+import pytest
+
+from scripts.browsing import find_browser, open_browser
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ROOT = Path(__file__).resolve().parents[2]
+GUARD_S = 120.0
+SEEN = """() => {
+    const figure = document.querySelector('.js-plotly-plot');
+    const numbers = curve => Array.from(curve.y ?? [], y => Number.isFinite(y) ? y : null);
+    return figure && figure._fullData ? JSON.stringify(figure._fullData.map(numbers)) : null;
+}"""
+STEP = "() => { window.jupyterapp.commands.execute('notebook:run-cell-and-select-next') }"
+READY = """async () => {
+    const context = window.jupyterapp.shell.currentWidget.sessionContext;
+    await context.ready;
+    await context.session.kernel.info;
+}"""
+CELLS = (
+    "import walkit\nfrom walkit.workload import Workload, drive\nlog = walkit.scratch('lab')",
+    "walkit.views.live(log)",
+    # Until the page has said that it has seen enough, so that a slow machine sees as much as a fast one.
+    (
+        "from pathlib import Path\nspec = Workload(operations=2_000, writers=8)\n"
+        "while not Path('enough').exists():\n"
+        "    run = drive(log, spec, progress=False, baseline=False)"
+    ),
+    "walkit.views.recorded(run)",
+    "print('acked', log.statistics().acked_lsn, 'rate', f'{run.records_per_s:,.0f}', 'end')",
+)
+
+
+@contextmanager
+def lab(folder: Path) -> Iterator[str]:
+    """Serve a folder in JupyterLab, and give its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = (
+        *("--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--IdentityProvider.token="),
+        *("--ServerApp.password=", "--LabApp.news_url=", "--LabApp.expose_app_in_browser=True"),
+        f"--LabApp.user_settings_dir={folder / 'settings'}",
+    )
+    variables = {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(folder / "ipython"), "TMPDIR": str(folder)}
+    with (folder / "lab.log").open("w") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jupyter", "lab", *options],
+            cwd=folder,
+            env=os.environ | variables,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + GUARD_S
+            while not _answers(f"{url}/api/status"):
+                assert process.poll() is None, (folder / "lab.log").read_text()
+                assert time.monotonic() < deadline, (folder / "lab.log").read_text()
+            yield url
+        finally:
+            process.terminate()
+            process.wait(GUARD_S)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def write_settings(folder: Path, theme: str) -> None:
+    """Choose a theme, and no news."""
+    for plugin, settings in (
+        ("apputils-extension/themes", {"theme": f"JupyterLab {theme}"}),
+        ("apputils-extension/notification", {"fetchNews": "false", "checkForUpdates": False}),
+    ):
+        name, _, part = plugin.partition("/")
+        path = folder / "settings" / "@jupyterlab" / name / f"{part}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(settings))
+
+
+@contextmanager
+def notebook_page(browser: Browser, folder: Path, theme: str) -> Iterator[tuple[Page, list[str]]]:
+    """Open a notebook of CELLS in a Lab of its own; give the page, and what its console complains of."""
+    folder.mkdir()
+    write_settings(folder, theme)
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}}
+    cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), folder / "live.ipynb")
+    complaints: list[str] = []
+    with lab(folder) as url:
+        page = browser.new_context(viewport={"width": 1440, "height": 1200}).new_page()
+        page.set_default_timeout(GUARD_S * 1000)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+        page.goto(f"{url}/lab/tree/live.ipynb")
+        page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
+        page.evaluate(READY)
+        yield page, complaints
+        page.context.close()
+
+
+def moved(page: Page, times: int) -> list[list[list[Any]]]:
+    """Wait until the first figure has shown so many different curves; return them."""
+    seen: list[str] = []
+    deadline = time.monotonic() + GUARD_S
+    while len(seen) < times:
+        assert time.monotonic() < deadline, f"the figure has shown {len(seen)} states of {times}"
+        drawn = page.evaluate(SEEN)
+        if drawn is not None and drawn not in seen:
+            seen.append(drawn)
+    return [json.loads(one) for one in seen]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = find_browser()
+    if path is None:
+        missing = "no Chromium on this machine: install it (Debian: apt-get install chromium)"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    with open_browser(path) as running:
+        yield running
+
+
+def check_run_all(browser: Browser, folder: Path, theme: str = "Light") -> None:
+    """Run All: the view moves while a later cell writes; what it shows at the end is what the log and the Run say."""
+    with notebook_page(browser, folder, theme) as (page, complaints):
+        page.evaluate("() => { window.jupyterapp.commands.execute('runmenu:run-all') }")
+        states = moved(page, 6)
+        assert len(states[-1][0]) > len(states[0][0]), "the curves grow"
+        percentiles = [[y for y in states[-1][curve] if y is not None] for curve in (1, 2, 3)]
+        assert all(percentiles), "p50, p99 and max of what drives the log are there"
+        (folder / "enough").touch()
+        said = page.locator(".jp-OutputArea-output", has_text=re.compile(r"acked \d+ rate .* end"))
+        said.wait_for()
+        words = said.inner_text().split()
+        acked, rate = f"{int(words[1]):,}", words[3]
+        tiles = page.locator(".jp-OutputArea-output").nth(0)
+        tiles.get_by_text(acked, exact=True).first.wait_for()  # the last refresh may still be on its way
+        assert rate in page.locator(".jp-OutputArea-output").nth(1).inner_text(), "the whole Run's own rate"
+        assert complaints == []
+
+
+def test_a_view_moves_under_run_all(browser: Browser, tmp_path: Path) -> None:
+    """Run all cells at once: six different pictures while one cell writes, right numbers, a silent console."""
+    check_run_all(browser, tmp_path / "lab")
+
+
+def test_a_view_moves_cell_by_cell_in_the_dark(browser: Browser, tmp_path: Path) -> None:
+    """Run one cell after the other in the dark theme: the view moves while a cell runs, and the console is silent."""
+    folder = tmp_path / "lab"
+    with notebook_page(browser, folder, "Dark") as (page, complaints):
+        for _ in CELLS[:3]:
+            page.evaluate(
+                "async () => { void window.jupyterapp.commands.execute('notebook:run-cell-and-select-next') }"
+            )
+        assert page.evaluate("() => document.body.dataset.jpThemeLight") == "false"
+        moved(page, 4)
+        (folder / "enough").touch()
+        assert complaints == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_view_moves_under_ten_run_alls(browser: Browser, tmp_path: Path) -> None:
+    """Run All in ten JupyterLabs, one after the other, light and dark by turns: each time it moves."""
+    for number in range(10):
+        check_run_all(browser, tmp_path / f"lab-{number}", ("Light", "Dark")[number % 2])

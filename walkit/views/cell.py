@@ -1,0 +1,64 @@
+"""A view's face in a notebook's cell: a widget that only sends, and never waits for the browser.
+
+While a cell runs, the kernel takes no message of the browser, and Run All leaves no moment between two cells. What
+waits for an answer of the browser before it sends more (Panel does) stands still for as long, and what takes messages
+of the browser on the kernel's thread (Plotly's FigureWidget does) may be in the midst of one when another thread moves
+it. This widget has no messages of its own: its state is sentence, numbers and figure, and each change of it is sent.
+A browser that comes late draws the state as it is then.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from walkit.errors import MissingExtraError
+from walkit.plots import LiveSeries, live_timeline, move_live_timeline
+
+try:
+    import anywidget
+    import traitlets
+    from plotly.offline import get_plotlyjs
+except ImportError as error:
+    raise MissingExtraError(extra="notebooks", package="anywidget") from error
+
+
+@cache
+def _plotly_js() -> str:
+    return str(get_plotlyjs())
+
+
+class CellWidget(anywidget.AnyWidget):
+    """What the browser draws: see cell.js."""
+
+    _esm = Path(__file__).with_name("cell.js")
+    plotly_js = traitlets.Unicode().tag(sync=True)
+    status = traitlets.Unicode().tag(sync=True)
+    numbers = traitlets.Unicode().tag(sync=True)
+    figure = traitlets.Unicode().tag(sync=True)
+
+
+class CellFace:
+    """Sentence, numbers and figure in a cell. Any thread may change it, one at a time."""
+
+    def __init__(self, series: LiveSeries, window_s: float | None) -> None:
+        self._window_s = window_s
+        self._drawing = live_timeline(series, window_s=window_s)
+        self._drawing.layout.uirevision = "live"  # what the reader zoomed into stays
+        self._drawing.layout.autosize = True
+        self.widget = CellWidget(plotly_js=_plotly_js(), figure=self._drawing.to_json())
+
+    def show(self, status: str, numbers: str) -> None:
+        """Show another sentence and other numbers."""
+        self.widget.status = status
+        self.widget.numbers = numbers
+
+    def draw(self, series: LiveSeries) -> None:
+        """Show another series."""
+        move_live_timeline(self._drawing, series, window_s=self._window_s)
+        self.widget.figure = self._drawing.to_json()
+
+    def mimebundle(self, **named: Any) -> Any:
+        """Return what a cell shows of it."""
+        return self.widget._repr_mimebundle_(**named)
