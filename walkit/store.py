@@ -23,7 +23,7 @@ from walkit.config import LogOptions, StoreOptions, check_progress
 from walkit.errors import LogClosedError, OptionsError, RecordTypeError
 from walkit.events import EventCallback
 from walkit.log.intake import Values
-from walkit.log.opening import Place, open_log, storage_at
+from walkit.log.opening import open_log
 from walkit.log.report import Phase, RecoveryReport, report_html
 from walkit.log.scratch import open_scratch
 from walkit.log.transaction import Transaction
@@ -40,6 +40,7 @@ from walkit.state.restore import restore_newest
 from walkit.state.snapshot import SnapshotInfo
 from walkit.state.surface import StoreSurface
 from walkit.state.table import KeyedTable
+from walkit.storage.address import Place, storage_at
 from walkit.storage.base import Storage
 from walkit.text import counted
 

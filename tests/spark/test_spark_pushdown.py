@@ -30,9 +30,9 @@ import walkit
 from walkit.errors import CorruptionError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.log.logreader import view_of
-from walkit.log.opening import storage_at
 from walkit.log.ranges import FrameRange, plan_ranges, read_range
 from walkit.spark.filters import LsnFilter, take_filters
+from walkit.storage.address import storage_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,8 +16,8 @@ from walkit.cli.output import bar, publish, saved, say
 from walkit.cli.places import PlaceAt
 from walkit.errors import CorruptionError, OptionsError
 from walkit.log.logreader import LogReader
-from walkit.log.opening import storage_at
 from walkit.state.diff import DELETED, INSERTED, DiffCounts, diff
+from walkit.storage.address import storage_at
 from walkit.text import aligned, counted
 
 ROWS_SHOWN_MAX = 20

@@ -11,17 +11,16 @@ import errno
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from walkit.config import as_lsn
-from walkit.errors import CorruptionError, CursorError, GapError, OptionsError, StorageError, WalkitError
+from walkit.errors import CorruptionError, CursorError, GapError, OptionsError, StorageError
 from walkit.events import EventSink
-from walkit.format.cursor import CursorMark, decode_cursor, encode_cursor
-from walkit.format.layout import CURSOR_FILE
+from walkit.format.cursor import CursorMark, encode_cursor
 from walkit.format.manifest import HoldRecord, Manifest
-from walkit.format.names import cursor_file_name, cursor_of_name, is_cursor_name
+from walkit.format.names import cursor_file_name, is_cursor_name
 from walkit.html import join, red_lines, titled
+from walkit.log.cursorfiles import CursorFact, cursor_facts, stored_cursor
 from walkit.log.manifest_store import write_whole
 from walkit.log.reader import LogView
 from walkit.log.surface import ReadSurface
@@ -37,16 +36,6 @@ class CursorPlace(NamedTuple):
 
     storage: Storage
     events: EventSink
-
-
-@dataclass(frozen=True, slots=True)
-class CursorFact:
-    """What stands in one cursor file: `lsn`, and when it was written; or why it cannot be read, in words."""
-
-    name: str
-    lsn: int | None
-    moved_us: int | None
-    fault: str | None = None
 
 
 class CursorSurface(ReadSurface):
@@ -139,7 +128,7 @@ class Cursor:
         view, newest = log._now()
         last = _last_of(view.manifest, newest)
         try:
-            self._found = _stored(storage, name)
+            self._found = stored_cursor(storage, name)
         except CorruptionError as error:
             self._found, self.fault = None, str(error)
             events.emit("walkit.cursor.reset", name=name, error=str(error))
@@ -224,7 +213,7 @@ class Cursor:
 
     def _refuse_moved(self, storage: Storage) -> None:
         try:
-            stored = _stored(storage, self.name)
+            stored = stored_cursor(storage, self.name)
         except CorruptionError:
             return  # its place is taken now by what this consumer knows
         before = 0 if self._found is None else self._found.lsn
@@ -258,39 +247,6 @@ class Cursor:
         when = "never" if saved is None else saved.isoformat(" ", "milliseconds")
         facts = [("done up to LSN", f"{self._lsn:,}"), ("saved", when)]
         return join([red_lines([self.fault] if self.fault else ()), titled(f"Cursor {self.name}", facts)])
-
-
-def cursor_facts(storage: Storage) -> list[CursorFact]:
-    """Return what stands in the cursor files of a storage, by name. Reads only them."""
-    facts = []
-    for file_name in storage.names():
-        name = cursor_of_name(file_name)
-        if name is None:
-            continue
-        try:
-            mark = _stored(storage, name)
-        except WalkitError as error:
-            facts.append(CursorFact(name, None, None, str(error)))
-            continue
-        if mark is not None:
-            facts.append(CursorFact(name, mark.lsn, mark.moved_us))
-    return facts
-
-
-def _stored(storage: Storage, name: str) -> CursorMark | None:
-    """Return what a cursor's file says; None where there is none."""
-    file_name = cursor_file_name(name)
-    try:
-        file = storage.open(file_name, "read")
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        return None
-    try:
-        data = file.read(0, CURSOR_FILE.size + 1)
-    finally:
-        file.close()
-    return decode_cursor(data, file_name)
 
 
 def _last_of(manifest: Manifest, newest: int) -> int:

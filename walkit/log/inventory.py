@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import HoldRecord, SegmentState
 from walkit.html import table
-from walkit.log.cursor import CursorFact
+from walkit.log.cursorfiles import CursorFact
 from walkit.log.reader import LogView
 from walkit.log.report import report_html
 from walkit.text import bounds

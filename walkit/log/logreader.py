@@ -18,10 +18,10 @@ from walkit.format.segment import SegmentHeader
 from walkit.log.cursor import CursorPlace, CursorSurface
 from walkit.log.manifest_store import LOCK_NAME, load_manifest
 from walkit.log.reader import LogView, Span
+from walkit.log.readerhtml import reader_html
 from walkit.log.recovery import make_plan
 from walkit.log.report import report_html
 from walkit.log.scan import open_segment, read_mark, scan_log
-from walkit.log.show import reader_html
 from walkit.record import Record
 from walkit.storage.base import Storage
 from walkit.threads import Bell

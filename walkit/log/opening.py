@@ -3,62 +3,22 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, overload
 
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions, check_progress
-from walkit.errors import LogLockedError, NotALogError, OptionsError
+from walkit.errors import LogLockedError, OptionsError
 from walkit.events import EventCallback, EventSink
 from walkit.log.engine import open_engine
 from walkit.log.logreader import LogReader
 from walkit.log.scratch import open_scratch
 from walkit.log.wal import WriteAheadLog, opened
+from walkit.storage.address import Place, storage_at
 from walkit.storage.base import Storage
-from walkit.storage.file import FileStorage
 
 if TYPE_CHECKING:
-    from walkit.storage.memory import MemoryStorage
-
-Place = str | os.PathLike[str] | Storage
-
-_memories: dict[str, MemoryStorage] = {}
-_memories_lock = threading.Lock()
-
-
-def storage_at(place: Place) -> Storage:
-    """Return the storage that a path, a URL (`file://`, `memory://name`) or a storage means."""
-    if not isinstance(place, str | os.PathLike):
-        if not hasattr(place, "sync_directory"):
-            what = type(place).__name__
-            hint = "; of an open log or store give its .location" if hasattr(place, "location") else ""
-            raise OptionsError(
-                f"a place is a path, a URL or a storage, not {what}{hint}", option="path", wanted=place
-            )
-        return place
-    path = os.fspath(place)
-    if isinstance(path, bytes) or "\0" in path:
-        raise OptionsError(
-            f"{path!r} cannot be a path: text without a zero character", option="path", wanted=path
-        )
-    if not path:
-        raise OptionsError("the path is empty; '.' is the folder you are in", option="path", wanted=path)
-    if path.startswith("memory://"):
-        from walkit.storage.memory import MemoryStorage
-
-        with _memories_lock:
-            return _memories.setdefault(path, MemoryStorage())
-    if path.startswith("file://"):
-        path = path[len("file://") :]
-    elif "://" in path:
-        raise OptionsError(
-            f"{path}: a place is a path, file://PATH or memory://NAME", option="path", wanted=path
-        )
-    path = os.path.abspath(os.path.expanduser(path))
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise NotALogError(path, "it is a file, and a log is a folder")
-    return FileStorage(path)
+    pass
 
 
 @overload

@@ -16,10 +16,10 @@ from walkit.format.manifest import SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.log.logreader import view_of
 from walkit.log.manifest_store import load_manifest
-from walkit.log.opening import Place, storage_at
 from walkit.log.reader import LogView, Span, frames_to_batches
 from walkit.log.sidecar import read_index
 from walkit.log.walk import FrameWalk, last_chain_of
+from walkit.storage.address import Place, storage_at
 from walkit.storage.base import Storage, StorageFile
 
 RANGE_BYTES = 8 << 20

@@ -13,7 +13,6 @@ from walkit.format.layout import MANIFEST_BYTES_MAX
 from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord, Manifest
 from walkit.html import facts, join, tag
 from walkit.log.manifest_store import LOCK_NAME, ManifestStore, load_manifest
-from walkit.log.opening import Place, storage_at
 from walkit.log.patient import PatientFile
 from walkit.log.planning import plan_recovery
 from walkit.log.rebuild import Rebuilt, completed, manifest_from_headers
@@ -21,6 +20,7 @@ from walkit.log.recovery import RecoveryPlan
 from walkit.log.report import Cut, SegmentDecision
 from walkit.log.scan import Progress, read_mark
 from walkit.log.tidy import apply_plan, keep_bytes, settle_unsealed
+from walkit.storage.address import Place, storage_at
 from walkit.storage.base import LockHolder, Storage
 from walkit.text import counted, lsn_range
 

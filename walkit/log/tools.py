@@ -21,9 +21,9 @@ from walkit.log.examine.sealed import tell_gaps
 from walkit.log.examine.unsealed import UnsealedPart
 from walkit.log.examine.verdicts import Problem, ScanReport, Verdict
 from walkit.log.manifest_store import LOCK_NAME, load_manifest
-from walkit.log.opening import Place, storage_at
 from walkit.log.rebuild import manifest_from_headers
 from walkit.log.scan import Progress, read_mark
+from walkit.storage.address import Place, storage_at
 from walkit.storage.base import Storage
 from walkit.text import counted
 

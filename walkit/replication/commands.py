@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from walkit.log.opening import Place
 from walkit.replication.primary import Primary
 from walkit.replication.replica import Replica
+from walkit.storage.address import Place
 from walkit.threads import Bell
 
 REPORT_S = 1.0

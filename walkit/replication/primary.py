@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from walkit.errors import OptionsError, WalkitError
 from walkit.log.logreader import LogReader
-from walkit.log.opening import Place
 from walkit.log.report import report_html
 from walkit.log.wal import WriteAheadLog
 from walkit.replication.calls import WAITING_MAX, CallTable
@@ -27,6 +26,7 @@ from walkit.replication.transport import (
     server_options,
 )
 from walkit.replication.wire import METHOD
+from walkit.storage.address import Place
 from walkit.store import Store
 from walkit.text import counted
 from walkit.threads import Bell

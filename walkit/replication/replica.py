@@ -17,7 +17,6 @@ from walkit.config import LogOptions
 from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.imported import ImportedLog
-from walkit.log.opening import Place, storage_at
 from walkit.log.run import join_runs
 from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
@@ -38,6 +37,7 @@ from walkit.replication.transport import (
     check_token,
     refuse_tls,
 )
+from walkit.storage.address import Place, storage_at
 from walkit.threads import Bell, EndingThread
 
 EXTRA_KEY = "replica"

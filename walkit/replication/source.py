@@ -22,7 +22,6 @@ from walkit.log.level import level_of, require_promises
 from walkit.log.logreader import LogReader, live_view, view_of
 from walkit.log.manifest_store import load_manifest
 from walkit.log.observe import Observation
-from walkit.log.opening import Place, storage_at
 from walkit.log.openview import view_of_open
 from walkit.log.reader import LogView, Span
 from walkit.log.scan import read_mark
@@ -30,6 +29,7 @@ from walkit.log.wal import WriteAheadLog
 from walkit.log.walk import FrameWalk
 from walkit.replication.judge import Standing
 from walkit.replication.messages import Hello
+from walkit.storage.address import Place, storage_at
 from walkit.storage.base import Storage
 from walkit.store import Store
 

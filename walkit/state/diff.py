@@ -18,7 +18,6 @@ from walkit.arrow import numbers_of
 from walkit.config import as_lsn, check_progress
 from walkit.errors import OptionsError
 from walkit.log.logreader import LogReader
-from walkit.log.opening import Place, storage_at
 from walkit.log.report import report_html
 from walkit.log.surface import ReadSurface
 from walkit.state.final import StateProgress, deletions, exact_state
@@ -26,6 +25,7 @@ from walkit.state.newest import Mask
 from walkit.state.reconcile import DELETE
 from walkit.state.surface import KeyedSurface
 from walkit.state.table import KeyedTable
+from walkit.storage.address import Place, storage_at
 
 INSERTED, DELETED, CHANGED, UNCHANGED = "I", "D", "C", "N"
 

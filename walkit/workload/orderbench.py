@@ -23,13 +23,14 @@ from walkit.config import LogOptions, check_bool
 from walkit.errors import OptionsError
 from walkit.html import join, table, tag
 from walkit.log.limits import require_fits
-from walkit.log.opening import open_log, storage_at
+from walkit.log.opening import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import MachineFacts, Run, RunRecorder
 from walkit.measure.watch import FrameWatch
 from walkit.metrics import LogStatistics
 from walkit.simulate import order_cost
 from walkit.storage import ThrottledStorage
+from walkit.storage.address import storage_at
 from walkit.storage.device import device_model
 from walkit.storage.mounts import require_folder
 from walkit.text import aligned

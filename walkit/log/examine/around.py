@@ -18,7 +18,7 @@ from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.names import cursor_of_name, is_unfinished_name, lsn_of_name
 from walkit.format.segment import SegmentHeader
 from walkit.log.behind import nonzero_until
-from walkit.log.cursor import cursor_facts
+from walkit.log.cursorfiles import cursor_facts
 from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
 from walkit.log.examine.verdicts import RangeVerdict, Verdict
 from walkit.log.leftover import leftover_of
