@@ -20,7 +20,7 @@ if not __package__:  # run as a script: the checkout is what it is about, instal
 
 from walkit.format import layout  # noqa: E402
 from walkit.format.body import Columns  # noqa: E402
-from walkit.format.durable import DurableMark, encode_slot  # noqa: E402
+from walkit.format.durable_slot import DurableMark, encode_slot  # noqa: E402
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body, seal_frame  # noqa: E402
 from walkit.format.manifest import (  # noqa: E402
     EpochRecord,

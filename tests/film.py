@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from walkit.storage import FaultyStorage, MemoryStorage
-from walkit.storage.faults import Operation
+from walkit.models import FaultyStorage
+from walkit.models.faults import Operation
+from walkit.storage import MemoryStorage
 
 CHANGES = ("write", "synced_write", "sync", "create", "replace", "remove", "sync_directory", "shorten")
 

@@ -13,8 +13,9 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from tests.commit.places import GUARD_S, Task
-from walkit.storage import FaultyStorage, MemoryStorage
-from walkit.storage.faults import Operation
+from walkit.models import FaultyStorage
+from walkit.models.faults import Operation
+from walkit.storage import MemoryStorage
 
 LOOKS = 20
 """The main thread stands where it was seen so often, one after the other."""

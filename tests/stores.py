@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 
 import walkit
-from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.models import FaultyStorage
+from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_mark_ms=0)

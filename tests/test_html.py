@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 import walkit
 from walkit import AppendResult, LogOptions, Retention, StoreOptions
+from walkit._html import BAR_UNITS, PARTS_MAX, Mark, Markup, Part, bar, facts, join, red_lines, table, tag
 from walkit.commit.policy import TakeAll
 from walkit.format.names import cursor_file_name
-from walkit.html import BAR_UNITS, PARTS_MAX, Mark, Markup, Part, bar, facts, join, red_lines, table, tag
 from walkit.measure import FrameSummary, Timeline
+from walkit.models.device import PRESETS, quantiles_of
 from walkit.storage import MemoryStorage
-from walkit.storage.device import PRESETS, quantiles_of
 from walkit.workload import EmpiricalBytes, OpenLoop, Workload, ycsb
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import walkit
 from tests.commit.places import GUARD_S, until
 from tests.interrupts import ShootingStorage, Strike
 from tests.log.logs import run_python
-from walkit.log.manifest_store import LOCK_NAME
+from walkit.segments.manifest_store import LOCK_NAME
 from walkit.storage import MemoryStorage
 
 REAL = """

@@ -10,15 +10,16 @@ import pytest
 
 import walkit
 from tests.stores import memory_store
+from walkit.bench import bench_order
+from walkit.bench.matrix import bench_write
+from walkit.bench.recovery import bench_recovery
+from walkit.bench.replication import bench_replication
+from walkit.bench.spark import bench_spark
 from walkit.errors import OptionsError
-from walkit.replication.bench import bench_replication
-from walkit.spark.bench import bench_spark
 from walkit.state import KeyedTable
 from walkit.storage import MemoryStorage
 from walkit.store import Store
-from walkit.workload import OpenLoop, Workload, bench_order, drive, sweep
-from walkit.workload.matrix import bench_write
-from walkit.workload.recoverbench import bench_recovery
+from walkit.workload import OpenLoop, Workload, drive, sweep
 
 CALLED: dict[str, Callable[[Store, Path, Any], object]] = {
     "open": lambda _, path, given: walkit.open(path / "new", progress=given),

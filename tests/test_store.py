@@ -28,7 +28,7 @@ from walkit.errors import (
     WalkitError,
 )
 from walkit.state import KeyedTable, replay
-from walkit.state.follow import FRAMES_WAITING_MAX
+from walkit.state.applier import FRAMES_WAITING_MAX
 from walkit.storage import MemoryStorage
 from walkit.store import FRAMES_SUBMITTED_MAX, Store
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 import walkit
 from tests.stores import SMALL, copy, filled, memory_store, run_threads
 from walkit.errors import CommitFailedError, LogPoisonedError, SnapshotError
+from walkit.models import FaultyStorage
 from walkit.state import KeyedTable, read_snapshot, replay, snapshot_name
-from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 KEYS = st.sampled_from([b"", b"a", b"b", b"c", b"d"])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.commit.places import GUARD_S, Task
 from tests.interrupts import interrupt_in
-from walkit.threads import Bell, EndingThread
+from walkit._threads import Bell, EndingThread
 
 
 def test_an_interrupted_join_takes_no_running_thread_for_ended() -> None:

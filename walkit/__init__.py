@@ -41,17 +41,19 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
-from walkit.log.logreader import LogReader
 from walkit.log.observe import DurableFrames
-from walkit.log.opening import open_log as open
-from walkit.log.opening import scratch
-from walkit.log.report import RecoveryReport
+from walkit.log.open import open_log as open
+from walkit.log.open import scratch
 from walkit.log.wal import WriteAheadLog, opened
 from walkit.metrics import LogStatistics
+from walkit.read.reader import LogReader
 from walkit.record import AppendResult, Batch, Kind, Record
+from walkit.recovery.report import RecoveryReport
 
 if TYPE_CHECKING:
+    from walkit import bench as bench
     from walkit import measure as measure
+    from walkit import models as models
     from walkit import plots as plots
     from walkit import replication as replication
     from walkit import simulate as simulate
@@ -61,28 +63,30 @@ if TYPE_CHECKING:
     from walkit import workload as workload
     from walkit.commit import policy as policy
     from walkit.compaction.report import CompactionReport as CompactionReport
-    from walkit.log.cursor import Cursor as Cursor
-    from walkit.log.decision import recovery_table as recovery_table
-    from walkit.log.examine.verdicts import ScanReport as ScanReport
-    from walkit.log.inventory import LogInventory as LogInventory
-    from walkit.log.repair import repair as repair
     from walkit.log.retention import RetentionReport as RetentionReport
-    from walkit.log.tools import scan as scan
-    from walkit.log.tools import verify as verify
+    from walkit.read.cursor import Cursor as Cursor
+    from walkit.read.describe import LogInventory as LogInventory
     from walkit.record import RECORD_SCHEMA as RECORD_SCHEMA
+    from walkit.recovery.decision import recovery_table as recovery_table
+    from walkit.recovery.examine.report import ScanReport as ScanReport
+    from walkit.recovery.repair import repair as repair
+    from walkit.recovery.verify import scan as scan
+    from walkit.recovery.verify import verify as verify
     from walkit.state.checkpoint import CheckpointReport as CheckpointReport
     from walkit.state.diff import diff as diff
     from walkit.state.machine import StateMachine as StateMachine
-    from walkit.state.past import PastState as PastState
     from walkit.state.replay import replay as replay
+    from walkit.state.state_at import PastState as PastState
     from walkit.store import Store as Store
 
 __version__ = "0.1.0.dev0"
 
 _ROOMS = (
     *(
+        "bench",
         "compaction",
         "measure",
+        "models",
         "plots",
         "replication",
         "simulate",
@@ -99,19 +103,19 @@ _LATER = {
     "RECORD_SCHEMA": "record",
     "CheckpointReport": "state.checkpoint",
     "CompactionReport": "compaction.report",
-    "Cursor": "log.cursor",
-    "LogInventory": "log.inventory",
-    "PastState": "state.past",
+    "Cursor": "read.cursor",
+    "LogInventory": "read.describe",
+    "PastState": "state.state_at",
     "RetentionReport": "log.retention",
-    "ScanReport": "log.examine.verdicts",
+    "ScanReport": "recovery.examine.report",
     "StateMachine": "state.machine",
     "Store": "store",
     "diff": "state.diff",
-    "recovery_table": "log.decision",
-    "repair": "log.repair",
+    "recovery_table": "recovery.decision",
+    "repair": "recovery.repair",
     "replay": "state.replay",
-    "scan": "log.tools",
-    "verify": "log.tools",
+    "scan": "recovery.verify",
+    "verify": "recovery.verify",
 }
 
 __all__ = [

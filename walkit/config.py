@@ -6,8 +6,8 @@ import operator
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
+from walkit._html import options as options_html
 from walkit.errors import OptionsError
-from walkit.html import options as options_html
 
 NUMBER_MAX = (1 << 63) - 1
 """The largest LSN there can be: Arrow's int64, and what a manifest holds."""
@@ -212,7 +212,7 @@ class LogOptions:
     on_full: Literal["block", "raise"] = "block"
     """What an append does when the queue is full."""
     recovery: RecoveryPolicy = "prefix"
-    """What opening does with damage: see `walkit.log.recovery`."""
+    """What opening does with damage: see `walkit.recovery.plan`."""
     retention: Retention = field(default_factory=Retention)
     """What may be dropped without being asked for."""
     idle_mark_ms: int = IDLE_MARK_MS_DEFAULT

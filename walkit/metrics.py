@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from walkit.html import table, tag
+from walkit._html import table, tag
 
 
 def _metric(unit: str, meaning: str) -> int:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from walkit.arrow import array_of_numbers, numbers_of, pa
+from walkit._arrow import array_of_numbers, numbers_of, pa
+from walkit._html import titled
+from walkit._text import counted
 from walkit.errors import CorruptionError, RecordTimeError, RecordTypeError
-from walkit.html import titled
-from walkit.text import counted
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that can be written, checksummed and sliced without a copy."""

@@ -16,33 +16,33 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from walkit._text import counted
 from walkit.commit.ticket import Ticket
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.compaction import CompactingSurface, Compactor
 from walkit.config import LogOptions, StoreOptions, check_progress
 from walkit.errors import LogClosedError, OptionsError, RecordTypeError
 from walkit.events import EventCallback
-from walkit.log.intake import Values
-from walkit.log.opening import open_log
-from walkit.log.report import Phase, RecoveryReport, report_html
+from walkit.log.open import open_log
 from walkit.log.scratch import open_scratch
 from walkit.log.transaction import Transaction
+from walkit.log.validate import Values
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import StoreStatistics
 from walkit.record import AppendResult
+from walkit.recovery.report import Phase, RecoveryReport, report_html
+from walkit.state.applier import Follower
 from walkit.state.checkpoint import Checkpointer, CheckpointReport
-from walkit.state.follow import Follower
 from walkit.state.journal import Journal, check_slots, start_journal
-from walkit.state.past import PastState, exact_from, state_at
 from walkit.state.patch import changes_of
 from walkit.state.replay import replay
 from walkit.state.restore import restore_newest
 from walkit.state.snapshot import SnapshotInfo
+from walkit.state.state_at import PastState, exact_from, state_at
 from walkit.state.surface import StoreSurface
 from walkit.state.table import KeyedTable
 from walkit.storage.address import Place, storage_at
-from walkit.storage.base import Storage
-from walkit.text import counted
+from walkit.storage.interface import Storage
 
 FRAMES_SUBMITTED_MAX = 64
 """Acknowledged frames that may wait to be applied before a caller of `submit` applies them."""

@@ -35,11 +35,11 @@ from typing import Any, NamedTuple
 import plyvel
 
 import walkit
+from walkit.commit.asyncio_wait import TaskWait, wake_all
 from walkit.commit.batch import PUT_VALUE
-from walkit.commit.taskwait import TaskWait, wake_all
 from walkit.format.body import ONE_KIND_TIMELESS, ONE_RECORD_FLAGS
 from walkit.format.checksum import crc32c
-from walkit.format.durable import encode_slot
+from walkit.format.durable_slot import encode_slot
 from walkit.format.layout import (
     CODEC_NONE,
     DURABLE_CELL_BYTES,

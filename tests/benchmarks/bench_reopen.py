@@ -22,8 +22,8 @@ import time
 from pathlib import Path
 
 import walkit
-from walkit.workload.recoverbench import drop_cached, fill_and_kill
-from walkit.workload.recoverload import LAST_KEY, RecoveryLoad
+from walkit.bench.recovery import drop_cached, fill_and_kill
+from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad
 
 OPENINGS = 5
 KEY_BYTES = 16

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.commit.places import GatedPlace, Rig, Task, io_error, strike, until
-from walkit.commit.taskwait import is_woken_at_once
+from walkit.commit.asyncio_wait import is_woken_at_once
 from walkit.commit.ticket import HAS_LEFT
-from walkit.commit.writers import Writers
+from walkit.commit.writer_pool import Writers
 from walkit.errors import LogClosedError, LogPoisonedError
 
 

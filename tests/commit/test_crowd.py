@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from tests.commit.places import GUARD_S, Place, Rig, Task, io_error, until
+from walkit._threads import EndingThread
 from walkit.commit.frame import SealedFrame
-from walkit.commit.leading import CROWD
+from walkit.commit.leader import CROWD
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError
-from walkit.threads import EndingThread
 
 WRITER = "walkit-commit test"
 

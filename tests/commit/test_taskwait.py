@@ -14,7 +14,7 @@ import pytest
 from tests.commit.places import GUARD_S, Task, until
 from tests.log.logs import SEGMENTS, faulty_log, memory_log, values
 from walkit import WriteAheadLog
-from walkit.commit.taskwait import TaskWait, done_future, waits_of, wake_all
+from walkit.commit.asyncio_wait import TaskWait, done_future, waits_of, wake_all
 
 Waiting = Callable[[str], Coroutine[Any, Any, str]]
 
@@ -295,7 +295,7 @@ NESTED = """
 import asyncio
 from collections import deque
 import nest_asyncio2
-from walkit.commit.taskwait import TaskWait, wake_all
+from walkit.commit.asyncio_wait import TaskWait, wake_all
 
 async def main():
     loop = asyncio.get_running_loop()

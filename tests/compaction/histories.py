@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.stores import SMALL, memory_store
-from walkit.log.manifest_store import load_manifest
+from walkit.models import FaultyStorage
 from walkit.record import Record
-from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 State = dict[bytes, bytes | None]

@@ -21,13 +21,14 @@ from walkit.format.frame import decode_frame
 from walkit.format.layout import FRAME_HEADER, SegmentFlag
 from walkit.format.manifest import SegmentRecord
 from walkit.format.segment import SegmentHeader
-from walkit.log.manifest_store import load_manifest
-from walkit.log.ranges import plan_ranges, read_range
-from walkit.log.walk import FrameWalk
+from walkit.models import FaultyStorage
+from walkit.read.ranges import plan_ranges, read_range
 from walkit.record import Kind
+from walkit.segments.frame_walk import FrameWalk
+from walkit.segments.manifest_store import load_manifest
 from walkit.state.snapshot import snapshot_lsns
 from walkit.state.table import KeyedTable
-from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 

@@ -22,8 +22,9 @@ from tests.film import Filmed
 from tests.log.logs import run_python
 from tests.stores import SMALL, memory_store
 from walkit.errors import GapError, LogClosedError, StorageError
-from walkit.log.manifest_store import load_manifest
-from walkit.storage import FaultyStorage, FileStorage, MemoryStorage
+from walkit.models import FaultyStorage
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage import FileStorage, MemoryStorage
 from walkit.store import Store
 
 CASES = ("one group", "several groups", "with a hold", "with a snapshot")

@@ -13,12 +13,13 @@ import walkit
 from tests.commit.places import GUARD_S, Task
 from tests.stores import memory_store
 from walkit.errors import GapError, HistoryTrimmedError
-from walkit.log.onward import Onward
-from walkit.log.reader import LogView
+from walkit.models import FaultyStorage
+from walkit.read.resumable_scan import Onward
+from walkit.read.view import LogView
 from walkit.record import Batch, Record
 from walkit.state import KeyedTable
-from walkit.state.final import exact_state
-from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.state.exact_state import exact_state
+from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 VALUE = 9000

@@ -21,8 +21,8 @@ from tests.conftest import Checkout
 from tests.log.held import Gates, Held
 from tests.log.logs import lsns, reopened, tiny, values
 from walkit.commit.core import OrderingCore
+from walkit.commit.encode import prepare
 from walkit.commit.frame import SealedFrame
-from walkit.commit.gather import prepare
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.commit.ticket import ManyTicket
 from walkit.errors import LogClosedError, LogPoisonedError
@@ -30,7 +30,7 @@ from walkit.format.body import Columns
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import HAS_VALUE
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, encode_manifest
-from walkit.log.manifest_store import NEW_NAME, write_whole
+from walkit.segments.manifest_store import NEW_NAME, write_whole
 from walkit.storage import MemoryStorage
 
 HERE = "conformance/test_automq_commit"
@@ -217,7 +217,7 @@ def test_frames_are_sealed_in_the_order_they_were_taken(monkeypatch: pytest.Monk
             until(lambda: len(begun) == 3, "the other two to be prepared")
         return prepare(group, codec, **options)
 
-    monkeypatch.setattr("walkit.commit.writing.prepare", slowly)
+    monkeypatch.setattr("walkit.commit.frame_writer.prepare", slowly)
     tickets = [rig.queued(b"%d" % n) for n in range(3)]
     assert [t.result(GUARD_S).first_lsn for t in tickets] == [1, 2, 3]
     assert sorted(begun) == [b"0", b"1", b"2"]
@@ -234,7 +234,7 @@ def test_what_cannot_be_prepared_fails_all_that_follows(monkeypatch: pytest.Monk
             raise MemoryError("no room to encode")
         return prepare(group, codec, **options)
 
-    monkeypatch.setattr("walkit.commit.writing.prepare", fails)
+    monkeypatch.setattr("walkit.commit.frame_writer.prepare", fails)
     first: Any = rig.queued(b"0")
     until(lambda: len(place.gates) == 1)
     others = [rig.queued(b"1")]

@@ -23,7 +23,7 @@ import walkit
 from tests.format.makers import HAS_VALUE, PUT
 from walkit.errors import CorruptionError
 from walkit.format.body import Columns
-from walkit.format.durable import DurableMark, encode_slot
+from walkit.format.durable_slot import DurableMark, encode_slot
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body, seal_frame
 from walkit.format.layout import DURABLE_CELL_BYTES, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import (
@@ -36,7 +36,7 @@ from walkit.format.manifest import (
     encode_manifest,
 )
 from walkit.format.segment import SegmentHeader, segment_name
-from walkit.log.manifest_store import DURABLE_NAME, NEW_NAME, write_whole
+from walkit.segments.manifest_store import DURABLE_NAME, NEW_NAME, write_whole
 from walkit.storage import MemoryStorage
 
 UNIT = 4096

@@ -30,9 +30,10 @@ from tests.state.test_journal import files_of, journalled
 from tests.stores import SMALL, copy, memory_store, run_threads
 from walkit.config import StoreOptions
 from walkit.errors import HistoryTrimmedError, JournalFullError, LogPoisonedError, SnapshotError
-from walkit.log.manifest_store import load_manifest
+from walkit.models import FaultyStorage
+from walkit.segments.manifest_store import load_manifest
 from walkit.state.snapshot import snapshot_lsns, snapshot_name
-from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 HERE = "conformance/test_iggy_journal"

@@ -45,10 +45,11 @@ from walkit.errors import (
 from walkit.format.checksum import crc32c
 from walkit.format.layout import DURABLE_CELL_BYTES
 from walkit.format.segment import segment_name
-from walkit.log.manifest_store import DURABLE_NAME, load_manifest
-from walkit.log.scan import read_mark
-from walkit.storage import FaultyStorage, MemoryStorage
-from walkit.storage.faults import OperationName
+from walkit.models import FaultyStorage
+from walkit.models.faults import OperationName
+from walkit.recovery.scan import read_mark
+from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
+from walkit.storage import MemoryStorage
 
 HERE = "conformance/test_iggy_quiver_recovery"
 

@@ -13,7 +13,7 @@ import pytest
 
 import walkit
 from walkit.config import LogOptions
-from walkit.demo.followed import caught_up_at
+from walkit.demo.followed_step import caught_up_at
 from walkit.demo.follower import ORPHANED
 from walkit.demo.replica import LagWatch, ReplicaProcess, ReplicaProcessError
 from walkit.errors import OptionsError

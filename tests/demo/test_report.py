@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from walkit.demo import CHECKS, Check, DemoResult
+from walkit.demo.progress_printer import Teller
 from walkit.demo.report import report_html, summary_html, write_report
-from walkit.demo.teller import Teller
 from walkit.measure import FileSystemFacts, MachineFacts, Run, RunRecorder
 from walkit.workload.oracle import compare_states
 

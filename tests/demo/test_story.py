@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import walkit
-import walkit.demo.story as story_module
+import walkit.demo.pipeline as story_module
 from walkit.cli import main
 from walkit.demo import CHECKS, DemoResult, Evidence, judge, run_demo, tell
 from walkit.demo.checks import (

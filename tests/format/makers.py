@@ -25,7 +25,7 @@ from walkit.format.frame import (
 )
 from walkit.format.layout import FRAME_HEADER, FRAME_HEADER_BYTES, align_up
 from walkit.storage import MemoryStorage
-from walkit.storage.base import StorageFile
+from walkit.storage.interface import StorageFile
 
 ROOT = Path(__file__).resolve().parents[2]
 IDENTITY = FrameIdentity(0x1111, 3, 0xE1E1)

@@ -13,7 +13,7 @@ from tests.format import makers
 from tests.format.plain_reader import DOCUMENT, PlainRecord, crc, fields_of, read_frame
 from walkit.format import layout
 from walkit.format.checksum import crc32c, crc32c_of
-from walkit.format.durable import DurableMark
+from walkit.format.durable_slot import DurableMark
 from walkit.format.frame import FrameFault, FrameHeader
 from walkit.state import snapshot_file
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.format.makers import flipped
 from tests.format.plain_reader import read_durable
 from walkit.format.checksum import crc32c
-from walkit.format.durable import NOTHING_DURABLE, DurableMark, decode_cell, encode_slot
+from walkit.format.durable_slot import NOTHING_DURABLE, DurableMark, decode_cell, encode_slot
 from walkit.format.layout import DURABLE_CELL_BYTES
 
 U64 = st.integers(0, (1 << 64) - 1)

@@ -20,12 +20,12 @@ from tests.format.plain_reader import (
     was_cut_short,
 )
 from walkit.format.body import joined_flags, to_arrow
-from walkit.format.durable import decode_cell
+from walkit.format.durable_slot import decode_cell
 from walkit.format.frame import FrameHeader, decode_frame
 from walkit.format.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import decode_manifest
 from walkit.format.segment import SegmentHeader
-from walkit.log.walk import FrameWalk
+from walkit.segments.frame_walk import FrameWalk
 
 FOLDER = makers.ROOT / "data" / "golden" / f"v{FORMAT_VERSION}"
 FILES = sorted(str(p.relative_to(FOLDER)) for p in FOLDER.rglob("*") if p.is_file())

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from tests.format.makers import MANY, ONE, STAMPED, TRANSACTION, flipped, forged
 from tests.format.test_walk import CHAIN, FIRST_LSN, FRAMES, SEGMENT, START, WHOLE, chained, segment_file
 from walkit.errors import CorruptionError
+from walkit.format.batch_verify import HEADER, FrameRow
 from walkit.format.body import to_arrow
 from walkit.format.frame import FrameHeader, decode_frame
-from walkit.format.inarow import HEADER, FrameRow
 from walkit.format.layout import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, FrameFlag
-from walkit.log.walk import FrameWalk
-from walkit.storage.base import StorageFile
+from walkit.segments.frame_walk import FrameWalk
+from walkit.storage.interface import StorageFile
 
 MIXED = chained(ONE, ONE, [], MANY, STAMPED, ONE, TRANSACTION, ONE)
 STAMPS = FrameFlag.TIMESTAMPS | FrameFlag.UNIFORM_TIMESTAMPS
@@ -184,7 +184,7 @@ def test_the_last_frame_of_a_segment_is_held_to_its_end() -> None:
 
 def test_a_frame_larger_than_what_is_read_at_once_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads of 200 bytes: frames that reach beyond them are found all the same."""
-    monkeypatch.setattr("walkit.log.walk.ROW_READ_BYTES", 200)
+    monkeypatch.setattr("walkit.segments.frame_walk.ROW_READ_BYTES", 200)
     file = segment_file(b"".join(MIXED))
     found = verdict(file, rows=True)
     assert found == verdict(file, rows=False) and found[0] == len(MIXED)

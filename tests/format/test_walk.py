@@ -28,8 +28,8 @@ from walkit.format.frame import FrameFault, FrameHeader, decode_frame
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
-from walkit.log.walk import FrameWalk, last_chain_of
-from walkit.storage.base import StorageFile
+from walkit.segments.frame_walk import FrameWalk, last_chain_of
+from walkit.storage.interface import StorageFile
 
 START, FIRST_LSN, CHAIN = 640, 100, 0xC4A1
 SEGMENT = SegmentHeader(

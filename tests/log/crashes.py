@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import walkit
 from walkit.storage import MemoryStorage
-from walkit.storage.base import Storage
+from walkit.storage.interface import Storage
 
 SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_mark_ms=0)
 Row = tuple[int, bytes | None, bytes | None]

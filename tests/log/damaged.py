@@ -17,8 +17,8 @@ from walkit.format.frame import FrameHeader
 from walkit.format.layout import FRAME_HEADER_CRC_OFFSET, MANIFEST_HEADER, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME, Manifest, decode_manifest, encode_manifest
 from walkit.format.segment import SegmentHeader
-from walkit.log.examine.verdicts import Verdict
-from walkit.log.manifest_store import DURABLE_NAME
+from walkit.recovery.examine.report import Verdict
+from walkit.segments.manifest_store import DURABLE_NAME
 
 OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_mark_ms=0)
 RECORDS = 60

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from walkit.storage.base import Buffer, Cell, LockHolder, OpenMode, StorageLock
-from walkit.storage.border import storage_error
 from walkit.storage.bulk import BulkThrough
+from walkit.storage.interface import Buffer, Cell, LockHolder, OpenMode, StorageLock
+from walkit.storage.io_errors import storage_error
 from walkit.storage.memory import MemoryCell, MemoryFile, MemoryStorage
 
 Kind = Literal["error", "landed", "short", "full", "delay", "slow sync"]

@@ -29,9 +29,9 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
-from walkit.log.scan import read_mark
+from walkit.recovery.scan import read_mark
 from walkit.storage import MemoryStorage
-from walkit.storage.base import Storage
+from walkit.storage.interface import Storage
 
 STEP_S = 30.0
 """How long one step may take. The longest that is right takes some hundred milliseconds on a busy machine."""

@@ -21,11 +21,11 @@ from tests.log.wrecks import HARMS, flip, wreck
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.names import UNFINISHED_NAMES
 from walkit.format.segment import segment_name
-from walkit.log.imported import ImportedLog
-from walkit.log.manifest_store import load_manifest
 from walkit.record import encode_bundle
+from walkit.replication.imported_log import ImportedLog
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage import MemoryStorage
-from walkit.storage.base import Storage
+from walkit.storage.interface import Storage
 
 SETTLE_S = 20.0
 SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=8 * 1024, idle_mark_ms=0)

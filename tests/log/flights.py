@@ -12,7 +12,7 @@ from functools import cached_property
 
 from tests.format.makers import HAS_KEY, HAS_VALUE, PUT
 from walkit.format.body import Columns
-from walkit.format.durable import DurableMark, encode_slot
+from walkit.format.durable_slot import DurableMark, encode_slot
 from walkit.format.frame import MARK_BODY, FrameHeader, FrameIdentity, prepare_body, seal_frame
 from walkit.format.layout import DURABLE_CELL_BYTES, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import (
@@ -24,7 +24,7 @@ from walkit.format.manifest import (
     encode_manifest,
 )
 from walkit.format.segment import SegmentHeader, segment_name
-from walkit.log.manifest_store import DURABLE_NAME, NEW_NAME, write_whole
+from walkit.segments.manifest_store import DURABLE_NAME, NEW_NAME, write_whole
 from walkit.storage import MemoryStorage
 
 IDENTITY = FrameIdentity(0x1234, 1, 0xABCD)

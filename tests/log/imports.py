@@ -10,13 +10,13 @@ from walkit.format.frame import FrameHeader, FrameIdentity
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
-from walkit.log.imported import ImportedLog
-from walkit.log.logreader import view_of
-from walkit.log.manifest_store import load_manifest
-from walkit.log.run import FrameLimits, FrameRun, check_run
-from walkit.log.walk import FrameWalk
+from walkit.read.reader import view_of
+from walkit.replication.frame_batch import FrameLimits, FrameRun, check_run
+from walkit.replication.imported_log import ImportedLog
+from walkit.segments.frame_walk import FrameWalk
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage import MemoryStorage
-from walkit.storage.base import Storage
+from walkit.storage.interface import Storage
 
 
 def log_of_epochs(*steps: int) -> MemoryStorage:

@@ -13,8 +13,9 @@ from typing import Any, Self
 
 import walkit
 from walkit.format.frame import FrameHeader
-from walkit.log.reader import LogView
-from walkit.storage import FaultyStorage, MemoryStorage, Storage
+from walkit.models import FaultyStorage
+from walkit.read.view import LogView
+from walkit.storage import MemoryStorage, Storage
 
 SEGMENTS = "*.segment"
 SMALL_SEGMENT = 64 * 1024

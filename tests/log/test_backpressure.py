@@ -165,7 +165,7 @@ def test_room_is_waited_for_until_the_log_is_closed() -> None:
 
 @pytest.mark.parametrize("operation", ["create", "allocate", "synced_write"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_no_poison(operation: walkit.storage.faults.OperationName, code: int) -> None:
+def test_a_full_disk_is_no_poison(operation: walkit.models.faults.OperationName, code: int) -> None:
     """Refuse space for a new segment: LogFullError(reason="disk"), no LSN lost, and it works again with room."""
     events: list[str] = []
     storage = FaultyMemory()

@@ -57,7 +57,7 @@ def test_an_error_of_a_seal_poisons_and_the_others_are_made(monkeypatch: pytest.
     """Have the manifest of a seal run out of memory: poison, and trim and close do not wait for that seal."""
     storage, log = faulty_log()
     broken = raiser(MemoryError("none left"))
-    monkeypatch.setattr("walkit.log.segments.with_sealed", broken)
+    monkeypatch.setattr("walkit.segments.segment_set.with_sealed", broken)
     for _ in range(60):
         with suppress(LogPoisonedError, CommitFailedError):
             log.append(bytes(7000))

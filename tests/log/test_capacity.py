@@ -14,7 +14,7 @@ from walkit.errors import LogFullError, OptionsError
 from walkit.log.capacity import used_bytes
 from walkit.log.retention import enforce
 from walkit.storage import MemoryStorage
-from walkit.storage.base import Storage
+from walkit.storage.interface import Storage
 
 Events = list[tuple[str, dict[str, Any]]]
 VALUE = bytes(7000)

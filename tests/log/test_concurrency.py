@@ -14,7 +14,7 @@ import walkit
 from tests.commit.places import GUARD_S, Task, until
 from tests.log.logs import SEGMENTS, faulty_log, headers, lsns, memory_log, reopened, tiny, values
 from walkit.errors import LogClosedError, LogFullError
-from walkit.log.walk import FrameWalk
+from walkit.segments.frame_walk import FrameWalk
 from walkit.storage import FileStorage, MemoryStorage
 
 

@@ -12,8 +12,8 @@ import pytest
 import walkit
 from tests.log.crashes import SMALL, Script, dirty_image, log_of, recovered_rows, rows_of
 from walkit.errors import CommitFailedError, LogFullError, LogPoisonedError, StorageError, WalkitError
+from walkit.models.faults import FaultyStorage
 from walkit.storage import MemoryStorage
-from walkit.storage.faults import FaultyStorage
 
 
 def crash_images(storage: MemoryStorage, seed: int) -> list[MemoryStorage]:

@@ -20,11 +20,12 @@ from walkit.errors import CorruptionError, SegmentMissingError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.segment import SegmentHeader
-from walkit.log.imported import ImportedLog
-from walkit.log.manifest_store import DURABLE_NAME, load_manifest
-from walkit.log.recovery import make_plan
-from walkit.log.scan import read_mark, scan_log
-from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.models import FaultyStorage
+from walkit.recovery.plan import make_plan
+from walkit.recovery.scan import read_mark, scan_log
+from walkit.replication.imported_log import ImportedLog
+from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
+from walkit.storage import MemoryStorage
 
 OPTIONS = tiny(segment_bytes=128 * 1024)
 

@@ -14,10 +14,11 @@ from tests.log.crashes import Script, log_of, recovered_rows, rows_of
 from tests.log.flights import Flight
 from tests.storage.test_direct import Ways
 from walkit.errors import CorruptionError, OptionsError
-from walkit.log.imported import ImportedLog
-from walkit.storage import FaultyStorage, FileStorage, MemoryStorage, StorageFile
-from walkit.storage.base import OpenMode
-from walkit.storage.faults import OperationName
+from walkit.models import FaultyStorage
+from walkit.models.faults import OperationName
+from walkit.replication.imported_log import ImportedLog
+from walkit.storage import FileStorage, MemoryStorage, StorageFile
+from walkit.storage.interface import OpenMode
 
 SIZES = {"segment_bytes": 256 * 1024, "frame_bytes_max": 32 * 1024, "idle_mark_ms": 0}
 DIRECT = walkit.LogOptions(**SIZES, direct_io=True)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import walkit
 from tests.commit.places import GUARD_S, Task, until
 from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, memory_log, reopened, tiny, values
 from walkit.config import DURABILITY_PROMISES
-from walkit.log.scan import read_mark
+from walkit.recovery.scan import read_mark
 from walkit.storage import MemoryStorage
 
 FOREVER_MS = 86_400_000

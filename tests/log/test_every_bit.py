@@ -26,11 +26,11 @@ from walkit.format.frame import FrameHeader
 from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME, decode_manifest
 from walkit.format.segment import SegmentHeader, segment_name
-from walkit.log.manifest_store import DURABLE_NAME, load_manifest
-from walkit.log.planning import plan_recovery
-from walkit.log.recovery import RecoveryPlan
-from walkit.log.scan import read_mark
-from walkit.log.walk import FrameWalk
+from walkit.recovery.plan import RecoveryPlan
+from walkit.recovery.planning import plan_recovery
+from walkit.recovery.scan import read_mark
+from walkit.segments.frame_walk import FrameWalk
+from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 from walkit.storage import MemoryStorage
 
 NAMES = (segment_name(1), segment_name(2), segment_name(3))

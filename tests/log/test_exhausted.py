@@ -14,7 +14,7 @@ from tests.log.logs import lsns, reopened, tiny
 from walkit.errors import LogExhaustedError
 from walkit.format.layout import EPOCH_MAX, LSN_LAST, POSITION_MAX, SEGMENT_NUMBER_MAX
 from walkit.format.manifest import MANIFEST_NAME, EpochRecord, LogEnd, Manifest, encode_manifest
-from walkit.log.manifest_store import NEW_NAME, write_whole
+from walkit.segments.manifest_store import NEW_NAME, write_whole
 from walkit.storage import MemoryStorage
 
 LEFT = 6
@@ -58,7 +58,7 @@ WAYS: dict[str, Way] = {
     "transaction": _three_in_one,
     "append_many": lambda log: log.append_many([b"of many"] * 3),
     "submit_many": lambda log: log.submit_many([b"of many"] * 3).result(),
-    "append_arrow": lambda log: log.append_arrow(walkit.arrow.pa.table({"value": [b"a", b"b", b"c"]})),
+    "append_arrow": lambda log: log.append_arrow(walkit._arrow.pa.table({"value": [b"a", b"b", b"c"]})),
 }
 
 

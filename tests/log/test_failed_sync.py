@@ -20,9 +20,9 @@ from tests.log.held import Gates, Held
 from tests.log.logs import SEGMENTS, FaultyMemory, lsns, reopened, tiny
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import LogFullError, LogPoisonedError, StorageError, WalkitError
-from walkit.log.opensegment import ZERO_STEP_BYTES
-from walkit.storage.base import OpenMode, StorageFile
-from walkit.storage.faults import Fault, Operation
+from walkit.models.faults import Fault, Operation
+from walkit.segments.active_segment import ZERO_STEP_BYTES
+from walkit.storage.interface import OpenMode, StorageFile
 
 LEVELS = ["none", "interval", "sync"]
 WIDE = {"segment_bytes": 4 << 20, "frame_bytes_max": 64 << 10}

@@ -11,7 +11,7 @@ import walkit
 from tests.commit.places import GUARD_S, Task, until
 from tests.log.logs import SEGMENTS, FaultyMemory, reopened, tiny, values
 from walkit.errors import LogLockedError, LogPoisonedError, StorageError
-from walkit.log.manifest_store import LOCK_NAME
+from walkit.segments.manifest_store import LOCK_NAME
 
 LIMIT_MS = 60
 FOREVER_MS = 86_400_000

@@ -222,11 +222,11 @@ def test_a_closed_logs_hold_never_touches_the_next_writers_manifest() -> None:
     log.close()
     with walkit.open(storage=storage, options=tiny()) as new:
         new.append_many([bytes(7000)] * 30)
-        before = walkit.log.manifest_store.load_manifest(storage)
+        before = walkit.segments.manifest_store.load_manifest(storage)
         for attempt in (hold.release, lambda: hold.move(5), lambda: walkit.log.trim.trim(log._engine, 1)):
             with pytest.raises(LogClosedError):
                 attempt()
-        assert walkit.log.manifest_store.load_manifest(storage).segments == before.segments
+        assert walkit.segments.manifest_store.load_manifest(storage).segments == before.segments
         assert new.acked_lsn == 31
 
 

@@ -15,13 +15,14 @@ from walkit.errors import CorruptionError, GapError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import segment_name
-from walkit.log.manifest_store import load_manifest
-from walkit.log.ranges import plan_ranges, read_range
+from walkit.models import FaultyStorage
+from walkit.models.faults import OperationName
+from walkit.read.ranges import plan_ranges, read_range
 from walkit.replication.frame_reader import FrameReader
 from walkit.replication.source import source_of
-from walkit.storage import FaultyStorage, MemoryStorage
-from walkit.storage.base import Storage
-from walkit.storage.faults import OperationName
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage import MemoryStorage
+from walkit.storage.interface import Storage
 
 Rows = list[tuple[int, bytes | None]]
 SMALL = {"segment_bytes": 64 * 1024, "frame_bytes_max": 16 * 1024, "idle_mark_ms": 0}

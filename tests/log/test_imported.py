@@ -22,10 +22,11 @@ from walkit.format.body import Columns
 from walkit.format.frame import FrameFault, prepare_body, seal_frame
 from walkit.format.layout import HAS_VALUE, SegmentFlag
 from walkit.format.manifest import LogEnd
-from walkit.log.imported import ImportedLog
-from walkit.log.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
-from walkit.log.run import FrameRun, check_run
-from walkit.storage import FaultyStorage, MemoryStorage, Operation
+from walkit.models import FaultyStorage, Operation
+from walkit.replication.frame_batch import FrameRun, check_run
+from walkit.replication.imported_log import ImportedLog
+from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
+from walkit.storage import MemoryStorage
 
 
 @pytest.fixture(scope="module")

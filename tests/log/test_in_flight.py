@@ -26,7 +26,7 @@ from walkit.errors import (
 )
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.segment import SegmentHeader
-from walkit.log.segments import SegmentSet
+from walkit.segments.segment_set import SegmentSet
 from walkit.storage import MemoryStorage
 
 ORDERS = ["append", "completion"]

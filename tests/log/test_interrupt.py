@@ -16,7 +16,7 @@ from tests.commit.places import GUARD_S, Task, until
 from tests.interrupts import interrupt_in
 from tests.log.logs import SEGMENTS, faulty_log, lsns, reopened, run_python, tiny, values
 from walkit.errors import LogClosedError, LogLockedError
-from walkit.log.manifest_store import LOCK_NAME
+from walkit.segments.manifest_store import LOCK_NAME
 from walkit.storage import MemoryStorage
 
 STORM = """

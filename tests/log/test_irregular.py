@@ -15,7 +15,7 @@ from tests.commit.places import Task
 from tests.log.logs import tiny
 from walkit.errors import StorageError, WalkitError
 from walkit.format.index import index_name
-from walkit.log.manifest_store import load_manifest
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage
 
 OPTIONS = tiny(segment_bytes=512 * 1024)

@@ -10,10 +10,11 @@ import walkit
 from tests.film import Filmed
 from tests.log.crashes import SMALL
 from walkit.format.names import UNFINISHED_NAMES
-from walkit.log.imported import ImportedLog
-from walkit.log.leftover import KEPT_NEW_NAME
-from walkit.storage import FaultyStorage, MemoryStorage
-from walkit.storage.base import Storage
+from walkit.models import FaultyStorage
+from walkit.replication.imported_log import ImportedLog
+from walkit.segments.orphan_files import KEPT_NEW_NAME
+from walkit.storage import MemoryStorage
+from walkit.storage.interface import Storage
 
 LEFT = (*UNFINISHED_NAMES, "manifest.new", KEPT_NEW_NAME)
 STAY = ("cursor-mine.new", "mine.new")

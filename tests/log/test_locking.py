@@ -131,7 +131,8 @@ def test_an_opening_that_fails_leaves_the_lock_free(tmp_path: Path) -> None:
 FORKED = """
 import json, os, sys, threading, traceback
 import walkit
-from walkit.storage import FaultyStorage, FileStorage
+from walkit.models import FaultyStorage
+from walkit.storage import FileStorage
 
 storage = FaultyStorage(FileStorage(sys.argv[1]))
 log = walkit.open(storage=storage, options=walkit.LogOptions(idle_mark_ms=0))

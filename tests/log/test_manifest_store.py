@@ -13,8 +13,9 @@ from walkit.errors import StorageError
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import Manifest
 from walkit.format.segment import segment_name
-from walkit.log.manifest_store import ManifestStore, load_manifest
-from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.models import FaultyStorage
+from walkit.segments.manifest_store import ManifestStore, load_manifest
+from walkit.storage import MemoryStorage
 
 
 def test_a_number_is_given_once() -> None:

@@ -25,7 +25,7 @@ from walkit.errors import (
     RecordTypeError,
 )
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
-from walkit.log import rows
+from walkit.log import column_input as rows
 
 
 @pytest.fixture

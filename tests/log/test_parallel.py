@@ -11,9 +11,9 @@ import pytest
 import walkit
 from tests.log.damaged import close_log
 from tests.log.logs import SEGMENTS
-from walkit.log.examine import parallel
-from walkit.log.examine.sealed import examine_sealed
-from walkit.log.examine.verdicts import ScanReport
+from walkit.recovery.examine import parallel
+from walkit.recovery.examine.report import ScanReport
+from walkit.recovery.examine.sealed import examine_sealed
 
 
 @pytest.fixture

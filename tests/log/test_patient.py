@@ -12,7 +12,7 @@ import walkit
 from tests.commit.places import Task
 from tests.log.logs import tiny
 from walkit.errors import StorageError
-from walkit.log.patient import PatientFile
+from walkit.recovery.tolerant_file import PatientFile
 
 
 def test_salvage_does_not_read_the_hole_of_a_file(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from tests.commit.places import GUARD_S, Task
 from tests.log.logs import SEGMENTS, Child, faulty_log, lsns, tiny, values
 from walkit import GapError
 from walkit.errors import CorruptionError, LogClosedError, LogNotFoundError
-from walkit.log import logreader
-from walkit.log.manifest_store import load_manifest
-from walkit.log.scan import read_mark
+from walkit.read import reader as logreader
+from walkit.recovery.scan import read_mark
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage import MemoryStorage
 
 

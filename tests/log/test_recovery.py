@@ -23,10 +23,18 @@ from walkit.format.checksum import crc32c
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.segment import segment_name
-from walkit.log.decision import DECISION_TABLE, MEANINGS, Decision, Facts, decide, recovery_table, table_rows
-from walkit.log.manifest_store import DURABLE_NAME
+from walkit.models.faults import FaultyStorage
+from walkit.recovery.decision import (
+    DECISION_TABLE,
+    MEANINGS,
+    Decision,
+    Facts,
+    decide,
+    recovery_table,
+    table_rows,
+)
+from walkit.segments.manifest_store import DURABLE_NAME
 from walkit.storage import MemoryStorage
-from walkit.storage.faults import FaultyStorage
 
 ALL_FACTS = [Facts(*f) for f in product((False, True), repeat=len(Facts._fields))]
 

@@ -34,9 +34,10 @@ from walkit.errors import CorruptionError, FormatVersionError, LogLockedError, O
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.segment import segment_name
-from walkit.log.manifest_store import load_manifest
-from walkit.storage import FaultyStorage, MemoryStorage
-from walkit.storage.faults import OperationName
+from walkit.models import FaultyStorage
+from walkit.models.faults import OperationName
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage import MemoryStorage
 
 
 def without_manifest(image: MemoryStorage) -> None:

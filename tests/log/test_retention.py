@@ -16,8 +16,8 @@ from walkit.config import Retention
 from walkit.errors import GapError, LogClosedError, OptionsError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoldRecord, SegmentRecord, SegmentState
-from walkit.log.imported import ImportedLog
 from walkit.log.retention import RetentionFacts, enforce, period_s, plan_retention
+from walkit.replication.imported_log import ImportedLog
 from walkit.storage import MemoryStorage
 
 FRAMES = 1000 - SEGMENT_HEADER_BYTES % 1000

@@ -14,8 +14,8 @@ import walkit
 from tests.state.histories import random_rows, write
 from walkit.errors import CorruptionError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.log.reader import LogView
-from walkit.log.rowread import row_batches
+from walkit.read.vectorised import row_batches
+from walkit.read.view import LogView
 from walkit.storage import MemoryStorage
 
 SMALL: dict[str, Any] = {"durability": "none", "segment_bytes": 64 * 1024, "frame_bytes_max": 16 * 1024}

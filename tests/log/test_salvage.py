@@ -27,12 +27,13 @@ from tests.log.wrecks import (
 from walkit.errors import CorruptionError, GapError, StorageError
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import segment_name
-from walkit.log.examine.verdicts import Verdict
-from walkit.log.manifest_store import load_manifest
+from walkit.models import FaultyStorage
+from walkit.models.faults import OperationName
+from walkit.recovery.examine.report import Verdict
 from walkit.replication.frame_reader import FrameReader
 from walkit.replication.source import source_of
-from walkit.storage import FaultyStorage, MemoryStorage
-from walkit.storage.faults import OperationName
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage import MemoryStorage
 
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda h: h.name)

@@ -15,8 +15,8 @@ from tests.log.flights import Flight
 from tests.log.logs import FaultyMemory, tiny
 from walkit.errors import CorruptionError
 from walkit.format.index import IndexEntry, IndexIdentity, encode_index, index_name
-from walkit.log.ranges import plan_ranges, ranges_of, read_range
-from walkit.log.sidecar import index_segment, read_index, reindex
+from walkit.read.ranges import plan_ranges, ranges_of, read_range
+from walkit.segments.index_file import index_segment, read_index, reindex
 from walkit.storage import MemoryStorage, Storage
 
 LARGE = tiny(segment_bytes=1 << 20, frame_bytes_max=1 << 13)

@@ -18,8 +18,9 @@ from tests.log.wrecks import flip, rows_by_ranges
 from walkit.errors import GapError, OptionsError, StorageError
 from walkit.format.index import index_name
 from walkit.format.manifest import SegmentRecord
-from walkit.log.ranges import plan_ranges, read_range
-from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.models import FaultyStorage
+from walkit.read.ranges import plan_ranges, read_range
+from walkit.storage import MemoryStorage
 
 RECORDS = 40
 """Eight a segment, one a frame: five segments, of which the last is open."""

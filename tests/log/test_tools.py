@@ -36,10 +36,10 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
-from walkit.log.examine.verdicts import FAULTS, FrameRow, ScanReport, Verdict
-from walkit.log.tools import scan, verify
+from walkit.models.faults import FaultyStorage
+from walkit.recovery.examine.report import FAULTS, FrameRow, ScanReport, Verdict
+from walkit.recovery.verify import scan, verify
 from walkit.storage import MemoryStorage
-from walkit.storage.faults import FaultyStorage
 
 IN_ORDER = {Verdict.INTACT, Verdict.UNUSED}
 
@@ -401,7 +401,7 @@ def test_verify_agrees_with_the_absolute_policy_on_sealed_flips(originals: Path,
 def test_looking_needs_no_pandas(originals: Path) -> None:
     """Verify in a new interpreter: pandas, Spark and plotly are not imported."""
     program = (
-        "import sys; from walkit.log.tools import verify; report = verify(sys.argv[1]); report.to_dict();"
+        "import sys; from walkit.recovery.verify import verify; report = verify(sys.argv[1]); report.to_dict();"
         "print(sorted({'pandas', 'pyspark', 'plotly', 'tqdm'} & set(sys.modules)))"
     )
     done = subprocess.run(

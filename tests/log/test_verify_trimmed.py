@@ -10,8 +10,8 @@ import pytest
 import walkit
 from tests.commit.places import until
 from tests.log.crashes import SMALL
-from walkit.log.manifest_store import DURABLE_NAME, load_manifest
-from walkit.log.scan import read_mark
+from walkit.recovery.scan import read_mark
+from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 from walkit.storage import MemoryStorage
 
 

@@ -9,7 +9,7 @@ import pytest
 import walkit
 from tests.commit.places import until
 from tests.log.logs import memory_log, tiny, values
-from walkit.log.opensegment import ZERO_STEP_BYTES, OpenSegment
+from walkit.segments.active_segment import ZERO_STEP_BYTES, OpenSegment
 
 
 @pytest.mark.parametrize("record_bytes", [0, 1000, 10_000])

@@ -10,10 +10,10 @@ import walkit
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.segment import segment_name
-from walkit.log.manifest_store import DURABLE_NAME, load_manifest
-from walkit.log.ranges import plan_ranges, read_range
+from walkit.read.ranges import plan_ranges, read_range
+from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 from walkit.storage import MemoryStorage
-from walkit.storage.base import Storage
+from walkit.storage.interface import Storage
 
 OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=32 * 1024, idle_mark_ms=0)
 RECORDS = 8

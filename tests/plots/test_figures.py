@@ -16,11 +16,10 @@ import pytest
 
 from tests.format.makers import TRANSACTION, frame_of
 from tests.log.wrecks import frames_of, in_frame, opened, wreck
+from walkit._text import counted, lsn_range
 from walkit.errors import MissingExtraError
 from walkit.format.manifest import HoleRecord, LostRecord
 from walkit.format.segment import segment_name
-from walkit.log.report import Cut
-from walkit.log.tools import scan
 from walkit.measure import Baseline, LatencyHistogram, MachineFacts, Run, RunEvent, Timeline
 from walkit.plots import (
     frame_bytes,
@@ -30,7 +29,8 @@ from walkit.plots import (
     throughput_timeline,
 )
 from walkit.plots.style import COLOURS, colour, duration_text
-from walkit.text import counted, lsn_range
+from walkit.recovery.report import Cut
+from walkit.recovery.verify import scan
 
 
 @dataclass

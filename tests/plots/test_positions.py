@@ -9,8 +9,8 @@ import pytest
 
 import walkit
 from tests.log.logs import SEGMENTS, FaultyMemory, tiny
-from walkit.log.examine.verdicts import ScanReport
 from walkit.plots import segments
+from walkit.recovery.examine.report import ScanReport
 from walkit.storage import MemoryStorage
 
 

@@ -11,9 +11,9 @@ import pytest
 import walkit
 from tests.commit.places import GUARD_S, until
 from tests.interrupts import interrupt_in
+from walkit.bench.replication import _append, _Sampler, bench_replication
 from walkit.errors import OptionsError
 from walkit.replication import Primary
-from walkit.replication.bench import _append, _Sampler, bench_replication
 from walkit.storage import MemoryStorage
 
 

@@ -9,11 +9,11 @@ import pytest
 from tests.replication.worlds import History, World, corrupted, history_of
 from walkit.errors import DivergenceError, FormatVersionError, GapError, WalkitError
 from walkit.format.manifest import LogEnd
+from walkit.replication.actions import Connect, Disconnect, End, Fail, Read, Say, Send
 from walkit.replication.backoff import Backoff
-from walkit.replication.judge import judge
+from walkit.replication.lineage import judge
 from walkit.replication.messages import Ack, Batch, FromPublisher, Heartbeat, Hello, Nack, Refusal, Welcome
 from walkit.replication.publisher import Publisher
-from walkit.replication.steps import Connect, Disconnect, End, Fail, Read, Say, Send
 from walkit.replication.subscriber import RENACK_MS, Subscriber
 from walkit.replication.wire import (
     WireError,

@@ -22,13 +22,13 @@ from tests.replication.test_grpc import WAIT_S, quick, until
 from tests.replication.worlds import History, history_of
 from walkit.errors import WalkitError
 from walkit.format.manifest import EpochRecord
-from walkit.log.imported import ImportedLog
 from walkit.replication import Primary, ProtocolError, Replica, ReplicaFailedError
+from walkit.replication.actions import Adopt, Import
 from walkit.replication.connection import _told
 from walkit.replication.content import check_content, plain_text
+from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import FromPublisher, Heartbeat, Refusal
 from walkit.replication.publisher import HISTORY_CHARS
-from walkit.replication.steps import Adopt, Import
 from walkit.replication.subscriber import Subscriber
 from walkit.replication.transport import grpc
 from walkit.storage import MemoryStorage

@@ -25,11 +25,12 @@ from walkit.errors import (
     LogLockedError,
     OptionsError,
 )
-from walkit.log.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
+from walkit.models import FaultyStorage
 from walkit.replication import Primary, Replica
 from walkit.replication.backoff import Backoff
 from walkit.replication.publisher import Publisher
-from walkit.storage import FaultyStorage, FileStorage, MemoryStorage
+from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
+from walkit.storage import FileStorage, MemoryStorage
 
 WAIT_S = 30.0
 

@@ -20,8 +20,8 @@ import walkit
 from tests.log.imports import bytes_of, frames_of
 from walkit.errors import CorruptionError, GapError, LogNotFoundError
 from walkit.format.frame import FrameHeader
-from walkit.log.manifest_store import load_manifest
 from walkit.replication.source import StoredSource
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage
 
 ROOT = Path(__file__).resolve().parents[2]

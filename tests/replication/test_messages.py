@@ -21,6 +21,7 @@ from walkit.errors import DivergenceError, OptionsError
 from walkit.format.checksum import crc32c
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication import Primary, Replica, walkit_pb2
+from walkit.replication.actions import Disconnect, Fail, Import, Send
 from walkit.replication.backoff import Backoff
 from walkit.replication.messages import (
     LASTING,
@@ -36,7 +37,6 @@ from walkit.replication.messages import (
     Welcome,
 )
 from walkit.replication.publisher import Publisher
-from walkit.replication.steps import Disconnect, Fail, Import, Send
 from walkit.replication.subscriber import Subscriber
 from walkit.replication.transport import DaemonExecutor, grpc
 from walkit.replication.wire import (

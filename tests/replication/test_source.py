@@ -16,12 +16,12 @@ from tests.stores import memory_store
 from walkit.errors import CorruptionError
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
-from walkit.log.manifest_store import load_manifest
-from walkit.log.reader import LogView
+from walkit.read.view import LogView
 from walkit.replication.frame_reader import FrameReader
-from walkit.replication.judge import judge
+from walkit.replication.lineage import judge
 from walkit.replication.messages import Hello, Refusal
 from walkit.replication.source import OpenSource, StoredSource, end_at, source_of, standing_of
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage import MemoryStorage
 
 

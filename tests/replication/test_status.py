@@ -16,11 +16,11 @@ from tests.log.crashes import SMALL
 from tests.replication.test_grpc import WAIT_S, quick, until
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.manifest import LogEnd
-from walkit.log.manifest_store import load_manifest
 from walkit.replication import Primary, Replica, ReplicaStatus
 from walkit.replication.messages import Heartbeat, Refusal, Welcome
 from walkit.replication.status import CONTACT_MS, STALL_MS, replica_status
 from walkit.replication.subscriber import Subscriber
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage, MemoryStorage
 
 NO_LAG = (None, None, None)

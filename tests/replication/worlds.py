@@ -9,13 +9,7 @@ from tests.log.imports import frames_of, log_of_epochs
 from walkit.format.frame import FrameHeader, FrameIdentity
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
-from walkit.log.manifest_store import load_manifest
-from walkit.log.run import FrameLimits, FrameRun
-from walkit.replication.backoff import Backoff
-from walkit.replication.judge import Standing
-from walkit.replication.messages import Batch, FromPublisher, FromSubscriber, Hello, Refusal
-from walkit.replication.publisher import Publisher
-from walkit.replication.steps import (
+from walkit.replication.actions import (
     Adopt,
     Connect,
     Disconnect,
@@ -28,6 +22,11 @@ from walkit.replication.steps import (
     Send,
     SubscriberStep,
 )
+from walkit.replication.backoff import Backoff
+from walkit.replication.frame_batch import FrameLimits, FrameRun
+from walkit.replication.lineage import Standing
+from walkit.replication.messages import Batch, FromPublisher, FromSubscriber, Hello, Refusal
+from walkit.replication.publisher import Publisher
 from walkit.replication.subscriber import Subscriber
 from walkit.replication.wire import (
     decode_from_publisher,
@@ -35,6 +34,7 @@ from walkit.replication.wire import (
     encode_from_publisher,
     encode_from_subscriber,
 )
+from walkit.segments.manifest_store import load_manifest
 
 Frame = tuple[SegmentHeader, FrameHeader, bytes]
 

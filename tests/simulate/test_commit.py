@@ -25,8 +25,8 @@ from walkit.errors import OptionsError
 from walkit.format.body import Columns as BodyColumns
 from walkit.format.frame import prepare_body
 from walkit.format.layout import HAS_VALUE
+from walkit.models.device import ConstantLatency, Device, DeviceModel, LognormalLatency, Stalls, device_model
 from walkit.simulate.commit import Call, CommitSimulation, Host, Request, Step, body_of, body_sizes
-from walkit.storage.device import ConstantLatency, Device, DeviceModel, LognormalLatency, Stalls, device_model
 
 US = 1_000
 

@@ -14,8 +14,8 @@ from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import CappedFrames, OneRecordPerFrame, Policy
 from walkit.commit.ticket import SingleTicket
 from walkit.errors import LogClosedError
+from walkit.models.device import Device, DeviceModel, LognormalLatency
 from walkit.simulate.commit import Call, CommitSimulation, Step
-from walkit.storage.device import Device, DeviceModel, LognormalLatency
 
 US = 1_000
 POLICIES: list[Policy | None] = [None, OneRecordPerFrame(), CappedFrames(records=2)]

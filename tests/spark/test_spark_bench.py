@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import walkit
+from walkit.bench import spark as bench
 from walkit.cli import main
 from walkit.errors import OptionsError, WalkitError
-from walkit.spark import bench
 from walkit.spark.session import PUSHDOWN_SWITCH
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 import walkit
 from walkit.format.manifest import decode_manifest
-from walkit.log.walk import FrameWalk
+from walkit.segments.frame_walk import FrameWalk
 from walkit.spark.source import RECORD_STRUCT, WalkitReader, plan_scan
 
 RECORDS = 6000
@@ -51,7 +51,7 @@ def test_the_manifest_is_decoded_once_a_partition(
     reader = WalkitReader(plan_scan({"path": many, "partitions": parts}), RECORD_STRUCT)
     partitions = reader.partitions()
     assert len(partitions) == parts and sum(len(p.value) for p in partitions) > 20
-    decoded = counted(monkeypatch, decode_manifest, "walkit.log.manifest_store")
+    decoded = counted(monkeypatch, decode_manifest, "walkit.segments.manifest_store")
     lsns = [lsn for p in partitions for batch in reader.read(p) for lsn in batch.column("lsn").to_pylist()]
     assert lsns == list(range(1, RECORDS + 1))
     assert len(decoded) == parts
@@ -62,7 +62,7 @@ def test_small_sealed_segments_are_planned_from_the_manifest(
 ) -> None:
     """Plan a log of many segments that are sealed: each becomes a range, and no frame of them is looked at."""
     scan = plan_scan({"path": many})
-    walked = counted(monkeypatch, FrameWalk, "walkit.log.reader")
+    walked = counted(monkeypatch, FrameWalk, "walkit.read.view")
     again = plan_scan({"path": many})
     assert again.ranges == scan.ranges and len(again.ranges) == len(list(many.glob("*.segment")))
     assert walked == []

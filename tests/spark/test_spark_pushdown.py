@@ -29,8 +29,8 @@ from pyspark.sql.datasource import (
 import walkit
 from walkit.errors import CorruptionError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.log.logreader import view_of
-from walkit.log.ranges import FrameRange, plan_ranges, read_range
+from walkit.read.ranges import FrameRange, plan_ranges, read_range
+from walkit.read.reader import view_of
 from walkit.spark.filters import LsnFilter, take_filters
 from walkit.storage.address import storage_at
 

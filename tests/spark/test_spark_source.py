@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import walkit
-from walkit.log.ranges import FrameRange
+from walkit.read.ranges import FrameRange
 from walkit.record import RECORD_SCHEMA
 from walkit.spark.source import RECORD_STRUCT, share
 

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from walkit.state.ahead import read_ahead
+from walkit.state.prefetch import read_ahead
 
 
 def alive() -> list[threading.Thread]:

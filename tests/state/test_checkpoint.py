@@ -14,9 +14,10 @@ from tests.stores import SMALL, copy, memory_store, run_threads
 from walkit.config import StoreOptions
 from walkit.errors import CorruptionError, LogClosedError, SnapshotError, StorageError, WalkitError
 from walkit.format.manifest import LogEnd, Manifest, encode_manifest
-from walkit.log.manifest_store import load_manifest
+from walkit.models import FaultyStorage
+from walkit.segments.manifest_store import load_manifest
 from walkit.state.snapshot import snapshot_lsns, snapshot_name
-from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 FILES = ("snapshot.new", "manifest*", "snapshot-*", "*.segment", "")

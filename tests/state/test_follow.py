@@ -12,7 +12,7 @@ from walkit.format.body import Columns
 from walkit.format.layout import HAS_KEY, HAS_VALUE
 from walkit.record import Batch
 from walkit.state import Follower, KeyedTable, replay
-from walkit.state.follow import FRAMES_WAITING_MAX
+from walkit.state.applier import FRAMES_WAITING_MAX
 from walkit.storage import MemoryStorage
 from walkit.testing.state import picture
 

@@ -26,10 +26,11 @@ from walkit.errors import (
     OptionsError,
     SnapshotError,
 )
+from walkit.models import FaultyStorage
 from walkit.state.admission import Admission
 from walkit.state.journal import Ring
 from walkit.state.snapshot import snapshot_lsns, snapshot_name
-from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 WAIT_S = 30

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from walkit.state import newest
-from walkit.state.newest import newest_of
+from walkit.state import latest_per_key as newest
+from walkit.state.latest_per_key import newest_of
 
 LENGTHS = (0, 1, 7, 8, 9, 15, 16, 17, 63, 64, 65)
 

@@ -269,7 +269,7 @@ def test_an_interrupt_while_records_are_reduced_loses_none(
 
     monkeypatch.setattr("walkit.state.reduce.REDUCE_BYTES", 1)
     monkeypatch.setattr(sys.modules["walkit.state.replay"], "ARROW_RECORDS", 20)
-    monkeypatch.setattr("walkit.log.walk.ROW_READ_BYTES", 1024)
+    monkeypatch.setattr("walkit.segments.frame_walk.ROW_READ_BYTES", 1024)
     machine = make()
     with monkeypatch.context() as patch:
         patch.setattr(FinalState, "newest", newest)

@@ -10,11 +10,12 @@ import pytest
 import walkit
 from walkit.errors import LogPoisonedError, SnapshotError, StorageError
 from walkit.format.frame import FrameIdentity
+from walkit.models import FaultyStorage
+from walkit.models.faults import OperationName
 from walkit.record import Batch
 from walkit.state import KeyedTable, read_snapshot, snapshot_lsns, take_image, write_snapshot
 from walkit.state.snapshot import NEW_NAME, RETRY_STAGES, STAGES, SnapshotWrite
-from walkit.storage import FaultyStorage, MemoryStorage
-from walkit.storage.faults import OperationName
+from walkit.storage import MemoryStorage
 from walkit.testing.state import random_records
 
 IDENTITY = FrameIdentity(7, 3, 99)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walkit.errors import OptionsError
-from walkit.storage.device import (
+from walkit.models.device import (
     MIB,
     NS_PER_S,
     PRESETS,

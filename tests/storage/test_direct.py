@@ -14,8 +14,8 @@ from tests.storage.test_file import FileHooks
 from walkit.errors import StorageError
 from walkit.storage import DirectStorage, FileStorage, MemoryStorage, Storage, StorageFile
 from walkit.storage import direct as direct_module
-from walkit.storage.base import OpenMode
 from walkit.storage.direct import BUFFER_BYTES_MAX, O_DIRECT, AlignedBuffers
+from walkit.storage.interface import OpenMode
 from walkit.testing.storage import StorageTests
 
 

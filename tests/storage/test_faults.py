@@ -12,8 +12,9 @@ from typing import Any, cast
 import pytest
 
 from walkit.errors import OptionsError
-from walkit.storage import FaultyStorage, FileStorage, MemoryStorage, Operation, Storage, StorageFile
-from walkit.storage.faults import OperationName
+from walkit.models import FaultyStorage, Operation
+from walkit.models.faults import OperationName
+from walkit.storage import FileStorage, MemoryStorage, Storage, StorageFile
 from walkit.testing.storage_hooks import Refused
 
 

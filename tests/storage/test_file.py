@@ -21,7 +21,8 @@ import pytest
 
 from tests.commit.places import Task
 from walkit.errors import StorageError
-from walkit.storage import FaultyStorage, FileStorage, LockHolder, Storage
+from walkit.models import FaultyStorage
+from walkit.storage import FileStorage, LockHolder, Storage
 from walkit.storage import locks as locks_module
 from walkit.storage import openfile as file_module
 from walkit.testing.storage import LockTests, SpaceTests, StorageHooks, StorageTests

@@ -7,7 +7,8 @@ import tempfile
 
 from hypothesis import settings
 
-from walkit.storage import FaultyStorage, FileStorage, MemoryStorage, Storage
+from walkit.models import FaultyStorage
+from walkit.storage import FileStorage, MemoryStorage, Storage
 from walkit.testing.storage_machines import CrashPromises, StorageComparison
 
 

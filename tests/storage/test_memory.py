@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from walkit.storage import FaultyStorage, MemoryStorage, Storage
+from walkit.models import FaultyStorage
+from walkit.storage import MemoryStorage, Storage
 from walkit.testing import StorageTests
 from walkit.testing.storage_crash import CrashTests
 

@@ -9,7 +9,8 @@ import pytest
 
 import walkit
 from tests.storage import test_memory
-from walkit.storage import ConstantLatency, DeviceModel, MemoryStorage, Storage, ThrottledStorage
+from walkit.models import ConstantLatency, DeviceModel, ThrottledStorage
+from walkit.storage import MemoryStorage, Storage
 from walkit.testing.storage_hooks import Refused
 
 FAST = DeviceModel(name="fast", latency=ConstantLatency(1))

@@ -11,7 +11,7 @@ from tests.commit.places import until
 from walkit.errors import OptionsError
 from walkit.views import CompactionView, Dashboard
 from walkit.views.compaction import numbers_html
-from walkit.views.shelf import KEYS, RECORDS, Shelf
+from walkit.views.demo_store import KEYS, RECORDS, Shelf
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from walkit.log.decision import recovery_table
+from walkit.recovery.decision import recovery_table
 from walkit.views import Dashboard, Session
 from walkit.views.history import History, Point
 from walkit.workload import SteadyLoad

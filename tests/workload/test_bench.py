@@ -11,13 +11,10 @@ import numpy as np
 import pytest
 
 import walkit
-from walkit.cli import main
-from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, OptionsError
-from walkit.measure import LatencyHistogram, ThreadRecorder
-from walkit.metrics import LogStatistics
-from walkit.storage import FaultyStorage, MemoryStorage
-from walkit.workload import BenchReport, BenchRow, bench_write
-from walkit.workload.bench import (
+from walkit.bench import BenchReport, BenchRow, bench_write
+from walkit.bench.matrix import _beside_peers, median_row
+from walkit.bench.peers import PEERS, measure_peer
+from walkit.bench.write import (
     RECORDS_PER_CALL,
     _arrow,
     _many,
@@ -27,8 +24,12 @@ from walkit.workload.bench import (
     _tasks,
     _threads,
 )
-from walkit.workload.matrix import _beside_peers, median_row
-from walkit.workload.peers import PEERS, measure_peer
+from walkit.cli import main
+from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, OptionsError
+from walkit.measure import LatencyHistogram, ThreadRecorder
+from walkit.metrics import LogStatistics
+from walkit.models import FaultyStorage
+from walkit.storage import MemoryStorage
 
 WAYS = [("append", 1), ("append", 3), ("append_async", 5), ("submit", 1)]
 WAYS += [("append_many", 1), ("append_arrow", 1)]

@@ -37,9 +37,9 @@ from walkit.workload.child_process import (
     options_from,
     options_text,
 )
-from walkit.workload.handover import stream_from_ipc, stream_to_ipc
-from walkit.workload.leash import ORPHANED
 from walkit.workload.oracle import check_recovered
+from walkit.workload.parent_watch import ORPHANED
+from walkit.workload.stream_ipc import stream_from_ipc, stream_to_ipc
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = 12_000

@@ -29,8 +29,9 @@ from tests.workload.streams import (
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, OptionsError
 from walkit.events import EventSink
 from walkit.measure import load
+from walkit.models import FaultyStorage
 from walkit.record import Kind
-from walkit.storage import FaultyStorage, MemoryStorage
+from walkit.storage import MemoryStorage
 from walkit.workload import Workload, drive
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,7 +25,7 @@ from walkit.workload import (
     trace_operations,
     ycsb,
 )
-from walkit.workload.choice import fnv_hash, value_sizes, zipf_distribution
+from walkit.workload.distributions import fnv_hash, value_sizes, zipf_distribution
 from walkit.workload.operations import READ
 
 NOTHING_INSERTED = np.zeros(200_000, np.int64)

@@ -15,11 +15,12 @@ import pytest
 import walkit
 from tests.commit.places import GUARD_S
 from tests.workload.streams import SMALL, seeded_stream, state_of
+from walkit._threads import EndingThread
 from walkit.errors import CommitFailedError, LogPoisonedError, OptionsError, StorageError
 from walkit.measure import Run, compare, kept_up, knee, load, offered_per_s
-from walkit.measure.watch import FrameTimes, FrameWatch, split_latency
-from walkit.storage import FaultyStorage, MemoryStorage
-from walkit.threads import EndingThread
+from walkit.measure.frame_timer import FrameTimes, FrameWatch, split_latency
+from walkit.models import FaultyStorage
+from walkit.storage import MemoryStorage
 from walkit.workload import KeyChoice, Mix, OpenLoop, Workload, drive, sweep, ycsb
 from walkit.workload.child import ChildWriter
 from walkit.workload.writers import Writers

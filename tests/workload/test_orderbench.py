@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from walkit.bench import OrderReport, bench_order
 from walkit.cli import main
 from walkit.errors import OptionsError
 from walkit.measure import load
 from walkit.plots import order_cost
-from walkit.workload import OrderReport, bench_order
 
 
 @pytest.fixture(scope="module")

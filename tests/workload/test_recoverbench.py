@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from walkit.bench.recovery import _Walkit, bench_recovery, drop_cached, fill_and_kill, read_plainly
+from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad, fill_walkit
+from walkit.bench.recovery_report import RecoveryBenchReport
 from walkit.errors import OptionsError
 from walkit.measure import MachineFacts
 from walkit.plots import recovery_time
 from walkit.workload.process import ChildWriterError
-from walkit.workload.recoverbench import _Walkit, bench_recovery, drop_cached, fill_and_kill, read_plainly
-from walkit.workload.recoverload import LAST_KEY, RecoveryLoad, fill_walkit
-from walkit.workload.recoverreport import RecoveryBenchReport
 
 LOAD = RecoveryLoad(operations=120, keys=30, record_bytes=20, frame_records=40)
 WAYS = ["verify", "log", "clean", "store"]

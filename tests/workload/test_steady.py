@@ -15,10 +15,10 @@ import pytest
 import walkit
 from walkit.errors import OptionsError
 from walkit.workload import ChildWriterError, SteadyLoad, SteadyWriter
-from walkit.workload.leash import ORPHANED
+from walkit.workload.inject_torn_frame import leave_half_a_frame
+from walkit.workload.parent_watch import ORPHANED
 from walkit.workload.steady import LINES_WAITING_MAX, SteadyLine
 from walkit.workload.steady_process import keep_small
-from walkit.workload.torn import leave_half_a_frame
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0

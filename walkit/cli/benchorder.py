@@ -81,8 +81,8 @@ def add_bench_order(kinds: Any) -> None:
 
 def bench_order(args: argparse.Namespace) -> int:
     """Measure both orders, round after round."""
+    from walkit.bench.order import bench_order as measure
     from walkit.cli.output import publish
-    from walkit.workload.orderbench import bench_order as measure
 
     report = measure(
         writers=args.writers,

@@ -70,8 +70,8 @@ def add_bench_recovery(kinds: Any) -> None:
 
 def bench_recovery(args: argparse.Namespace) -> int:
     """Measure recoveries, beside plain reading; 1 where something that was written is missing."""
+    from walkit.bench.recovery import bench_recovery as measure
     from walkit.cli.output import publish
-    from walkit.workload.recoverbench import bench_recovery as measure
 
     report = measure(
         operations=args.operations,

@@ -108,8 +108,8 @@ def _add_log_options(write: argparse.ArgumentParser) -> None:
 
 def bench_write(args: argparse.Namespace) -> int:
     """Measure appending, beside the raw device."""
+    from walkit.bench.matrix import bench_write as measure
     from walkit.cli.output import publish
-    from walkit.workload.matrix import bench_write as measure
 
     outstanding = args.outstanding
     tasks = args.tasks or outstanding or ([] if args.model else [64])

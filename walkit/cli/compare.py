@@ -11,14 +11,14 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
+from walkit._text import aligned, counted
 from walkit.cli.dump import as_text
 from walkit.cli.output import bar, publish, saved, say
 from walkit.cli.places import PlaceAt
 from walkit.errors import CorruptionError, OptionsError
-from walkit.log.logreader import LogReader
+from walkit.read.reader import LogReader
 from walkit.state.diff import DELETED, INSERTED, DiffCounts, diff
 from walkit.storage.address import storage_at
-from walkit.text import aligned, counted
 
 ROWS_SHOWN_MAX = 20
 CELL_MAX = 40

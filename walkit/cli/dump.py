@@ -13,14 +13,14 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from walkit._text import counted, lsn_range
 from walkit.cli.output import Bar, bar, saved, say, standard_output
 from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError
-from walkit.log.logreader import view_of
-from walkit.log.reader import LogView
+from walkit.read.reader import view_of
+from walkit.read.view import LogView
 from walkit.record import RECORD_SCHEMA, Batch, Kind, to_datetime
 from walkit.storage.address import storage_at
-from walkit.text import counted, lsn_range
 
 BATCH_RECORDS = 4096
 BATCH_BYTES = 4 << 20

@@ -20,7 +20,7 @@ def demo(args: argparse.Namespace) -> int:
 
 def bench_replication(args: argparse.Namespace) -> int:
     """Measure appending with a replica beside appending alone, and a replica that catches up beside plain reading."""
-    from walkit.replication.bench import bench_replication as measure
+    from walkit.bench.replication import bench_replication as measure
 
     report = measure(
         writers=args.writers,
@@ -35,7 +35,7 @@ def bench_replication(args: argparse.Namespace) -> int:
 
 def bench_spark(args: argparse.Namespace) -> int:
     """Measure a log read by Spark, beside Parquet."""
-    from walkit.spark.bench import bench_spark as measure
+    from walkit.bench.spark import bench_spark as measure
 
     with bar("bench spark", " queries") as progress:
         report = measure(

@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from walkit._text import aligned, bounds, counted
 from walkit.cli.output import bar, publish
-from walkit.log.examine.verdicts import (
+from walkit.recovery.examine.report import (
     FrameRow,
     RangeVerdict,
     ScanReport,
@@ -16,10 +17,9 @@ from walkit.log.examine.verdicts import (
     frame_time,
     lsn_text,
 )
-from walkit.log.repair import repair as repair_log
-from walkit.log.tools import scan
-from walkit.log.tools import verify as verify_log
-from walkit.text import aligned, bounds, counted
+from walkit.recovery.repair import repair as repair_log
+from walkit.recovery.verify import scan
+from walkit.recovery.verify import verify as verify_log
 
 ROWS_SHOWN_MAX = 60
 """Most segments and ranges in a printed report; `--json` lists all."""

@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Generator
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from walkit.commit.asyncio_wait import TaskWait
 from walkit.commit.frame import SealedFrame
-from walkit.commit.taskwait import TaskWait
 from walkit.commit.ticket import NO_LEADER, SingleTicket, Ticket, TicketHost, new_tuple
 from walkit.format.body import Columns
 from walkit.format.layout import HAS_KEY, HAS_VALUE

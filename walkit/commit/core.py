@@ -26,8 +26,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from walkit.commit.frame import SealedFrame
-from walkit.commit.line import S, WaitingLine
 from walkit.commit.policy import TAKE_ALL, Policy, Take
+from walkit.commit.queue import S, WaitingLine
 from walkit.errors import LogExhaustedError
 from walkit.format.body import Columns
 from walkit.format.frame import MARK_BODY, FrameIdentity, PreparedBody, seal_frame

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from walkit._interrupts import uninterrupted
+from walkit._threads import EndingThread
+from walkit.commit.asyncio_wait import TaskWait, Waits, waits_of, wake_all
+from walkit.commit.commit_signal import News
 from walkit.commit.frame import SealedFrame
-from walkit.commit.interrupts import uninterrupted
-from walkit.commit.news import News
-from walkit.commit.taskwait import TaskWait, Waits, waits_of, wake_all
 from walkit.commit.ticket import Ticket, TicketCallback, new_gate, open_gate
 from walkit.events import EventSink
-from walkit.threads import EndingThread
 
 Observer = Callable[[Any], object]
 """Takes a SealedFrame; one that only wants to know that there is something new may get a Lag, too."""

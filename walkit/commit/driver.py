@@ -15,11 +15,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from walkit.commit.asyncio_wait import TaskWait
+from walkit.commit.commit_signal import News
 from walkit.commit.entering import STOP_LOOK_S, Entering
 from walkit.commit.frame import SealedFrame
-from walkit.commit.leading import call_all
-from walkit.commit.news import News
-from walkit.commit.taskwait import TaskWait
+from walkit.commit.leader import call_all
 from walkit.commit.ticket import SingleTicket, TicketCallback, new_gate
 from walkit.errors import WalkitError
 

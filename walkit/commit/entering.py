@@ -10,7 +10,9 @@ from _thread import allocate_lock, get_ident
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
-from walkit.commit import taskwait
+from walkit._interrupts import MAIN, Uninterrupted
+from walkit.commit import asyncio_wait as taskwait
+from walkit.commit.asyncio_wait import TaskWait, is_woken_at_once
 from walkit.commit.batch import (
     ALONE,
     ANYONE,
@@ -25,9 +27,7 @@ from walkit.commit.batch import (
     put_awaited,
     put_beside,
 )
-from walkit.commit.interrupts import MAIN, Uninterrupted
-from walkit.commit.leading import Leading
-from walkit.commit.taskwait import TaskWait, is_woken_at_once
+from walkit.commit.leader import Leading
 from walkit.commit.ticket import (
     CAN_LEAD,
     HAS_LED,

@@ -7,12 +7,12 @@ from _thread import TIMEOUT_MAX, allocate_lock
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from walkit._text import counted
+from walkit.commit.asyncio_wait import TaskWait, is_woken_at_once
 from walkit.commit.frame import SealedFrame
-from walkit.commit.taskwait import TaskWait, is_woken_at_once
 from walkit.errors import CommitFailedError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.record import AppendResult
-from walkit.text import counted
 
 if TYPE_CHECKING:
     from walkit.commit.core import OrderingCore

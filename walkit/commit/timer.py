@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from walkit._interrupts import uninterrupted
+from walkit._threads import EndingThread
 from walkit.commit.core import Tick
-from walkit.commit.interrupts import uninterrupted
 from walkit.commit.ticket import new_gate, open_gate
-from walkit.threads import EndingThread
 
 RETRY_US = 1_000_000
 """When the timer looks again after a look that failed: the log takes no more, but calls may hang."""

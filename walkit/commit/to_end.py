@@ -19,7 +19,7 @@ from contextvars import copy_context
 from time import monotonic
 from typing import Any, Generic, TypeVar, cast
 
-from walkit.commit.interrupts import on_main_thread, uninterrupted
+from walkit._interrupts import on_main_thread, uninterrupted
 from walkit.commit.ticket import new_gate, open_gate
 from walkit.events import EventSink
 

@@ -27,11 +27,11 @@ from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.names import COMPACTION_NEW_NAME
 from walkit.log.engine import LogEngine
 from walkit.log.holds import live_holds
-from walkit.log.reader import LogView
-from walkit.log.report import PhaseClock
-from walkit.log.sealing import segment_order
-from walkit.log.sidecar import files_of, index_segment
-from walkit.log.straddle import free_number
+from walkit.log.trim_rewrite import free_number
+from walkit.read.view import LogView
+from walkit.recovery.report import PhaseClock
+from walkit.segments.index_file import files_of, index_segment
+from walkit.segments.sealing import segment_order
 
 CompactionProgress = Callable[[str, int, int], None]
 """Called with ("survey", bytes of frames done, bytes in all), then with ("rewrite", the same of what is rewritten)."""

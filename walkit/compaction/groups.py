@@ -9,8 +9,8 @@ from walkit.errors import OptionsError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import SegmentRecord
 from walkit.format.segment import SegmentHeader
-from walkit.log.reader import LogView, Span
-from walkit.log.straddle import check_waste_ratio
+from walkit.log.trim_rewrite import check_waste_ratio
+from walkit.read.view import LogView, Span
 
 Group = tuple[SegmentRecord, ...]
 

@@ -34,9 +34,9 @@ from walkit.format.layout import (
 )
 from walkit.format.manifest import LogEnd, SegmentRecord, sealed_record
 from walkit.format.segment import SegmentHeader
-from walkit.log.readback import read_back
-from walkit.log.reader import LogView
-from walkit.storage.base import StorageFile
+from walkit.read.readback import read_back
+from walkit.read.view import LogView
+from walkit.storage.interface import StorageFile
 
 FRAME_GOAL_BYTES = 256 * 1024
 FRAME_GOAL_RECORDS = 64 * 1024

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from walkit.demo.checks import CHECKS, Check, Evidence, judge
-from walkit.demo.story import DemoResult, run_demo, tell
+from walkit.demo.pipeline import DemoResult, run_demo, tell
 
 __all__ = ["CHECKS", "Check", "DemoResult", "Evidence", "judge", "run_demo", "tell"]

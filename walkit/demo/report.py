@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from walkit import plots
 from walkit.demo.checks import CHECKS
-from walkit.log.report import RecoveryReport
+from walkit.recovery.report import RecoveryReport
 from walkit.workload.oracle import change_counts
 
 if TYPE_CHECKING:
-    from walkit.demo.story import DemoResult
+    from walkit.demo.pipeline import DemoResult
 
 STYLE = """
 :root { color-scheme: light dark; --ok: #1a7f37; --wrong: #c0212f; }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from walkit.commit.place import FramePlace
+from walkit.commit.frame_sink import FramePlace
 from walkit.config import Retention
 from walkit.errors import LogFullError
 from walkit.format.layout import SEGMENT_HEADER_BYTES

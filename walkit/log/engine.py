@@ -14,10 +14,11 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
+from walkit._interrupts import uninterrupted
+from walkit._threads import Bell
 from walkit.commit.batch import Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
-from walkit.commit.interrupts import uninterrupted
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import LogClosedError, LogExistsError, LogLockedError, LogNotFoundError, OptionsError
@@ -31,10 +32,22 @@ from walkit.format.manifest import (
     encode_manifest,
 )
 from walkit.log.capacity import place_of
-from walkit.log.closing import finish_in_time
+from walkit.log.close import finish_in_time
 from walkit.log.holds import Hold
 from walkit.log.level import note_level
-from walkit.log.manifest_store import (
+from walkit.log.observe import acknowledged_frames
+from walkit.log.retention import retain_by_itself
+from walkit.log.trim import Leftovers
+from walkit.log.trim_rewrite import Straddle
+from walkit.metrics import LogStatistics
+from walkit.read.openview import view_of_open
+from walkit.read.view import LogView
+from walkit.recovery.apply import apply_plan, settle_unsealed
+from walkit.recovery.plan import RecoveryPlan
+from walkit.recovery.planning import next_epoch, plan_recovery, tell_recovery
+from walkit.recovery.report import PhaseClock, RecoveryReport
+from walkit.recovery.scan import Progress, read_mark
+from walkit.segments.manifest_store import (
     DURABLE_NAME,
     LOCK_NAME,
     NEW_NAME,
@@ -42,21 +55,8 @@ from walkit.log.manifest_store import (
     load_manifest,
     write_whole,
 )
-from walkit.log.observe import acknowledged_frames
-from walkit.log.openview import view_of_open
-from walkit.log.planning import next_epoch, plan_recovery, tell_recovery
-from walkit.log.reader import LogView
-from walkit.log.recovery import RecoveryPlan
-from walkit.log.report import PhaseClock, RecoveryReport
-from walkit.log.retention import retain_by_itself
-from walkit.log.scan import Progress, read_mark
-from walkit.log.segments import SegmentSet
-from walkit.log.straddle import Straddle
-from walkit.log.tidy import apply_plan, settle_unsealed
-from walkit.log.trim import Leftovers
-from walkit.metrics import LogStatistics
-from walkit.storage.base import DirectStorage, LockHolder, Storage, StorageLock
-from walkit.threads import Bell
+from walkit.segments.segment_set import SegmentSet
+from walkit.storage.interface import DirectStorage, LockHolder, Storage, StorageLock
 
 _engines: weakref.WeakSet[LogEngine] = weakref.WeakSet()
 

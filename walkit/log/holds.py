@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from walkit._html import titled
 from walkit.commit.to_end import run_to_end
 from walkit.config import as_lsn, as_seconds
 from walkit.errors import GapError, LogClosedError, OptionsError
 from walkit.format.manifest import HoldRecord, Manifest
-from walkit.html import titled
 
 if TYPE_CHECKING:
     from walkit.log.engine import LogEngine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from walkit.errors import OptionsError
 from walkit.format.manifest import Manifest
-from walkit.log.manifest_store import ManifestStore
+from walkit.segments.manifest_store import ManifestStore
 
 LEVEL_KEY = "durability"
 

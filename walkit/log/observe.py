@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from walkit.commit.frame import SealedFrame
 from walkit.errors import GapError, OptionsError
 from walkit.format.frame import FrameHeader
-from walkit.log.reader import frames_to_batches
+from walkit.read.view import frames_to_batches
 from walkit.record import Batch, Buffer, Record
 
 if TYPE_CHECKING:

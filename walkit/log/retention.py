@@ -17,8 +17,8 @@ from walkit.config import Retention, check_progress
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoldRecord, SegmentRecord
 from walkit.log.holds import drop_holds, live_holds
-from walkit.log.report import report_html
 from walkit.log.trim import Trimmed, move_watermark, tell
+from walkit.recovery.report import report_html
 
 if TYPE_CHECKING:
     from walkit.log.engine import LogEngine

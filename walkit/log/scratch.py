@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from walkit.commit.to_end import run_to_end
 from walkit.errors import StorageError, WalkitError
-from walkit.log.dropped import end_dropped
+from walkit.log.finalizer import end_dropped
 from walkit.log.wal import WriteAheadLog
 from walkit.storage.locks import FileLock, take_lock
 

@@ -7,11 +7,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from walkit._text import counted, lsn_range
 from walkit.commit.ticket import ManyTicket, Ticket, TicketHost
 from walkit.errors import LogClosedError, OptionsError
-from walkit.log.intake import DELETE, PUT, as_bytes, as_stamp, transaction_ticket
+from walkit.log.validate import DELETE, PUT, as_bytes, as_stamp, transaction_ticket
 from walkit.record import AppendResult
-from walkit.text import counted, lsn_range
 
 
 class Transaction:

@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from walkit._text import counted
 from walkit.commit.to_end import run_to_end
 from walkit.errors import StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.log.holds import live_holds
-from walkit.log.reader import LogView
-from walkit.log.report import report_html
-from walkit.log.sidecar import files_of
-from walkit.log.straddle import Rewritten, check_waste_ratio
+from walkit.log.trim_rewrite import Rewritten, check_waste_ratio
+from walkit.read.view import LogView
 from walkit.record import Record
-from walkit.storage.base import Storage
-from walkit.text import counted
+from walkit.recovery.report import report_html
+from walkit.segments.index_file import files_of
+from walkit.storage.interface import Storage
 
 if TYPE_CHECKING:
     from walkit.log.engine import LogEngine

@@ -10,7 +10,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from walkit.commit import taskwait
+from walkit._text import lsn_range
+from walkit._threads import Bell
+from walkit.commit import asyncio_wait as taskwait
 from walkit.commit.batch import BatchTicket
 from walkit.commit.ticket import SingleTicket, Ticket
 from walkit.config import LogOptions, as_lsn, as_seconds
@@ -23,22 +25,20 @@ from walkit.errors import (
 )
 from walkit.events import EventSink
 from walkit.format.manifest import HoldRecord, Manifest
-from walkit.log.cursor import CursorPlace, CursorSurface
-from walkit.log.dropped import close_dropped, watch_exit
+from walkit.log.append_bulk import ManyWays
 from walkit.log.engine import LogEngine
+from walkit.log.finalizer import close_dropped, watch_exit
 from walkit.log.holds import live_holds
-from walkit.log.intake import DELETE, PUT, make_ticket
-from walkit.log.many import ManyWays
+from walkit.log.html import log_html
 from walkit.log.observe import DurableFrames, Observation
-from walkit.log.reader import LogView
-from walkit.log.report import RecoveryReport
-from walkit.log.show import log_html
+from walkit.log.retention_api import UpkeepSurface
 from walkit.log.transaction import Transaction
-from walkit.log.upkeepsurface import UpkeepSurface
+from walkit.log.validate import DELETE, PUT, make_ticket
 from walkit.metrics import LogStatistics
+from walkit.read.cursor import CursorPlace, CursorSurface
+from walkit.read.view import LogView
 from walkit.record import AppendResult, Record
-from walkit.text import lsn_range
-from walkit.threads import Bell
+from walkit.recovery.report import RecoveryReport
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 

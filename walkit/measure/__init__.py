@@ -11,7 +11,7 @@ from walkit.measure.knee import kept_up, knee, offered_per_s
 from walkit.measure.machine import FileSystemFacts, MachineFacts, file_system
 from walkit.measure.recorder import RunRecorder, ThreadRecorder
 from walkit.measure.run import FrameSummary, Plain, Run, RunEvent
-from walkit.measure.saved import load
+from walkit.measure.run_io import load
 from walkit.measure.timeline import Timeline
 
 __all__ = [

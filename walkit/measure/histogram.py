@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from walkit._html import table
 from walkit.errors import MissingExtraError
-from walkit.html import table
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from walkit.html import facts, red_lines, tag, titled
+from walkit._html import facts, red_lines, tag, titled
 from walkit.measure.baseline import Baseline
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.machine import MachineFacts
@@ -217,7 +217,7 @@ class Run:
 
         Either suffix on `path` is ignored. Not synced: a Run can be measured again.
         """
-        from walkit.measure.saved import save
+        from walkit.measure.run_io import save
 
         save(self, path)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from walkit.log.report import RecoveryReport
 from walkit.plots.style import colour, duration_text, figure, go
+from walkit.recovery.report import RecoveryReport
 
 
 def recovery_over_checkpoint(reports: Mapping[int, RecoveryReport]) -> go.Figure:

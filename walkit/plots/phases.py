@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple, Protocol
 
+from walkit._text import counted, lsn_range
 from walkit.format.manifest import HoleRecord, LostRecord
-from walkit.log.report import Cut
 from walkit.plots.style import BLUE, ORANGE, PURPLE, TEXT, VERMILION, dress, duration_text, go, make_subplots
-from walkit.text import counted, lsn_range
+from walkit.recovery.report import Cut
 
 GIVEN_UP = {"lost": VERMILION, "hole": ORANGE, "cut": PURPLE}
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from walkit.log.examine.verdicts import FAULTS, RangeVerdict, ScanReport, SegmentFacts, Verdict, lsn_text
-from walkit.log.report import RecoveryReport
+from walkit._text import counted
 from walkit.metrics import LogStatistics
 from walkit.plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, TEXT, VERMILION, figure, go
-from walkit.text import counted
+from walkit.recovery.examine.report import FAULTS, RangeVerdict, ScanReport, SegmentFacts, Verdict, lsn_text
+from walkit.recovery.report import RecoveryReport
 
 ROWS = ("segments", "found", "LSN marks")
 _STATES = {"sealed": BLUE, "open": ORANGE, "stray": PURPLE}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from walkit.log.inventory import LogInventory, SegmentStock
+from walkit._text import counted, lsn_range
 from walkit.plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, TEXT, VERMILION, figure, go
-from walkit.text import counted, lsn_range
+from walkit.read.describe import LogInventory, SegmentStock
 
 _STATES = {"sealed": BLUE, "compacted": GREEN, "open": ORANGE}
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from walkit._threads import Bell
 from walkit.replication.primary import Primary
 from walkit.replication.replica import Replica
 from walkit.storage.address import Place
-from walkit.threads import Bell
 
 REPORT_S = 1.0
 REMIND_S = 30.0

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from walkit._threads import Bell
 from walkit.errors import OptionsError, WalkitError
 from walkit.replication.content import plain_text
 from walkit.replication.messages import (
@@ -21,7 +22,6 @@ from walkit.replication.transport import (
     grpc,
 )
 from walkit.replication.wire import METHOD, WireError, decode_from_publisher, encode_from_subscriber
-from walkit.threads import Bell
 
 INBOX_BYTES = 16 << 20
 """No more is read of a publisher while so much of what came was not looked at: twice what may be in flight."""

@@ -8,10 +8,10 @@ from walkit.errors import GapError
 from walkit.format.frame import FrameHeader, FrameIdentity
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.format.segment import SegmentHeader
-from walkit.log.run import FrameLimits, FrameRun
-from walkit.log.walk import FrameWalk, last_chain_of
+from walkit.replication.frame_batch import FrameLimits, FrameRun
 from walkit.replication.source import Source, refuse_walk, sendable
-from walkit.storage.base import StorageFile
+from walkit.segments.frame_walk import FrameWalk, last_chain_of
+from walkit.storage.interface import StorageFile
 
 
 class FrameReader:

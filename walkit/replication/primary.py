@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from walkit._text import counted
+from walkit._threads import Bell
 from walkit.errors import OptionsError, WalkitError
-from walkit.log.logreader import LogReader
-from walkit.log.report import report_html
 from walkit.log.wal import WriteAheadLog
+from walkit.read.reader import LogReader
+from walkit.recovery.report import report_html
 from walkit.replication.calls import WAITING_MAX, CallTable
 from walkit.replication.listening import listen_address
 from walkit.replication.publisher import Publisher
@@ -28,8 +30,6 @@ from walkit.replication.transport import (
 from walkit.replication.wire import METHOD
 from walkit.storage.address import Place
 from walkit.store import Store
-from walkit.text import counted
-from walkit.threads import Bell
 
 PLACES = 32
 PLACES_MAX = 1024

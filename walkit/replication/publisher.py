@@ -13,8 +13,9 @@ from typing import Literal
 import zstandard
 
 from walkit.format.manifest import EpochRecord, LogEnd
-from walkit.log.run import FrameRun
-from walkit.replication.judge import Standing, judge, too_many_epochs
+from walkit.replication.actions import End, MoveHold, PublisherStep, Read, Send
+from walkit.replication.frame_batch import FrameRun
+from walkit.replication.lineage import Standing, judge, too_many_epochs
 from walkit.replication.messages import (
     BATCH_BYTES_MAX,
     LINEAGE_EPOCHS_MAX,
@@ -29,7 +30,6 @@ from walkit.replication.messages import (
     Refusal,
     Welcome,
 )
-from walkit.replication.steps import End, MoveHold, PublisherStep, Read, Send
 
 BATCH_BYTES = 256 * 1024
 WINDOW_BYTES = 8 << 20

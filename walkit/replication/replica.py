@@ -11,17 +11,19 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from walkit.commit.interrupts import uninterrupted
+from walkit._interrupts import uninterrupted
+from walkit._threads import Bell, EndingThread
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
 from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
-from walkit.log.imported import ImportedLog
-from walkit.log.run import join_runs
+from walkit.replication.actions import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
 from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
 from walkit.replication.connection import Connection, Heard
 from walkit.replication.failures import ReplicaFailedError
+from walkit.replication.frame_batch import join_runs
+from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import (
     NAME_CHARS_MAX,
     PROTOCOL_MAX,
@@ -31,14 +33,12 @@ from walkit.replication.messages import (
 )
 from walkit.replication.replicastore import ReplicaStore
 from walkit.replication.status import ReplicaStatus, replica_status
-from walkit.replication.steps import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
 from walkit.replication.subscriber import Subscriber
 from walkit.replication.transport import (
     check_token,
     refuse_tls,
 )
 from walkit.storage.address import Place, storage_at
-from walkit.threads import Bell, EndingThread
 
 EXTRA_KEY = "replica"
 GATHER_BYTES = 1 << 20

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from walkit.commit.news import News
+from walkit._text import counted
+from walkit.commit.commit_signal import News
 from walkit.errors import LogClosedError
-from walkit.log.imported import ImportedLog
-from walkit.log.reader import frames_to_batches
-from walkit.log.report import report_html
-from walkit.log.run import FrameRun
-from walkit.state.follow import Follower
+from walkit.read.view import frames_to_batches
+from walkit.recovery.report import report_html
+from walkit.replication.frame_batch import FrameRun
+from walkit.replication.imported_log import ImportedLog
+from walkit.state.applier import Follower
 from walkit.state.replay import replay
 from walkit.state.surface import KeyedSurface
 from walkit.state.table import KeyedTable
-from walkit.text import counted
 
 
 class ReplicaStore(KeyedSurface):

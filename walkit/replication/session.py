@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from walkit._threads import Bell
 from walkit.errors import GapError, LogClosedError, OptionsError, WalkitError
 from walkit.log.holds import Hold
+from walkit.replication.actions import End, MoveHold, PublisherStep, Read, Send
 from walkit.replication.calls import CallTable
 from walkit.replication.frame_reader import FrameReader
-from walkit.replication.judge import judge_alone
+from walkit.replication.lineage import judge_alone
 from walkit.replication.messages import Hello, Refusal
 from walkit.replication.publisher import Publisher
 from walkit.replication.source import Source, hold_name, standing_of
-from walkit.replication.steps import End, MoveHold, PublisherStep, Read, Send
 from walkit.replication.transport import ByteBudget, grpc
 from walkit.replication.wire import (
     REPLY_BYTES_MAX,
@@ -26,7 +27,6 @@ from walkit.replication.wire import (
     decode_from_subscriber,
     encode_from_publisher,
 )
-from walkit.threads import Bell
 
 POLL_S = 0.005
 """How often a session looks whether more is durable, where nobody tells it."""

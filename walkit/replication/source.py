@@ -19,18 +19,18 @@ from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
 from walkit.log.holds import live_holds
 from walkit.log.level import level_of, require_promises
-from walkit.log.logreader import LogReader, live_view, view_of
-from walkit.log.manifest_store import load_manifest
 from walkit.log.observe import Observation
-from walkit.log.openview import view_of_open
-from walkit.log.reader import LogView, Span
-from walkit.log.scan import read_mark
 from walkit.log.wal import WriteAheadLog
-from walkit.log.walk import FrameWalk
-from walkit.replication.judge import Standing
+from walkit.read.openview import view_of_open
+from walkit.read.reader import LogReader, live_view, view_of
+from walkit.read.view import LogView, Span
+from walkit.recovery.scan import read_mark
+from walkit.replication.lineage import Standing
 from walkit.replication.messages import Hello
+from walkit.segments.frame_walk import FrameWalk
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage.address import Place, storage_at
-from walkit.storage.base import Storage
+from walkit.storage.interface import Storage
 from walkit.store import Store
 
 HOLD_PREFIX = "replica "

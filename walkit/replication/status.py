@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from walkit._text import counted
 from walkit.format.manifest import LogEnd
-from walkit.log.report import report_html
+from walkit.recovery.report import report_html
 from walkit.replication.publisher import HEARTBEAT_MS
 from walkit.replication.subscriber import Subscriber
-from walkit.text import counted
 
 CONTACT_MS = 6 * HEARTBEAT_MS
 """A primary with nothing to send says so every `HEARTBEAT_MS`: after this time its end is not known any more."""

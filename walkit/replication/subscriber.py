@@ -15,10 +15,11 @@ from walkit.errors import DivergenceError, FormatVersionError, GapError, Options
 from walkit.format.frame import FrameFault, FrameIdentity
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import EpochRecord, LogEnd
-from walkit.log.run import FrameLimits, FrameRun, check_run
+from walkit.replication.actions import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
 from walkit.replication.backoff import Backoff
 from walkit.replication.content import check_content, plain_text
 from walkit.replication.failures import ProtocolError
+from walkit.replication.frame_batch import FrameLimits, FrameRun, check_run
 from walkit.replication.messages import (
     BATCH_BYTES_MAX,
     LASTING,
@@ -35,7 +36,6 @@ from walkit.replication.messages import (
     Welcome,
 )
 from walkit.replication.publisher import HISTORY_CHARS, HISTORY_EVENTS, SILENCE_MS
-from walkit.replication.steps import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
 
 RENACK_MS = 1_000.0
 """After this time without progress the same range is asked for once more."""

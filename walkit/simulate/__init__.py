@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from walkit.simulate.commit import Call, CommitSimulation, Host, Step
-from walkit.simulate.drive import CallColumns, drive
-from walkit.simulate.fit import fitted_device
-from walkit.simulate.order import order_cost
-from walkit.storage.device import (
+from walkit.models.device import (
     PRESETS,
     ConstantLatency,
     DeviceModel,
@@ -14,6 +10,10 @@ from walkit.storage.device import (
     MeasuredLatency,
     Stalls,
 )
+from walkit.simulate.commit import Call, CommitSimulation, Host, Step
+from walkit.simulate.drive import CallColumns, drive
+from walkit.simulate.fit import fitted_device
+from walkit.simulate.order import order_cost
 
 __all__ = [
     "PRESETS",

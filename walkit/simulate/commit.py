@@ -29,7 +29,7 @@ from walkit.errors import OptionsError, StorageError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.format.frame import FrameIdentity, PreparedBody
 from walkit.format.layout import ALIGNMENT_BUFFERED, CODEC_NONE, FRAME_HEADER_BYTES
-from walkit.storage.device import NS_PER_US, Device
+from walkit.models.device import NS_PER_US, Device
 
 Int64s = npt.NDArray[np.int64]
 

@@ -13,8 +13,8 @@ from walkit.config import LogOptions
 from walkit.errors import OptionsError
 from walkit.format.layout import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT
 from walkit.measure import FrameSummary, LatencyHistogram, Run, RunRecorder
+from walkit.models.device import Device, DeviceModel, device_model
 from walkit.simulate.commit import CommitSimulation, Host, Int64s, Sizes
-from walkit.storage.device import Device, DeviceModel, device_model
 
 
 class CallColumns(NamedTuple):

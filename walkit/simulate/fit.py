@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from walkit.measure import Baseline
-from walkit.storage.device import DeviceModel, MeasuredLatency
+from walkit.models.device import DeviceModel, MeasuredLatency
 
 QUANTILES = 200
 

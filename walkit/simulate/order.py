@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from walkit.commit.policy import Policy
+from walkit.models.device import NS_PER_S, Device, DeviceModel
 from walkit.simulate.commit import Call, CommitSimulation, Host
-from walkit.storage.device import NS_PER_S, Device, DeviceModel
 
 if TYPE_CHECKING:
     import pandas as pd

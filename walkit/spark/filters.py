@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from walkit.log.ranges import FrameRange
+from walkit.read.ranges import FrameRange
 
 COLUMN = ("lsn",)
 LSN_MAX = (1 << 63) - 1

@@ -56,11 +56,11 @@ from pyspark.sql.types import BinaryType, ByteType, LongType, StructField, Struc
 
 from walkit.errors import OptionsError
 from walkit.format.frame import FrameIdentity
-from walkit.log.logreader import view_of
-from walkit.log.ranges import FrameRange, ranges_of, read_ranges
+from walkit.read.ranges import FrameRange, ranges_of, read_ranges
+from walkit.read.reader import view_of
 from walkit.spark.facts import SOURCE_NAME, LogFacts
 from walkit.spark.filters import LsnFilter, take_filters
-from walkit.state.bases import base_at, base_of_all
+from walkit.state.base_snapshots import base_at, base_of_all
 from walkit.state.snapshot import identity_at, snapshot_batches
 from walkit.storage.address import storage_at
 

@@ -17,8 +17,8 @@ from threading import get_ident
 from typing import Any
 
 from walkit.commit.batch import BatchTicket
+from walkit.commit.commit_signal import News
 from walkit.commit.driver import CommitDriver
-from walkit.commit.news import News
 from walkit.commit.ticket import SingleTicket
 from walkit.errors import JournalFullError, LogClosedError, OptionsError
 from walkit.log.engine import LogEngine

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from walkit._text import counted
 from walkit.record import Batch
 from walkit.state.machine import check_follows
 from walkit.state.reduce import FinalState
 from walkit.state.table import IMAGE_RECORDS, PUT, TABLE_SCHEMA, checksum_of
-from walkit.text import counted
 
 
 class ArrowTable:

@@ -11,17 +11,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from walkit._threads import Bell, EndingThread
 from walkit.commit.frame import SealedFrame
 from walkit.commit.to_end import run_to_end
 from walkit.errors import LogClosedError, SnapshotError, StorageError
 from walkit.log.engine import LogEngine
-from walkit.log.report import Phase, PhaseClock, report_html
 from walkit.log.trim import Trimmed, move_watermark, tell
+from walkit.recovery.report import Phase, PhaseClock, report_html
 from walkit.state.admission import Admission
-from walkit.state.follow import Follower
+from walkit.state.applier import Follower
 from walkit.state.machine import StateImage, StateMachine, take_image
 from walkit.state.snapshot import SnapshotInfo, SnapshotWrite, identity_at, snapshot_lsns, snapshot_name
-from walkit.threads import Bell, EndingThread
 
 SNAPSHOTS_KEPT = 2
 """How many snapshots a checkpoint leaves: its own and, where the log still reaches back to it, the one before."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
+from walkit._text import counted
 from walkit.record import Batch, Kind
 from walkit.state.machine import check_follows
-from walkit.text import counted
 
 DELETE = int(Kind.DELETE)
 

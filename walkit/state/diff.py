@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from walkit.arrow import numbers_of
+from walkit._arrow import numbers_of
 from walkit.config import as_lsn, check_progress
 from walkit.errors import OptionsError
-from walkit.log.logreader import LogReader
-from walkit.log.report import report_html
-from walkit.log.surface import ReadSurface
-from walkit.state.final import StateProgress, deletions, exact_state
-from walkit.state.newest import Mask
+from walkit.read.read_api import ReadSurface
+from walkit.read.reader import LogReader
+from walkit.recovery.report import report_html
+from walkit.state.exact_state import StateProgress, deletions, exact_state
+from walkit.state.latest_per_key import Mask
 from walkit.state.reconcile import DELETE
 from walkit.state.surface import KeyedSurface
 from walkit.state.table import KeyedTable

@@ -14,19 +14,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from walkit._text import counted
 from walkit.commit.frame import SealedFrame
 from walkit.config import StoreOptions
 from walkit.errors import OptionsError
 from walkit.format.layout import SegmentFlag
 from walkit.log.engine import LogEngine
-from walkit.log.reader import LogView, frames_to_batches
-from walkit.log.report import report_html
 from walkit.log.wal import WriteAheadLog
-from walkit.log.walk import FrameWalk
+from walkit.read.view import LogView, frames_to_batches
 from walkit.record import Batch, Record
+from walkit.recovery.report import report_html
+from walkit.segments.frame_walk import FrameWalk
 from walkit.state.admission import Admission
 from walkit.state.checkpoint import Checkpointer, CheckpointThread
-from walkit.text import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from walkit.arrow import array_of_mask, mask_of, numbers_of
-from walkit.state.newest import Mask, newest_of
+from walkit._arrow import array_of_mask, mask_of, numbers_of
+from walkit.state.latest_per_key import Mask, newest_of
 from walkit.state.reconcile import DELETE
 from walkit.state.ties import with_ties
 

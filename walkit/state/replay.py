@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from walkit.commit.interrupts import Uninterrupted, on_main_thread
+from walkit._interrupts import Uninterrupted, on_main_thread
 from walkit.config import as_lsn, check_progress
 from walkit.errors import GapError, HistoryTrimmedError, OptionsError
-from walkit.log.onward import Onward
-from walkit.log.reader import LogView
-from walkit.log.report import report_html
-from walkit.log.rowread import row_batches
-from walkit.log.surface import ReadSurface
+from walkit.read.read_api import ReadSurface
+from walkit.read.resumable_scan import Onward
+from walkit.read.vectorised import row_batches
+from walkit.read.view import LogView
 from walkit.record import Batch
-from walkit.state.ahead import read_ahead
+from walkit.recovery.report import report_html
 from walkit.state.machine import ArrowStateMachine, GatheringStateMachine, StateMachine
+from walkit.state.prefetch import read_ahead
 
 ARROW_RECORDS = 1 << 18
 ARROW_BYTES = 1 << 20

@@ -9,7 +9,7 @@ from walkit.events import EventSink
 from walkit.format.manifest import Manifest
 from walkit.state.machine import StateMachine
 from walkit.state.snapshot import SnapshotInfo, identity_at, read_snapshot, snapshot_lsns
-from walkit.storage.base import Storage
+from walkit.storage.interface import Storage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,7 +24,7 @@ from walkit.state.snapshot_file import (
     read_header,
     write_frames,
 )
-from walkit.storage.base import Storage, StorageFile
+from walkit.storage.interface import Storage, StorageFile
 
 __all__ = [
     "NEW_NAME",

@@ -51,11 +51,11 @@ from walkit.format.layout import (
 )
 from walkit.format.names import snapshot_name
 from walkit.format.segment import SegmentHeader, refuse_newer
-from walkit.log.report import report_html
-from walkit.log.walk import FrameWalk
 from walkit.record import Batch, Kind
+from walkit.recovery.report import report_html
+from walkit.segments.frame_walk import FrameWalk
 from walkit.state.columns import columns_of, part_of
-from walkit.storage.base import StorageFile
+from walkit.storage.interface import StorageFile
 
 MAGIC: Final = b"WALKITSN"
 HEADER: Final = struct.Struct("<8sHHIII")

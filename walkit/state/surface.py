@@ -9,11 +9,11 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import pyarrow as pa
 
-from walkit.log.intake import as_bytes
-from walkit.log.inventory import LogInventory
+from walkit.log.validate import as_bytes
 from walkit.log.wal import WriteAheadLog
+from walkit.read.describe import LogInventory
 from walkit.record import Batch
-from walkit.state.follow import Follower
+from walkit.state.applier import Follower
 from walkit.state.table import KeyedTable, checksum_of, table_of
 
 T = TypeVar("T")

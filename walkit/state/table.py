@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from walkit.arrow import array_of_mask, numbers_of
+from walkit._arrow import array_of_mask, numbers_of
+from walkit._text import counted
 from walkit.record import Batch, Kind
 from walkit.state.machine import check_follows
 from walkit.state.reconcile import DELETE, reconcile_arrow
 from walkit.state.reduce import FinalState
-from walkit.text import counted
 
 T = TypeVar("T")
 

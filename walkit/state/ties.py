@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from walkit.arrow import numbers_of
-from walkit.state.newest import Mask
+from walkit._arrow import numbers_of
+from walkit.state.latest_per_key import Mask
 
 
 def with_ties(batches: list[pa.RecordBatch], newest: Mask) -> tuple[Mask, tuple[bytes, int] | None]:

@@ -1,6 +1,6 @@
 """Places: where bytes are kept, and what "durable" means there.
 
-The names load on first use: a log on a file system needs no memory, faults or modelled devices.
+The names load on first use: a log on a file system needs no memory. What fails, delays or throttles is in `models`.
 """
 
 from __future__ import annotations
@@ -9,33 +9,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from walkit.storage.base import Buffer as Buffer
-    from walkit.storage.base import BulkReads as BulkReads
-    from walkit.storage.base import Cell as Cell
-    from walkit.storage.base import DirectStorage as DirectStorage
-    from walkit.storage.base import LockHolder as LockHolder
-    from walkit.storage.base import Storage as Storage
-    from walkit.storage.base import StorageFile as StorageFile
-    from walkit.storage.base import StorageLock as StorageLock
-    from walkit.storage.crash import CrashReport as CrashReport
-    from walkit.storage.device import PRESETS as PRESETS
-    from walkit.storage.device import ConstantLatency as ConstantLatency
-    from walkit.storage.device import DeviceModel as DeviceModel
-    from walkit.storage.device import LognormalLatency as LognormalLatency
-    from walkit.storage.device import MeasuredLatency as MeasuredLatency
-    from walkit.storage.device import Stalls as Stalls
-    from walkit.storage.faults import Fault as Fault
-    from walkit.storage.faults import FaultyStorage as FaultyStorage
-    from walkit.storage.faults import Operation as Operation
+    from walkit.storage.crash_report import CrashReport as CrashReport
     from walkit.storage.file import FileStorage as FileStorage
+    from walkit.storage.interface import Buffer as Buffer
+    from walkit.storage.interface import BulkReads as BulkReads
+    from walkit.storage.interface import Cell as Cell
+    from walkit.storage.interface import DirectStorage as DirectStorage
+    from walkit.storage.interface import LockHolder as LockHolder
+    from walkit.storage.interface import Storage as Storage
+    from walkit.storage.interface import StorageFile as StorageFile
+    from walkit.storage.interface import StorageLock as StorageLock
     from walkit.storage.memory import MemoryStorage as MemoryStorage
     from walkit.storage.mounts import Mount as Mount
     from walkit.storage.mounts import mount_of as mount_of
-    from walkit.storage.pages import FileFate as FileFate
-    from walkit.storage.throttled import ThrottledStorage as ThrottledStorage
+    from walkit.storage.page_cache_model import FileFate as FileFate
 
 _HOMES = {
-    "base": (
+    "interface": (
         "BulkReads",
         "Buffer",
         "Cell",
@@ -45,40 +35,27 @@ _HOMES = {
         "StorageFile",
         "StorageLock",
     ),
-    "crash": ("CrashReport",),
-    "device": ("PRESETS", "ConstantLatency", "DeviceModel", "LognormalLatency", "MeasuredLatency", "Stalls"),
-    "faults": ("Fault", "FaultyStorage", "Operation"),
+    "crash_report": ("CrashReport",),
     "file": ("FileStorage",),
     "memory": ("MemoryStorage",),
     "mounts": ("Mount", "mount_of"),
-    "pages": ("FileFate",),
-    "throttled": ("ThrottledStorage",),
+    "page_cache_model": ("FileFate",),
 }
 
 __all__ = [
-    "PRESETS",
     "Buffer",
     "BulkReads",
     "Cell",
-    "ConstantLatency",
     "CrashReport",
-    "DeviceModel",
     "DirectStorage",
-    "Fault",
-    "FaultyStorage",
     "FileFate",
     "FileStorage",
     "LockHolder",
-    "LognormalLatency",
-    "MeasuredLatency",
     "MemoryStorage",
     "Mount",
-    "Operation",
-    "Stalls",
     "Storage",
     "StorageFile",
     "StorageLock",
-    "ThrottledStorage",
     "mount_of",
 ]
 

@@ -7,8 +7,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from walkit.errors import NotALogError, OptionsError
-from walkit.storage.base import Storage
 from walkit.storage.file import FileStorage
+from walkit.storage.interface import Storage
 
 if TYPE_CHECKING:
     from walkit.storage.memory import MemoryStorage

@@ -1,10 +1,10 @@
-"""Reading much of a file: by its own means where it has them (`walkit.storage.base.BulkReads`), else by plain reads."""
+"""Reading much of a file: by its own means where it has them (`walkit.storage.interface.BulkReads`), else by plain reads."""
 
 from __future__ import annotations
 
 from typing import Protocol, TypeGuard
 
-from walkit.storage.base import BulkReads
+from walkit.storage.interface import BulkReads
 
 
 class PlainReads(Protocol):

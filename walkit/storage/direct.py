@@ -17,8 +17,8 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from walkit.storage.base import Buffer
-from walkit.storage.border import Translated, open_regular, storage_error
+from walkit.storage.interface import Buffer
+from walkit.storage.io_errors import Translated, open_regular, storage_error
 from walkit.storage.mounts import mount_of
 from walkit.storage.openfile import FileStorageFile
 

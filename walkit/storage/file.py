@@ -12,8 +12,9 @@ import stat
 import sys
 from typing import Any
 
-from walkit.storage.base import Cell, LockHolder, OpenMode, StorageFile, StorageLock
-from walkit.storage.border import (
+from walkit.storage.direct import open_direct, why_not_direct
+from walkit.storage.interface import Cell, LockHolder, OpenMode, StorageFile, StorageLock
+from walkit.storage.io_errors import (
     Translated,
     checked_folder,
     checked_name,
@@ -21,11 +22,10 @@ from walkit.storage.border import (
     parent_folder,
     storage_error,
 )
-from walkit.storage.cells import FileCell, make_cell, map_cell
-from walkit.storage.direct import open_direct, why_not_direct
 from walkit.storage.locks import lock_is_held, take_lock
 from walkit.storage.mounts import mount_of
 from walkit.storage.openfile import FileStorageFile
+from walkit.storage.shared_memory import FileCell, make_cell, map_cell
 
 _FLAGS: dict[OpenMode, int] = {
     "read": os.O_RDONLY | os.O_CLOEXEC,

@@ -26,8 +26,8 @@ import sys
 import threading
 import time
 
-from walkit.storage.base import LockHolder
-from walkit.storage.border import Translated, open_regular
+from walkit.storage.interface import LockHolder
+from walkit.storage.io_errors import Translated, open_regular
 from walkit.storage.mounts import mount_of
 
 _HAS_OFD = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from walkit.errors import StorageError
-from walkit.storage.base import Buffer, Cell, LockHolder, OpenMode, StorageLock
-from walkit.storage.border import checked_folder, checked_name, storage_error
 from walkit.storage.bulk import copy_into
-from walkit.storage.crash import CrashReport
-from walkit.storage.folders import Names
+from walkit.storage.crash_report import CrashReport
+from walkit.storage.interface import Buffer, Cell, LockHolder, OpenMode, StorageLock
+from walkit.storage.io_errors import checked_folder, checked_name, storage_error
 from walkit.storage.locks import lock_information, own_command
-from walkit.storage.pages import FileFate, Inode, Keep
+from walkit.storage.namespace_model import Names
+from walkit.storage.page_cache_model import FileFate, Inode, Keep
 
 _numbers = itertools.count(1)
 

@@ -13,8 +13,8 @@ import os
 from collections.abc import Sequence
 
 from walkit.errors import StorageError
-from walkit.storage.base import Buffer
-from walkit.storage.border import Translated, storage_error
+from walkit.storage.interface import Buffer
+from walkit.storage.io_errors import Translated, storage_error
 
 _WRITE_BYTES_MAX = 0x7FFF_F000
 """Most bytes one write or read call takes on Linux (MAX_RW_COUNT, write(2)); more is split."""

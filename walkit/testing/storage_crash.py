@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from walkit.storage import FaultyStorage, LockHolder, MemoryStorage, StorageFile
-from walkit.storage.pages import Keep
+from walkit.models import FaultyStorage
+from walkit.storage import LockHolder, MemoryStorage, StorageFile
+from walkit.storage.page_cache_model import Keep
 from walkit.testing.storage_hooks import Refused, all_files
 
 EIO = 5

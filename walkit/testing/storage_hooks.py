@@ -12,7 +12,7 @@ from typing import NoReturn, Self
 
 from walkit.errors import StorageError
 from walkit.storage import Storage, StorageFile
-from walkit.storage.base import OpenMode
+from walkit.storage.interface import OpenMode
 
 
 def all_files(storage: Storage, folder: str = "") -> list[str]:

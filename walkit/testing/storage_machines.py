@@ -21,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from walkit.errors import StorageError
 from walkit.storage import LockHolder, MemoryStorage, Storage, StorageFile
-from walkit.storage.border import parent_folder
-from walkit.storage.pages import Keep
+from walkit.storage.io_errors import parent_folder
+from walkit.storage.page_cache_model import Keep
 from walkit.testing.storage_hooks import all_files
 
 NAMES = ("a", "b", "c", "sub/a", "sub/b", "x/y/a")

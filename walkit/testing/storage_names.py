@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from walkit.storage import Storage
-from walkit.storage.base import OpenMode
+from walkit.storage.interface import OpenMode
 from walkit.testing.storage_hooks import Refused, StorageHooks
 
 BAD_NAMES = ("", "/", "/etc/hosts", "../outside", "a/../b", "a//b", "./a", "a/", "a\0b")

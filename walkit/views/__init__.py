@@ -10,13 +10,13 @@ from walkit.log.wal import WriteAheadLog
 from walkit.measure import Run
 from walkit.store import Store
 from walkit.views.compaction import CompactionView
+from walkit.views.demo_store import StepReport
 from walkit.views.history import History, Point
 from walkit.views.live import LiveView, view_of_run
 from walkit.views.page import Dashboard, served
 from walkit.views.parts import in_notebook, pn, ready, served_document, tick
 from walkit.views.recovery import RecoveryView
 from walkit.views.session import KillReport, Session
-from walkit.views.shelf import StepReport
 from walkit.views.sources import ChildSource, LogSource, Reading, RunSource, Source
 
 __all__ = [

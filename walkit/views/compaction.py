@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
-from walkit.html import table, tag
+from walkit._html import table, tag
 from walkit.plots import upkeep
+from walkit.views.demo_store import StepReport
 from walkit.views.parts import ReportView, pn
-from walkit.views.shelf import StepReport
 
 NOTHING_YET = "There is no store yet: write some records."
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 from walkit.config import MIB
 from walkit.errors import OptionsError
 from walkit.views.compaction import CompactionView
+from walkit.views.demo_store import Step
 from walkit.views.live import LiveView
 from walkit.views.parts import View, pn, tick
 from walkit.views.recovery import RecoveryView
 from walkit.views.session import Session
-from walkit.views.shelf import Step
 from walkit.workload.steady import SteadyLoad, Style
 
 STYLES = {"writer threads": "threads", "asyncio tasks": "tasks"}

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
+from walkit._html import tag
 from walkit.errors import MissingExtraError
-from walkit.html import tag
 
 try:
     # Plotly takes a pandas that another thread has half loaded for a whole one: a thread that draws would fail.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from html import escape
 
+from walkit._html import table, tag
+from walkit._text import lsn_range
+from walkit.bench.recovery_report import RecoveryRow
 from walkit.config import DURABILITY_PROMISES
-from walkit.html import table, tag
-from walkit.log.decision import MEANINGS
-from walkit.log.report import RecoveryReport
 from walkit.plots import recovery_time, recovery_timeline
-from walkit.text import lsn_range
+from walkit.recovery.decision import MEANINGS
+from walkit.recovery.report import RecoveryReport
 from walkit.views.parts import RED, ReportView, figure_pane, numbers_html, pn
 from walkit.views.session import KillReport
-from walkit.workload.recoverreport import RecoveryRow
 
 NOTHING_YET = "Nothing has been killed yet."
 

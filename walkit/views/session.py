@@ -18,18 +18,18 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Any
 
+from walkit.bench.recovery import bench_recovery
+from walkit.bench.recovery_report import RecoveryRow
 from walkit.errors import OptionsError, WalkitError
-from walkit.log.opening import open_log
-from walkit.log.report import RecoveryReport
+from walkit.log.open import open_log
 from walkit.measure import RunEvent
 from walkit.measure.run import plain
+from walkit.recovery.report import RecoveryReport
+from walkit.views.demo_store import STEPS, Shelf, Step, StepReport
 from walkit.views.history import EVENTS_MAX
-from walkit.views.shelf import STEPS, Shelf, Step, StepReport
 from walkit.views.sources import ChildSource, Reading
-from walkit.workload.recoverbench import bench_recovery
-from walkit.workload.recoverreport import RecoveryRow
+from walkit.workload.inject_torn_frame import leave_half_a_frame
 from walkit.workload.steady import SteadyLoad, SteadyWriter
-from walkit.workload.torn import leave_half_a_frame
 
 RECORDS_BEFORE_KILL = 200
 """Records that a writer started only to be killed writes before that."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from walkit.errors import OptionsError
 from walkit.simulate.drive import CallColumns
-from walkit.workload.choice import Int64s
+from walkit.workload.distributions import Int64s
 from walkit.workload.operations import READ
 from walkit.workload.spec import OpenLoop, Workload
 

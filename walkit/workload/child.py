@@ -23,10 +23,10 @@ from walkit.measure import Run, RunEvent, RunRecorder
 from walkit.metrics import LogStatistics
 from walkit.workload.child_process import options_text
 from walkit.workload.drive import Workload, finish_run, kinds_done
-from walkit.workload.handover import stream_to_ipc
 from walkit.workload.operations import READ, Mask, OperationStream, operation_mask
 from walkit.workload.process import ChildWriterError, TalkingChild
 from walkit.workload.spec import OpenLoop
+from walkit.workload.stream_ipc import stream_to_ipc
 
 __all__ = ["ChildOutcome", "ChildWriter", "ChildWriterError"]
 

@@ -31,10 +31,10 @@ from walkit.measure.recorder import ThreadRecorder
 from walkit.measure.run import plain
 from walkit.store import Store
 from walkit.workload.drive import Workload, Writers, due_times
-from walkit.workload.handover import stream_from_ipc
-from walkit.workload.leash import ORPHANED, end_with
 from walkit.workload.operations import OperationStream
+from walkit.workload.parent_watch import ORPHANED, end_with
 from walkit.workload.spec import OpenLoop
+from walkit.workload.stream_ipc import stream_from_ipc
 
 LINE_S = 0.02
 """Time between two lines."""

@@ -8,16 +8,16 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from walkit._text import counted
 from walkit.config import check_bool
 from walkit.errors import OptionsError, StorageError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Baseline, FrameSummary, LatencyHistogram, Run, RunRecorder, raw_baseline
+from walkit.measure.frame_timer import FrameWatch, split_latency
 from walkit.measure.recorder import publishing
-from walkit.measure.watch import FrameWatch, split_latency
 from walkit.metrics import LogStatistics
 from walkit.record import Kind
 from walkit.store import Store
-from walkit.text import counted
 from walkit.workload.operations import READ, OperationStream
 from walkit.workload.progress import progress_bar
 from walkit.workload.spec import OpenLoop, Workload

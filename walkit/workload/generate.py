@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from walkit.record import Kind
-from walkit.workload.choice import SHARES, Int64s, KeyChoice, Mix, ValueBytes, value_sizes
+from walkit.workload.distributions import SHARES, Int64s, KeyChoice, Mix, ValueBytes, value_sizes
 from walkit.workload.operations import READ, Mask, OperationStream
 
 VALUES_MAX, VALUES_MIN, VALUES_BYTES = 4096, 16, 64 << 20

@@ -15,9 +15,9 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from walkit._text import counted
 from walkit.errors import OptionsError
 from walkit.record import Kind
-from walkit.text import counted
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

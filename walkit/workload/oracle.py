@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from walkit._html import table, tag
+from walkit._text import counted
 from walkit.errors import OptionsError
-from walkit.html import table, tag
 from walkit.record import Kind
-from walkit.text import counted
 from walkit.workload.flights import load_flights
 from walkit.workload.operations import Int64s, Mask
 

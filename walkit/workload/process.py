@@ -18,8 +18,8 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import IO, Any
 
+from walkit._threads import EndingThread
 from walkit.errors import WalkitError
-from walkit.threads import EndingThread
 
 LAST_WORDS_BYTES = 4000
 

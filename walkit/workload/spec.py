@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from walkit._html import options
 from walkit.errors import OptionsError
-from walkit.html import options
-from walkit.workload.choice import (
+from walkit.workload.distributions import (
     PUTS,
     EmpiricalBytes,
     Int64s,

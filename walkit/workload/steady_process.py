@@ -20,11 +20,11 @@ from typing import IO, Any
 
 from walkit.config import MIB
 from walkit.errors import WalkitError
-from walkit.log.opening import open_log
+from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import LatencyHistogram
 from walkit.measure.run import plain
-from walkit.workload.leash import ORPHANED, end_with
+from walkit.workload.parent_watch import ORPHANED, end_with
 from walkit.workload.steady import SteadyLoad
 
 LINE_S = 0.25

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from time import perf_counter_ns
 
+from walkit._threads import EndingThread
 from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure.recorder import RecordFunction
 from walkit.record import AppendResult, Kind
 from walkit.store import Store
-from walkit.threads import EndingThread
 from walkit.workload.operations import READ, OperationStream
 from walkit.workload.writers import NAP_S, Writers, calls_of
 

@@ -7,13 +7,13 @@ from array import array
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter_ns, sleep
 
+from walkit._threads import EndingThread
 from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import RunRecorder
 from walkit.measure.recorder import RecordFunction
 from walkit.record import AppendResult, Kind
 from walkit.store import Store
-from walkit.threads import EndingThread
 from walkit.workload.operations import READ, OperationStream
 
 DELETE = int(Kind.DELETE)

@@ -1,0 +1,361 @@
+"""`walkit bench write`: a matrix of ways in, callers, record sizes and options, beside the raw device in the same run.
+
+Every measurement gets a log of its own and the same records: a value, no key; its first segment is there before
+anything counts. The raw loop runs just before and just after each, so that drift shows. With `runs` above 1 the whole
+matrix is gone through so many times, one after the other, and the row of the median is shown: what drifts, drifts for
+all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any, Literal, NamedTuple
+
+from walkit.bench.modelled import bench_modelled
+from walkit.bench.peers import PEERS, LevelDb, measure_peer, require_peers
+from walkit.bench.write import (
+    _arrow,
+    _many,
+    _on_a_thread,
+    _outstanding,
+    _raw,
+    _submit,
+    _tasks,
+    _threads,
+    raw_frames,
+)
+from walkit.bench.write_report import BenchReport, BenchRow
+from walkit.config import LogOptions, check_bool
+from walkit.errors import OptionsError
+from walkit.log.limits import require_fits
+from walkit.log.open import open_log
+from walkit.log.wal import WriteAheadLog
+from walkit.measure import MachineFacts
+from walkit.storage.mounts import require_folder
+from walkit.workload.policies import policy_named
+from walkit.workload.progress import progress_bar
+
+Measure = Callable[[str], list[BenchRow]]
+"""Measures in an empty folder: the row, and a row of raw frames where it is compared with them."""
+
+SINGLE_WAYS = ("append", "append_async", "submit")
+"""Ways in of one record a call, as those of peers are."""
+
+Orders = Sequence[Literal["append", "completion"] | None]
+
+
+class Chosen(NamedTuple):
+    """How the logs of some rows are written: the name of the policy, and all other options."""
+
+    policy: str
+    options: LogOptions
+
+    def fresh(self) -> LogOptions:
+        """Return the options for one log: a policy belongs to one log alone."""
+        return replace(self.options, policy=policy_named(self.policy))
+
+
+class Case(NamedTuple):
+    """One record size: the bytes of its raw writes, and what is measured with it, in order."""
+
+    record_bytes: int
+    raw_block_bytes: int
+    measures: list[Measure]
+
+
+def bench_write(
+    *,
+    writers: list[int],
+    tasks: list[int],
+    record_bytes: int | Sequence[int] = 100,
+    in_flight: Sequence[int] = (1,),
+    ack_order: Orders = (None,),
+    seconds: float = 2.0,
+    path: str | None = None,
+    model: str | None = None,
+    durability: Literal["sync", "interval", "none"] = "sync",
+    direct_io: bool = False,
+    policy: Sequence[str] = ("take-all",),
+    outstanding: Sequence[int] = (),
+    peers: bool = False,
+    runs: int | None = None,
+    progress: bool = True,
+) -> BenchReport:
+    """Measure every combination, each on a fresh log, with the raw loop before, between and after.
+
+    `writers` and `tasks` are numbers of callers of `append` and `append_async`; `submit`, `append_many` and
+    `append_arrow` have one. `path` is a folder on the device to measure (default: the folder for temporary files);
+    nothing is left in it. Each measurement takes `seconds`, and some before them that do not count. `peers` adds
+    SQLite, LevelDB, RocksDB and LMDB (extra `peers`), driven by as many threads, and to each row its ratios to
+    them. `runs`: medians of so many (default: 5 with peers, else 1). Compare rows of one report with each other,
+    not with another report: machines drift. `direct_io` writes the logs past the page cache. `policy`: names, as
+    `policy_named` knows them.
+
+    With `outstanding`, numbers of records that are on their way at the same time, one thread with as many tickets is
+    measured in place of `submit` and the bulk calls, and every way is followed by raw parallel writes of frames as
+    large as its own, as many at a time as frames are in flight.
+    With `model`, the name of a modelled device, `seconds` are virtual ones and there are writers alone.
+
+    Raises OptionsError, and what the log raises.
+    """
+    check_bool(progress, "progress")
+    sizes = [record_bytes] if isinstance(record_bytes, int) else list(record_bytes)
+    runs = (5 if peers else 1) if runs is None else runs
+    _check(writers, tasks, sizes, seconds, path, runs, outstanding)
+    options = _chosen(durability, direct_io, in_flight, ack_order, policy)
+    for size in sizes:
+        require_fits("record_bytes", size, options[0].options)
+    if model is not None:
+        if peers or tasks or outstanding or direct_io or path is not None:
+            raise OptionsError(
+                f"model={model!r}: in virtual time there are writers alone, no tasks, direct_io, peers or path",
+                option="model",
+                wanted=model,
+            )
+        return bench_modelled(
+            model,
+            writers=writers,
+            sizes=sizes,
+            options=[(c.policy, c.fresh()) for c in options],
+            seconds=seconds,
+        )
+    if peers:
+        require_peers()
+    measures = {size: _measures(options, writers, tasks, outstanding, size, seconds, peers) for size in sizes}
+    return _measured(measures, options[0].options, seconds, path, runs, progress)
+
+
+def _chosen(
+    durability: Literal["sync", "interval", "none"],
+    direct_io: bool,
+    in_flight: Sequence[int],
+    ack_order: Orders,
+    policy: Sequence[str],
+) -> list[Chosen]:
+    """Return every combination; OptionsError where one cannot be."""
+    found = [
+        Chosen(
+            name,
+            LogOptions(durability=durability, in_flight=depth, ack_order=order, direct_io=direct_io),
+        )
+        for depth, order, name in product(in_flight, ack_order, policy)
+    ]
+    for chosen in found:
+        chosen.fresh()
+    return found
+
+
+def _measured(
+    measures: dict[int, list[Measure]],
+    options: LogOptions,
+    seconds: float,
+    path: str | None,
+    runs: int,
+    progress: bool,
+) -> BenchReport:
+    """Go through the whole matrix, record size by record size, so many times."""
+    folder = tempfile.mkdtemp(prefix="walkit-bench-", dir=path)
+    try:
+        machine = MachineFacts.here(folder)
+        cases = [Case(size, _frame_bytes(folder, options, size), found) for size, found in measures.items()]
+        passes = []
+        total = runs * sum(len(case.measures) for case in cases)
+        with progress_bar("bench write", total, unit="ways", show=progress) as bar:
+            for _ in range(runs):
+                passes.append([row for case in cases for row in _pass(case, folder, seconds, bar)])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return BenchReport(
+        record_bytes=tuple(measures),
+        durability=options.durability,
+        location=os.path.dirname(folder),
+        raw_block_bytes=cases[0].raw_block_bytes,
+        machine=machine,
+        rows=tuple(median_row(same) for same in zip(*passes, strict=True)),
+        runs=runs,
+    )
+
+
+def median_row(rows: Sequence[BenchRow]) -> BenchRow:
+    """Return the row of median throughput, of an even number the lower one, with the throughputs of all.
+
+    Its ratios to raw frames and to peers are the medians of those that each run found within itself.
+    """
+    middle = sorted(rows, key=lambda row: row.records_per_s)[(len(rows) - 1) // 2]
+    times = tuple(row.times_raw_frames for row in rows if row.times_raw_frames is not None)
+    over = {
+        name: statistics.median_low([row.times_peers[name] for row in rows if name in row.times_peers])
+        for name in middle.times_peers
+    }
+    return replace(
+        middle,
+        all_per_s=tuple(row.records_per_s for row in rows),
+        times_raw_frames=statistics.median_low(times) if times else None,
+        all_times_raw_frames=times,
+        times_peers=over,
+    )
+
+
+def _pass(case: Case, folder: str, seconds: float, bar: Any) -> list[BenchRow]:
+    def raw() -> BenchRow:
+        return replace(_raw(folder, case.raw_block_bytes, seconds), record_bytes=case.record_bytes)
+
+    rows = [raw()]
+    for measure in case.measures:
+        found = _in_a_folder(folder, measure)
+        after = raw()
+        raw_per_s = (rows[-1].raw_per_s + after.raw_per_s) / 2
+        rows += [replace(row, raw_per_s=raw_per_s, record_bytes=case.record_bytes) for row in found]
+        rows.append(after)
+        bar.update(1)
+    return _beside_peers(rows)
+
+
+def _beside_peers(rows: Sequence[BenchRow]) -> list[BenchRow]:
+    """Give each row of a log its ratios to the peers of the same pass: with as many callers, and its own promise.
+
+    The one submitter, whose calls promise nothing yet, stands beside the peer that does not sync.
+    """
+
+    def compares(row: BenchRow, peer: BenchRow) -> bool:
+        promise = "none" if row.way == "submit" else row.durability
+        alike = (peer.callers, peer.durability) == (row.callers, promise)
+        return alike and row.way in SINGLE_WAYS and peer.way in PEERS and peer.records > 0
+
+    return [
+        replace(
+            row,
+            times_peers={
+                peer.way: row.records_per_s / peer.records_per_s for peer in rows if compares(row, peer)
+            },
+        )
+        for row in rows
+    ]
+
+
+def _measures(
+    options: Sequence[Chosen],
+    writers: Sequence[int],
+    tasks: Sequence[int],
+    outstanding: Sequence[int],
+    record_bytes: int,
+    seconds: float,
+    peers: bool,
+) -> list[Measure]:
+    value = os.urandom(record_bytes)
+    raw_s = seconds if outstanding else 0.0
+
+    def of(chosen: Chosen, way: Callable[[WriteAheadLog], BenchRow]) -> Measure:
+        return lambda folder: _of_log(folder, chosen, value, way, raw_s)
+
+    def called(way: Callable[[WriteAheadLog, int, bytes, float], BenchRow], callers: int) -> Any:
+        return lambda log: way(log, callers, value, seconds)
+
+    def of_peer(name: str, make: Callable[[str], Any], callers: int) -> Measure:
+        return lambda folder: [_of_peer(folder, name, make, callers, value, seconds)]
+
+    def with_tickets(log: WriteAheadLog, count: int) -> BenchRow:
+        return _on_a_thread("bench-tickets", lambda: _outstanding(log, count, value, seconds))
+
+    found: list[Measure] = []
+    for count in dict.fromkeys((*writers, *tasks)):
+        found += [of(chosen, called(_threads, count)) for chosen in options if count in writers]
+        found += [of(chosen, called(_tasks, count)) for chosen in options if count in tasks]
+        if peers and count in writers:
+            found += [of_peer(name, make, count) for name, make in PEERS.items()]
+    if peers:
+        found.append(of_peer("leveldb", lambda folder: LevelDb(folder, sync=False), 1))
+    for chosen in options:
+        if outstanding:
+            found += [of(chosen, partial(with_tickets, count=count)) for count in outstanding]
+            continue
+        found += [
+            of(chosen, lambda log: _on_a_thread("bench-submit", lambda: _submit(log, value, seconds))),
+            of(chosen, lambda log: _many(log, value, seconds)),
+            of(chosen, lambda log: _arrow(log, value, seconds)),
+        ]
+    return found
+
+
+def _of_log(
+    folder: str,
+    chosen: Chosen,
+    value: bytes,
+    way: Callable[[WriteAheadLog], BenchRow],
+    raw_s: float,
+) -> list[BenchRow]:
+    """Measure a way into a new log, and where `raw_s` says so, raw writes of equal frames for so long."""
+    options = chosen.fresh()
+    with open_log(os.path.join(folder, "log"), "x", options) as log:
+        log.append(value)  # makes the first segment
+        row = way(log)
+        rows = [*raw_frames(log, row, raw_s)] if raw_s else [row]
+    rows[0] = replace(
+        rows[0],
+        durability=options.durability,
+        in_flight=options.in_flight,
+        ack_order=options.ack_order or "append",
+        policy=chosen.policy,
+    )
+    return rows
+
+
+def _of_peer(
+    folder: str, name: str, make: Callable[[str], Any], callers: int, value: bytes, seconds: float
+) -> BenchRow:
+    peer = make(folder)
+    try:
+        return measure_peer(name, peer, callers, value, seconds)
+    finally:
+        peer.close()
+
+
+def _in_a_folder(parent: str, measure: Measure) -> list[BenchRow]:
+    folder = os.path.join(parent, "one")
+    os.mkdir(folder)
+    try:
+        return measure(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _frame_bytes(parent: str, options: LogOptions, record_bytes: int) -> int:
+    """Return the bytes of a frame with one record."""
+    path = os.path.join(parent, f"frame-{record_bytes}")
+    with open_log(path, "x", options) as log:
+        log.append(bytes(record_bytes))
+        size = log.statistics().frame_bytes
+    shutil.rmtree(path)
+    return size
+
+
+def _check(
+    writers: list[int],
+    tasks: list[int],
+    sizes: Sequence[int],
+    seconds: float,
+    path: str | None,
+    runs: int,
+    outstanding: Sequence[int],
+) -> None:
+    for name, counts in (
+        ("writers", writers),
+        ("tasks", tasks),
+        ("record_bytes", sizes),
+        ("runs", [runs]),
+        ("outstanding", outstanding),
+    ):
+        if any(type(count) is not int or count < 1 for count in counts):
+            raise OptionsError(f"{name}={counts}: whole numbers from 1 on", option=name, wanted=counts)
+    if not sizes:
+        raise OptionsError("record_bytes is empty: give at least one size", option="record_bytes")
+    if not seconds > 0:
+        raise OptionsError(f"seconds={seconds}: more than 0", option="seconds", wanted=seconds)
+    require_folder(path)

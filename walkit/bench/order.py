@@ -1,0 +1,313 @@
+"""`walkit bench order`: what append order costs against completion order on real files, beside virtual time.
+
+Closed loops of threads, one record a call, on a fresh log for each measurement. Both orders are measured right after
+each other, round after round, and a ratio is taken within its round: what drifts, drifts for both. Shown is the median
+of the ratios. Beside it stands how many frames were being written in the mean: where that is one, nothing is ordered.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from walkit._html import join, table, tag
+from walkit._text import aligned
+from walkit.config import LogOptions, check_bool
+from walkit.errors import OptionsError
+from walkit.log.limits import require_fits
+from walkit.log.open import open_log
+from walkit.log.wal import WriteAheadLog
+from walkit.measure import MachineFacts, Run, RunRecorder
+from walkit.measure.frame_timer import FrameWatch
+from walkit.metrics import LogStatistics
+from walkit.models import ThrottledStorage
+from walkit.models.device import device_model
+from walkit.simulate import order_cost
+from walkit.storage.address import storage_at
+from walkit.storage.mounts import require_folder
+from walkit.workload.closedloop import appending, drive_threads
+from walkit.workload.drive import finish_run
+from walkit.workload.policies import policy_named
+from walkit.workload.progress import progress_bar
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DISK = "disk"
+VIRTUAL = "virtual time"
+ORDERS: tuple[Literal["append", "completion"], ...] = ("append", "completion")
+SEEN = ("records_per_s", "p50_us", "p99_us", "mean_in_flight", "records_per_frame")
+SHOWN = {
+    "device": "device",
+    "policy": "policy",
+    "writers": "writers",
+    "throughput_ratio": "throughput",
+    "p99_ratio": "p99",
+    "append_mean_in_flight": "in flight",
+    "append_records_per_frame": "records/frame",
+    "append_records_per_s": "records/s",
+    "append_p99_us": "p99 us",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderReport:
+    """What one `walkit bench order` measured."""
+
+    table: pd.DataFrame
+    """A row for each load, with the columns of `walkit.simulate.order_cost`; `walkit.plots.order_cost` draws it.
+
+    Of each order the median of the rounds; `throughput_ratios` and `p99_ratios` are those of all rounds, in order.
+    """
+    runs: tuple[Run, ...]
+    """Each measurement on real files; labels: device, policy, writers, ack_order, round, mean_in_flight."""
+    machine: MachineFacts
+    in_flight: int
+    rounds: int
+    direct_io: bool
+
+    @property
+    def notes(self) -> list[str]:
+        """What the numbers are, and what they were taken on."""
+        system = self.machine.file_system
+        where = "an unknown file system" if system is None else f"{system.type} ({system.mount_point})"
+        of = "ratios of one round" if self.rounds == 1 else f"medians of the ratios of {self.rounds} rounds"
+        way = "past the page cache" if self.direct_io else "through the page cache"
+        notes = [
+            f"append order over completion order, {self.in_flight} frames in flight, durability sync",
+            f"{of}, {way} on {where}",
+            "the other columns are of append order; a ratio says nothing where hardly a frame is in flight",
+        ]
+        if system is not None and system.tmpfs:
+            notes.append("tmpfs: sync means nothing here")
+        return notes
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        def cell(value: Any) -> str:
+            if isinstance(value, float):
+                return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+            return str(value)
+
+        rows = self.table[list(SHOWN)].itertuples(index=False)
+        return [tuple(SHOWN.values()), *(tuple(cell(value) for value in row) for row in rows)]
+
+    def text(self) -> str:
+        """Return the table as aligned text, with what it was taken on above."""
+        head, *rows = self._cells()
+        return "\n".join([*self.notes, *aligned(head, rows, right=range(2, len(head)))])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        rows = [
+            {str(name): _plain(value) for name, value in row.items()} for row in self.table.to_dict("records")
+        ]
+        return {"bench": "order", "notes": self.notes, "rows": rows}
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Save every Run into a folder, a JSON and Parquet pair each; `walkit.measure.load` opens them again."""
+        os.makedirs(folder, exist_ok=True)
+        for number, run in enumerate(self.runs):
+            run.save(os.path.join(folder, f"order-{number:04}"))
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._cells()
+        return join(
+            [*(tag("div", note) for note in self.notes), table(rows, head, right=range(2, len(head)))]
+        )
+
+
+def bench_order(
+    *,
+    writers: Sequence[int] = (8, 16, 32, 64),
+    in_flight: int = 8,
+    policies: Sequence[str] = ("one-record", "capped:4", "take-all"),
+    models: Sequence[str] = ("essd-pl1-20g",),
+    value_bytes: int = 1024,
+    seconds: float = 0.6,
+    rounds: int = 5,
+    path: str | None = None,
+    direct_io: bool = True,
+    progress: bool = True,
+) -> OrderReport:
+    """Measure both orders for every load: on the disk that `path` is on, on it as slow as each model, in virtual time.
+
+    `policies` by the names that `policy_named` knows. `direct_io` writes past the page cache where the place takes it;
+    a modelled device in real time (`ThrottledStorage`) is written through it. Each measurement takes `seconds` and a
+    tenth more: `2 * rounds * len(writers) * len(policies) * (1 + len(models))` of them. Nothing is left in `path`
+    (default: the folder for temporary files). Blocks; OptionsError for what cannot be, and raises what the log raises.
+    """
+    check_bool(progress, "progress")
+    _check(writers, rounds, seconds, path)
+    chosen = {name: policy_named(name) for name in policies}
+    devices = {name: device_model(name) for name in models}
+    options = {
+        order: LogOptions(in_flight=in_flight, ack_order=order, direct_io=direct_io) for order in ORDERS
+    }
+    require_fits("value_bytes", value_bytes, options["append"])
+    folder = tempfile.mkdtemp(prefix="walkit-order-", dir=path)
+    loads = list(product([DISK, *models], policies, writers))
+    runs: list[Run] = []
+    try:
+        machine = MachineFacts.here(folder)
+        with progress_bar("bench order", rounds * len(loads), unit="loads", show=progress) as bar:
+            for number, (device, policy, count) in product(range(rounds), loads):
+                for order in ORDERS if number % 2 == 0 else reversed(ORDERS):
+                    labels = {
+                        "device": device,
+                        "policy": policy,
+                        "writers": count,
+                        "ack_order": order,
+                        "round": number,
+                    }
+                    made = replace(options[order], policy=policy_named(policy))
+                    runs.append(_in_folder(folder, labels, made, value_bytes, seconds, machine))
+                bar.update(1)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    rows = [_row(runs, *load, in_flight) for load in loads]
+    virtual = order_cost(
+        {f"{name}, {VIRTUAL}": model for name, model in devices.items()},
+        chosen,
+        writers=writers,
+        in_flight=in_flight,
+        value_bytes=value_bytes,
+        seconds=1.0,
+    )
+    return OrderReport(
+        table=_table(rows, virtual),
+        runs=tuple(runs),
+        machine=machine,
+        in_flight=in_flight,
+        rounds=rounds,
+        direct_io=direct_io,
+    )
+
+
+def _check(writers: Sequence[int], rounds: int, seconds: float, path: str | None) -> None:
+    for option, counts in (("writers", writers), ("rounds", [rounds])):
+        if not counts or any(type(count) is not int or count < 1 for count in counts):
+            raise OptionsError(f"{option}={counts}: whole numbers from 1 on", option=option, wanted=counts)
+    if not seconds > 0:
+        raise OptionsError(f"seconds={seconds}: more than 0", option="seconds", wanted=seconds)
+    require_folder(path)
+
+
+def _in_folder(
+    folder: str,
+    labels: dict[str, Any],
+    options: LogOptions,
+    value_bytes: int,
+    seconds: float,
+    machine: MachineFacts,
+) -> Run:
+    place = storage_at(os.path.join(folder, "log"))
+    device = labels["device"]
+    if device != DISK:
+        place, options = ThrottledStorage(place, device), replace(options, direct_io=False)
+    try:
+        with open_log(mode="x", storage=place, options=options, events=lambda *_: None) as log:
+            log.append(bytes(value_bytes))  # makes the first segment
+            return measured(log, labels, os.urandom(value_bytes), seconds, machine)
+    finally:
+        shutil.rmtree(os.path.join(folder, "log"), ignore_errors=True)
+
+
+def measured(
+    log: WriteAheadLog, labels: dict[str, Any], value: bytes, seconds: float, machine: MachineFacts
+) -> Run:
+    """Append by `labels["writers"]` threads in a closed loop for `seconds`; return the Run and its frames in flight."""
+    options = log.options
+    recorder = RunRecorder(
+        f"{labels['device']}, {labels['policy']}, {labels['writers']} writers, {labels['ack_order']} order",
+        durability=options.durability,
+        options=options.as_dict(),
+        labels=labels,
+        machine=machine,
+    )
+
+    def begin() -> tuple[int, LogStatistics]:
+        before = log.statistics()
+        recorder.start()
+        return recorder.start_ns, before
+
+    threads = [recorder.thread() for _ in range(labels["writers"])]
+    watch = FrameWatch(log._engine.driver)
+    with watch:
+        (_, before), (end_ns, after) = drive_threads(
+            appending(log, value), threads, seconds, begin, lambda: (perf_counter_ns(), log.statistics())
+        )
+    run = finish_run(recorder, before, after, operations={"put": len(threads)}, end_ns=end_ns)
+    in_flight = mean_in_flight(watch, recorder.start_ns, end_ns)
+    return replace(run, operations={"put": run.records}, labels={**run.labels, "mean_in_flight": in_flight})
+
+
+def mean_in_flight(watch: FrameWatch, start_ns: int, end_ns: int) -> float:
+    """Return how many frames were being written in the mean, over the time from start to end."""
+    frames = watch.frames()
+    inside = np.minimum(frames.ended_ns, end_ns) - np.maximum(frames.began_ns, start_ns)
+    return float(inside.clip(0).sum() / (end_ns - start_ns))
+
+
+def _seen(run: Run) -> dict[str, float]:
+    total, frames = run.latency["total"], run.frames
+    return {
+        "records_per_s": run.records_per_s,
+        "p50_us": total.percentile(50) / 1e3,
+        "p99_us": total.percentile(99) / 1e3,
+        "mean_in_flight": float(run.labels["mean_in_flight"]),  # type: ignore[arg-type]  # put there above
+        "records_per_frame": frames.records_mean if frames is not None else float("nan"),
+    }
+
+
+def _row(runs: Sequence[Run], device: str, policy: str, writers: int, in_flight: int) -> dict[str, Any]:
+    """Return the row of a load: medians of each order, and of the ratios of each round."""
+    load = (device, policy, writers)
+    found = {
+        order: [
+            _seen(run)
+            for run in sorted(runs, key=lambda run: int(run.labels["round"]))  # type: ignore[arg-type]
+            if (run.labels["device"], run.labels["policy"], run.labels["writers"]) == load
+            and run.labels["ack_order"] == order
+        ]
+        for order in ORDERS
+    }
+    pairs = list(zip(found["append"], found["completion"], strict=True))
+    ratios = {
+        name: [append[key] / (completion[key] or float("nan")) for append, completion in pairs]
+        for name, key in (("throughput", "records_per_s"), ("p99", "p99_us"))
+    }
+    return {
+        "device": device,
+        "policy": policy,
+        "writers": writers,
+        "in_flight": in_flight,
+        **{f"{name}_ratio": statistics.median(each) for name, each in ratios.items()},
+        **{
+            f"{order}_{name}": statistics.median(seen[name] for seen in found[order])
+            for order in ORDERS
+            for name in SEEN
+        },
+        **{f"{name}_ratios": each for name, each in ratios.items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON knows: None for what is not a number."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def _table(rows: list[dict[str, Any]], virtual: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.concat([pd.DataFrame(rows), virtual], ignore_index=True) if len(virtual) else pd.DataFrame(rows)

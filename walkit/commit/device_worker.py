@@ -1,0 +1,77 @@
+"""The hand: a thread that calls the device for those who must not hang with it, the timer and who waits for a sync."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from walkit._interrupts import uninterrupted
+from walkit._threads import EndingThread
+from walkit.commit.ticket import new_gate, open_gate
+
+
+class Hand:
+    """Does jobs one after the other on a thread of its own, which starts with the first. Safe from any thread."""
+
+    def __init__(self, name: str, broken: Callable[[BaseException], object]) -> None:
+        """`broken` is called with an error that a job raised all the same, and raises nothing."""
+        self._name = name
+        self._broken = broken
+        self._guard = threading.Lock()
+        self._bell = new_gate()
+        """A gate and not an Event, whose lock an interrupt of the main thread could leave locked."""
+        self._jobs: deque[tuple[str, Callable[[], object]]] = deque()
+        self._doing = ""
+        self._closing = False
+        self._thread: EndingThread | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is the hand itself."""
+        return self._thread is threading.current_thread()
+
+    def do(self, name: str, job: Callable[[], object]) -> bool:
+        """Queue a job, which raises nothing; False once it is closed: then it is never done."""
+        with self._guard:
+            if self._closing:
+                return False
+            self._jobs.append((name, job))
+            if self._thread is None:
+                thread = EndingThread(target=self._run, name=f"walkit-hand {self._name}", daemon=True)
+                with uninterrupted():
+                    thread.start()
+                    self._thread = thread
+        open_gate(self._bell)
+        return True
+
+    def do_once(self, name: str, job: Callable[[], object]) -> None:
+        """Queue a job unless one of this name is queued or under way."""
+        with self._guard:
+            if self._doing == name or any(queued == name for queued, _ in self._jobs):
+                return
+        self.do(name, job)
+
+    def _run(self) -> None:
+        while True:
+            with self._guard:
+                self._doing, job = self._jobs.popleft() if self._jobs else ("", None)
+                if job is None and self._closing:
+                    return
+            if job is None:
+                self._bell.acquire()
+            else:
+                try:
+                    job()
+                except BaseException as error:  # noqa: BLE001 - what comes later is waited for, too
+                    self._broken(error)
+
+    def close(self, timeout: float) -> bool:
+        """Take no more, and end once what is queued has been done; False where that is not so after `timeout` s."""
+        with self._guard:
+            self._closing = True
+        open_gate(self._bell)
+        if self._thread is None or self.is_current:
+            return True
+        self._thread.join(timeout)
+        return self._thread.ended

@@ -1,0 +1,79 @@
+"""The writer threads: they lead for those who do not wait (tickets, event loops), one for each frame in flight."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from _thread import start_new_thread
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from walkit._interrupts import on_main_thread, uninterrupted
+from walkit._threads import EndingThread
+
+
+class Writers:
+    """Calls `look()` once each time it is woken, on a thread that is free; threads start as they are needed."""
+
+    def __init__(
+        self,
+        name: str,
+        count: int,
+        look: Callable[[], None],
+        broken: Callable[[BaseException], object] = lambda _: None,
+    ) -> None:
+        """`broken` is called with what a look raised, and raises nothing."""
+        self._name = name
+        self._broken = broken
+        self._count = count
+        self._look = look
+        self.calls: SimpleQueue[bool] = SimpleQueue()
+        self._threads: list[EndingThread] = []
+        self._starting = threading.Lock()
+        self.running = False
+        """Whether one of them runs, so that it will look when it is woken."""
+
+    def wake(self) -> None:
+        """Let one of them look whether there is something to lead for. Once too often does no harm."""
+        self.calls.put(True)
+        if len(self._threads) < self._count and not self.calls.empty():
+            if self._count > 1 and on_main_thread():
+                # One call, which nothing strikes: `Thread.start` waits in functions of Python, where a handler raises.
+                start_new_thread(self._start, ())
+            else:
+                self._start()
+
+    def prepare(self) -> None:
+        """Start the first thread before it is needed; does nothing where the system has none to give."""
+        with contextlib.suppress(RuntimeError):
+            if not self._threads:
+                self._start()
+
+    def _start(self) -> None:
+        with self._starting:
+            if len(self._threads) < self._count:
+                name = f"walkit-commit {self._name}"
+                if self._count > 1:
+                    name = f"{name} {len(self._threads)}"
+                thread = EndingThread(target=self._run, name=name, daemon=True)
+                with uninterrupted():
+                    thread.start()
+                    self._threads.append(thread)
+                    self.running = True
+
+    def _run(self) -> None:
+        while self.calls.get():
+            try:
+                self._look()
+            except BaseException as error:  # noqa: BLE001 - it counts as running, and is asked to look again
+                self._broken(error)
+        self.calls.put(False)  # for the next one, and for one that starts only now
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the threads; nobody may wake them any more. May be called again where it was interrupted."""
+        with self._starting:  # one that runs already, and is about to be noted, counts too
+            threads = list(self._threads)
+        self.calls.put(False)
+        for thread in threads:
+            if wait and thread is not threading.current_thread():
+                thread.join()

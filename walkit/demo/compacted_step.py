@@ -1,0 +1,63 @@
+"""The fourth step: checkpoint and compaction, and what they do to the log and to its opening."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from walkit.compaction import CompactionReport
+from walkit.config import LogOptions
+from walkit.demo.parts import Parts
+from walkit.demo.progress_printer import Teller
+from walkit.recovery.report import RecoveryReport
+from walkit.state.checkpoint import CheckpointReport
+from walkit.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compacted:
+    """What checkpoint and compaction did, and the openings before and after them."""
+
+    before: RecoveryReport
+    checkpoint: CheckpointReport
+    compaction: CompactionReport
+    after: RecoveryReport
+
+
+def checkpoint_and_compact(
+    out: Path, parts: Parts, options: LogOptions, teller: Teller
+) -> tuple[Compacted, dict[str, Any]]:
+    """Open the log, save its state, compact what lies before the first cut, and open it again.
+
+    Nothing is trimmed, and compaction leaves every state from the first cut on exact: they are replayed later.
+    """
+    path = out / "log"
+    with teller.part("opening it: the whole log is replayed"):
+        store = Store.open(path, options)
+    with store:
+        before = store.recovery
+        with teller.part("checkpoint"):
+            checkpoint = store.checkpoint(trim=False)
+        with teller.part(f"compaction; states stay exact from LSN {parts.first_lsn:,} on"):
+            compaction = store.compact(exact_from_lsn=parts.first_lsn)
+    with teller.part("opening it again: from the snapshot"):
+        store = Store.open(path, options)
+    with store:
+        after, state = store.recovery, dict(store.items())
+        with teller.part("the Store goes back to the states at two LSNs"):
+            first, second = (dict(store.state_at(lsn)) for lsn in (parts.first_lsn, parts.second_lsn))
+    teller.say(
+        f"   {compaction.records_before:,} records became {compaction.records_after:,}, "
+        f"{compaction.bytes_before:,} bytes became {compaction.bytes_after:,}; "
+        f"opening took {before.duration_s * 1e3:,.0f} ms, and takes {after.duration_s * 1e3:,.0f} ms"
+    )
+    return Compacted(before=before, checkpoint=checkpoint, compaction=compaction, after=after), {
+        "compacted_state": state,
+        "records_before": compaction.records_before,
+        "records_after": compaction.records_after,
+        "bytes_before": compaction.bytes_before,
+        "bytes_after": compaction.bytes_after,
+        "first_state": first,
+        "second_state": second,
+    }

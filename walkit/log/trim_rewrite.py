@@ -1,0 +1,272 @@
+"""What is left of the segment that straddles the low watermark, copied into a segment that begins there.
+
+Trimming drops whole segments; of the oldest one that stays, the frames wholly below the low watermark are waste. Above
+a waste ratio the others are copied byte for byte: frames, positions, LSNs and chain are those they were, so replicas,
+cursors and indexes of what follows notice nothing. Compaction's order of steps is followed (DESIGN.md 8.3).
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from walkit.errors import LogClosedError, OptionsError, StorageError, WalkitError
+from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, sealed_record
+from walkit.format.names import TRIM_NEW_NAME
+from walkit.format.segment import SegmentHeader, segment_name
+from walkit.read.readback import read_back, unlike
+from walkit.recovery.scan import check_identity, open_segment
+from walkit.segments.frame_walk import FrameWalk
+from walkit.segments.index_file import files_of, index_segment
+from walkit.storage.interface import StorageFile
+
+if TYPE_CHECKING:
+    from walkit.log.engine import LogEngine
+
+COPY_BYTES = 1 << 20
+
+
+def check_waste_ratio(waste_ratio: float) -> None:
+    """OptionsError for a waste ratio that cannot be."""
+    if type(waste_ratio) not in (int, float) or not 0 <= waste_ratio <= 1:
+        raise OptionsError(
+            f"waste_ratio={waste_ratio!r}: a share from 0 to 1", option="waste_ratio", wanted=waste_ratio
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rewritten:
+    """What became of the segment that straddles the low watermark. Bytes are those of files."""
+
+    waste: float = 0.0
+    """Share of the bytes of its frames that were wholly below the low watermark; 0 where none straddles it."""
+    bytes_before: int = 0
+    bytes_after: int = 0
+    """As before where it stayed as it was."""
+    bytes_written: int = 0
+    failure: str | None = None
+    """Why it stayed as it was though there was waste enough; the next trim tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Border:
+    """Where the frames that are left begin, and what is before them."""
+
+    position: int
+    next_lsn: int
+    chain: int
+    frames: int
+    records: int
+
+
+class Straddle:
+    """Rewrites the oldest segment of an open log; one rewriting at a time, from any thread.
+
+    Closing the log ends one between two blocks, and waits for it: what it did later would be done to another writer's
+    files.
+    """
+
+    def __init__(self, engine: LogEngine) -> None:
+        self._engine = engine
+        self._lock = threading.RLock()  # a callback of its event may trim
+        self._ended = False
+        self._needless: list[str] = []
+        """Copies whose publishing failed: the manifest on stable storage may name them until the next is written."""
+        self._known: tuple[SegmentRecord, _Border] | None = None
+        """How far the headers of a segment have been looked at, so that many small trims do not begin anew."""
+        engine.closers.append(self._end)
+
+    def _end(self) -> None:
+        self._ended = True
+        with self._lock:
+            pass
+
+    def rewrite(self, waste_ratio: float) -> Rewritten:
+        """Copy what is left of the oldest sealed segment, if at least `waste_ratio` of its frames' bytes are waste.
+
+        The newest sealed segment stays as it was written, and a compacted one is compaction's to rewrite. A failure is
+        told as an event, and in the result: the log is then as it was, and what was trimmed is trimmed.
+        """
+        engine = self._engine
+        with self._lock:
+            record = straddling(engine.store.current)
+            if record is None or waste_ratio == 1 or self._ended:
+                return Rewritten()
+            size = SEGMENT_HEADER_BYTES + record.size_bytes
+            try:
+                return self._rewrite(record, waste_ratio, size)
+            except WalkitError as error:
+                if record not in engine.store.current.segments:
+                    return Rewritten()  # another trim has dropped it, or a compaction rewritten it
+                engine.events.emit("walkit.upkeep.fail", job="rewrite", error=str(error))
+                return Rewritten(bytes_before=size, bytes_after=size, failure=str(error))
+
+    def _rewrite(self, record: SegmentRecord, waste_ratio: float, size: int) -> Rewritten:
+        engine = self._engine
+        source = open_segment(engine.storage, record)
+        try:
+            header = SegmentHeader.decode(source.read(0, SEGMENT_HEADER_BYTES), record.name)
+            check_identity(engine.store.current, record, header)
+            assert header is not None
+            border = self._border(source, header, record)
+            dropped = border.position - record.start_position
+            waste = dropped / record.size_bytes
+            if not dropped or waste < waste_ratio:
+                return Rewritten(waste=waste, bytes_before=size, bytes_after=size)
+            self._remove_left_over()
+            new_header = replace(
+                header,
+                number=free_number(engine),
+                start_position=border.position,
+                previous_end=border.position,
+                first_lsn=border.next_lsn,
+                chain=border.chain,
+            )
+            end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
+            new = sealed_record(
+                new_header,
+                end,
+                records=record.records - border.records,
+                frames=record.frames - border.frames,
+            )
+            self._copy(source, header, new_header, new)
+        finally:
+            source.close()
+        if not self._publish(record, new):
+            return Rewritten(waste=waste, bytes_written=SEGMENT_HEADER_BYTES + new.size_bytes)
+        after = SEGMENT_HEADER_BYTES + new.size_bytes
+        engine.events.emit(
+            "walkit.segment.rewrite", number=new.number, bytes_before=size, bytes_after=after, waste=waste
+        )
+        return Rewritten(waste=waste, bytes_before=size, bytes_after=after, bytes_written=after)
+
+    def _border(self, file: StorageFile, header: SegmentHeader, record: SegmentRecord) -> _Border:
+        """Return where the last frame wholly at or below the low watermark ends; a gap behind it is left behind it."""
+        manifest = self._engine.store.current
+        border = _Border(record.start_position, record.first_lsn, record.start_chain, 0, 0)
+        if self._known is not None and self._known[0] == record:
+            border = self._known[1]
+        walk = FrameWalk(
+            file,
+            header,
+            position=border.position,
+            end_position=record.end_position,
+            next_lsn=border.next_lsn,
+            chain=border.chain,
+            body=False,
+            gaps=manifest.gaps_of(record),
+        )
+        for frame, _ in walk:
+            if frame.last_lsn > manifest.low_watermark:
+                self._known = record, border
+                return border
+            border = _Border(
+                frame.end_position,
+                frame.last_lsn + 1,
+                frame.header_crc,
+                border.frames + 1,
+                border.records + frame.records,
+            )
+        raise unlike(file.name, walk, "an intact frame above the low watermark")
+
+    def _remove_left_over(self) -> None:
+        """Remove what a rewriting that failed has left, once no manifest on stable storage can name it."""
+        engine = self._engine
+        _remove(engine, TRIM_NEW_NAME)
+        if self._needless:
+            engine.store.update(lambda manifest: manifest.next())
+            with engine.trimming:
+                engine.leftovers.add(self._needless)
+                self._needless.clear()
+                engine.leftovers.remove()
+
+    def _copy(
+        self, source: StorageFile, header: SegmentHeader, new_header: SegmentHeader, new: SegmentRecord
+    ) -> None:
+        """Write the copy under its temporary name, synced and read back; nothing is left of one that fails."""
+        engine = self._engine
+        manifest = engine.store.current
+        offset, end = header.offset_of(new.start_position), header.offset_of(manifest.frames_end_of(new))
+        file = engine.storage.open(TRIM_NEW_NAME, "create")
+        whole = False
+        try:
+            file.write(0, [new_header.encode()])
+            for at in range(offset, end, COPY_BYTES):
+                if self._ended:
+                    raise LogClosedError(f"the log at {engine.storage.location} is closed")
+                block = source.read(at, min(COPY_BYTES, end - at))
+                file.write(at - offset + SEGMENT_HEADER_BYTES, [block])
+            file.sync()
+            read_back(file, new_header, new, manifest.gaps_of(new))
+            whole = True
+        finally:
+            file.close()
+            if not whole:
+                with suppress(StorageError):
+                    engine.storage.remove(TRIM_NEW_NAME)
+
+    def _publish(self, record: SegmentRecord, new: SegmentRecord) -> bool:
+        """Put the copy in the segment's place; False where that is gone by now.
+
+        The manifest knows the number before the file has its name: a segment that it does not know would say that the
+        manifest is older than the log. Holds need no second look: what the copy lacks is below the low watermark, which
+        was durable before the copy was made, and no hold is given below that.
+        """
+        engine = self._engine
+        published = False
+
+        def change(manifest: Manifest) -> Manifest:
+            nonlocal published
+            published = record in manifest.segments
+            if not published:
+                return manifest
+            return manifest.next(
+                segments=tuple(new if s == record else s for s in manifest.segments),
+                holes=tuple(h for h in manifest.holes if h.end_position > new.start_position),
+                lost=tuple(g for g in manifest.lost if g.end_position > new.start_position),
+            )
+
+        engine.store.update(lambda m: m.next(next_segment=max(m.next_segment, new.number + 1)))
+        with engine.trimming:
+            self._needless.append(new.name)
+            engine.storage.replace(TRIM_NEW_NAME, new.name)
+            engine.storage.sync_directory()
+            engine.store.update(change)
+            self._needless.remove(new.name)
+            engine.leftovers.add(files_of([record if published else new]))
+            engine.leftovers.remove()
+        if published:
+            index_segment(engine.storage, engine.store.current, new)
+        return published
+
+
+def straddling(manifest: Manifest) -> SegmentRecord | None:
+    """Return the segment that is partly below the low watermark, where a trim may rewrite it."""
+    sealed, low = manifest.sealed, manifest.low_watermark
+    if len(sealed) < 2 or sealed[0].first_lsn > low or sealed[0].flags & SegmentFlag.COMPACTED:
+        return None
+    return sealed[0]
+
+
+def free_number(engine: LogEngine) -> int:
+    """Return the number of a new segment; one whose file name somebody else has taken is passed over."""
+    while True:
+        number = engine.store.take_number()
+        try:
+            engine.storage.open(segment_name(number), "read").close()
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return number
+            raise
+
+
+def _remove(engine: LogEngine, name: str) -> None:
+    try:
+        engine.storage.remove(name)
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise

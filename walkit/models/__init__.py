@@ -1,0 +1,52 @@
+"""What stands in for hardware: storage that fails, delays or throttles, and models of devices.
+
+The names load on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from walkit.models.device import PRESETS as PRESETS
+    from walkit.models.device import ConstantLatency as ConstantLatency
+    from walkit.models.device import DeviceModel as DeviceModel
+    from walkit.models.device import LognormalLatency as LognormalLatency
+    from walkit.models.device import MeasuredLatency as MeasuredLatency
+    from walkit.models.device import Stalls as Stalls
+    from walkit.models.faults import Fault as Fault
+    from walkit.models.faults import FaultyStorage as FaultyStorage
+    from walkit.models.faults import Operation as Operation
+    from walkit.models.throttled import ThrottledStorage as ThrottledStorage
+
+_HOMES = {
+    "device": ("PRESETS", "ConstantLatency", "DeviceModel", "LognormalLatency", "MeasuredLatency", "Stalls"),
+    "faults": ("Fault", "FaultyStorage", "Operation"),
+    "throttled": ("ThrottledStorage",),
+}
+
+__all__ = [
+    "PRESETS",
+    "ConstantLatency",
+    "DeviceModel",
+    "Fault",
+    "FaultyStorage",
+    "LognormalLatency",
+    "MeasuredLatency",
+    "Operation",
+    "Stalls",
+    "ThrottledStorage",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for module, its_names in _HOMES.items():
+        if name in its_names:
+            value = globals()[name] = getattr(importlib.import_module(f"walkit.models.{module}"), name)
+            return value
+    raise AttributeError(f"module 'walkit.models' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,397 @@
+"""A storage that fails on demand and writes down what was asked of it: a wrapper over any other storage.
+
+Faults are rules: an operation, a pattern of file names (as in `fnmatch`), and which of the matching operations they
+meet. Pebble's errorfs is the source of the idea. Over a `MemoryStorage` a failed sync leaves what it leaves on ext4
+and XFS: pages that look clean and were never written (Rebello et al., ATC 2020). Over another storage it only reports
+the error, for which the place below cannot be made to forget.
+"""
+
+from __future__ import annotations
+
+import errno as errno_codes
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
+
+from walkit.errors import OptionsError
+from walkit.storage.bulk import BulkThrough
+from walkit.storage.interface import (
+    Buffer,
+    Cell,
+    DirectStorage,
+    LockHolder,
+    OpenMode,
+    Storage,
+    StorageFile,
+    StorageLock,
+)
+from walkit.storage.io_errors import storage_error
+
+OperationName: TypeAlias = Literal[
+    "read",
+    "write",
+    "synced_write",
+    "sync",
+    "allocate",
+    "shorten",
+    "drop_cached",
+    "open",
+    "create",
+    "replace",
+    "remove",
+    "sync_directory",
+    "create_folder",
+]
+"""`write` is a write without sync, `synced_write` one with; `create` is `open(name, "create")`, `open` the other
+modes, `create_folder` the storage's own `create()`. A `replace` has the target as its file."""
+
+_Result = TypeVar("_Result")
+_SKIPPABLE = ("sync", "synced_write", "sync_directory")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operation:
+    """One operation as it began. `file` is "" or the folder where none is meant; `offset` and `size` are bytes.
+
+    `source` is the old name of a replacement.
+    """
+
+    name: OperationName
+    file: str = ""
+    offset: int = 0
+    size: int = 0
+    sync: bool = False
+    source: str = ""
+
+
+class Fault:
+    """One rule of a `FaultyStorage`. Threads may ask and cancel it at any time.
+
+    `hits` counts the operations it met. A hang has two events: `entered` is set when an operation waits in it,
+    `release` lets all go on, those that come later too.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["fail", "delay", "hang", "skip"],
+        operation: OperationName,
+        file: str,
+        nth: int,
+        times: int | None,
+    ) -> None:
+        if operation not in get_args(OperationName):
+            names = get_args(OperationName)
+            raise OptionsError(f"operation={operation!r}: it is one of {names}", option="operation")
+        if kind == "skip" and operation not in _SKIPPABLE:
+            raise OptionsError(f"only {_SKIPPABLE} can be skipped, not {operation!r}", option="operation")
+        if nth < 1 or (times is not None and times < 1):
+            raise OptionsError(f"nth={nth}, times={times}: both count from 1", option="nth")
+        self.kind, self.operation, self.file = kind, operation, file
+        self.nth, self.times = nth, times
+        self.errno = errno_codes.EIO
+        self.short_bytes: int | None = None
+        self.landed = False
+        self.seconds = 0.0
+        self.hits = 0
+        self.entered = threading.Event()
+        self._go_on = threading.Event()
+        self._seen = 0
+        self._cancelled = False
+
+    def release(self) -> None:
+        """Let the operations go on that hang here; those that come later do not hang."""
+        self._go_on.set()
+
+    def cancel(self) -> None:
+        """Meet no more operations."""
+        self._cancelled = True
+        self.release()
+
+    def meets(self, operation: Operation) -> bool:
+        """Count the operation if it matches, and say whether this is one of those to fail. Called under a lock."""
+        if self._cancelled or operation.name != self.operation or not fnmatchcase(operation.file, self.file):
+            return False
+        self._seen += 1
+        last = None if self.times is None else self.nth + self.times - 1
+        if self._seen < self.nth or (last is not None and self._seen > last):
+            return False
+        self.hits += 1
+        return True
+
+    def wait(self) -> None:
+        """Do what a delay or a hang does; nothing for others."""
+        if self.kind == "delay":
+            time.sleep(self.seconds)
+        elif self.kind == "hang":
+            self.entered.set()
+            self._go_on.wait()
+
+
+@runtime_checkable
+class _HasPageCache(Protocol):
+    """What `MemoryFile` has beyond a file: syncs that begin and end, and that leave what a failed one leaves."""
+
+    def sync_mark(self) -> int: ...
+
+    def sync_up_to(self, mark: int) -> None: ...
+
+    def fail_sync(self, mark: int, *, landed: bool = False) -> None: ...
+
+    def fail_synced_write(self, offset: int, buffers: Sequence[Buffer], *, landed: bool = False) -> None: ...
+
+
+class FaultyStorage:
+    """A storage that passes everything on to `inner`, except where a fault says otherwise.
+
+    `trace` lists the operations in the order in which they began, the failed ones too. Rules that are added first
+    are asked first; all delays and hangs of an operation are waited for, then its first failure or skip happens.
+    """
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+        self.trace: list[Operation] = []
+        self._faults: list[Fault] = []
+        self._guard = threading.Lock()
+
+    def fail(
+        self,
+        operation: OperationName,
+        file: str = "*",
+        *,
+        nth: int = 1,
+        times: int | None = 1,
+        errno: int = errno_codes.EIO,
+        short_bytes: int | None = None,
+        landed: bool = False,
+    ) -> Fault:
+        """Fail the `nth` matching operation from now on, and the following ones up to `times` (None: for ever).
+
+        The StorageError has this `errno`. `short_bytes` is for writes: so many bytes arrive in the page cache, then
+        the write is refused as short. With `landed` the operation happens in full and reports the error all the same.
+        """
+        fault = Fault("fail", operation, file, nth, times)
+        fault.errno, fault.short_bytes, fault.landed = errno, short_bytes, landed
+        return self._add(fault)
+
+    def delay(
+        self,
+        operation: OperationName,
+        file: str = "*",
+        *,
+        seconds: float,
+        nth: int = 1,
+        times: int | None = None,
+    ) -> Fault:
+        """Make matching operations begin `seconds` later; without `times`, all of them."""
+        fault = Fault("delay", operation, file, nth, times)
+        fault.seconds = seconds
+        return self._add(fault)
+
+    def hang(
+        self, operation: OperationName, file: str = "*", *, nth: int = 1, times: int | None = 1
+    ) -> Fault:
+        """Make matching operations wait until the fault is released; what hangs has done nothing yet.
+
+        A sync that hangs over a `MemoryStorage` began before it hung: it does not cover what is written meanwhile.
+        """
+        return self._add(Fault("hang", operation, file, nth, times))
+
+    def skip(
+        self, operation: OperationName, file: str = "*", *, nth: int = 1, times: int | None = None
+    ) -> Fault:
+        """Make matching syncs do nothing and report success, as a disk that lies; a `synced_write` is only written."""
+        return self._add(Fault("skip", operation, file, nth, times))
+
+    def clear(self) -> None:
+        """Cancel all faults; what hangs goes on. The trace stays."""
+        with self._guard:
+            faults, self._faults = self._faults, []
+        for fault in faults:
+            fault.cancel()
+
+    @property
+    def location(self) -> str:
+        """Where the inner storage is."""
+        return self.inner.location
+
+    def exists(self) -> bool:
+        """Say whether the folder is there."""
+        return self.inner.exists()
+
+    def create(self) -> None:
+        """Make the folder."""
+        self.perform(Operation(name="create_folder"), self.inner.create)
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names of what stands in one folder."""
+        return self.inner.names(folder)
+
+    def open(self, name: str, mode: OpenMode) -> StorageFile:
+        """Open a file; its operations pass through the faults of this storage."""
+        operation = Operation(name="create" if mode == "create" else "open", file=name)
+        return FaultyFile(self, self.perform(operation, lambda: self.inner.open(name, mode)))
+
+    def why_not_direct(self) -> str | None:
+        """Say what the storage behind this one says; see `DirectStorage`."""
+        inner = self.inner
+        return inner.why_not_direct() if isinstance(inner, DirectStorage) else "the storage behind has none"
+
+    def open_direct(self, name: str, mode: OpenMode) -> StorageFile:
+        """Open a direct file of the storage behind; its operations pass through the faults of this storage."""
+        inner = self.inner
+        assert isinstance(inner, DirectStorage)
+        operation = Operation(name="create" if mode == "create" else "open", file=name)
+        return FaultyFile(self, self.perform(operation, lambda: inner.open_direct(name, mode)))
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename `source` to `target`."""
+        operation = Operation(name="replace", file=target, source=source)
+        self.perform(operation, lambda: self.inner.replace(source, target))
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self.perform(Operation(name="remove", file=name), lambda: self.inner.remove(name))
+
+    def sync_directory(self, folder: str = "") -> None:
+        """Make creations, replacements and removals in the folder durable."""
+        operation = Operation(name="sync_directory", file=folder)
+        self.perform(operation, lambda: self.inner.sync_directory(folder), skipped=lambda: None)
+
+    def lock(self, name: str) -> StorageLock | LockHolder:
+        """Take a lock, without faults."""
+        return self.inner.lock(name)
+
+    def is_locked(self, name: str) -> bool:
+        """Ask about a lock, without faults."""
+        return self.inner.is_locked(name)
+
+    def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
+        """Return a cell, without faults."""
+        return self.inner.cell(name, size, writable=writable)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known of the inner storage."""
+        return self.inner.facts() | {"faulty": True}
+
+    def close(self) -> None:
+        """Close the inner storage."""
+        self.inner.close()
+
+    def perform(
+        self,
+        operation: Operation,
+        act: Callable[[], _Result],
+        *,
+        failed: Callable[[Fault], object] | None = None,
+        skipped: Callable[[], _Result] | None = None,
+    ) -> _Result:
+        """Write the operation down and do it, or what its faults make of it; for the files of this storage.
+
+        `failed` does what a failing operation still does (by default all of it if it landed, else nothing);
+        `skipped` is done in place of an operation that is skipped.
+        """
+        with self._guard:
+            self.trace.append(operation)
+            met = [fault for fault in self._faults if fault.meets(operation)]
+        for fault in met:
+            fault.wait()
+        deciding = [fault for fault in met if fault.kind in ("fail", "skip")]
+        if not deciding:
+            return act()
+        fault = deciding[0]
+        if fault.kind == "skip" and skipped is not None:
+            return skipped()
+        if failed is not None:
+            failed(fault)
+        elif fault.landed:
+            act()
+        action = operation.name.replace("_", " ")
+        reason = (
+            "" if fault.short_bytes is None else f"only {fault.short_bytes:,} of {operation.size:,} bytes"
+        )
+        raise storage_error(action, operation.file, self.location, fault.errno, reason)
+
+    def _add(self, fault: Fault) -> Fault:
+        with self._guard:
+            self._faults.append(fault)
+        return fault
+
+
+class FaultyFile(BulkThrough):
+    """An open file of a `FaultyStorage`; `inner` is the file below."""
+
+    def __init__(self, storage: FaultyStorage, inner: StorageFile) -> None:
+        self.inner: StorageFile = inner
+        self._storage = storage
+        self._cached = inner if isinstance(inner, _HasPageCache) else None
+
+    @property
+    def name(self) -> str:
+        """The file's name within its storage."""
+        return self.inner.name
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes from `offset`."""
+        operation = Operation(name="read", file=self.name, offset=offset, size=size)
+        return self._storage.perform(operation, lambda: self.inner.read(offset, size))
+
+    def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        """Write all bytes of `buffers` at `offset`."""
+        name: OperationName = "synced_write" if sync else "write"
+        size = sum(memoryview(buffer).nbytes for buffer in buffers)
+        operation = Operation(name=name, file=self.name, offset=offset, size=size, sync=sync)
+
+        def fail(fault: Fault) -> None:
+            if fault.short_bytes is not None:
+                self.inner.write(offset, [b"".join(buffers)[: fault.short_bytes]])
+            elif sync and self._cached is not None:
+                self._cached.fail_synced_write(offset, buffers, landed=fault.landed)
+            elif fault.landed:
+                self.inner.write(offset, buffers, sync=sync)
+
+        self._storage.perform(
+            operation,
+            lambda: self.inner.write(offset, buffers, sync=sync),
+            failed=fail,
+            skipped=lambda: self.inner.write(offset, buffers),
+        )
+
+    def sync(self) -> None:
+        """Put everything that was written before this call on stable storage."""
+        cached = self._cached
+        operation = Operation(name="sync", file=self.name, sync=True)
+        if cached is None:
+            self._storage.perform(operation, self.inner.sync, skipped=lambda: None)
+            return
+        mark = cached.sync_mark()
+        self._storage.perform(
+            operation,
+            lambda: cached.sync_up_to(mark),
+            failed=lambda fault: cached.fail_sync(mark, landed=fault.landed),
+            skipped=lambda: None,
+        )
+
+    def allocate(self, size: int) -> None:
+        """Reserve space up to `size` bytes."""
+        operation = Operation(name="allocate", file=self.name, size=size)
+        self._storage.perform(operation, lambda: self.inner.allocate(size))
+
+    def shorten(self, size: int) -> None:
+        """Drop all bytes from `size` on."""
+        operation = Operation(name="shorten", file=self.name, size=size)
+        self._storage.perform(operation, lambda: self.inner.shorten(size))
+
+    def size(self) -> int:
+        """Return the file's size in bytes."""
+        return self.inner.size()
+
+    def drop_cached(self) -> None:
+        """Read clean bytes from the device again."""
+        self._storage.perform(Operation(name="drop_cached", file=self.name), self.inner.drop_cached)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.inner.close()

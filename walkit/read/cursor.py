@@ -1,0 +1,291 @@
+"""Cursors: the saved progress of consumers, each in a file of its own beside the log (FORMAT.md F-17).
+
+A cursor is no claim: it holds nothing back. A consumer that must not be outrun by trimming takes a hold as well, and
+moves it after the cursor. Quiver's cursor sidecar is the source; where that one is clamped to the end of the log, which
+skips records in silence, this one is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from walkit._html import join, red_lines, titled
+from walkit.config import as_lsn
+from walkit.errors import CorruptionError, CursorError, GapError, OptionsError, StorageError
+from walkit.events import EventSink
+from walkit.format.cursor import CursorMark, encode_cursor
+from walkit.format.manifest import HoldRecord, Manifest
+from walkit.format.names import cursor_file_name, is_cursor_name
+from walkit.read.read_api import ReadSurface
+from walkit.read.view import LogView
+from walkit.record import Record, to_datetime
+from walkit.segments.cursor_files import CursorFact, cursor_facts, stored_cursor
+from walkit.segments.manifest_store import write_whole
+from walkit.storage.interface import Storage
+
+if TYPE_CHECKING:
+    from walkit.read.describe import LogInventory
+
+
+class CursorPlace(NamedTuple):
+    """Where the cursors of a log are kept, and who hears of damaged ones."""
+
+    storage: Storage
+    events: EventSink
+
+
+class CursorSurface(ReadSurface):
+    """What a log can be asked about cursors: the same for the writer's object and for readers in other processes."""
+
+    def _cursor_place(self) -> CursorPlace:
+        """Return where the cursors are; LogClosedError once closed."""
+        raise NotImplementedError
+
+    def _make_durable(self, lsn: int) -> int:
+        """Make the log durable up to `lsn`, where this object can; return how far it is on stable storage."""
+        raise NotImplementedError
+
+    def _for_consumers(self) -> tuple[LogView, int]:
+        """Return what a consumer with saved progress is shown, and its last LSN: what can be read and made durable."""
+        return self._now()
+
+    def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
+        """See the classes that can."""
+        raise NotImplementedError
+
+    def cursor(self, name: str, *, start_lsn: int | None = None) -> Cursor:
+        """Return the saved progress of the consumer `name`: 1 to 64 letters, digits, "_" and "-".
+
+        One that is not there begins before LSN 1, so that nothing is skipped: of a log that has been trimmed the first
+        reading is then a GapError. With `start_lsn` it begins there instead, durably on return; one that is there stays
+        as it is. One that is damaged begins before LSN 1 too, with `fault` and the event `walkit.cursor.reset`: its
+        consumer sees records twice, and misses none.
+
+        FormatVersionError where a newer walkit has written it. CursorError where it is of another log, beyond the end
+        of this one, or of records that were cut: `drop_cursor`, and say where to begin. LogClosedError, StorageError,
+        OptionsError for a name or a `start_lsn` that cannot be.
+        """
+        if not isinstance(name, str) or not is_cursor_name(name):
+            raise OptionsError(
+                f"a cursor's name is 1 to 64 letters, digits, '_' and '-', not {name!r}",
+                option="name",
+                wanted=name,
+            )
+        return Cursor(self, name, start_lsn)
+
+    def cursors(self) -> list[CursorFact]:
+        """Return what the cursor files of this log say, by name; a damaged one says what is wrong with it."""
+        storage = self._cursor_place().storage
+        return cursor_facts(storage)
+
+    def inventory(self) -> LogInventory:
+        """Return what the log holds at this moment, and who needs it: segments, marks, holds and cursors."""
+        from walkit.read.describe import inventory_of
+
+        storage = self._cursor_place().storage
+        view, newest = self._now()
+        holds = self._holds_of(view.manifest)
+        return inventory_of(storage.location, view, newest, holds, tuple(cursor_facts(storage)))
+
+    def _holds_of(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
+        """Return the holds that count now."""
+        return manifest.holds
+
+    def drop_cursor(self, name: str) -> bool:
+        """Remove the saved progress of a consumer, durably; False where there was none."""
+        storage = self._cursor_place().storage
+        try:
+            storage.remove(cursor_file_name(name))
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return False
+        storage.sync_directory()
+        return True
+
+
+class Cursor:
+    """How far one consumer has come: everything up to `lsn` is done. Safe from any thread.
+
+    Save it *after* the effect of the records, and a crash in between shows them again: at least once. Save their LSN in
+    one step with the effect instead (a snapshot, a database's transaction), take up from there, and let the cursor
+    follow: exactly once.
+    """
+
+    def __init__(self, log: CursorSurface, name: str, start_lsn: int | None) -> None:
+        self.name = name
+        self.fault: str | None = None
+        """Why the file that was found was taken for none; None where it was not."""
+        self._log = log
+        self._lock = threading.Lock()
+        self._unsure: list[CursorMark] = []
+        """What was tried to save since the last success: any of it may stand."""
+        storage, events = log._cursor_place()
+        view, newest = log._now()
+        last = _last_of(view.manifest, newest)
+        try:
+            self._found = stored_cursor(storage, name)
+        except CorruptionError as error:
+            self._found, self.fault = None, str(error)
+            events.emit("walkit.cursor.reset", name=name, error=str(error))
+        self._lsn = 0 if self._found is None else self._found.lsn
+        if self._found is not None:
+            _refuse_another(self._found, name, view.manifest, last)
+        elif start_lsn is not None and self.fault is None:
+            start_lsn = as_lsn(start_lsn, "start_lsn")
+            if not 1 <= start_lsn <= last + 1:
+                raise OptionsError(
+                    f"start_lsn={start_lsn!r}: an LSN from 1 to {last + 1}, where the log ends",
+                    option="start_lsn",
+                    wanted=start_lsn,
+                    stored=last,
+                )
+            self._refuse_undurable(start_lsn - 1)
+            self._save(storage, view, start_lsn - 1)
+
+    @property
+    def lsn(self) -> int:
+        """The last LSN that is done; 0 at the beginning."""
+        return self._lsn
+
+    def read(self) -> Iterator[Record]:
+        """Yield the records behind the cursor, as they are at the call; through a reader those on stable storage.
+
+        GapError where one of them was trimmed, or compacted away: never a skip. It is not advanced by this.
+        """
+        view, newest = self._log._for_consumers()
+        first = self._lsn + 1
+        if first < view.complete_from_lsn:
+            raise GapError(first, view.complete_from_lsn)
+        return view.records(first, newest) if first <= newest else iter(())
+
+    def follow(self, timeout: float | None = None) -> Iterator[Record]:
+        """Yield the records behind the cursor, and go on with new ones: see the log's `follow`."""
+        return self._log.follow(self._lsn + 1, timeout)
+
+    def advance(self, lsn: int) -> None:
+        """Say that everything up to `lsn` is done; durable on return, and atomic: the old LSN stands, or the new one.
+
+        Any LSN that can be read is good, also one within a frame or a transaction. Where it is not on stable storage
+        yet, the log is made durable up to it first: a cursor is never ahead of what a power cut leaves. A reader cannot
+        do that, and must not: there it is a CursorError ("undurable"), until an opening for writing has done it.
+
+        OptionsError for one below `lsn`, or behind the end of the log. CursorError ("moved") where another consumer has
+        advanced or dropped the cursor of this name since; two that advance at the very same time are not told apart.
+        LogClosedError. StorageError: either LSN may stand, and advancing again is right.
+        """
+        with self._lock:
+            storage = self._log._cursor_place().storage
+            view, newest = self._log._now()
+            last = _last_of(view.manifest, newest)
+            lsn = as_lsn(lsn)
+            if not self._lsn <= lsn <= last:
+                where = f"stands at {self._lsn} and does not move back to {lsn}"
+                if lsn > last:
+                    where = f"cannot stand at {lsn}: the log ends at {last}"
+                raise OptionsError(
+                    f"the cursor {self.name!r} {where}", option="lsn", wanted=lsn, stored=self._lsn
+                )
+            if lsn == self._lsn:
+                return
+            self._refuse_moved(storage)
+            self._refuse_undurable(lsn)
+            self._save(storage, view, lsn)
+
+    def _refuse_undurable(self, lsn: int) -> None:
+        """Have everything up to `lsn` on stable storage; CursorError where this log's object cannot do that."""
+        durable = self._log._make_durable(lsn)
+        if durable < lsn:
+            raise CursorError(
+                f"the cursor {self.name!r} cannot stand at {lsn:,}: the log is known to be on stable storage up to LSN "
+                f"{durable:,}, and what its dead writer left behind that may be gone after a power cut. Nothing was "
+                "changed; open the log for writing once, which makes it durable",
+                name=self.name,
+                reason="undurable",
+                lsn=self._lsn,
+                expected=lsn,
+                found=durable,
+            )
+
+    def _refuse_moved(self, storage: Storage) -> None:
+        try:
+            stored = stored_cursor(storage, self.name)
+        except CorruptionError:
+            return  # its place is taken now by what this consumer knows
+        before = 0 if self._found is None else self._found.lsn
+        now = 0 if stored is None else stored.lsn
+        if now == before or stored in self._unsure:
+            return
+        raise CursorError(
+            f"the cursor {self.name!r} was at {before} and is at {now}: another consumer of this name has moved it",
+            name=self.name,
+            reason="moved",
+            lsn=now,
+            expected=before,
+            found=now,
+        )
+
+    def _save(self, storage: Storage, view: LogView, lsn: int) -> None:
+        log_id, epoch, epoch_id = _identity_at(view.manifest, lsn)
+        mark = CursorMark(log_id, epoch, epoch_id, lsn, time.time_ns() // 1000)
+        self._unsure.append(mark)
+        write_whole(
+            storage, cursor_file_name(self.name), cursor_file_name(self.name, new=True), encode_cursor(mark)
+        )
+        self._found, self._lsn = mark, lsn
+        self._unsure.clear()
+
+    def __repr__(self) -> str:
+        return f"Cursor({self.name!r}, lsn={self._lsn})"
+
+    def _repr_html_(self) -> str:
+        saved = None if self._found is None else to_datetime(self._found.moved_us)
+        when = "never" if saved is None else saved.isoformat(" ", "milliseconds")
+        facts = [("done up to LSN", f"{self._lsn:,}"), ("saved", when)]
+        return join([red_lines([self.fault] if self.fault else ()), titled(f"Cursor {self.name}", facts)])
+
+
+def _last_of(manifest: Manifest, newest: int) -> int:
+    """Return the last LSN that was given, as far as anything that stands tells."""
+    return max(newest, manifest.low_watermark, manifest.checkpoint_lsn)
+
+
+def _identity_at(manifest: Manifest, lsn: int) -> tuple[int, int, int]:
+    """Return the log, and number and id of the epoch in which the record at this LSN was written; 0 before the first.
+
+    With the LSN that is the record's full identity: the number of a record that was cut is given again.
+    """
+    epochs = [e for e in manifest.lineage if e.first_lsn <= lsn]
+    epoch = max(epochs, key=lambda e: e.number, default=None)
+    return (manifest.log_id, 0, 0) if epoch is None else (manifest.log_id, epoch.number, epoch.id)
+
+
+def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int) -> None:
+    """CursorError where the log cannot be gone on with from this mark without a guess."""
+
+    def refused(what: str, reason: str, expected: object, found: object) -> CursorError:
+        return CursorError(
+            f"the cursor {name!r} stands at LSN {mark.lsn:,} {what}. Nothing was changed; drop_cursor({name!r}), and "
+            f"cursor({name!r}, start_lsn=...) begins it anew",
+            name=name,
+            reason=reason,
+            lsn=mark.lsn,
+            expected=expected,
+            found=found,
+        )
+
+    if mark.log_id != manifest.log_id:
+        raise refused("of another log", "foreign", manifest.log_id, mark.log_id)
+    if mark.lsn > last:
+        raise refused(f"and the log ends at {last:,}", "beyond", last, mark.lsn)
+    identity = _identity_at(manifest, mark.lsn)[1:]
+    if identity != (mark.epoch, mark.epoch_id):
+        found = (mark.epoch, mark.epoch_id)
+        what = (
+            f"of epoch {mark.epoch}, and the record there is of epoch {identity[0]}: what it had done was cut"
+        )
+        raise refused(what, "identity", identity, found)

@@ -1,0 +1,137 @@
+"""What a log holds at one moment, and who needs it: segments, marks, holds and cursors, to read, draw and test."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from walkit._html import table
+from walkit._text import bounds
+from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.manifest import HoldRecord, SegmentState
+from walkit.read.view import LogView
+from walkit.recovery.report import report_html
+from walkit.segments.cursor_files import CursorFact
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentStock:
+    """One segment of an inventory. LSNs are inclusive."""
+
+    name: str
+    state: str
+    """"sealed", "compacted" (sealed, too), or "open"."""
+    first_lsn: int
+    last_lsn: int
+    records: int | None
+    """Records in it; None where it is not sealed, and holes may be in it."""
+    size_bytes: int
+    """Bytes of the file that are used, header included."""
+    live_keys: int | None = None
+    """Keys of the state whose newest record is in it; None where no state was asked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogInventory:
+    """What a log holds, and who needs it. A frozen snapshot."""
+
+    location: str
+    taken_us: int
+    """When, microseconds since 1970."""
+    segments: tuple[SegmentStock, ...]
+    """In the order of the log."""
+    first_lsn: int
+    last_lsn: int
+    """The last that can be read."""
+    low_watermark: int
+    checkpoint_lsn: int
+    """A snapshot of the state at this LSN stands beside the log; 0 where there is none."""
+    exact_from_lsn: int
+    complete_from_lsn: int
+    holds: tuple[HoldRecord, ...]
+    """Those whose lease runs, by name."""
+    cursors: tuple[CursorFact, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(s.size_bytes for s in self.segments)
+
+    @property
+    def slowest(self) -> HoldRecord | None:
+        """The hold that keeps the most; None where there is none."""
+        return min(self.holds, key=lambda h: h.first_lsn, default=None)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the segments that no trim can drop, because of a hold."""
+        slowest = self.slowest
+        return (
+            0
+            if slowest is None
+            else sum(s.size_bytes for s in self.segments if s.last_lsn >= slowest.first_lsn)
+        )
+
+    def _repr_html_(self) -> str:
+        marks = report_html(
+            f"Inventory of {self.location}",
+            [
+                ("segments", f"{len(self.segments):,}"),
+                ("bytes", f"{self.size_bytes:,}"),
+                ("LSNs", bounds(self.first_lsn, self.last_lsn)),
+                ("low watermark", f"{self.low_watermark:,}"),
+                ("snapshot at LSN", f"{self.checkpoint_lsn:,}" if self.checkpoint_lsn else "none"),
+                ("states are exact from LSN", f"{self.exact_from_lsn:,}"),
+                ("records are complete from LSN", f"{self.complete_from_lsn:,}"),
+                ("bytes that holds keep", f"{self.held_bytes:,}"),
+            ],
+        )
+        claims = [(f"hold {h.name}", f"{h.first_lsn:,}", "the first record still needed") for h in self.holds]
+        claims += [
+            (f"cursor {c.name}", "?" if c.lsn is None else f"{c.lsn:,}", c.fault or "the last record done")
+            for c in self.cursors
+        ]
+        return marks + (table(claims, ("who", "LSN", "what it is"), right=(1,)) if claims else "")
+
+
+def inventory_of(
+    location: str,
+    view: LogView,
+    last_lsn: int,
+    holds: tuple[HoldRecord, ...],
+    cursors: tuple[CursorFact, ...],
+) -> LogInventory:
+    """Return the inventory of a view. Reads no file."""
+    manifest, found = view.manifest, []
+    for index, span in enumerate(view.spans):
+        record = span.record
+        following = view.spans[index + 1].record.first_lsn - 1 if index + 1 < len(view.spans) else last_lsn
+        sealed = record.state is SegmentState.SEALED
+        found.append(
+            SegmentStock(
+                name=record.name,
+                state="open"
+                if not sealed
+                else "compacted"
+                if record.flags & SegmentFlag.COMPACTED
+                else "sealed",
+                first_lsn=record.first_lsn,
+                last_lsn=following if span.last_lsn is None else span.last_lsn,
+                records=record.records if sealed else None,
+                size_bytes=SEGMENT_HEADER_BYTES + span.end_position - record.start_position,
+            )
+        )
+    now_us = time.time_ns() // 1000
+    return LogInventory(
+        location=location,
+        taken_us=now_us,
+        segments=tuple(found),
+        first_lsn=view.first_lsn,
+        last_lsn=last_lsn,
+        low_watermark=manifest.low_watermark,
+        checkpoint_lsn=manifest.checkpoint_lsn,
+        exact_from_lsn=manifest.exact_from_lsn,
+        complete_from_lsn=view.complete_from_lsn,
+        holds=tuple(h for h in holds if h.lease_until_us > now_us),
+        cursors=cursors,
+    )

@@ -1,0 +1,235 @@
+"""Ranges of frames: how a log is cut into parts that can be read apart from each other, in other processes too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from walkit.errors import GapError
+from walkit.format.frame import FrameHeader
+from walkit.format.index import IndexEntry, SegmentIndex
+from walkit.format.layout import INDEX_STEP_BYTES
+from walkit.format.manifest import SegmentRecord
+from walkit.format.segment import SegmentHeader
+from walkit.read.reader import view_of
+from walkit.read.view import LogView, Span, frames_to_batches
+from walkit.segments.frame_walk import FrameWalk, last_chain_of
+from walkit.segments.index_file import read_index
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage.address import Place, storage_at
+from walkit.storage.interface import Storage, StorageFile
+
+RANGE_BYTES = 8 << 20
+"""Frames are gathered into ranges of about this size where the caller does not say how many parts are wanted."""
+
+
+class FrameRange(NamedTuple):
+    """Frames of one segment: positions [start_position, end_position), on frame borders, without a gap.
+
+    A tuple, because a plan of thousands is pickled several times on its way to those who read it.
+    """
+
+    segment: int
+    start_position: int
+    end_position: int
+    first_lsn: int
+    last_lsn: int
+    records: int
+
+
+def plan_ranges(
+    path: Place, *, parts: int | None = None, first_lsn: int | None = None, last_lsn: int | None = None
+) -> list[FrameRange]:
+    """Cut what can be read now into ranges, in log order; `parts` is about how many. [] where there is nothing.
+
+    Of a log with a living writer that is what is on stable storage; of any other, what recovery would keep, which may
+    be more (`LogReader.durable_lsn` says what is vouched for). Segments outside the LSN bounds (inclusive) are not
+    opened. Only frame headers are read, or a segment's index in their place.
+    GapError where `first_lsn` is trimmed.
+    """
+    view, newest = view_of(storage_at(path))
+    return ranges_of(view, newest, parts=parts, first_lsn=first_lsn, last_lsn=last_lsn)
+
+
+def ranges_of(
+    view: LogView,
+    newest: int,
+    *,
+    parts: int | None = None,
+    first_lsn: int | None = None,
+    last_lsn: int | None = None,
+) -> list[FrameRange]:
+    """Return what `plan_ranges` returns, of a view whose last LSN is `newest`."""
+    low = view.manifest.low_watermark
+    if first_lsn is not None and first_lsn <= low:
+        raise GapError(first_lsn, low + 1)
+    first = low + 1 if first_lsn is None else first_lsn
+    last = newest if last_lsn is None else min(last_lsn, newest)
+    total = sum(s.end_position - s.record.start_position for s in view.spans)
+    goal = RANGE_BYTES if parts is None else max(total // max(parts, 1), 1)
+    ranges: list[FrameRange] = []
+    for span in view.spans:
+        if (span.last_lsn is None or span.last_lsn >= first) and span.record.first_lsn <= last:
+            part = replace(view, spans=(span,))
+            ranges.extend(_gather(part, span.record.number, first, last, goal))
+    return ranges
+
+
+def _gather(view: LogView, segment: int, first: int, last: int, goal_bytes: int) -> Iterator[FrameRange]:
+    span = view.spans[0]
+    whole = first <= span.record.first_lsn and span.last_lsn is not None and span.last_lsn <= last
+    coarse = goal_bytes >= 4 * INDEX_STEP_BYTES  # else frames between the noted ones matter
+    known = whole and not view.manifest.gaps_of(span.record)
+    if known and span.end_position - span.record.start_position <= goal_bytes:
+        yield from _sealed(span.record)
+        return
+    if known and coarse:
+        index = read_index(view.storage, view.manifest.log_id, span.record)
+        if index is not None:
+            yield from _noted(index, span.record, goal_bytes)
+            return
+    yield from _walked(view, segment, first, last, goal_bytes)
+
+
+def _sealed(record: SegmentRecord) -> Iterator[FrameRange]:
+    """Yield a whole segment as one range, of which the manifest says all there is to say: no file is opened."""
+    if record.records:
+        start, end = record.start_position, record.end_position
+        yield FrameRange(record.number, start, end, record.first_lsn, record.last_lsn, record.records)
+
+
+def _noted(index: SegmentIndex, record: SegmentRecord, goal_bytes: int) -> Iterator[FrameRange]:
+    """Yield the ranges of a whole segment from its index alone. Who reads one verifies where it begins and ends."""
+    end = IndexEntry(record.end_position, record.last_lsn + 1, record.records)
+    begun = index.entry(0)
+    for at in range(1, len(index.positions) + 1):
+        entry = index.entry(at) if at < len(index.positions) else end
+        if entry is not end and entry.position - begun.position < goal_bytes:
+            continue
+        records = entry.records - begun.records
+        if records:
+            yield FrameRange(
+                record.number, begun.position, entry.position, begun.first_lsn, entry.first_lsn - 1, records
+            )
+        begun = entry
+
+
+def _walked(view: LogView, segment: int, first: int, last: int, goal_bytes: int) -> Iterator[FrameRange]:
+    begun: FrameHeader | None = None
+    header: FrameHeader | None = None
+    records = 0
+    # What reads a range later may not know the gaps yet: those of a log that nobody has opened since its writer died.
+    gaps = view.manifest.gaps_of(view.spans[0].record)
+    for frame, _, _ in view.frames(first, last, body=False):
+        passed = header and any(header.end_position <= g.start_position < frame.position for g in gaps)
+        if passed and begun is not None and header is not None:
+            yield _range(segment, begun, header, records)
+            begun, records = None, 0
+        header = frame
+        begun = begun or header
+        records += header.records
+        if header.end_position - begun.position >= goal_bytes:
+            yield _range(segment, begun, header, records)
+            begun, records = None, 0
+    if begun is not None and header is not None:
+        yield _range(segment, begun, header, records)
+
+
+def _range(segment: int, begun: FrameHeader, ended: FrameHeader, records: int) -> FrameRange:
+    return FrameRange(segment, begun.position, ended.end_position, begun.first_lsn, ended.last_lsn, records)
+
+
+def read_range(
+    path: Place, frames: FrameRange, *, first_lsn: int | None = None, last_lsn: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of one range, as `read_ranges` does."""
+    return read_ranges(path, (frames,), first_lsn=first_lsn, last_lsn=last_lsn)
+
+
+def read_ranges(
+    path: Place, ranges: Iterable[FrameRange], *, first_lsn: int | None = None, last_lsn: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of ranges, one after the other, as batches of `walkit.RECORD_SCHEMA`, cut to the LSN bounds.
+
+    The bounds are inclusive. Every frame with a record within them is verified; of those before them only the headers
+    are read, those behind them are not. The first frame of a range is checked against what the range says of it, each
+    one after against the one before. The manifest is read once for all: what is trimmed or compacted meanwhile is found
+    as any reader finds it.
+    """
+    wanted = [frames for frames in ranges if _within(frames, first_lsn, last_lsn)]
+    if not wanted:
+        return
+    found = _frames_of(storage_at(path), wanted, first_lsn or 0, last_lsn)
+    yield from frames_to_batches(found, max(first_lsn or 0, wanted[0].first_lsn), last_lsn)
+
+
+def _within(frames: FrameRange, first_lsn: int | None, last_lsn: int | None) -> bool:
+    first = max(first_lsn or 0, frames.first_lsn)
+    return first <= frames.last_lsn and (last_lsn is None or first <= last_lsn)
+
+
+def _frames_of(
+    storage: Storage, ranges: Iterable[FrameRange], first_lsn: int, last_lsn: int | None
+) -> Iterator[tuple[FrameHeader, memoryview]]:
+    manifest = load_manifest(storage)
+    records = {record.number: record for record in manifest.segments}
+    for frames in ranges:
+        record = records.get(frames.segment) or manifest.uncompacted_at(frames.end_position)
+        if record is None:
+            raise GapError(frames.first_lsn, max(manifest.complete_from_lsn, manifest.first_lsn))
+        view = LogView(storage, manifest, (Span(record, frames.end_position, frames.last_lsn),))
+        yield from _frames_in(view, frames, max(first_lsn, frames.first_lsn), last_lsn)
+
+
+def _frames_in(
+    view: LogView, frames: FrameRange, first_lsn: int, last_lsn: int | None
+) -> Iterator[tuple[FrameHeader, memoryview]]:
+    (span,) = view.spans
+    file, segment = view.opened(span)
+    try:
+        if frames.start_position < segment.start_position:
+            raise GapError(frames.first_lsn, max(view.manifest.complete_from_lsn, view.manifest.first_lsn))
+        last_chain = last_chain_of(span.record, segment, frames.end_position)
+        walk = _walk_from(file, segment, frames, first_lsn, last_chain)
+        yield from _up_to(walk, last_lsn)
+        view.refuse(walk, span)
+    finally:
+        file.close()
+
+
+def _walk_from(
+    file: StorageFile, segment: SegmentHeader, frames: FrameRange, first_lsn: int, last_chain: int | None
+) -> FrameWalk:
+    """Return the walk that begins with the frame of `first_lsn`; over the whole range where that is not reached."""
+
+    def walk(position: int, next_lsn: int, chain: int | None, body: bool) -> FrameWalk:
+        return FrameWalk(
+            file,
+            segment,
+            position=position,
+            end_position=frames.end_position,
+            next_lsn=next_lsn,
+            chain=chain,
+            last_chain=last_chain,
+            body=body,
+        )
+
+    if first_lsn > frames.first_lsn:
+        for header, _ in walk(frames.start_position, frames.first_lsn, None, False):
+            if header.records and header.last_lsn >= first_lsn:
+                return walk(header.position, header.first_lsn, header.chain, True)
+    return walk(frames.start_position, frames.first_lsn, None, True)
+
+
+def _up_to(walk: FrameWalk, last_lsn: int | None) -> Iterator[tuple[FrameHeader, memoryview]]:
+    """Yield the frames of a walk that hold records, up to the one of `last_lsn`; what is behind it is not looked at."""
+    for header, frame in walk:
+        if last_lsn is not None and header.first_lsn > last_lsn:
+            return
+        if header.records:
+            yield header, frame
+        if last_lsn is not None and header.last_lsn >= last_lsn:
+            return

@@ -1,0 +1,90 @@
+"""The reading half of a log's surface, the same for the writer's object and for readers in other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from walkit._arrow import pa
+from walkit.config import as_lsn
+from walkit.errors import GapError
+from walkit.read.resumable_scan import Batches, Onward
+from walkit.read.view import LogView
+from walkit.record import Batch, Record, record_schema
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class ReadSurface:
+    """What every log can be asked to read. Bounds are LSNs, inclusive; None is the oldest and the newest there is."""
+
+    def _now(self) -> tuple[LogView, int]:
+        """Return what can be read at this moment, and its last LSN; LogClosedError once closed."""
+        raise NotImplementedError
+
+    @property
+    def first_lsn(self) -> int:
+        """The oldest LSN that can still be read; one more than the last where the log is empty."""
+        raise NotImplementedError
+
+    @property
+    def exact_from_lsn(self) -> int:
+        """From this LSN on the log alone tells the state exactly, its snapshot or its whole length below it given.
+
+        Trimming and compaction move it. `complete_from_lsn` is where every record is still there.
+        """
+        return self._now()[0].manifest.exact_from_lsn
+
+    @property
+    def complete_from_lsn(self) -> int:
+        """From this LSN on every record is still there; below, compaction may have left only the newest of each key."""
+        return self._now()[0].manifest.complete_from_lsn
+
+    def _range(self, first_lsn: int | None, last_lsn: int | None) -> tuple[LogView, int, int]:
+        """Return (view, first, last): all of one moment, so that a trim in between is a GapError and never a skip."""
+        view, newest = self._now()
+        oldest = view.first_lsn
+        first = oldest if first_lsn is None else max(as_lsn(first_lsn, "first_lsn"), 1)
+        if first < oldest:
+            raise GapError(first, oldest)
+        return view, first, newest if last_lsn is None else min(as_lsn(last_lsn, "last_lsn"), newest)
+
+    def read(self, first_lsn: int | None = None, last_lsn: int | None = None) -> Iterator[Record]:
+        """Yield the records of [first_lsn, last_lsn] as they are at the call; every frame is verified.
+
+        Below `complete_from_lsn` LSNs may be missing: compaction dropped what newer records of a key supersede.
+        `follow` refuses to begin there. Where a compaction takes segments away meanwhile, reading goes on in what took
+        their place; without a `last_lsn` up to the newest record there is then, where newer ones are needed to tell
+        the state of the log. GapError while reading where that would tell another state (a tombstone behind what was
+        yielded has been dropped, or a state at `last_lsn` is not told any more), and where the next record was trimmed;
+        GapError at the call where `first_lsn` has been trimmed; CorruptionError when the damage is reached.
+        """
+        batches = self._onward(first_lsn, last_lsn, lambda view, *bounds: view.batches(*bounds, records=4096))
+        return (record for batch in batches for record in Batch.from_arrow(batch))
+
+    def read_batches(self, first_lsn: int | None = None, last_lsn: int | None = None) -> pa.RecordBatchReader:
+        """Return the same records as Arrow batches of `walkit.RECORD_SCHEMA`, streamed."""
+        batches = self._onward(first_lsn, last_lsn, LogView.batches)
+        return pa.RecordBatchReader.from_batches(record_schema(), iter(batches))
+
+    def _onward(self, first_lsn: int | None, last_lsn: int | None, batches: Batches) -> Onward:
+        view, first, last = self._range(first_lsn, last_lsn)
+        return Onward(self._now, view, first, last, batches, to_newest=last_lsn is None)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
+        """Export all records by the Arrow C stream interface, for pyarrow, pandas, polars and DuckDB."""
+        return self.read_batches().__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self, first_lsn: int | None = None, last_lsn: int | None = None) -> pa.Table:
+        """Return the records of [first_lsn, last_lsn] as an Arrow table."""
+        return self.read_batches(first_lsn, last_lsn).read_all()
+
+    def to_pandas(self, first_lsn: int | None = None, last_lsn: int | None = None) -> pd.DataFrame:
+        """Return the records of [first_lsn, last_lsn] as a pandas DataFrame."""
+        frame: pd.DataFrame = self.to_arrow(first_lsn, last_lsn).to_pandas()
+        return frame
+
+    def __iter__(self) -> Iterator[Record]:
+        """Yield all records as they are now."""
+        return self.read()

@@ -1,0 +1,264 @@
+"""A log read from outside its writer: any process, any time, without the lock, without a change to any byte."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from walkit._threads import Bell
+from walkit.config import as_lsn
+from walkit.errors import CorruptionError, GapError, LogClosedError, SegmentMissingError
+from walkit.events import EventSink
+from walkit.format.durable_slot import DurableMark
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.segment import SegmentHeader
+from walkit.read.cursor import CursorPlace, CursorSurface
+from walkit.read.html import reader_html
+from walkit.read.view import LogView, Span
+from walkit.record import Record
+from walkit.recovery.plan import make_plan
+from walkit.recovery.report import report_html
+from walkit.recovery.scan import open_segment, read_mark, scan_log
+from walkit.segments.manifest_store import LOCK_NAME, load_manifest
+from walkit.storage.interface import Storage
+
+POLL_S = 0.01
+VIEW_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a reader sees at one moment, and how much of it is known to be on stable storage (FORMAT.md F-17.2)."""
+
+    view: LogView
+    last_lsn: int
+    """The last LSN that can be read."""
+    end_position: int
+    """Where the last frame that can be read ends."""
+    durable_position: int
+    """Every frame below it is on stable storage: as seals, the durable cell or a promise of an intact frame say."""
+
+    def durable_lsn(self) -> int:
+        """Return the last LSN that is known to be on stable storage. Reads frame headers where only they tell it."""
+        if self.durable_position >= self.end_position:
+            return self.last_lsn
+        manifest = self.view.manifest
+        told = max(manifest.low_watermark, manifest.checkpoint_lsn)
+        return min(max(self.view.lsn_at(self.durable_position), told), self.last_lsn)
+
+
+def view_of(storage: Storage) -> tuple[LogView, int]:
+    """Return what a reader may see now, and its last LSN.
+
+    While a writer lives: all that its durable cell says is on stable storage. After its death: what recovery would
+    keep by the policy "prefix", in a log of completion order by "holes". Not all of that need be on stable storage:
+    what the writer had not synced is in the page cache alone, and `Sight.durable_lsn` says how far it is not.
+    """
+    sight = sight_of(storage)
+    return sight.view, sight.last_lsn
+
+
+def sight_of(storage: Storage) -> Sight:
+    """Return what a reader may see now, as `view_of` says, and how much of it is on stable storage."""
+    for attempt in range(VIEW_TRIES):
+        live = storage.is_locked(LOCK_NAME)
+        # The mark before the manifest: every segment that the mark reaches into is then in the manifest.
+        mark = read_mark(storage)
+        manifest = load_manifest(storage)
+        try:
+            sight = (_live_sight if live else _settled_sight)(storage, manifest, mark)
+        except CorruptionError:
+            # A writer that trims, or that began meanwhile, moves the log away from under this manifest.
+            if attempt == VIEW_TRIES - 1 or load_manifest(storage).generation == manifest.generation:
+                raise
+            continue
+        if live == storage.is_locked(LOCK_NAME) or live:
+            break
+    return sight
+
+
+def live_view(storage: Storage) -> LogView:
+    """Return what durable cell and manifest say is on stable storage, whether a writer lives or not."""
+    for attempt in range(VIEW_TRIES):
+        mark = read_mark(storage)
+        manifest = load_manifest(storage)
+        try:
+            return _live_sight(storage, manifest, mark).view
+        except CorruptionError:
+            if attempt == VIEW_TRIES - 1 or load_manifest(storage).generation == manifest.generation:
+                raise
+    raise AssertionError("the last attempt returned or raised")
+
+
+def _live_sight(storage: Storage, manifest: Manifest, mark: DurableMark) -> Sight:
+    known = {e.id for e in manifest.lineage}
+    end, last_lsn = manifest.end.position, manifest.end.last_lsn
+    if mark.epoch_id in known and mark.position > end:
+        end, last_lsn = mark.position, mark.lsn
+    spans = [Span(s, s.end_position, s.last_lsn) for s in manifest.sealed]
+    begun = [(r, h) for r in manifest.unsealed if (h := _header_of(storage, r)) is not None]
+    for index, (record, header) in enumerate(begun):
+        stop = min(end, begun[index + 1][1].previous_end) if index + 1 < len(begun) else end
+        if stop > header.start_position:
+            spans.append(Span(_record_of(record, header), stop, None))
+    covered = max([manifest.end.position, *(s.end_position for s in spans)])
+    if covered < end:
+        raise CorruptionError(
+            f"{storage.location} is on stable storage up to position {end:,}, and its segments end at {covered:,}",
+            position=covered,
+            expected=end,
+            found=covered,
+        )
+    return Sight(LogView(storage, manifest, tuple(spans)), last_lsn, end, end)
+
+
+def _settled_sight(storage: Storage, manifest: Manifest, mark: DurableMark) -> Sight:
+    findings = scan_log(storage, manifest, mark)
+    plan = make_plan(findings, "prefix")
+    spans = tuple(Span(s, s.end_position, s.last_lsn) for s in plan.manifest.sealed)
+    view = LogView(storage, plan.manifest, spans)
+    return Sight(view, plan.end.last_lsn, plan.end.position, findings.promised_position)
+
+
+def _header_of(storage: Storage, record: SegmentRecord) -> SegmentHeader | None:
+    """Return the header of a segment that is in use; None where it was only named, on a disk that then was full."""
+    try:
+        file = open_segment(storage, record)
+    except SegmentMissingError:
+        return None
+    try:
+        block = file.read(0, SEGMENT_HEADER_BYTES)
+        return SegmentHeader.decode(block, record.name) if len(block) == SEGMENT_HEADER_BYTES else None
+    except CorruptionError:
+        return None  # the writer is just writing it; nothing in it is durable yet
+    finally:
+        file.close()
+
+
+def _record_of(record: SegmentRecord, header: SegmentHeader) -> SegmentRecord:
+    return SegmentRecord(
+        number=record.number,
+        state=record.state,
+        epoch=record.epoch,
+        start_position=header.start_position,
+        first_lsn=header.first_lsn,
+    )
+
+
+class LogReader(CursorSurface):
+    """A log opened with mode="r": everything but writing. A context manager; safe from any thread.
+
+    Each call sees the log as it is then. While a writer lives, that is what is on stable storage, whatever the log's
+    durability level. After its death that is what recovery would keep, so that it can be looked at; what the writer had
+    not synced may be in the page cache alone, and a power cut takes it away. A reader never syncs: `durable_lsn`,
+    `follow` and cursors go no further than durable cell, seals and the frames' promises vouch for, until the next
+    opening for writing has made the rest durable. Of a log of level "sync" that is all that was acknowledged.
+
+    A cursor is its consumer's own file, and the one thing that is written through a reader.
+    """
+
+    def __init__(self, storage: Storage, events: EventSink | None = None) -> None:
+        self._storage = storage
+        self._events = events or EventSink()
+        self._closed = False
+        self._closing = Bell()
+        load_manifest(storage)
+
+    @property
+    def location(self) -> str:
+        """Where the log is: a path or a URL."""
+        return self._storage.location
+
+    @property
+    def closed(self) -> bool:
+        """Whether this reader has been closed."""
+        return self._closed
+
+    def _sight(self) -> Sight:
+        if self.closed:
+            raise LogClosedError(f"the reader of {self.location} is closed")
+        return sight_of(self._storage)
+
+    def _now(self) -> tuple[LogView, int]:
+        """See ReadSurface."""
+        sight = self._sight()
+        return sight.view, sight.last_lsn
+
+    def _for_consumers(self) -> tuple[LogView, int]:
+        """See CursorSurface."""
+        sight = self._sight()
+        return sight.view, sight.durable_lsn()
+
+    def _make_durable(self, lsn: int) -> int:
+        """See CursorSurface. A reader makes nothing durable."""
+        return self.durable_lsn
+
+    def _cursor_place(self) -> CursorPlace:
+        if self.closed:
+            raise LogClosedError(f"the reader of {self.location} is closed")
+        return CursorPlace(self._storage, self._events)
+
+    @property
+    def first_lsn(self) -> int:
+        """The oldest LSN that can be read now."""
+        return self._now()[0].first_lsn
+
+    @property
+    def last_lsn(self) -> int:
+        """The last LSN that can be read now; above `durable_lsn` only where a writer died before it had synced."""
+        return self._now()[1]
+
+    @property
+    def durable_lsn(self) -> int:
+        """The last LSN that is known to be on stable storage, with all before it."""
+        return self._sight().durable_lsn()
+
+    def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
+        """Yield records from `first_lsn` on, and go on as the writer makes more durable; polls its durable cell.
+
+        Only records on stable storage are yielded, also after the writer's death: `read` shows what may be beyond them.
+        Ends when this reader is closed or, with `timeout`, after that many seconds without a new record. GapError where
+        a record was trimmed or compacted away before it was yielded: never a skip.
+        """
+        wanted = max(as_lsn(first_lsn, "first_lsn"), 1)
+        news_at = time.monotonic()
+        while not self.closed:
+            sight = self._sight()
+            view = sight.view
+            if wanted < view.complete_from_lsn:
+                raise GapError(wanted, view.complete_from_lsn)
+            newest = sight.durable_lsn() if wanted <= sight.last_lsn else sight.last_lsn
+            if wanted <= newest:
+                yield from view.records(wanted, newest)
+                wanted = newest + 1
+                news_at = time.monotonic()
+            elif timeout is not None and time.monotonic() - news_at >= timeout:
+                return
+            else:
+                self._closing.wait(POLL_S)
+
+    def close(self) -> None:
+        """Let go of the log. Closing twice does nothing."""
+        self._closed = True
+        self._closing.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<LogReader {self.location}{' closed' if self.closed else ''}>"
+
+    def _repr_html_(self) -> str:
+        if self.closed:
+            return report_html(f"reader of {self.location} (closed)", [])
+        view, last_lsn = self._now()
+        return reader_html(self.location, view, last_lsn)

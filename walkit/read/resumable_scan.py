@@ -1,0 +1,86 @@
+"""Reading on while trims and compactions take away segments that a reader has still to come to.
+
+A view names the segments of one moment. Where one of them has been compacted when its turn comes, its records are read
+from what took its place, unless the older part that was yielded, and the newer part that is left, would together tell
+another state than the log does: then the reader is told by a GapError, and has to begin anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import numpy as np
+
+from walkit._arrow import numbers_of, pa
+from walkit.errors import GapError
+from walkit.read.view import LogView
+
+Now = Callable[[], tuple[LogView, int]]
+"""Returns what can be read at this moment, and its last LSN."""
+Batches: TypeAlias = "Callable[[LogView, int, int], Iterator[pa.RecordBatch]]"
+"""Yields the batches of a view in LSN order, within bounds, and what stands before an error before it is raised."""
+
+
+class Onward:
+    """Yields batches of RECORD_SCHEMA from `first_lsn` to `last_lsn`, inclusive; one thread at a time.
+
+    `view` is where it begins and `now` tells what took its place. With `to_newest` the upper bound is no wish of the
+    caller but the newest record of the moment: it moves on where compaction has dropped what newer records supersede.
+    With `exact` a state is made of the records, so that what is left must tell it from the first of them on.
+
+    Raises what `batches` raises; GapError only where a trim has passed the next record, or the state would be wrong.
+    """
+
+    def __init__(
+        self,
+        now: Now,
+        view: LogView,
+        first_lsn: int,
+        last_lsn: int,
+        batches: Batches,
+        *,
+        to_newest: bool,
+        exact: bool = False,
+        begun: bool = False,
+    ) -> None:
+        self.last_lsn = last_lsn
+        """The upper bound as it is by now."""
+        self._now, self._view, self._batches = now, view, batches
+        self._wanted = first_lsn
+        self._to_newest, self._exact = to_newest, exact
+        self._begun = begun
+        """Whether records below the wanted one are with the reader, or in a state that it goes on from."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batches that are left."""
+        while self._wanted <= self.last_lsn:
+            try:
+                for batch in self._batches(self._view, self._wanted, self.last_lsn):
+                    if len(batch):
+                        self._wanted = int(numbers_of(batch.column("lsn"), np.int64)[-1]) + 1
+                        self._begun = True
+                        taken = [batch]
+                        del batch  # who waits for the next one is not to keep this one
+                        yield taken.pop()
+                return
+            except GapError as gap:
+                if self._wanted <= self.last_lsn:
+                    self._go_on(gap)
+
+    def _go_on(self, gap: GapError) -> None:
+        """Take the view of now in place of the one that a segment is gone of; GapError where that will not do."""
+        view, newest = self._now()
+        manifest = view.manifest
+        if manifest.generation == self._view.manifest.generation:
+            raise gap
+        if self._wanted < view.first_lsn:
+            raise GapError(self._wanted, view.first_lsn) from gap
+        if self._to_newest and self.last_lsn < manifest.exact_from_lsn:
+            self.last_lsn = max(self.last_lsn, newest)
+        # The reader may have a put whose tombstone is dropped by now, or a record whose successor is.
+        lives_again = self._begun and manifest.tombstones_from_lsn > self._wanted
+        is_older = (self._begun or self._exact) and manifest.exact_from_lsn > self.last_lsn
+        if lives_again or is_older:
+            raise GapError(self._wanted, view.complete_from_lsn) from gap
+        self._view = view

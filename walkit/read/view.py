@@ -1,0 +1,282 @@
+"""Reading records back: from spans of segments to frames, Arrow batches and records. Every frame is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from walkit._arrow import pa
+from walkit.errors import CorruptionError, GapError, SegmentMissingError, WalkitError
+from walkit.format.frame import FrameFault, FrameHeader, decode_frame
+from walkit.format.index import SegmentIndex
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.parts import Waiting
+from walkit.format.segment import SegmentHeader
+from walkit.record import Batch, Record
+from walkit.recovery.scan import check_identity, open_segment
+from walkit.segments.frame_walk import HOP_BYTES, READ_BYTES, FrameWalk, RowSeen, last_chain_of
+from walkit.segments.index_file import frame_at, read_index
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage.interface import Storage, StorageFile
+
+BATCH_RECORDS = 64 * 1024
+BATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The part of a segment that may be read: frames from its start up to `end_position`."""
+
+    record: SegmentRecord
+    end_position: int
+    last_lsn: int | None
+    """Last LSN in it; None where only its frames tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """What can be read at one moment: spans in position order. Immutable; later appends are not in it."""
+
+    storage: Storage
+    manifest: Manifest
+    spans: tuple[Span, ...]
+
+    @property
+    def first_lsn(self) -> int:
+        """The oldest LSN in the view; one more than the last where it is empty."""
+        oldest = self.spans[0].record.first_lsn if self.spans else self.manifest.end.last_lsn + 1
+        return max(oldest, self.manifest.low_watermark + 1)
+
+    @property
+    def complete_from_lsn(self) -> int:
+        """From here on every record is there."""
+        return max(self.first_lsn, self.manifest.complete_from_lsn)
+
+    def frames(
+        self, first_lsn: int, last_lsn: int | None = None, *, body: bool = True
+    ) -> Iterator[tuple[FrameHeader, memoryview, str]]:
+        """Yield (header, frame bytes, segment name) of every frame that holds an LSN from `first_lsn` to `last_lsn`.
+
+        CorruptionError or SegmentMissingError where a frame within the view is not intact.
+        """
+        for span in self.spans:
+            if span.last_lsn is not None and span.last_lsn < first_lsn:
+                continue
+            if last_lsn is not None and span.record.first_lsn > last_lsn:
+                return
+            for found in self.span_frames(span, first_lsn, last_lsn, body=body):
+                if found is None:
+                    continue
+                header, frame = found
+                if last_lsn is not None and header.first_lsn > last_lsn:
+                    return
+                if header.records and header.last_lsn >= first_lsn:
+                    yield header, frame, span.record.name
+                if last_lsn is not None and header.last_lsn >= last_lsn:
+                    return
+
+    def span_frames(
+        self,
+        span: Span,
+        first_lsn: int,
+        last_lsn: int | None,
+        *,
+        body: bool = True,
+        row_seen: RowSeen | None = None,
+    ) -> Iterator[tuple[FrameHeader, memoryview] | None]:
+        """Yield the frames of one span from about `first_lsn` on; with `row_seen` as the steps of a `FrameWalk`."""
+        file, segment = self.opened(span, first_lsn)
+        try:
+            if first_lsn < segment.first_lsn > span.record.first_lsn:
+                raise self._gap(max(first_lsn, span.record.first_lsn), load_manifest(self.storage))
+            gaps = self.manifest.gaps_of(span.record)
+            start, lsn, chain = segment.start_position, segment.first_lsn, segment.chain
+            last_chain = last_chain_of(span.record, segment, span.end_position)
+            read_bytes = None
+            if first_lsn > lsn:
+                index = read_index(self.storage, self.manifest.log_id, span.record)
+                if index is not None:
+                    start, lsn, chain = _nearest(file, segment, index, first_lsn) or (start, lsn, chain)
+                    behind = None if last_lsn is None else index.position_behind(last_lsn)
+                    read_bytes = None if behind is None else min(max(behind - start, HOP_BYTES), READ_BYTES)
+                hop = FrameWalk(
+                    file,
+                    segment,
+                    position=start,
+                    end_position=span.end_position,
+                    next_lsn=lsn,
+                    chain=chain,
+                    last_chain=last_chain,
+                    body=False,
+                    gaps=gaps,
+                )
+                for header, _ in hop:
+                    if header.last_lsn >= first_lsn and header.records:
+                        start, lsn, chain = header.position, header.first_lsn, header.chain
+                        break
+                else:
+                    self.refuse(hop, span)
+                    return
+            walk = FrameWalk(
+                file,
+                segment,
+                position=start,
+                end_position=span.end_position,
+                next_lsn=lsn,
+                chain=chain,
+                last_chain=last_chain,
+                body=body,
+                gaps=gaps,
+                read_bytes=read_bytes if body else None,
+                row_seen=row_seen,
+            )
+            yield from walk.steps()
+            self.refuse(walk, span)
+        finally:
+            file.close()
+
+    def opened(self, span: Span, wanted_lsn: int = 0) -> tuple[StorageFile, SegmentHeader]:
+        """Open a segment of the view, and read its header. The caller closes the file.
+
+        Where a trim has put a copy of its end in its place since the view was taken, that is opened: the same frames at
+        the same positions, from a later one on. GapError where it was trimmed altogether, or compacted; it names the
+        segment's first LSN, or `wanted_lsn` where that lies behind it.
+        """
+        record = span.record
+        while True:
+            try:
+                file = open_segment(self.storage, record)
+                break
+            except SegmentMissingError:
+                manifest = load_manifest(self.storage)
+                if any(s.number == record.number for s in manifest.segments):
+                    raise
+                copy = manifest.uncompacted_at(span.end_position)
+                if copy is None or copy.epoch != record.epoch:
+                    raise self._gap(max(wanted_lsn, span.record.first_lsn), manifest) from None
+                record = copy
+        try:
+            segment = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
+            self.check(record, segment)
+            assert segment is not None
+        except BaseException:
+            file.close()
+            raise
+        return file, segment
+
+    @staticmethod
+    def _gap(wanted: int, manifest: Manifest) -> GapError:
+        return GapError(wanted, max(manifest.complete_from_lsn, manifest.first_lsn))
+
+    def lsn_at(self, position: int) -> int:
+        """Return the last LSN of the frames that end at or below a position; 0 where the view has none of them.
+
+        Reads the frame headers of the segment that the position is in. CorruptionError where one before is damaged.
+        """
+        found = 0
+        for span in self.spans:
+            record = span.record
+            if record.start_position >= position:
+                break
+            if span.end_position <= position and span.last_lsn is not None:
+                found = span.last_lsn
+                continue
+            file, segment = self.opened(span)
+            try:
+                walk = FrameWalk(
+                    file,
+                    segment,
+                    position=segment.start_position,
+                    end_position=min(position, span.end_position),
+                    next_lsn=segment.first_lsn,
+                    chain=segment.chain,
+                    body=False,
+                    gaps=self.manifest.gaps_of(record),
+                )
+                for _ in walk:
+                    pass
+            finally:
+                file.close()
+            if walk.fault is not FrameFault.SHORT:  # a frame that goes on behind the position is not below it
+                self.refuse(walk, span)
+            found = (walk.next_lsn or 1) - 1
+        return found
+
+    def check(self, record: SegmentRecord, segment: SegmentHeader | None) -> None:
+        """Refuse a segment file that is not the one the manifest means."""
+        check_identity(self.manifest, record, segment)
+
+    def refuse(self, walk: FrameWalk, span: Span) -> None:
+        """Raise what a walk ended with, where it did not reach the end of its span."""
+        if walk.fault is None:
+            return
+        if walk.fault is FrameFault.UNREADABLE and walk.error is not None:
+            raise walk.error
+        raise CorruptionError(
+            f"segment {span.record.name} is damaged at position {walk.position:,}: {walk.fault.value}; "
+            f"its frames are vouched for up to position {span.end_position:,}",
+            segment=span.record.name,
+            position=walk.position,
+            expected=f"an intact frame with LSN {walk.next_lsn}",
+            found=walk.fault.name,
+            first_lost_lsn=walk.next_lsn,
+        )
+
+    def batches(
+        self,
+        first_lsn: int,
+        last_lsn: int | None = None,
+        *,
+        records: int = BATCH_RECORDS,
+        whole_bytes: int = BATCH_BYTES,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches of RECORD_SCHEMA in LSN order, of about `records` records or `whole_bytes` bytes each."""
+        return frames_to_batches(
+            ((header, frame) for header, frame, _ in self.frames(first_lsn, last_lsn)),
+            first_lsn,
+            last_lsn,
+            records=records,
+            whole_bytes=whole_bytes,
+        )
+
+    def records(self, first_lsn: int, last_lsn: int | None = None) -> Iterator[Record]:
+        """Yield records in LSN order."""
+        for batch in self.batches(first_lsn, last_lsn, records=4096):
+            yield from Batch.from_arrow(batch)
+
+
+def _nearest(
+    file: StorageFile, segment: SegmentHeader, index: SegmentIndex, first_lsn: int
+) -> tuple[int, int, int] | None:
+    """Return (position, LSN, chain) of a noted frame at or before an LSN; None where the index is wrong about it."""
+    entry = index.before(first_lsn)
+    header = None if entry is None else frame_at(file, segment, entry)
+    return None if header is None else (header.position, header.first_lsn, header.chain)
+
+
+def frames_to_batches(
+    frames: Iterator[tuple[FrameHeader, memoryview]],
+    first_lsn: int,
+    last_lsn: int | None,
+    *,
+    records: int = BATCH_RECORDS,
+    whole_bytes: int = BATCH_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Decode verified frames into batches of RECORD_SCHEMA, cut to the LSN bounds (inclusive).
+
+    Each has about `records` records or `whole_bytes` bytes, and always fewer than twice `records`: a larger frame comes
+    in several. What stands before a damage is yielded before the damage is raised.
+    """
+    waiting = Waiting(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
+    damage: WalkitError | None = None
+    try:
+        for header, frame in frames:
+            waiting.add(header.first_lsn, decode_frame(header, frame), header.body_raw_bytes)
+            if waiting.full:
+                yield from waiting.batches()
+    except WalkitError as error:
+        damage = error
+    yield from waiting.batches()
+    if damage is not None:
+        raise damage

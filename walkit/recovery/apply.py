@@ -1,0 +1,223 @@
+"""Applying a recovery plan: the only code of an opening that changes files.
+
+The manifest comes first, then the files. Doing it again, also after a crash at any operation, changes nothing more.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+
+from walkit.errors import CorruptionError, StorageError
+from walkit.format.layout import SEGMENT_HEADER_BYTES, ZEROS
+from walkit.format.manifest import Manifest
+from walkit.format.names import SALVAGE_NEW_NAME
+from walkit.recovery.decision import Decision
+from walkit.recovery.findings import SegmentFinding
+from walkit.recovery.plan import RecoveryPlan
+from walkit.recovery.scan import header_of
+from walkit.recovery.tail_scan import nonzero_until
+from walkit.recovery.tolerant_file import PASSING_ERRNOS, PatientFile
+from walkit.segments.manifest_store import LOST_FOLDER, ManifestStore
+from walkit.segments.orphan_files import KEPT_NEW_NAME, leftover_of
+from walkit.storage.interface import Storage
+
+
+def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> None:
+    """Make the plan true: the manifest first, then the files. Doing it again, also after a crash, changes nothing more.
+
+    Bytes that are cut off or set aside are kept under lost+found, durably, before they go from where they were.
+    """
+    for step in plan.steps:
+        if step.finding.mended and step.sealed is not None:
+            _mend(storage, step.finding)
+    if plan.manifest is not plan.findings.manifest:
+        store.update(lambda _: plan.manifest)
+    changed = False
+    for finding in plan.findings.sealed:
+        changed |= _tidy_end(storage, finding, finding.end_position)
+    for step in plan.steps:
+        finding = step.finding
+        if step.sealed is not None:
+            _tidy_end(storage, finding, step.end_position)
+        else:
+            keep = step.row.decision not in (Decision.DROP, Decision.SEAL)
+            unreadable = step.row.decision is Decision.LOSE
+            changed |= _set_aside(storage, finding.name, keep=keep, unreadable=unreadable)
+    for name in plan.findings.strays:
+        try:
+            leftover = _is_leftover(storage, name, plan.manifest)
+        except StorageError:
+            if plan.policy != "salvage":
+                raise
+            leftover = False
+        changed |= _set_aside(
+            storage, name, keep=plan.keeps_strays or not leftover, unreadable=plan.policy == "salvage"
+        )
+    for name in (*plan.findings.orphans, *plan.findings.unfinished):
+        with suppress(StorageError):  # it costs its bytes, and nothing reads it
+            storage.remove(name)
+    if changed:
+        storage.sync_directory()
+
+
+def _tidy_end(storage: Storage, finding: SegmentFinding, end_position: int) -> bool:
+    """Keep what stands behind the sealed end under lost+found, then shorten the file."""
+    assert finding.header is not None
+    end = finding.header.offset_of(end_position)
+    if finding.file_bytes <= end:
+        return False
+    file = storage.open(finding.name, "write")
+    try:
+        size = file.size()
+        until = nonzero_until(file, end, size)
+        if until > end:
+            keep_bytes(storage, f"{finding.name}.{end_position}.tail", file.read(end, until - end))
+        file.shorten(end)
+        file.sync()
+    finally:
+        file.close()
+    return True
+
+
+def _set_aside(storage: Storage, name: str, *, keep: bool, unreadable: bool = False) -> bool:
+    """Take a whole file out of the log: under lost+found where it holds anything to keep, else away.
+
+    One that is `unreadable` goes there by being renamed, as it is.
+    """
+    try:
+        file = storage.open(name, "read")
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            return False
+        if not unreadable or error.errno in PASSING_ERRNOS:
+            raise
+        _move(storage, name)
+        return True
+    try:
+        until = nonzero_until(file, 0, file.size()) if keep else 0
+        data = file.read(0, until)
+    except StorageError as error:
+        if not unreadable or error.errno in PASSING_ERRNOS:
+            raise
+        _move(storage, name)
+        return True
+    finally:
+        file.close()
+    if data:
+        keep_bytes(storage, name, data)
+    storage.remove(name)
+    return True
+
+
+def _move(storage: Storage, name: str) -> None:
+    """Rename a file that cannot be read into lost+found, under a name that nothing there has."""
+    kept = set(storage.names(LOST_FOLDER))
+    target, number = f"{LOST_FOLDER}/{name}", 0
+    while target in kept:
+        number += 1
+        target = f"{LOST_FOLDER}/{name}.{number}"
+    storage.replace(name, target)
+    storage.sync_directory(LOST_FOLDER)
+    storage.sync_directory()
+
+
+def _mend(storage: Storage, finding: SegmentFinding) -> None:
+    """Put a copy with a right header in the place of a segment whose header is damaged; the old header is kept.
+
+    The copy is whole and durable before it takes the name, so there is the old file or the new one, and no manifest has
+    to know of it: done twice it finds a right header. Pages that the storage cannot read are zeros in the copy.
+    """
+    assert finding.header is not None
+    file = PatientFile(storage.open(finding.name, "read"))
+    try:
+        block = file.read(0, SEGMENT_HEADER_BYTES)
+        if any(block):
+            keep_bytes(storage, f"{finding.name}.header", block)
+        _remove(storage, SALVAGE_NEW_NAME)
+        copy = storage.open(SALVAGE_NEW_NAME, "create")
+        try:
+            for offset in range(SEGMENT_HEADER_BYTES, finding.file_bytes, len(ZEROS)):
+                copy.write(offset, [file.read(offset, min(len(ZEROS), finding.file_bytes - offset))])
+            copy.write(0, [finding.header.encode()])
+            copy.sync()
+        finally:
+            copy.close()
+    finally:
+        file.close()
+    storage.replace(SALVAGE_NEW_NAME, finding.name)
+    storage.sync_directory()
+
+
+def _remove(storage: Storage, name: str) -> None:
+    try:
+        storage.remove(name)
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+
+
+def keep_bytes(storage: Storage, name: str, data: bytes) -> None:
+    """Keep bytes under lost+found, durably, unless they are there already; whole under their name or not at all."""
+    there = set(storage.names(LOST_FOLDER))
+    target, number = f"{LOST_FOLDER}/{name}", 0
+    while target in there:
+        if _holds(storage, target, data):
+            return
+        number += 1
+        target = f"{LOST_FOLDER}/{name}.{number}"
+    _remove(storage, KEPT_NEW_NAME)
+    file = storage.open(KEPT_NEW_NAME, "create")
+    try:
+        for offset in range(0, len(data), len(ZEROS)):
+            file.write(offset, [data[offset : offset + len(ZEROS)]])
+        file.sync()
+    finally:
+        file.close()
+    storage.replace(KEPT_NEW_NAME, target)
+    storage.sync_directory(LOST_FOLDER)
+    storage.sync_directory()
+
+
+def _holds(storage: Storage, name: str, data: bytes) -> bool:
+    """Say whether a file holds these bytes; what does not open holds none."""
+    try:
+        file = storage.open(name, "read")
+    except StorageError as error:
+        if error.errno in PASSING_ERRNOS:
+            raise
+        return False
+    try:
+        return file.size() == len(data) and file.read(0, len(data)) == data
+    finally:
+        file.close()
+
+
+def _is_leftover(storage: Storage, name: str, manifest: Manifest) -> bool:
+    """Say whether an unnamed segment is what trimming or compaction left: nothing in it is needed."""
+    try:
+        header = header_of(storage, name)
+    except CorruptionError:
+        return False
+    return header is not None and leftover_of(header, manifest) is not None
+
+
+def settle_unsealed(storage: Storage, manifest: Manifest, *, salvage: bool = False) -> None:
+    """Before anything of an unsealed segment is trusted: sync it and drop its cached pages.
+
+    What was only in the page cache, of a killed writer or behind a failed fsync, must not be sealed as if it were on
+    disk: after a failed fsync the pages look clean, and only the device says what is there. With `salvage` a file that
+    does not open is passed over; one that opens and does not sync never is.
+    """
+    for record in manifest.unsealed:
+        try:
+            file = storage.open(record.name, "write")
+        except StorageError as error:
+            if error.errno == errno.ENOENT or (salvage and error.errno not in PASSING_ERRNOS):
+                continue
+            raise
+        try:
+            file.sync()
+            file.drop_cached()
+        finally:
+            file.close()

@@ -1,0 +1,143 @@
+"""The decision table of recovery: facts about one unsealed segment in, one decision out.
+
+For every combination of facts exactly one row matches, which a test proves (TigerBeetle's journal is the model). What
+is sealed is vouched for by the manifest and not decided here: any damage there is corruption. Only policy "salvage"
+asks the table about sealed segments, too: the frames of a damaged one were promised up to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from walkit.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Decision(Enum):
+    """What to do with an unsealed segment."""
+
+    DROP = "it was made ahead and never used: remove it"
+    SEAL = "all its frames are intact and nothing stands behind them: seal it"
+    CUT = (
+        "what stands behind its intact frames was never promised: seal it there, keep the bytes in lost+found"
+    )
+    CUT_WHOLE = (
+        "nothing in it follows from the log, and nothing of it was promised: keep the file in lost+found"
+    )
+    KEEP = (
+        "intact frames stand behind a hole, within the window: seal it behind the last of them, record the hole, "
+        "keep the bytes behind them in lost+found"
+    )
+    SKIP = (
+        "frames are missing or damaged: keep every intact frame in it, record what is lost between them, "
+        "keep the bytes behind the last of an unsealed segment in lost+found"
+    )
+    MEND = (
+        "its header is damaged and intact frames stand behind it: put a new header before them, "
+        "keep the old one in lost+found, and go on as SKIP"
+    )
+    LOSE = (
+        "no frame of it can be used: record what was promised of it as lost, "
+        "keep the file in lost+found where there is one"
+    )
+    REFUSE = "something in it was promised and is not intact: corruption of acknowledged data"
+    REFUSE_TAIL = "the policy refuses any damage, also that of a tail that was never promised"
+    REFUSE_SHORT = "its file was cut short, which no crash does: acknowledged frames may have stood there"
+
+
+class Facts(NamedTuple):
+    """What is known of one unsealed segment when it is decided on; MEANINGS says what each means."""
+
+    header_right: bool
+    follows: bool
+    bytes_behind: bool
+    promised_beyond: bool
+    keeps_frames: bool
+    absolute: bool
+    salvage: bool
+    cut_short: bool
+
+
+MEANINGS = {
+    "header_right": "its header is there, intact, and of this log",
+    "follows": "it begins where the intact log ends, and no hole lies before it",
+    "bytes_behind": "nonzero bytes stand behind those of its frames that follow without a hole",
+    "promised_beyond": "the log without holes ends in it, before what was promised",
+    "keeps_frames": "holes are kept, and intact frames stand in it behind one, within the window; "
+    "with salvage: any intact frame stands in it behind damage, or behind what is missing",
+    "absolute": "the policy is absolute",
+    "salvage": "the policy is salvage",
+    "cut_short": "its file is shorter than the space that was reserved for it, and the log does not go on behind its "
+    "frames",
+}
+"""What each fact says, in a few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the decision table; None matches both."""
+
+    label: str
+    facts: tuple[bool | None, ...]
+    decision: Decision
+
+    def matches(self, facts: tuple[bool, ...]) -> bool:
+        """Say whether the row is for these facts."""
+        return all(want is None or want == have for want, have in zip(self.facts, facts, strict=True))
+
+
+DECISION_TABLE: tuple[Row, ...] = (
+    #         header follows behind promised keeps absolute salvage cut_short
+    Row("A", (None, None, None, True, None, None, False, None), Decision.REFUSE),
+    Row("B", (False, None, False, False, None, None, None, False), Decision.DROP),
+    Row("C", (False, None, True, False, None, False, False, False), Decision.CUT_WHOLE),
+    Row("D", (False, None, True, False, None, True, False, False), Decision.REFUSE_TAIL),
+    Row("E", (True, True, False, False, None, None, None, False), Decision.SEAL),
+    Row("F", (True, True, True, False, False, False, False, False), Decision.CUT),
+    Row("G", (True, True, True, False, None, True, False, False), Decision.REFUSE_TAIL),
+    Row("H", (True, False, None, False, False, False, False, False), Decision.CUT_WHOLE),
+    Row("I", (True, False, None, False, None, True, False, False), Decision.REFUSE_TAIL),
+    Row("J", (True, True, True, False, True, False, False, False), Decision.KEEP),
+    Row("K", (True, False, None, False, True, False, False, False), Decision.KEEP),
+    Row("L", (False, None, False, True, None, None, True, None), Decision.LOSE),
+    Row("M", (False, None, True, None, False, None, True, None), Decision.LOSE),
+    Row("N", (False, None, True, None, True, None, True, None), Decision.MEND),
+    Row("O", (True, True, False, True, None, None, True, None), Decision.SKIP),
+    Row("P", (True, True, True, None, None, None, True, None), Decision.SKIP),
+    Row("Q", (True, False, None, None, True, None, True, None), Decision.SKIP),
+    Row("R", (True, False, None, None, False, None, True, None), Decision.LOSE),
+    Row("S", (None, None, None, False, None, None, False, True), Decision.REFUSE_SHORT),
+    Row("T", (False, None, False, False, None, None, True, True), Decision.LOSE),
+    Row("U", (True, True, False, False, None, None, True, True), Decision.SKIP),
+)
+
+
+def decide(facts: tuple[bool, ...]) -> Row:
+    """Return the one row for these facts."""
+    (row,) = [r for r in DECISION_TABLE if r.matches(facts)]
+    return row
+
+
+def table_rows() -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table as plain values: row, the facts ("yes", "no", "any"), decision, meaning."""
+    words = {True: "yes", False: "no", None: "any"}
+    for row in DECISION_TABLE:
+        facts = {name: words[want] for name, want in zip(Facts._fields, row.facts, strict=True)}
+        yield {"row": row.label, **facts, "decision": row.decision.name, "meaning": row.decision.value}
+
+
+def recovery_table() -> pd.DataFrame:
+    """Return the decision table of recovery as a DataFrame, one line per row; see `walkit.recovery.decision.MEANINGS`.
+
+    For every combination of facts exactly one row matches; "any" matches both. MissingExtraError without pandas.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingExtraError("dashboard", "pandas") from error
+    return pd.DataFrame(list(table_rows())).set_index("row")

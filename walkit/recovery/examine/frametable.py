@@ -1,0 +1,54 @@
+"""The frames of a log as rows and as a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from walkit.errors import MissingExtraError, StorageError
+from walkit.format.frame import FrameHeader
+from walkit.recovery.examine.report import FrameRow
+from walkit.recovery.examine.scan_context import FrameSpan
+from walkit.storage.interface import Storage
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def frame_rows(storage: Storage, spans: Sequence[FrameSpan], *, decode: bool = False) -> Iterator[FrameRow]:
+    """Yield a row for every frame of the spans whose header can be trusted, in log order.
+
+    Reads the files again, with `decode` every body too; a segment that has been trimmed since is left out.
+    """
+    for span in spans:
+        try:
+            file = storage.open(span.name, "read")
+        except StorageError:
+            continue
+        rows: list[FrameRow] = []
+
+        def seen(
+            header: FrameHeader, intact: bool, span: FrameSpan = span, rows: list[FrameRow] = rows
+        ) -> None:
+            rows.append(FrameRow.of(span.name, header, intact if span.bodies or not intact else None))
+
+        try:
+            for _ in span.survey(file, decode=decode, seen=seen):
+                yield from rows
+                rows.clear()
+            yield from rows
+        finally:
+            file.close()
+
+
+def frames_to_pandas(rows: Iterator[FrameRow]) -> pd.DataFrame:
+    """Return the rows as a DataFrame with the types of `ScanReport.frames`."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingExtraError("dashboard", "pandas") from error
+    frame = pd.DataFrame.from_records(list(rows), columns=list(FrameRow._fields))
+    wholes = [n for n, t in FrameRow.__annotations__.items() if t in (int, "int")]
+    frame = frame.astype(dict.fromkeys(wholes, "int64") | {"mark": "bool", "intact": "boolean"})
+    frame["sealed_us"] = pd.to_datetime(frame["sealed_us"], unit="us", utc=True)
+    return frame.rename(columns={"sealed_us": "sealed"})

@@ -1,0 +1,377 @@
+"""What scanning and verifying found: verdicts per range, facts per segment, problems, and the report of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from walkit._html import CYAN, GREEN, GREY, PURPLE, RED, YELLOW, Markup, Part, bar, join, swatch, table, tag
+from walkit._text import bounds, counted, lsn_range
+from walkit.errors import WalkitError
+from walkit.format.frame import FrameHeader
+from walkit.format.layout import CODEC_NAMES
+from walkit.record import to_datetime
+from walkit.recovery.report import report_html
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROWS_SHOWN_MAX = 40
+"""Most ranges and problems that a notebook shows; `to_dict()` and the attributes hold all."""
+
+
+class Verdict(Enum):
+    """What a range of a log is. Only the last four mean that `ScanReport.ok` is false."""
+
+    INTACT = "intact"
+    """Frames that are whole and each follow the one before."""
+    UNUSED = "unused"
+    """Zeros: space made ahead and not written yet."""
+    IN_PROGRESS = "in progress"
+    """Beyond the durable position of a living writer: not judged."""
+    TORN = "torn tail"
+    """Nothing promises it: an unfinished write, which the next opening cuts off, keeping its bytes in lost+found."""
+    STALE = "stale"
+    """Bytes behind the end of a sealed segment, or a file that no manifest names: not of the log, and not needed."""
+    HOLE = "hole"
+    """Frames that were in flight never came to the disk while later ones did: recorded in the manifest, and no loss."""
+    LOST = "lost"
+    """Acknowledged perhaps, and given up by policy "salvage": recorded in the manifest, and told as a note."""
+    CORRUPT = "corrupt"
+    """Promised, and not what was written."""
+    FOREIGN = "foreign"
+    """Another segment, or one of another log, stands where the manifest names this one."""
+    MISSING = "missing"
+    """Promised, and not there."""
+    UNKNOWN = "unknown"
+    """Promised, and not to be judged: of a newer format, or the storage could not read it."""
+
+
+FAULTS = frozenset({Verdict.CORRUPT, Verdict.FOREIGN, Verdict.MISSING, Verdict.UNKNOWN})
+"""The verdicts that always come with a problem."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RangeVerdict:
+    """Positions [start_position, end_position) of one segment and what they are.
+
+    LSNs are inclusive: those that stand there or, of a fault, those that are lost. None where there is none, or where
+    the damage leaves it open. `reason` is empty for what is in order.
+    """
+
+    segment: str
+    start_position: int
+    end_position: int
+    verdict: Verdict
+    first_lsn: int | None = None
+    last_lsn: int | None = None
+    frames: int = 0
+    records: int = 0
+    reason: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the range."""
+        return self.end_position - self.start_position
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {**{f.name: getattr(self, f.name) for f in fields(self)}, "verdict": self.verdict.value}
+
+
+SegmentUse: TypeAlias = Literal["sealed", "open", "prepared", "stray"]
+"""sealed: ends where the manifest says. open: holds frames. prepared: made ahead, unused. stray: not in the log."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentFacts:
+    """One segment file: what the manifest and its own header say, and the worst verdict in it."""
+
+    name: str
+    state: SegmentUse
+    epoch: int
+    start_position: int
+    end_position: int
+    first_lsn: int | None
+    last_lsn: int | None
+    frames: int
+    records: int
+    file_bytes: int
+    created_us: int
+    verdict: Verdict
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its frames."""
+        return self.end_position - self.start_position
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)} | {"size_bytes": self.size_bytes}
+        return plain | {"verdict": self.verdict.value}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One fault as a sentence, with the place, what was expected and what was found. `error` is the typed error."""
+
+    error: WalkitError
+    segment: str | None = None
+    position: int | None = None
+    expected: Any = None
+    found: Any = None
+    first_lost_lsn: int | None = None
+
+    @classmethod
+    def of(cls, error: WalkitError, *, segment: str | None = None, position: int | None = None) -> Problem:
+        """Take the facts from the error's attributes; `segment` and `position` stand in where it has none."""
+        facts = {name: getattr(error, name, None) for name in ("expected", "found", "first_lost_lsn")}
+        own_position = getattr(error, "position", None)
+        return cls(
+            error=error,
+            segment=getattr(error, "segment", None) or segment,
+            position=position if own_position is None else own_position,
+            **facts,
+        )
+
+    def __str__(self) -> str:
+        return str(self.error)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "code": self.error.code,
+            "message": str(self.error),
+            "segment": self.segment,
+            "position": self.position,
+            "expected": _plain(self.expected),
+            "found": _plain(self.found),
+            "first_lost_lsn": self.first_lost_lsn,
+        }
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | str | bool) else str(value)
+
+
+class FrameRow(NamedTuple):
+    """One frame as a row of `ScanReport.frames`. `intact` is None where its body was not read."""
+
+    segment: str
+    position: int
+    first_lsn: int
+    last_lsn: int
+    records: int
+    footprint: int
+    body_bytes: int
+    raw_bytes: int
+    codec: str | None
+    durable_position: int
+    sealed_us: int
+    epoch: int
+    mark: bool
+    intact: bool | None
+
+    @classmethod
+    def of(cls, segment: str, header: FrameHeader, intact: bool | None) -> FrameRow:
+        """Return the row of a frame whose header can be trusted."""
+        return cls(
+            segment,
+            header.position,
+            header.first_lsn,
+            header.last_lsn,
+            header.records,
+            header.footprint,
+            header.body_stored_bytes,
+            header.body_raw_bytes,
+            CODEC_NAMES[header.codec],
+            header.durable_position,
+            header.sealed_us,
+            header.epoch,
+            header.is_mark,
+            intact,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanReport:
+    """What `walkit.scan` or `walkit.verify` found. Frozen; holds the ranges, and reads `frames` when asked for them.
+
+    `ok` speaks of what was promised to be on stable storage. What was promised and is corrupt, missing, foreign or
+    unreadable is a problem. A torn tail that nothing promised is a note: on a device that keeps its word it is a write
+    that was never acknowledged as durable. (The promise of the newest frame stands in the durable file, which a power
+    cut may take; a mark frame, written when the log falls idle, closes that gap.) Bytes that no manifest names are
+    notes too.
+    """
+
+    location: str
+    tool: Literal["scan", "verify"]
+    state: Literal["live", "closed", "unclosed"]
+    """live: a writer holds the log. closed: everything is sealed. unclosed: its writer ended without close()."""
+    bodies_read: bool
+    """Whether every frame was read whole; else the bodies of sealed segments were not."""
+    format_version: int
+    log_id: int
+    generation: int
+    """Of the manifest that was read."""
+    epochs: int
+    low_watermark: int
+    first_lsn: int
+    """Oldest LSN that can be read; one more than the last where there is none."""
+    last_lsn: int
+    """Last LSN before the first damage, or of the durable prefix of a live log."""
+    end_position: int
+    promised_position: int
+    frames_checked: int
+    records_checked: int
+    bytes_checked: int
+    duration_s: float
+    verdict: tuple[RangeVerdict, ...]
+    segments: tuple[SegmentFacts, ...]
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...]
+    frame_rows: Callable[[], Iterator[FrameRow]] = field(repr=False, compare=False)
+    """Reads the frames that the report speaks of, one row at a time; segments trimmed since are left out."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that was promised is there and intact, as far as it was read."""
+        return not self.problems
+
+    @cached_property
+    def frames(self) -> pd.DataFrame:
+        """All frames whose headers can be trusted, in log order: one row each, read when first asked for.
+
+        Columns as in `FrameRow`; positions and sizes are bytes, `sealed` is the UTC time at which the frame was made,
+        `intact` is <NA> where the body was not read. Memory grows with the number of frames: use `frame_rows()` for
+        more than some millions. Raises MissingExtraError without pandas.
+        """
+        from walkit.recovery.examine.frametable import frames_to_pandas
+
+        return frames_to_pandas(self.frame_rows())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the frames as plain values for JSON."""
+        facts = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in ("verdict", "segments", "problems", "notes", "frame_rows")
+        }
+        return {
+            "ok": self.ok,
+            **facts,
+            "verdict": [r.to_dict() for r in self.verdict],
+            "segments": [s.to_dict() for s in self.segments],
+            "problems": [p.to_dict() for p in self.problems],
+            "notes": list(self.notes),
+        }
+
+    def summary(self) -> str:
+        """Return one sentence: the outcome, and what it rests on."""
+        filled = len([s for s in self.segments if s.frames])
+        checked = (
+            f"{counted(self.frames_checked, 'frame')}, {counted(self.records_checked, 'record')} and "
+            f"{counted(self.bytes_checked, 'byte')} in {counted(filled, 'segment')}"
+        )
+        if self.ok:
+            return f"ok: {checked} checked; {lsn_range(self.first_lsn, self.last_lsn)}"
+        return f"NOT OK: {counted(len(self.problems), 'problem')}; {checked} are intact"
+
+    def _repr_html_(self) -> str:
+        title = f"{self.tool} of {self.location} ({self.state}): {'ok' if self.ok else 'NOT OK'}"
+        facts = [
+            ("LSN", bounds(self.first_lsn, self.last_lsn)),
+            ("end position", f"{self.end_position:,}"),
+            ("promised position", f"{self.promised_position:,}"),
+            ("segments", f"{len(self.segments):,}"),
+            ("frames checked", f"{self.frames_checked:,}"),
+            ("records checked", f"{self.records_checked:,}"),
+            ("bytes checked", f"{self.bytes_checked:,}"),
+            ("time", f"{self.duration_s * 1000:.1f} ms"),
+        ]
+        said = [join([tag("b", p.error.code), f": {p}"]) for p in self.problems]
+        said += [join([note]) for note in self.notes]
+        return tag(
+            "div",
+            Markup(report_html(title, facts)),
+            _bar_html(self.verdict),
+            _ranges_html(self.verdict),
+            *(tag("div", line) for line in _shortened(said)),
+        )
+
+
+_COLOURS = {
+    Verdict.INTACT: GREEN,
+    Verdict.UNUSED: GREY,
+    Verdict.IN_PROGRESS: CYAN,
+    Verdict.TORN: YELLOW,
+    Verdict.STALE: PURPLE,
+}
+"""What is a fault is red."""
+
+
+def _colour(verdict: Verdict) -> str:
+    return _COLOURS.get(verdict, RED)
+
+
+def _bar_html(ranges: tuple[RangeVerdict, ...]) -> Markup:
+    return bar(
+        [
+            Part(
+                r.size_bytes,
+                _colour(r.verdict),
+                f"{r.segment}: {r.verdict.value}, positions {r.start_position:,} to {r.end_position:,}",
+            )
+            for r in ranges
+            if r.verdict not in (Verdict.UNUSED, Verdict.IN_PROGRESS) and r.size_bytes
+        ]
+    )
+
+
+def _ranges_html(ranges: tuple[RangeVerdict, ...]) -> Markup:
+    rows = [
+        (
+            join([swatch(_colour(r.verdict)), " ", r.verdict.value]),
+            r.segment,
+            f"{r.start_position:,}",
+            f"{r.end_position:,}",
+            lsn_text(r.first_lsn, r.last_lsn),
+            r.reason,
+        )
+        for r in ranges[:ROWS_SHOWN_MAX]
+    ]
+    left = len(ranges) - len(rows)
+    head = ("verdict", "segment", "from position", "to", "LSN", "reason")
+    return join(
+        [table(rows, head, right=(2, 3, 4)), *([tag("div", f"and {left:,} more")] if left > 0 else [])]
+    )
+
+
+def _shortened(lines: list[Markup]) -> list[Markup]:
+    left = len(lines) - ROWS_SHOWN_MAX
+    return lines if left <= 0 else [*lines[:ROWS_SHOWN_MAX], join([f"and {left:,} more"])]
+
+
+def lsn_text(first: int | None, last: int | None) -> str:
+    """Return a range of LSNs for people; "" where there is none."""
+    if first is None and last is None:
+        return ""
+    if first == last:
+        return f"{first:,}"
+    return "{} to {}".format(*("?" if lsn is None else f"{lsn:,}" for lsn in (first, last)))
+
+
+def worst(ranges: list[RangeVerdict]) -> Verdict:
+    """Return the gravest verdict among ranges; INTACT where there is none. A tail of zeros does not count."""
+    order = list(Verdict)
+    used = [r.verdict for r in ranges if r.verdict not in (Verdict.UNUSED, Verdict.IN_PROGRESS)]
+    return max(used, key=order.index, default=ranges[0].verdict if ranges else Verdict.INTACT)
+
+
+def frame_time(sealed_us: int) -> str:
+    """Return the UTC time of a frame for people."""
+    stamp = to_datetime(sealed_us)
+    return "" if stamp is None else stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")

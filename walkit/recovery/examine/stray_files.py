@@ -1,0 +1,259 @@
+"""Examining what stands around the segments: the manifest's own facts, the durable file, and stray files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+from walkit._text import counted
+from walkit.errors import CorruptionError, StorageError, WalkitError
+from walkit.format.layout import (
+    ALIGNMENT_DIRECT,
+    DURABLE_CELL_BYTES,
+    SEGMENT_HEADER_BYTES,
+    SegmentFlag,
+    align_up,
+)
+from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.names import cursor_of_name, is_unfinished_name, lsn_of_name
+from walkit.format.segment import SegmentHeader
+from walkit.recovery.examine.report import RangeVerdict, Verdict
+from walkit.recovery.examine.scan_context import FrameSpan, Ledger, whole_header
+from walkit.recovery.tail_scan import nonzero_until
+from walkit.segments.cursor_files import cursor_facts
+from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER, OWN_NAMES, load_manifest
+from walkit.segments.orphan_files import leftover_of
+
+NAMES_SHOWN_MAX = 5
+
+
+def check_manifest(ledger: Ledger) -> None:
+    """Hold the manifest's facts against each other: a right checksum over wrong facts is a fault too."""
+    for what, expected, found, record in _manifest_facts(ledger.manifest):
+        if expected != found:
+            where = "" if record is None else f" at segment {record.name}"
+            ledger.problem(
+                CorruptionError(
+                    f"the manifest contradicts itself{where}: {what}: expected {expected}, found {found}",
+                    segment=None if record is None else record.name,
+                    position=None if record is None else record.start_position,
+                    expected=expected,
+                    found=found,
+                )
+            )
+
+
+def _manifest_facts(manifest: Manifest) -> Iterator[tuple[str, object, object, SegmentRecord | None]]:
+    """Yield (what, expected, found, segment) of every fact that the manifest states twice."""
+    sealed, gaps = manifest.sealed, manifest.gaps
+    for record in manifest.segments:
+        known = manifest.epoch_of(record.epoch) is not None
+        yield f"epoch {record.epoch} is in the lineage", True, known, record
+        yield (
+            "the next segment's number is above all numbers",
+            True,
+            record.number < manifest.next_segment,
+            record,
+        )
+    for before, record in pairwise(sealed):
+        wanted = LogEnd(
+            last_lsn=record.first_lsn - 1, position=record.start_position, chain=record.start_chain
+        )
+        there = LogEnd(last_lsn=before.last_lsn, position=_end_before(before, record), chain=before.end_chain)
+        for gap in gaps:
+            if before.end_position <= gap.start_position and gap.end_position <= record.start_position:
+                there = LogEnd(last_lsn=gap.last_lsn, position=gap.end_position, chain=gap.chain)
+                if _has_moved(record) or record.start_position == align_up(
+                    gap.end_position, ALIGNMENT_DIRECT
+                ):
+                    there = replace(there, position=record.start_position)
+        yield f"it follows segment {before.name}", there, wanted, record
+        epoch = manifest.epoch_of(record.epoch)
+        given_up = any(before.end_position <= g.start_position < record.start_position for g in manifest.lost)
+        if epoch is not None and record.epoch != before.epoch and not given_up:
+            placed = align_up(epoch.position, ALIGNMENT_DIRECT) == record.start_position
+            position = record.start_position if placed or _has_moved(record) else epoch.position
+            began = LogEnd(last_lsn=epoch.first_lsn - 1, position=position, chain=epoch.chain)
+            yield f"epoch {epoch.number} begins with it", began, wanted, record
+    if sealed:
+        last = sealed[-1]
+        there = LogEnd(last_lsn=last.last_lsn, position=last.end_position, chain=last.end_chain)
+        for lost in manifest.lost:
+            if lost.start_position >= last.end_position:
+                there = LogEnd(last_lsn=lost.last_lsn, position=lost.end_position, chain=lost.chain)
+        yield "the log ends with its last sealed segment", there, manifest.end, None
+    numbers = [e.number for e in manifest.lineage]
+    yield "the epochs' numbers grow", sorted(set(numbers)), numbers, None
+
+
+def _has_moved(record: SegmentRecord) -> bool:
+    """Say whether a segment begins behind a gap: a compacted one ends where the log did, and is shorter (F-6.3)."""
+    return bool(record.flags & SegmentFlag.COMPACTED)
+
+
+def _end_before(before: SegmentRecord, record: SegmentRecord) -> int:
+    """Return the position at which `record` has to begin."""
+    behind = record.start_position >= before.end_position
+    if record.epoch != before.epoch and record.start_position == align_up(
+        before.end_position, ALIGNMENT_DIRECT
+    ):
+        return record.start_position  # an epoch of direct I/O begins on its own alignment
+    return record.start_position if _has_moved(record) and behind else before.end_position
+
+
+def check_durable_file(ledger: Ledger) -> None:
+    """Hold the durable file against the frames. It is never synced, so that an old or empty one is no fault."""
+    manifest, mark = ledger.manifest, ledger.mark
+    cell = ledger.storage.cell(DURABLE_NAME, DURABLE_CELL_BYTES, writable=False)
+    if cell is None:
+        if manifest.lineage:
+            ledger.notes.append("there is no durable file: promises come from frames and the manifest alone")
+        return
+    try:
+        block = cell.read()
+    finally:
+        cell.close()
+    if not mark.turn:
+        if any(block):
+            ledger.notes.append(
+                "the durable file holds no whole slot, as after a power cut; nothing rests on it"
+            )
+        return
+    if not ledger.mark_known:
+        ledger.notes.append(
+            f"the durable file is of epoch {mark.epoch}, which is not in the lineage; it was not used"
+        )
+        return
+    sealed = manifest.sealed
+    begins = sealed[0].start_position if sealed else manifest.end.position
+    as_written = max([begins, *(s.end_position for s in sealed if _has_moved(s))])
+    if any(g.start_position < mark.position <= g.end_position for g in manifest.lost):
+        return  # what it spoke of has been given up
+    if not as_written < mark.position <= ledger.end.position:
+        return  # before what still stands as it was written, or beyond the intact log, which has been told
+    if ledger.lsn_at_mark != mark.lsn and not ledger.problems:
+        ledger.problem(
+            CorruptionError(
+                f"the durable file names position {mark.position:,} and LSN {mark.lsn:,}; "
+                f"the frame that ends there has LSN {ledger.lsn_at_mark}",
+                segment=DURABLE_NAME,
+                position=mark.position,
+                expected=mark.lsn,
+                found=ledger.lsn_at_mark,
+            )
+        )
+
+
+def look_at_strays(ledger: Ledger) -> None:
+    """Tell of segment files that the manifest does not name. One that promises more than the log holds is a problem."""
+    storage = ledger.storage
+    named = {s.name for s in ledger.manifest.segments}
+    strays = [n for n in storage.names() if n.endswith(".segment") and n not in named]
+    if strays and ledger.live:
+        named = {s.name for s in load_manifest(storage).segments}  # a writer makes a file before it names it
+        strays = [n for n in strays if n not in named]
+    for name in strays:
+        try:
+            _look_at_stray(ledger, name)
+        except StorageError as error:
+            ledger.notes.append(f"{name} is not named in the manifest, and could not be read: {error}")
+
+
+def _look_at_stray(ledger: Ledger, name: str) -> None:
+    file = ledger.storage.open(name, "read")
+    try:
+        size, block = file.size(), file.read(0, SEGMENT_HEADER_BYTES)
+        try:
+            header = SegmentHeader.decode(block, name)
+            other = None
+        except WalkitError:
+            header, other = None, whole_header(block)
+        if header is None or header.log_id != ledger.manifest.log_id:
+            what = _what(block, header or other, ledger.manifest)
+            ledger.notes.append(f"{name} is not named in the manifest: {what}")
+            if nonzero_until(file, 0, size) or not ledger.live:
+                _add_stray(ledger, name, header or other, size, [])
+            return
+        stop = header.start_position + size - SEGMENT_HEADER_BYTES
+        survey = FrameSpan(name=name, header=header, end_position=stop, bodies=False).survey(file)
+        ranges = [
+            RangeVerdict(
+                segment=name, start_position=s.start_position, end_position=s.end_position, verdict=Verdict.STALE,
+                first_lsn=s.first_lsn, last_lsn=s.last_lsn, frames=s.frames, records=s.records,
+                reason="intact frames of a segment that the manifest does not name",
+            )
+            for s in survey if s.intact
+        ]  # fmt: skip
+    finally:
+        file.close()
+    ledger.ranges += ranges
+    _add_stray(ledger, name, header, size, ranges)
+    promised = 0 if header.flags & SegmentFlag.IMPORTED else survey.promised_position
+    if promised > ledger.end.position:
+        ledger.problem(
+            CorruptionError(
+                f"segment {name} is not named in the manifest, and its frames promise the log up to "
+                f"position {promised:,}, where it ends at {ledger.end.position:,}: "
+                "the manifest is older than the log",
+                segment=name,
+                position=header.start_position,
+                expected=promised,
+                found=ledger.end.position,
+                first_lost_lsn=max(header.first_lsn, ledger.end.last_lsn + 1),
+            )
+        )
+        return
+    work = leftover_of(header, ledger.manifest)
+    what = f"a leftover of {work}" if work else "a leftover that nothing promised"
+    ledger.notes.append(f"{name} is not named in the manifest: {what}; the next opening takes it away")
+
+
+def _what(block: bytes, header: SegmentHeader | None, manifest: Manifest) -> str:
+    if header is None:
+        return "it has no header" if not any(block) else "its header is damaged"
+    if header.log_id != manifest.log_id:
+        return f"it is segment {header.number} of another log"
+    return f"it holds segment {header.number} of this log under another name"
+
+
+def _add_stray(
+    ledger: Ledger, name: str, header: SegmentHeader | None, size: int, ranges: list[RangeVerdict]
+) -> None:
+    digits = name.removesuffix(".segment")
+    record = SegmentRecord(
+        number=int(digits) if digits.isdecimal() else 0,
+        state=SegmentState.PREPARED,
+        epoch=0 if header is None else header.epoch,
+    )
+    ledger.add_segment(
+        record, "stray", ranges, file_bytes=size, header=header, verdict=Verdict.STALE, name=name
+    )
+
+
+def tell_other_files(ledger: Ledger) -> None:
+    """Note what else is in the folder: what earlier openings set aside, snapshots, and files that are nobody's here."""
+    own = (*OWN_NAMES, f"{LOST_FOLDER}/")
+    names = [
+        n for n in ledger.storage.names() if n not in own and not n.endswith((".segment", ".segment.index"))
+    ]
+    kept = ledger.storage.names(LOST_FOLDER)
+    if kept:
+        what = counted(len(kept), "file")
+        hold = "holds" if len(kept) == 1 else "hold"
+        ledger.notes.append(f"{what} in {LOST_FOLDER} {hold} what earlier openings set aside")
+    states = [lsn for n in names if (lsn := lsn_of_name(n)) is not None]
+    if states:
+        at = ", ".join(f"{lsn:,}" for lsn in states)
+        ledger.notes.append(f"snapshots of the state stand beside the log, at LSN {at}; they were not read")
+    for fact in cursor_facts(ledger.storage):
+        stands = f"stands at LSN {fact.lsn:,}" if fact.fault is None else f"cannot be used: {fact.fault}"
+        ledger.notes.append(f"the cursor {fact.name!r} {stands}")
+    unfinished = [n for n in names if is_unfinished_name(n)]
+    if not ledger.live:
+        ledger.notes += [f"{n} is left of work that was cut short; it is never read" for n in unfinished]
+    names = [n for n in names if lsn_of_name(n) is None and cursor_of_name(n) is None and n not in unfinished]
+    if names:
+        shown = ", ".join(names[:NAMES_SHOWN_MAX]) + (", ..." if len(names) > NAMES_SHOWN_MAX else "")
+        are = "is" if len(names) == 1 else "are"
+        ledger.notes.append(f"{counted(len(names), 'file')} {are} not the log's: {shown}")

@@ -1,0 +1,224 @@
+"""`walkit.repair`: the one tool that changes files without opening a log for writing. It keeps what it removes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any, get_args
+
+from walkit._html import facts, join, tag
+from walkit._text import counted, lsn_range
+from walkit.commit.to_end import relayed, run_to_end
+from walkit.config import RecoveryPolicy, check_progress
+from walkit.errors import CorruptionError, LogLockedError, NotALogError, OptionsError
+from walkit.format.layout import MANIFEST_BYTES_MAX
+from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord, Manifest
+from walkit.recovery.apply import apply_plan, keep_bytes, settle_unsealed
+from walkit.recovery.plan import RecoveryPlan
+from walkit.recovery.planning import plan_recovery
+from walkit.recovery.rebuild import Rebuilt, completed, manifest_from_headers
+from walkit.recovery.report import Cut, SegmentDecision
+from walkit.recovery.scan import Progress, read_mark
+from walkit.recovery.tolerant_file import PatientFile
+from walkit.segments.manifest_store import LOCK_NAME, ManifestStore, load_manifest
+from walkit.storage.address import Place, storage_at
+from walkit.storage.interface import LockHolder, Storage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepairReport:
+    """What a repair did or, of a dry run, would do. LSNs are inclusive, positions half-open."""
+
+    location: str
+    policy: str
+    dry_run: bool
+    changed: bool
+    """Whether any file was, or would be, changed."""
+    manifest_rebuilt: bool
+    """Whether the manifest was damaged or missing, and made anew of the segments' headers."""
+    first_lsn: int
+    last_lsn: int
+    end_position: int
+    cuts: tuple[Cut, ...]
+    holes: tuple[HoleRecord, ...]
+    lost: tuple[LostRecord, ...]
+    """What this repair gave up; only policy "salvage" gives anything up."""
+    decisions: tuple[SegmentDecision, ...]
+    unaccounted_lsns: int
+    """LSN 1 to this one are in no segment and no snapshot, and a manifest made anew cannot tell whether they were
+    trimmed or are lost; 0 where they are accounted for."""
+    notes: tuple[str, ...]
+    """What a manifest made anew cannot know."""
+    duration_s: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing that was promised had to be given up, and no record is missing that may have been."""
+        return not self.lost and not self.unaccounted_lsns
+
+    @property
+    def lsns_lost(self) -> int:
+        """How many LSNs stand for what was given up."""
+        return sum(g.lsns for g in self.lost)
+
+    def summary(self) -> str:
+        """Return one sentence: what was done, and what it cost."""
+        did = "would be repaired" if self.dry_run else "repaired"
+        if not self.changed:
+            did = "needs no repair"
+        lost = (
+            f"{counted(self.lsns_lost, 'LSN')} in {counted(len(self.lost), 'range')} given up"
+            if self.lost
+            else "nothing given up"
+        )
+        made = "; manifest made anew" if self.manifest_rebuilt else ""
+        if self.unaccounted_lsns:
+            made += f"; {lsn_range(1, self.unaccounted_lsns)} were trimmed, or are missing"
+        return f"{did}: {lsn_range(self.first_lsn, self.last_lsn)}; {lost}; {counted(len(self.cuts), 'tail')} cut{made}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self) | {"ok": self.ok, "lsns_lost": self.lsns_lost}
+
+    def lines(self) -> list[str]:
+        """Return the report as text, one line for each decision, loss, cut and note."""
+        return [
+            f"repair of {self.location} (policy {self.policy})",
+            *(f"segment {d.segment}: row {d.row}, {d.decision}: {d.meaning}" for d in self.decisions),
+            *(
+                f"lost: {lsn_range(g.first_lsn, g.last_lsn)}, positions {g.start_position:,} to "
+                f"{g.end_position:,} of {g.segment}: {g.reason}"
+                for g in self.lost
+            ),
+            *(
+                f"cut: position {c.position:,} of {c.segment} ({counted(c.bytes, 'byte')}), kept as {c.kept_as}: "
+                f"{c.reason}"
+                for c in self.cuts
+            ),
+            *(f"hole: positions {h.start_position:,} to {h.end_position:,}" for h in self.holes),
+            *(f"note: {note}" for note in self.notes),
+            self.summary(),
+        ]
+
+    def _repr_html_(self) -> str:
+        title, *said, last = self.lines()
+        rows = [("policy", self.policy), ("outcome", last), ("end position", f"{self.end_position:,}")]
+        return tag("div", tag("b", title), facts(rows), *(tag("div", join([line])) for line in said))
+
+
+def repair(
+    path: Place,
+    *,
+    policy: RecoveryPolicy = "prefix",
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> RepairReport:
+    """Bring a log that nobody has open into order, by a recovery policy; what is removed is kept in lost+found.
+
+    Every frame is read. A damaged or missing manifest is made anew of the segments' headers. Damage of what was
+    promised is refused by every policy but "salvage", which gives it up and records what is lost. On return everything
+    is sealed and durable; repairing again changes nothing, also after a crash in the midst of it. `dry_run` changes
+    nothing and takes no lock. `progress` is called with (bytes read, bytes to read).
+
+    Raises LogLockedError where a writer lives, CorruptionError where the policy refuses, FormatVersionError where a
+    newer walkit is needed, LogNotFoundError, NotALogError, OptionsError, StorageError; then nothing was changed, unless
+    a StorageError came in the midst of the work, which can be done again.
+    """
+    if policy not in get_args(RecoveryPolicy):
+        raise OptionsError(
+            f"policy={policy!r}: it is one of {get_args(RecoveryPolicy)}", option="policy", wanted=policy
+        )
+    check_progress(progress, "(bytes read, bytes to read)")
+    storage = storage_at(path)
+    _manifest_of(storage)  # what is no log gets no lock file
+    began = time.perf_counter()
+    if dry_run:
+        if storage.is_locked(LOCK_NAME):
+            raise LogLockedError(storage.location, pid=None, command=None, same_process=False)
+        plan, rebuilt = _plan(storage, policy, progress)
+        return _report(storage, plan, rebuilt, began, dry_run=True)
+    return run_to_end(lambda: _repair(storage, policy, relayed(progress), began), "repair")
+
+
+def _repair(
+    storage: Storage, policy: RecoveryPolicy, progress: Progress | None, began: float
+) -> RepairReport:
+    lock = storage.lock(LOCK_NAME)
+    if isinstance(lock, LockHolder):
+        raise LogLockedError(
+            storage.location, pid=lock.pid, command=lock.command, same_process=lock.same_process
+        )
+    try:
+        manifest, _ = _manifest_of(storage)
+        settle_unsealed(storage, manifest, salvage=policy == "salvage")
+        plan, rebuilt = _plan(storage, policy, progress)
+        if rebuilt is not None and MANIFEST_NAME in storage.names():
+            keep_bytes(storage, MANIFEST_NAME, _bytes_of(storage, MANIFEST_NAME))
+        apply_plan(storage, ManifestStore(storage, plan.findings.manifest), plan)
+    finally:
+        lock.release()
+    return _report(storage, plan, rebuilt, began, dry_run=False)
+
+
+def _manifest_of(storage: Storage) -> tuple[Manifest, Rebuilt | None]:
+    """Return the manifest; where it is damaged or missing, one made of the segments' headers, if there is any."""
+    try:
+        return load_manifest(storage), None
+    except (CorruptionError, NotALogError):
+        rebuilt = manifest_from_headers(storage)
+        if rebuilt is None:
+            raise
+        return rebuilt.manifest, rebuilt
+
+
+def _plan(
+    storage: Storage, policy: RecoveryPolicy, progress: Progress | None
+) -> tuple[RecoveryPlan, Rebuilt | None]:
+    manifest, rebuilt = _manifest_of(storage)
+    plan = plan_recovery(storage, manifest, read_mark(storage), policy, deep=True, progress=progress)
+    if rebuilt is None:
+        return plan, None
+    # Made anew it is written in any case, and nothing that it does not name goes without being kept.
+    made = completed(plan.manifest)
+    return replace(plan, manifest=made.next(), keeps_strays=True), rebuilt
+
+
+def _bytes_of(storage: Storage, name: str) -> bytes:
+    file = PatientFile(storage.open(name, "read"))
+    try:
+        return file.read(0, MANIFEST_BYTES_MAX + 1)
+    finally:
+        file.close()
+
+
+def _report(
+    storage: Storage,
+    plan: RecoveryPlan,
+    rebuilt: Rebuilt | None,
+    began: float,
+    *,
+    dry_run: bool,
+) -> RepairReport:
+    manifest = plan.manifest
+    found = plan.findings
+    tails = any(f.nonzero_until > f.end_offset or f.file_bytes > f.end_offset for f in found.sealed)
+    changed = (
+        rebuilt is not None or tails or bool(plan.steps or found.strays or found.orphans or found.unfinished)
+    )
+    return RepairReport(
+        location=storage.location,
+        policy=plan.policy,
+        dry_run=dry_run,
+        changed=changed or manifest is not found.manifest,
+        manifest_rebuilt=rebuilt is not None,
+        first_lsn=max(manifest.first_lsn, manifest.low_watermark + 1),
+        last_lsn=manifest.end.last_lsn,
+        end_position=manifest.end.position,
+        cuts=plan.cuts,
+        holes=plan.holes,
+        lost=plan.lost,
+        decisions=plan.decisions,
+        unaccounted_lsns=0 if rebuilt is None else rebuilt.unaccounted_lsns,
+        notes=() if rebuilt is None else rebuilt.doubts,
+        duration_s=time.perf_counter() - began,
+    )

@@ -1,0 +1,173 @@
+"""What recovery and scanning found, in a form to read, draw and test."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from walkit._html import COLOURS, Part, bar, join, swatch, tag
+from walkit._html import facts as fact_table
+from walkit._text import counted, lsn_range
+from walkit.format.manifest import HoleRecord, LostRecord
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """One timed part of a recovery. Seconds, from the beginning of the recovery."""
+
+    name: str
+    started_s: float
+    duration_s: float
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """A torn or unacknowledged tail: bytes from `position` in `segment` that are not of the log."""
+
+    segment: str
+    position: int
+    bytes: int
+    first_lsn: int
+    reason: str
+    kept_as: str | None = None
+    """Name of the file in lost+found that keeps the bytes; None where they were all zero."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentDecision:
+    """What was decided on one segment: the row of `walkit.recovery_table()` that applied, and the facts it matched."""
+
+    segment: str
+    row: str
+    decision: str
+    meaning: str
+    facts: dict[str, bool]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecoveryReport:
+    """What one opening found and did."""
+
+    location: str
+    policy: str
+    """The policy that was applied: "holes" instead of "prefix" where the log acknowledges in completion order."""
+    verdict: str
+    """created: a new log. clean: closed in order. recovered: frames were found behind the last seal, or cut."""
+    phases: tuple[Phase, ...]
+    cuts: tuple[Cut, ...]
+    holes: tuple[HoleRecord, ...]
+    """Frames that never came to the disk while later ones did, which were kept; none was acknowledged."""
+    lost: tuple[LostRecord, ...]
+    """Ranges that policy "salvage" gave up in this opening; earlier ones stand in the manifest."""
+    decisions: tuple[SegmentDecision, ...]
+    """One per segment that was decided on: those behind the last seal and, with "salvage", the damaged sealed ones."""
+    segments: int
+    segments_scanned: int
+    frames_scanned: int
+    records_scanned: int
+    bytes_scanned: int
+    last_lsn: int
+    end_position: int
+    promised_position: int
+
+    @property
+    def next_lsn(self) -> int:
+        """The LSN that the next record gets."""
+        return self.last_lsn + 1
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the beginning to ready."""
+        return max((p.started_s + p.duration_s for p in self.phases), default=0.0)
+
+    def with_phase(self, phase: Phase) -> RecoveryReport:
+        """Return the report with one more phase (the Store adds its replay)."""
+        from dataclasses import replace
+
+        return replace(self, phases=(*self.phases, phase))
+
+    def _repr_html_(self) -> str:
+        return report_html(
+            f"Recovery of {self.location}: {self.verdict}",
+            [
+                ("last LSN", f"{self.last_lsn:,}"),
+                ("end position", f"{self.end_position:,}"),
+                ("promised position", f"{self.promised_position:,}"),
+                ("segments (scanned)", f"{self.segments:,} ({self.segments_scanned:,})"),
+                ("frames scanned", f"{self.frames_scanned:,}"),
+                ("records scanned", f"{self.records_scanned:,}"),
+                ("bytes scanned", f"{self.bytes_scanned:,}"),
+                ("policy", self.policy),
+                *(
+                    (f"hole from position {h.start_position:,}", lsn_range(h.first_lsn, h.last_lsn))
+                    for h in self.holes
+                ),
+                *(
+                    (
+                        f"lost from position {g.start_position:,}",
+                        f"{lsn_range(g.first_lsn, g.last_lsn)}: {g.reason}",
+                    )
+                    for g in self.lost
+                ),
+                *((f"segment {d.segment}", f"row {d.row}: {d.decision}") for d in self.decisions),
+                ("time", f"{self.duration_s * 1000:.1f} ms"),
+            ],
+            phases=self.phases,
+            cuts=self.cuts,
+        )
+
+
+class PhaseClock:
+    """Collects phases while they happen."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.phases: list[Phase] = []
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[dict[str, Any]]:
+        """Time a block; facts put into the yielded dict stand in the report."""
+        started = time.perf_counter()
+        detail: dict[str, Any] = {}
+        try:
+            yield detail
+        finally:
+            now = time.perf_counter()
+            self.phases.append(
+                Phase(name=name, started_s=started - self.began, duration_s=now - started, detail=detail)
+            )
+
+    def split_off(self, name: str, duration_s: float) -> None:
+        """Make a phase of its own of so many seconds of the last one, which went on in turns with it."""
+        last = self.phases.pop()
+        duration_s = min(max(duration_s, 0.0), last.duration_s)
+        first_s = last.duration_s - duration_s
+        self.phases.append(replace(last, duration_s=first_s))
+        self.phases.append(Phase(name=name, started_s=last.started_s + first_s, duration_s=duration_s))
+
+
+def report_html(
+    title: str,
+    facts: list[tuple[str, str]],
+    *,
+    phases: tuple[Phase, ...] = (),
+    cuts: tuple[Cut, ...] = (),
+) -> str:
+    """Return a table of facts, a bar of phases and the list of cuts; readable on dark and on light."""
+    parts = [tag("b", title), fact_table(facts)]
+    if phases:
+        paint = [COLOURS[i % len(COLOURS)] for i in range(len(phases))]
+        names = [f"{p.name} {p.duration_s * 1000:.2f} ms" for p in phases]
+        parts.append(bar([Part(p.duration_s, c, n) for p, c, n in zip(phases, paint, names, strict=True)]))
+        parts.append(
+            tag("small", *(join([swatch(c), " ", n, " "]) for c, n in zip(paint, names, strict=True)))
+        )
+    for cut in cuts:
+        kept = f"; kept as {cut.kept_as}" if cut.kept_as else ""
+        where = f"cut at position {cut.position:,} of {cut.segment} ({counted(cut.bytes, 'byte')})"
+        parts.append(tag("div", f"{where}: {cut.reason}{kept}"))
+    return tag("div", *parts)

@@ -1,0 +1,150 @@
+"""The manifest in its place: read once, replaced atomically, never on the path of an acknowledgement."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+
+from walkit._text import counted
+from walkit.errors import (
+    CorruptionError,
+    LogClosedError,
+    LogExhaustedError,
+    LogNotFoundError,
+    NotALogError,
+    StorageError,
+)
+from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_NUMBER_MAX
+from walkit.format.manifest import MANIFEST_NAME, Manifest, decode_manifest, encode_manifest
+from walkit.storage.interface import Storage
+
+LOCK_NAME = "lock"
+DURABLE_NAME = "durable"
+NEW_NAME = "manifest.new"
+LOST_FOLDER = "lost+found"
+OWN_NAMES = (MANIFEST_NAME, NEW_NAME, LOCK_NAME, DURABLE_NAME)
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+
+
+def load_manifest(storage: Storage) -> Manifest:
+    """Return the manifest of a log.
+
+    LogNotFoundError where there is nothing, NotALogError where there is something else, SegmentMissing where segments
+    stand without a manifest (then `walkit.repair` can rebuild it), and what `decode_manifest` raises.
+    """
+    try:
+        file = storage.open(MANIFEST_NAME, "read")
+    except StorageError as error:
+        if error.errno not in _NO_FILE:
+            raise
+        names = storage.names() if storage.exists() else []
+        if MANIFEST_NAME not in names:
+            raise _why_there_is_none(storage, names) from None
+        file = storage.open(
+            MANIFEST_NAME, "read"
+        )  # made this very moment; a link to nothing is refused again
+    try:
+        data = file.read(0, MANIFEST_BYTES_MAX + 1)
+    finally:
+        file.close()
+    try:
+        return decode_manifest(data, storage.location)
+    except NotALogError as error:
+        if not any(n.endswith(".segment") for n in storage.names()):
+            raise
+        raise CorruptionError(
+            f"the manifest of {storage.location} does not begin with walkit's magic, and segments stand beside it; "
+            "nothing was changed",
+            segment=MANIFEST_NAME,
+            expected="walkit's magic",
+            found=data[:8],
+        ) from error
+
+
+def _why_there_is_none(
+    storage: Storage, names: list[str]
+) -> LogNotFoundError | NotALogError | CorruptionError:
+    """Return the error for a place without a manifest, in which these names are."""
+    segments = [n for n in names if n.endswith(".segment")]
+    if segments:
+        return CorruptionError(
+            f"{storage.location} has {counted(len(segments), 'segment')} and no manifest; nothing was changed",
+            segment=MANIFEST_NAME,
+            expected="a manifest",
+            found=counted(len(segments), "segment"),
+        )
+    others = [n for n in names if n not in OWN_NAMES]
+    if others == [f"{LOST_FOLDER}/"]:
+        others = storage.names(LOST_FOLDER)  # an empty one is made with some file systems
+    if others:
+        return NotALogError(storage.location, f"it holds other files ({others[0]}) and no manifest")
+    return LogNotFoundError(storage.location)
+
+
+class ManifestStore:
+    """The manifest of an open log. `current` is an immutable snapshot; `update` is safe from any thread."""
+
+    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._closed = False
+        self._next_number = 0
+        self.current = manifest
+
+    def take_number(self) -> int:
+        """Return a segment number that nobody else gets; it enters the manifest with its segment.
+
+        LogExhaustedError where there is none left.
+        """
+        with self._lock:
+            number = max(self._next_number, self.current.next_segment)
+            if number > SEGMENT_NUMBER_MAX:
+                raise LogExhaustedError("segment", number, SEGMENT_NUMBER_MAX)
+            self._next_number = number + 1
+            return number
+
+    def close(self) -> None:
+        """Wait for the update under way and let no other begin: the log may get another writer now."""
+        with self._lock:
+            self._closed = True
+
+    def forget(self) -> None:
+        """In a forked child: close without waiting for a thread that only the parent has."""
+        self._lock = threading.Lock()
+        self._closed = True
+
+    def update(self, change: Callable[[Manifest], Manifest]) -> Manifest:
+        """Replace the manifest by `change` of it; durable on return. LogClosedError once the log is closed.
+
+        On a StorageError the log goes on with the manifest it had. The file may be either one then: the change must be
+        such that it may be made again.
+        """
+        with self._lock:
+            if self._closed:
+                raise LogClosedError(
+                    f"the log at {self._storage.location} is closed; its manifest was not changed"
+                )
+            manifest = change(self.current)
+            if manifest is self.current:
+                return manifest
+            write_whole(self._storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+            self.current = manifest
+            return manifest
+
+
+def write_whole(storage: Storage, name: str, temporary: str, data: bytes) -> None:
+    """Put `data` in place of file `name`, atomically and durably: write, sync, rename, sync the directory."""
+    try:
+        storage.remove(temporary)
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    file = storage.open(temporary, "create")
+    try:
+        file.write(0, [data])
+        file.sync()
+    finally:
+        file.close()
+    storage.replace(temporary, name)
+    storage.sync_directory(name.rpartition("/")[0])

@@ -1,0 +1,398 @@
+"""The segments that a writer writes to: made ahead, zeroed ahead, begun, written, sealed (FORMAT.md F-8, F-9).
+
+Frames are admitted one after the other, and written side by side; everything that can be done beside the path of a
+record is done by the upkeep thread: making the next segment, zeroing ahead, sealing the last one.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+
+from walkit.commit.frame import SealedFrame
+from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
+from walkit.errors import LogFullError, StorageError
+from walkit.events import EventSink
+from walkit.format.durable_slot import DurableMark, encode_slot
+from walkit.format.frame import FrameIdentity
+from walkit.format.index import has_index
+from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.manifest import EpochRecord, LogEnd, Manifest, prepared_record
+from walkit.format.segment import SegmentHeader, segment_name
+from walkit.segments.active_segment import ZERO_STEP_BYTES, OpenSegment
+from walkit.segments.index_file import reindex, write_index
+from walkit.segments.maintenance_worker import Upkeep
+from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.sealing import record_of, with_sealed
+from walkit.storage.interface import Cell, DirectStorage, OpenMode, Storage, StorageFile
+
+ZERO_AHEAD_BYTES = 4 << 20
+"""How far ahead of the write position a segment in use is zeroed; a killed log leaves so many zeros to be read."""
+ZERO_FROM_BYTES = ZERO_STEP_BYTES // 4
+"""Offset in a segment from which on more than its first step is zeroed; few frames need no more."""
+ZEROED_FRAME_BYTES_MAX = 16 * 1024
+"""Mean size up to which the frames of a segment have it zeroed ahead of them. Larger ones would be written twice.
+
+Small frames gain little by it themselves, but larger ones that follow in the segment need it (see DESIGN.md).
+"""
+
+
+class SegmentSet:
+    """The segments of a log that is open for writing: the `FramePlace` of its commit driver."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        store: ManifestStore,
+        options: LogOptions,
+        *,
+        identity: FrameIdentity,
+        epoch_began: LogEnd,
+        cell: Cell | None,
+        mark: DurableMark,
+        events: EventSink,
+        name: str,
+        alignment: int = ALIGNMENT_BUFFERED,
+    ) -> None:
+        self.storage = storage
+        self.store = store
+        self.options = options
+        self.identity = identity
+        self.epoch_began = epoch_began
+        self.events = events
+        self.upkeep = Upkeep(name, events, options.write_timeout_ms)
+        self.window_bytes = 0
+        """What new segments say of frames behind a hole (FORMAT.md F-2.7)."""
+        self.flags = SegmentFlag(0)
+        self.current: OpenSegment | None = None
+        self.open_segments: list[OpenSegment] = []
+        self.rotations = 0
+        self.watched: Callable[[SealedFrame], AbstractContextManager[None]] = lambda _: nullcontext()
+        """Watches what the calling thread waits for on a frame's behalf."""
+        self.poison: Callable[[BaseException], object] = lambda _: None
+        """Fails the log for a cause that no frame's own write has told: a sync or a zeroing beside it."""
+        self.on_seal: Callable[[], object] | None = None
+        """Called on the upkeep thread, or that which closes, when a segment has been sealed."""
+        self._alignment = alignment
+        self._cell = cell
+        self._turn = mark.turn
+        self._full: deque[OpenSegment] = deque()
+        self._spare: OpenSegment | None = None
+        self._index_steps = reindex(storage, lambda: store.current)
+        self._prepare_lock = threading.Lock()
+        self._list_lock = threading.Lock()
+
+    # -- on the way of a frame
+
+    def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
+        """See FramePlace. The header is durable before any frame is written behind it."""
+        segment = self._take_spare()
+        header = self._header_of(segment.number, position, first_lsn, chain)
+        try:
+            segment.file.write(0, [header.encode()], sync=True)
+        except StorageError:
+            segment.file.close()
+            raise
+        segment.header = header
+        segment.base_offset = header.offset_of(0)
+        segment.end_position = position
+        segment.last_lsn = first_lsn - 1
+        segment.chain = chain
+        previous, self.current = self.current, segment
+        with self._list_lock:
+            self.open_segments.append(segment)
+        self.rotations += 1
+        self.events.emit(
+            "walkit.segment.rotate", number=segment.number, position=position, first_lsn=first_lsn
+        )
+        if previous is not None:
+            self._full.append(previous)
+        elif any(has_index(record) for record in self.store.current.sealed):
+            self.upkeep.submit("index", self._reindex)
+        self._plan_chores(segment)
+        return position + segment.size - SEGMENT_HEADER_BYTES
+
+    def _header_of(self, number: int, position: int, first_lsn: int, chain: int) -> SegmentHeader:
+        return SegmentHeader(
+            log_id=self.identity.log_id,
+            epoch=self.identity.epoch,
+            epoch_id=self.identity.epoch_id,
+            number=number,
+            start_position=position,
+            # The first one may begin behind the end of another epoch, on its own alignment (FORMAT.md F-2.5).
+            previous_end=position if self.rotations else self.epoch_began.position,
+            first_lsn=first_lsn,
+            chain=chain,
+            alignment=self._alignment,
+            frame_bytes_max=self.options.frame_bytes_max,
+            window_bytes=self.window_bytes,
+            flags=self.flags,
+            created_us=time.time_ns() // 1000,
+        )
+
+    def admit(self, frame: SealedFrame) -> None:
+        """See FramePlace."""
+        segment = self.current
+        assert segment is not None
+        frame.target = segment
+        offset = frame.position + segment.base_offset
+        if offset + frame.footprint > segment.zeroed:
+            with self.watched(frame):
+                segment.pass_zeroed(offset + frame.footprint)
+        if frame.position >= segment.next_noted:
+            segment.note(frame.position, frame.first_lsn)
+        segment.frames += 1
+        segment.records += frame.count
+        segment.last_lsn = frame.last_lsn
+        segment.chain = frame.header_crc
+        segment.end_position = frame.next_position
+        if offset >= segment.next_chore:
+            self._do_chores(segment, offset)
+
+    def write(self, frame: SealedFrame, *, sync: bool) -> None:
+        """See FramePlace."""
+        segment: OpenSegment = frame.target
+        offset = frame.position + segment.base_offset
+        try:
+            if sync:
+                segment.write_synced(offset, frame.buffers)
+            else:
+                segment.file.write(offset, frame.buffers)
+        except BaseException as error:
+            segment.fail(error)
+            raise
+        if not sync:
+            with segment.count_lock:
+                segment.writes += 1
+        elif segment.failed is not None:
+            segment.refuse_failed()
+
+    def passed(self, position: int) -> None:
+        """See FramePlace. A seal needs every frame of its segment on stable storage, and it syncs what is written."""
+        while self._full and self._full[0].end_position <= position:
+            with self._list_lock:
+                if not self._full or self._full[0].end_position > position:
+                    return
+                segment = self._full.popleft()
+            self.upkeep.submit("seal", lambda segment=segment: self.seal(segment))  # type: ignore[misc]
+
+    def _do_chores(self, segment: OpenSegment, offset: int) -> None:
+        """Ask for what will be needed: zeroed space ahead, and the next segment from the middle of this one on."""
+        if _is_zeroed_ahead(segment):
+            goal = min(offset + ZERO_AHEAD_BYTES, segment.size)
+            self.upkeep.submit("zero", lambda: self._zero_ahead(segment, goal))
+        if offset >= segment.size // 2:
+            self.upkeep.submit("prepare", self._prepare_spare)
+        self._plan_chores(segment)
+
+    def _plan_chores(self, segment: OpenSegment) -> None:
+        """Set the write offset at which the leader looks at the chores again."""
+        assert segment.header is not None
+        offset = segment.header.offset_of(segment.end_position)
+        half = segment.size // 2
+        segment.next_chore = half if offset < half else segment.size
+        if offset < ZERO_FROM_BYTES:
+            segment.next_chore = min(segment.next_chore, ZERO_FROM_BYTES)
+        elif _is_zeroed_ahead(segment):
+            segment.next_chore = min(segment.next_chore, offset + ZERO_AHEAD_BYTES // 2)
+
+    def sync(self) -> None:
+        """See FramePlace."""
+        with self._list_lock:
+            segments = list(self.open_segments)
+        for segment in segments:
+            segment.sync()
+
+    def publish(self, position: int, lsn: int) -> None:
+        """See FramePlace. Stores the slot that the last store left alone."""
+        self._turn += 1
+        if self._cell is not None:
+            _, epoch, epoch_id = self.identity
+            self._cell.write(*encode_slot((self._turn, epoch, epoch_id, position, lsn)))
+
+    # -- making segments ahead
+
+    def _take_spare(self) -> OpenSegment:
+        with self.events.held(), self._prepare_lock:
+            spare, self._spare = self._spare, None
+            if spare is not None:
+                return spare
+            try:
+                return self._make()
+            except StorageError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                self.events.emit("walkit.segment.full", location=self.storage.location, error=str(error))
+                raise LogFullError(
+                    f"no room on the disk for a segment of {self.options.segment_bytes:,} bytes at "
+                    f"{self.storage.location}; nothing was written. Make room and append again",
+                    reason="disk",
+                    limit_bytes=self.options.segment_bytes,
+                ) from error
+
+    def _prepare_spare(self) -> None:
+        """Make the next segment before it is needed; a full disk is told when it is needed."""
+        with self.events.held(), self._prepare_lock:
+            if self._spare is not None:
+                return
+            try:
+                self._spare = self._make()
+            except StorageError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+
+    def _make(self) -> OpenSegment:
+        """Create a segment file with its space reserved, its first step zeroed, and its name in the manifest."""
+        while True:
+            number = self.store.take_number()
+            try:
+                file = self._open(number, "create")
+                break
+            except StorageError as error:
+                if error.errno != errno.EEXIST:
+                    raise
+        try:
+            file.allocate(self.options.segment_bytes)
+            segment = OpenSegment(
+                number, file, self.options.segment_bytes, lambda: self._open(number, "write")
+            )
+            self.upkeep.steps += 1
+            segment.zero_step()
+            segment.hold_size()
+            self.upkeep.steps += 1
+            self.storage.sync_directory()
+            self.store.update(lambda m: self._with_prepared(m, number))
+            self.upkeep.steps += 1
+        except StorageError:
+            file.close()
+            self.storage.remove(segment_name(number))
+            raise
+        self.events.emit("walkit.segment.prepare", number=number, bytes=self.options.segment_bytes)
+        return segment
+
+    def _open(self, number: int, mode: OpenMode) -> StorageFile:
+        name = segment_name(number)
+        if self._alignment == ALIGNMENT_DIRECT and isinstance(self.storage, DirectStorage):
+            return self.storage.open_direct(name, mode)
+        return self.storage.open(name, mode)
+
+    def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
+        """Name a prepared segment in the manifest, and the epoch with the first one of it."""
+        record = prepared_record(number, self.identity.epoch, self.options.segment_bytes)
+        lineage = manifest.lineage
+        if manifest.epoch_of(self.identity.epoch) is None:
+            began = self.epoch_began
+            lineage += (
+                EpochRecord(
+                    number=self.identity.epoch,
+                    id=self.identity.epoch_id,
+                    first_lsn=began.last_lsn + 1,
+                    position=began.position,
+                    chain=began.chain,
+                ),
+            )
+        following = max(manifest.next_segment, number + 1)
+        return manifest.next(segments=(*manifest.segments, record), next_segment=following, lineage=lineage)
+
+    def _zero_ahead(self, segment: OpenSegment, goal: int) -> None:
+        """Zero one more step, then queue the next, so that sealing and preparing are not kept waiting."""
+        if segment.zeroed >= goal:
+            return
+        with self._poisoning(segment):
+            stepped = segment.zero_step()
+        if stepped:
+            self.upkeep.steps += 1
+            self.upkeep.submit("zero", lambda: self._zero_ahead(segment, goal))
+
+    def _reindex(self) -> None:
+        """Do one step towards indexes that are absent or damaged, then queue the next: all else goes first."""
+        if next(self._index_steps, True) is None:
+            self.upkeep.submit("index", self._reindex)
+
+    # -- sealing
+
+    @contextmanager
+    def _poisoning(self, segment: OpenSegment) -> Iterator[None]:
+        """Fail the log where this block, beside the way of the frames, finds that the segment's file has failed."""
+        try:
+            yield
+        except BaseException:
+            if segment.failed is not None:
+                self.poison(segment.failed)
+            raise
+
+    def seal(self, segment: OpenSegment) -> None:
+        """Seal this segment, after those before it: the manifest's end must never pass a segment that is not sealed.
+
+        A seal that failed is so made up for by the next one; but a file that has failed, and all behind it, is left to
+        the next opening as it is.
+        """
+        while segment in self.open_segments:
+            first = self.open_segments[0]
+            if first.failed is not None:
+                return
+            self._seal_one(first)
+
+    def _seal_one(self, segment: OpenSegment) -> None:
+        """Say in the manifest where a segment ends, once every frame in it is durable; then cut its unused space."""
+        header = segment.header
+        assert header is not None
+        with segment.zero_lock:
+            segment.overtaken = True
+        with self._poisoning(segment):
+            segment.sync()
+        self.upkeep.steps += 1
+        record = record_of(segment, header)
+        self.store.update(lambda m: with_sealed(m, record))
+        self.upkeep.steps += 1
+        with self._list_lock:
+            self.open_segments.remove(segment)
+        self.events.emit("walkit.segment.seal", number=segment.number, end_position=segment.end_position)
+        segment.seal(header.offset_of(segment.end_position))
+        self.upkeep.steps += 1
+        write_index(self.storage, self.identity.log_id, record, segment.index)
+        self.upkeep.steps += 1
+        if self.on_seal is not None:
+            self.on_seal()
+
+    def close(self, *, poisoned: bool, hung: bool = False) -> None:
+        """Seal what is open and remove what was prepared; a poisoned log is left to recovery as it is.
+
+        With `hung` files stay open: a write to one of them is under way still, and must not find its number given anew.
+        """
+        self.upkeep.close()
+        self._index_steps.close()
+        spare, self._spare = self._spare, None
+        try:
+            if not poisoned:
+                for segment in list(self.open_segments):
+                    self.seal(segment)
+                if spare is not None:
+                    self._drop_spare(spare)
+        finally:
+            with ExitStack() as closing:  # all of them, also where one tells an error
+                if self._cell is not None:
+                    closing.callback(self._cell.close)
+                for segment in [*self.open_segments, *([spare] if spare is not None else [])]:
+                    if not hung:
+                        closing.callback(segment.close)
+
+    def _drop_spare(self, spare: OpenSegment) -> None:
+        self.store.update(lambda m: m.next(segments=tuple(s for s in m.segments if s.number != spare.number)))
+        self.storage.remove(segment_name(spare.number))
+
+    def forget(self) -> None:
+        """In a forked child: drop this copy's files without writing anything."""
+        for segment in [*self.open_segments, *([self._spare] if self._spare is not None else [])]:
+            segment.close()
+
+
+def _is_zeroed_ahead(segment: OpenSegment) -> bool:
+    """Say whether more of a segment is to be zeroed: no frame has passed what is, and they are small enough for it."""
+    assert segment.header is not None
+    fitting = segment.end_position - segment.header.start_position <= segment.frames * ZEROED_FRAME_BYTES_MAX
+    return fitting and not segment.overtaken and segment.zeroed < segment.size

@@ -1,0 +1,121 @@
+"""The store of a dashboard's session: written, held, compacted, trimmed, one step after the other. No panel."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import Literal
+
+from walkit._text import counted
+from walkit.compaction import CompactionReport
+from walkit.config import LogOptions
+from walkit.errors import OptionsError
+from walkit.log.holds import Hold
+from walkit.log.trim import TrimReport
+from walkit.read.describe import LogInventory
+from walkit.state.checkpoint import CheckpointReport
+from walkit.store import Store
+
+Step = Literal["write", "hold", "cursor", "checkpoint", "compact", "trim"]
+STEPS: dict[Step, str] = {
+    "write": "writing records to the store",
+    "hold": "taking or releasing a hold",
+    "cursor": "moving the cursor",
+    "checkpoint": "taking a checkpoint",
+    "compact": "compacting",
+    "trim": "trimming",
+}
+RECORDS = 6_000
+"""Records of one writing."""
+KEYS = 1_500
+VALUE_BYTES = 160
+OPTIONS = LogOptions(segment_bytes=256 * 1024, frame_bytes_max=64 * 1024, idle_mark_ms=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """What one step did to the store's log."""
+
+    step: Step
+    words: str
+    """What came of it, as a sentence."""
+    before: LogInventory
+    after: LogInventory
+    report: CheckpointReport | CompactionReport | TrimReport | None = None
+
+
+class Shelf:
+    """A store in a folder, made by its first step. Steps come from one thread; `close` may come from any."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, "store")
+        self._lock = threading.Lock()
+        self._closed = False
+        self._store: Store | None = None
+        self._hold: Hold | None = None
+
+    def do(self, step: Step) -> StepReport:
+        """Do one step and say what it did. Raises what the store raises; LogClosedError where `close` comes."""
+        store = self._opened()
+        before = store.inventory()
+        report: CheckpointReport | CompactionReport | TrimReport | None = None
+        if step == "checkpoint":
+            report = store.checkpoint(trim=False)
+            words = f"A snapshot stands at LSN {report.lsn:,}; an opening replays what comes after it."
+        elif step == "compact":
+            report = store.compact()
+            words = f"{counted(report.records_dropped, 'record')} and {counted(report.bytes_saved, 'byte')} are gone."
+        elif step == "trim":
+            report = store.log.trim(store.log.acked_lsn)
+            words = (
+                f"The low watermark is {report:,}: never past a hold, nor past the newest snapshot, which the state "
+                f"needs. {report.bytes_saved:,} bytes are gone."
+            )
+        else:
+            words = {
+                "write": self._write,
+                "hold": self._turn_hold,
+                "cursor": self._cursor,
+            }[step](store)
+        return StepReport(step=step, words=words, before=before, after=store.inventory(), report=report)
+
+    def _opened(self) -> Store:
+        with self._lock:
+            if self._closed:
+                raise OptionsError("the session has ended")
+            if self._store is None:
+                self._store = Store.open(self._path, options=OPTIONS)
+            return self._store
+
+    def _write(self, store: Store) -> str:
+        first = store.log.acked_lsn + 1
+        numbers = range(first, first + RECORDS)
+        store.put_many([b"key %05d" % (n % KEYS) for n in numbers], [b"%010d" % n * 16 for n in numbers])
+        store.log._engine.segments.upkeep.drain()
+        return (
+            f"LSN {first:,} to {store.log.acked_lsn:,} were written: {RECORDS:,} records over {KEYS:,} keys."
+        )
+
+    def _turn_hold(self, store: Store) -> str:
+        if self._hold is not None:
+            self._hold.release()
+            self._hold = None
+            return "The hold is released: nobody needs the log any more."
+        first = max((store.log.first_lsn + store.log.acked_lsn) // 2, store.log.first_lsn)
+        self._hold = store.log.hold("auditor", first)
+        return f"The hold needs LSN {first:,} and what follows: no trim or compaction touches it."
+
+    @staticmethod
+    def _cursor(store: Store) -> str:
+        store.log.drop_cursor("exporter")
+        cursor = store.log.cursor("exporter", start_lsn=store.log.acked_lsn + 1)
+        return f"The cursor stands at LSN {cursor.lsn:,}. It is progress, and keeps nothing back."
+
+    def close(self) -> None:
+        """Close the store. Closing twice does nothing."""
+        with self._lock:
+            self._closed = True
+            store, self._store = self._store, None
+        if store is not None:
+            store.close()
