@@ -45,6 +45,7 @@ MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 MAY_BE_LONGER = {
     "walkit/config.py": "the options of a log, each with what it means, in one place",
+    "walkit/store.py": "all that a Store can be asked, in one class",
     "walkit/errors.py": "one tree of errors, each with what it carries",
 }
 """Modules that are over the limit for a reason: a limit is a smoke detector, and a cut has to be a joint."""

@@ -1,11 +1,11 @@
 """Recovery: facts in, one decision out per segment, and a plan of them, which `walkit.recovery.apply` applies.
 
-The decision is a table (`walkit.recovery.decision`). Its rows are about one unsealed segment, in the order of the log; what
-is sealed is vouched for by the manifest, and any damage there is corruption.
+The decision is a table (`walkit.recovery.decision`). Its rows are about one unsealed segment, in the order of the
+log; what is sealed is vouched for by the manifest, and any damage there is corruption.
 
 Policies: "prefix" cuts the tail that nothing promised, "holes" keeps intact frames behind a hole in it, "absolute"
-refuses any damage, "salvage" gives up what is damaged and says what (`walkit.recovery.salvage`). What stands behind a hole
-may have been acknowledged where the log acknowledges in completion order: there "prefix" means "holes".
+refuses any damage, "salvage" gives up what is damaged and says what (`walkit.recovery.salvage`). What stands behind a
+hole may have been acknowledged where the log acknowledges in completion order: there "prefix" means "holes".
 """
 
 from __future__ import annotations

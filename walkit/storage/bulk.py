@@ -1,4 +1,4 @@
-"""Reading much of a file: by its own means where it has them (`walkit.storage.interface.BulkReads`), else by plain reads."""
+"""Reading much of a file: by its own means where it has them (`interface.BulkReads`), else by plain reads."""
 
 from __future__ import annotations
 
