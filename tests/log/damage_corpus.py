@@ -2,8 +2,8 @@
 
 The undamaged logs stand in `data/golden/damage/bases.zip` as bytes, so that a case is the same whatever writes logs
 today. A case is a base and one to three damages, both chosen by its number. Its outcome is what opening by each
-recovery policy, the reader, `scan`, `verify` and `repair` report: facts, not words. `data/golden/damage/outcomes.txt` holds a
-short hash of each outcome, so that a change that alters a judgement names the cases it alters::
+recovery policy, the reader, `scan`, `verify` and `repair` report: facts, not words. `data/golden/damage/outcomes.txt`
+holds a short hash of each, so that a change that alters a judgement names the cases it alters::
 
     python -m tests.log.damage_corpus check --jobs 2        # compare all; --cases 200 for a sample
     python -m tests.log.damage_corpus show 1234             # damages and outcome of one case, as JSON
