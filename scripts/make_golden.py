@@ -256,14 +256,15 @@ def build() -> dict[str, bytes]:
     makers = {f"log/{s.header.name}": s for s in (first, second)} | single_segments()
     files = {name: b"".join(made.parts) for name, made in makers.items()}
     files[f"log/{second.header.name}"] += bytes(256)
-    files["log/manifest"] = encode_manifest(manifest(first, second))
+    reserved = len(files[f"log/{second.header.name}"])
+    files["log/manifest"] = encode_manifest(manifest(first, second, reserved))
     files["log/durable"] = durable_cell(first.position, second)
     expected = {name: made.expected for name, made in makers.items()}
     files["expected.json"] = (json.dumps(expected, indent=1) + "\n").encode()
     return files
 
 
-def manifest(first: SegmentMaker, second: SegmentMaker) -> Manifest:
+def manifest(first: SegmentMaker, second: SegmentMaker, reserved_bytes: int) -> Manifest:
     """Return the manifest of the golden log: one sealed segment, one in use, a hold, an extra field."""
     return Manifest(
         log_id=LOG_ID,
@@ -277,7 +278,12 @@ def manifest(first: SegmentMaker, second: SegmentMaker) -> Manifest:
         ),
         segments=(
             first.sealed(),
-            SegmentRecord(number=second.header.number, state=SegmentState.PREPARED, epoch=2),
+            SegmentRecord(
+                number=second.header.number,
+                state=SegmentState.PREPARED,
+                epoch=2,
+                reserved_bytes=reserved_bytes,
+            ),
         ),
         next_segment=3,
         end=LogEnd(last_lsn=first.next_lsn - 1, position=first.position, chain=first.chain),

@@ -31,6 +31,11 @@ LATER = ("crc32c", "walkit.compaction", "walkit.state", "walkit.storage.memory",
 NEVER_FOR_RECORDS = ("asyncio", "pandas", "pyarrow.compute", *LATER)
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
+MAY_BE_LONGER = {
+    "walkit/config.py": "the options of a log, each with what it means, in one place",
+    "walkit/errors.py": "one tree of errors, each with what it carries",
+}
+"""Modules that are over the limit for a reason: a limit is a smoke detector, and a cut has to be a joint."""
 MEASURED = ("walkit/", "pyspark_walkit/", "dashboards/", "scripts/")
 
 
@@ -85,7 +90,7 @@ def too_long(files: Mapping[str, str]) -> list[str]:
     found = []
     for path, source in files.items():
         lines = source.count("\n") + (not source.endswith("\n"))
-        if lines > MODULE_LINES_MAX:
+        if lines > MODULE_LINES_MAX and path not in MAY_BE_LONGER:
             found.append(f"{path}: {lines} lines")
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

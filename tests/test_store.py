@@ -378,7 +378,7 @@ def test_how_a_store_looks() -> None:
         assert (statistics.keys, statistics.applied_lsn, statistics.acked_lsn) == (1, 3, 3)
         assert (statistics.frames_waiting, statistics.snapshot_lsn) == (0, 0)
         assert "live keys in the table" in statistics._repr_html_()
-        assert "1 keys at LSN 3" in repr(store)
+        assert "1 key at LSN 3" in repr(store)
         html = store._repr_html_()
         assert "live keys" in html
         assert "<script" not in html

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from tests.commit.places import GUARD_S
+from tests.commit.places import GUARD_S, Task
 from tests.interrupts import interrupt_in
-from walkit.threads import EndingThread
+from walkit.threads import Bell, EndingThread
 
 
 def test_an_interrupted_join_takes_no_running_thread_for_ended() -> None:
@@ -49,3 +49,19 @@ def test_a_thread_that_raised_has_ended_and_one_that_never_ran_cannot_be_joined(
     assert thread.ended and not thread.is_alive() and hooked == [ZeroDivisionError]
     with pytest.raises(RuntimeError, match="before it is started"):
         EndingThread(target=print).join()
+
+
+def test_a_bell_wakes_once_for_any_number_of_rings() -> None:
+    """Ring before and during a wait, and clear: one wait takes all rings with it, and a wait for none has an end."""
+    bell = Bell()
+    assert not bell.wait(0) and not bell.wait(-1)
+    bell.set()
+    bell.set()
+    assert bell.wait() and not bell.wait(0)
+    bell.set()
+    bell.clear()
+    bell.clear()
+    assert not bell.wait(0)
+    waiter = Task(bell.wait, GUARD_S)
+    bell.set()
+    assert waiter.result() is True

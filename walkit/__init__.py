@@ -23,6 +23,7 @@ from walkit.errors import (
     HistoryTrimmedError,
     JournalFullError,
     LogClosedError,
+    LogExhaustedError,
     LogExistsError,
     LogFullError,
     LogLockedError,
@@ -132,6 +133,7 @@ __all__ = [
     "JournalFullError",
     "Kind",
     "LogClosedError",
+    "LogExhaustedError",
     "LogExistsError",
     "LogFullError",
     "LogInventory",
@@ -187,5 +189,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return every public name, loaded or not."""
-    return sorted({*globals(), *__all__, *_ROOMS})
+    """Return every public name, loaded or not, and none that this module has only for itself."""
+    return sorted({*__all__, *_ROOMS, *(name for name in globals() if name.startswith("__"))})

@@ -101,12 +101,22 @@ WINDOW_BYTES_MAX = 1 << 40
 JOURNAL_SLOTS_MAX = 1 << 24
 
 
+class FollowingBytes(int):
+    """A default that follows from another option, and is worked out anew where that is replaced."""
+
+    __slots__ = ()
+
+
+FRAME_BYTES_MAX_DEFAULT = FollowingBytes(4 * MIB)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
     """What may be dropped without being asked for: limits of age, bytes and records. None means no limit.
 
     Any limit is enough to drop a segment, any hold enough to keep it; only over `hard_bytes_max` the holds in the way
-    are dropped. Whole segments go, oldest first; the newest one stays, however old or large it is.
+    are dropped. Whole segments go, oldest first; the newest one stays, however old or large it is. With
+    `at_capacity="refuse"` nothing is dropped for its bytes: appends are refused until a trim makes room.
     """
 
     age_s: float | None = None
@@ -119,6 +129,10 @@ class Retention:
     """Drop what the slowest hold has passed; nothing where there is no hold."""
     hard_bytes_max: int | None = None
     """Drop the oldest while the segment files are larger, whatever holds say: a consumer so slow gets a GapError."""
+    at_capacity: Literal["drop", "refuse"] = "drop"
+    """At `bytes_max`, drop the oldest, or refuse what needs a new segment: LogFullError (reason "retention"). Looked at
+    once a segment, so the files never pass `bytes_max`, which has room for two segments at least. The other limits go
+    on dropping."""
 
     def __post_init__(self) -> None:
         age = self.age_s
@@ -129,6 +143,19 @@ class Retention:
             if value is not None and (type(value) is not int or not 1 <= value < 1 << 63):
                 raise OptionsError(f"{name}={value!r}: a whole number from 1", option=name, wanted=value)
         _check_bools(self)
+        if self.at_capacity not in ("drop", "refuse"):
+            raise OptionsError(
+                f"at_capacity={self.at_capacity!r}: 'drop' or 'refuse'",
+                option="at_capacity",
+                wanted=self.at_capacity,
+            )
+        if self.at_capacity == "refuse" and (self.bytes_max is None or self.hard_bytes_max is not None):
+            raise OptionsError(
+                "at_capacity='refuse' goes with bytes_max, which says how much, without hard_bytes_max, which drops",
+                option="at_capacity",
+                wanted="refuse",
+                stored=self.hard_bytes_max,
+            )
         if (
             self.bytes_max is not None
             and self.hard_bytes_max is not None
@@ -175,8 +202,9 @@ class LogOptions:
     refuses that, the log is written through the page cache, and an event says so."""
     segment_bytes: int = 64 * MIB
     """Size of one segment file, header included."""
-    frame_bytes_max: int = 4 * MIB
-    """Largest frame, header and padding included; so also the limit of one record or transaction."""
+    frame_bytes_max: int = FRAME_BYTES_MAX_DEFAULT
+    """Largest frame, header and padding included; so also the limit of one record or transaction. Default: 4 MiB, or
+    what a segment of `segment_bytes` has room for where that is less."""
     codec: Literal["zstd"] | None = None
     """Compresses the body of a frame where that makes it smaller."""
     queue_bytes_max: int = 64 * MIB
@@ -193,6 +221,7 @@ class LogOptions:
     def __post_init__(self) -> None:
         _check_bools(self)
         _check_choices(self)
+        _follow_segment_bytes(self)
         _check_numbers(self)
         _check_retention(self)
         _check_window(self)
@@ -212,6 +241,7 @@ class LogOptions:
     def as_dict(self) -> dict[str, Any]:
         """Return the options as plain values, for run records and reports."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["frame_bytes_max"] = int(self.frame_bytes_max)
         values["policy"] = None if self.policy is None else repr(self.policy)
         values["retention"] = {f.name: getattr(self.retention, f.name) for f in fields(Retention)}
         return values
@@ -296,6 +326,14 @@ def _check_choices(options: LogOptions) -> None:
             raise OptionsError(f"{name}={value!r}: it is one of {allowed}", option=name, wanted=value)
 
 
+def _follow_segment_bytes(options: LogOptions) -> None:
+    """Work out the default of `frame_bytes_max`; one that the caller gave stays as it is."""
+    size = options.segment_bytes
+    if type(options.frame_bytes_max) is FollowingBytes and type(size) is int and size >= SEGMENT_BYTES_MIN:
+        fitting = FollowingBytes(min(FRAME_BYTES_MAX_DEFAULT, size - 4 * KIB))
+        object.__setattr__(options, "frame_bytes_max", fitting)
+
+
 def _check_numbers(options: LogOptions) -> None:
     bounds: dict[str, tuple[int, int]] = {
         "in_flight": (1, 1024),
@@ -312,7 +350,7 @@ def _check_numbers(options: LogOptions) -> None:
         bounds["window_bytes"] = (8 * KIB, WINDOW_BYTES_MAX)
     for name, (low, high) in bounds.items():
         value = getattr(options, name)
-        if type(value) is not int or not low <= value <= high:
+        if type(value) not in (int, FollowingBytes) or not low <= value <= high:
             raise OptionsError(
                 f"{name}={value!r}: a whole number from {low:,} to {high:,}", option=name, wanted=value
             )
@@ -327,8 +365,8 @@ def _check_numbers(options: LogOptions) -> None:
     room = options.segment_bytes - 4 * KIB
     if options.frame_bytes_max > room:
         raise OptionsError(
-            f"frame_bytes_max={options.frame_bytes_max:,} does not fit a segment of {options.segment_bytes:,} bytes "
-            f"with its header: at most {room:,}",
+            f"frame_bytes_max={options.frame_bytes_max:,} does not fit segment_bytes={options.segment_bytes:,} with "
+            f"the segment's header: at most {room:,}",
             option="frame_bytes_max",
             wanted=options.frame_bytes_max,
             stored=options.segment_bytes,
@@ -358,4 +396,13 @@ def _check_retention(options: LogOptions) -> None:
     if not isinstance(options.retention, Retention):
         raise OptionsError(
             f"retention={options.retention!r} is no Retention", option="retention", wanted=options.retention
+        )
+    limit, least = options.retention.bytes_max, 2 * options.segment_bytes
+    if options.retention.at_capacity == "refuse" and limit is not None and limit < least:
+        raise OptionsError(
+            f"bytes_max={limit:,} with at_capacity='refuse' has no room for two segments of {options.segment_bytes:,} "
+            "bytes: the one in use cannot be trimmed, so nothing could ever make room",
+            option="bytes_max",
+            wanted=limit,
+            stored=least,
         )

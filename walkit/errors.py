@@ -20,6 +20,7 @@
     ├── StorageError(OSError)               mend the place, open again
     ├── LogFullError                        wait or make room, then try again
     │   └── JournalFullError                take a checkpoint, then try again
+    ├── LogExhaustedError                   nothing was written: go on in a new log
     ├── CommitFailedError                   outcome unknown: open again and look
     │   └── CommitTimeoutError(TimeoutError) outcome unknown: look, or go on waiting
     ├── AppendTimeoutError(TimeoutError)    nothing was written: try again
@@ -29,7 +30,9 @@
     ├── CursorError                         say anew where to begin: drop the cursor, make it at an LSN
     ├── HistoryTrimmedError                 ask for a newer LSN
     ├── SnapshotError                       retry the stage it names
-    └── DivergenceError                     the two logs are different histories
+    ├── DivergenceError                     the two logs are different histories
+    ├── replication.ProtocolError           look at what serves there
+    └── replication.ReplicaFailedError      read its cause; make a new replica
 
 Every error is picklable and carries its facts as attributes, so that a handler never has to parse a message.
 """
@@ -239,20 +242,12 @@ class StorageError(WalkitError, OSError):
 
 
 class LogFullError(WalkitError):
-    """No room: the queue is full, or the disk. Nothing of this call was written; it may be tried again.
-
-    After `append_many`: nothing but its first `acknowledged_prefix` records.
-    """
+    """No room in the queue, or on the disk. Nothing of this call, but `acknowledged_prefix`, was written; try again."""
 
     code = "log-full"
 
     def __init__(
-        self,
-        message: str,
-        *,
-        reason: str,
-        limit_bytes: int | None = None,
-        acknowledged_prefix: int = 0,
+        self, message: str, *, reason: str, limit_bytes: int | None = None, acknowledged_prefix: int = 0
     ) -> None:
         super().__init__(message)
         self.reason, self.limit_bytes = reason, limit_bytes
@@ -273,12 +268,26 @@ class JournalFullError(LogFullError):
     ) -> None:
         why = f" (the last one failed: {failed})" if failed else ""
         super().__init__(
-            f"the journal is full: the {slots:,} records behind LSN {checkpoint_lsn:,} are in no checkpoint; nothing "
-            f"was written. store.checkpoint() makes room{why}",
+            f"the journal is full: its slots ({slots:,}) hold what follows LSN {checkpoint_lsn:,} and is in no "
+            f"checkpoint; nothing was written. store.checkpoint() makes room{why}",
             reason="journal",
             acknowledged_prefix=acknowledged_prefix,
         )
         self.slots, self.checkpoint_lsn, self.failed = slots, checkpoint_lsn, failed
+
+
+class LogExhaustedError(WalkitError):
+    """The log has no number left that its format holds: `what` is "LSN", "position", "epoch" or "segment"."""
+
+    code = "log-exhausted"
+    acknowledged_prefix = 0
+
+    def __init__(self, what: str, wanted: int, last: int) -> None:
+        super().__init__(
+            f"the log has no {what} left: this needs {wanted:,}, and the last that the format holds is {last:,}. "
+            "Nothing was written; go on in a new log"
+        )
+        self.what, self.wanted, self.last = what, wanted, last
 
 
 class CommitFailedError(WalkitError):
@@ -345,8 +354,8 @@ class CursorError(WalkitError):
     """The saved progress of a consumer is not of this log as it is, and guessing would skip records. Nothing changed.
 
     `reason` is "beyond" (behind the end of the log), "identity" (the record at its LSN is of another epoch: what it had
-    done was cut, and the number given again), "foreign" (of another log), or "moved" (another consumer of this name has
-    advanced it). `lsn` is what the cursor says, `expected` and `found` what differs.
+    done was cut, and the number given again), "foreign" (of another log), "moved" (another of this name has advanced
+    it), or "undurable" (moved by a reader to what nothing vouches for yet). `expected` and `found` say what differs.
     """
 
     code = "cursor"

@@ -1,8 +1,9 @@
 """Named events: what the log tells its host while it works.
 
 An event is a name `walkit.<thing>.<verb>` with attributes. Events go to the callback given as `events=`, else to
-`logging.getLogger("walkit")`. A callback runs on the thread where the thing happened and must be quick; if it
-raises, the failure is logged and the log goes on (Quiver's host callbacks are the source of the idea).
+`logging.getLogger("walkit")`. A callback runs on the thread where the thing happened (for what the main thread asks
+for, as `close`, another one) and must be quick; if it raises, the failure is logged and the log goes on (Quiver's
+host callbacks are the source of the idea).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ EventCallback = Callable[[str, dict[str, Any]], None]
 EVENTS: dict[str, tuple[int, str]] = {
     "walkit.log.open": (logging.DEBUG, "a log was opened"),
     "walkit.log.close": (logging.DEBUG, "a log was closed"),
-    "walkit.log.poison": (logging.ERROR, "a write or sync failed; the log takes no more"),
+    "walkit.log.poison": (logging.ERROR, "a write or sync failed, or a thread of the log; it takes no more"),
     "walkit.policy.fail": (logging.ERROR, "a policy raised; every frame takes all that waits from now on"),
     "walkit.log.drop": (logging.WARNING, "a log was dropped without close()"),
     "walkit.scratch.replace": (
@@ -65,6 +66,7 @@ EVENTS: dict[str, tuple[int, str]] = {
         "a damaged cursor was taken for none: its consumer begins again, and sees records twice",
     ),
     "walkit.retention.drop": (logging.DEBUG, "segments beyond the limits of retention were dropped"),
+    "walkit.retention.refuse": (logging.WARNING, "the log is at its capacity and refuses; told once"),
     "walkit.hold.drop": (
         logging.WARNING,
         "a hold stood in the way of the hard cap and was dropped; its consumer gets a GapError",
@@ -74,10 +76,16 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.ERROR,
         "an observer fell so far behind that frames had to be read from the log, and they are not there: it ended",
     ),
-    "walkit.callback.fail": (logging.ERROR, "a callback or observer raised"),
+    "walkit.replica.fail": (logging.ERROR, "a replica follows its primary no more"),
+    "walkit.callback.fail": (logging.ERROR, "a callback raised, or an observer for the first time"),
     "walkit.upkeep.fail": (logging.ERROR, "background work failed and will be tried again"),
 }
 """Every event: its level in `logging`, and what it means."""
+
+
+def is_main() -> bool:
+    """Say whether this is the main thread."""
+    return threading.current_thread() is threading.main_thread()
 
 
 class EventSink:
@@ -113,7 +121,7 @@ class EventSink:
             self._listeners = tuple(known for known in self._listeners if known != listener)
 
     def emit(self, name: str, /, **attributes: Any) -> None:
-        """Send one event; never raises."""
+        """Send one event. Never raises, but on the main thread what is no Exception: a signal handler may raise it."""
         level, meaning = EVENTS[name]
         if self._callback is None:
             logger.log(level, "%s: %s %s", name, meaning, attributes)
@@ -125,7 +133,9 @@ class EventSink:
                     continue
                 try:
                     callback(name, dict(attributes))
-                except Exception:
+                except BaseException as error:
                     logger.exception("the events callback raised on %s %s", name, attributes)
+                    if not isinstance(error, Exception) and is_main():
+                        raise
         finally:
             calling.depth -= 1

@@ -41,6 +41,7 @@ class LogStatistics:
     deliveries_waiting: int = _metric(
         "frames", "acknowledged frames whose callbacks and observers have not run yet"
     )
+    callback_errors: int = _metric("errors", "errors that observers and callbacks have raised since opening")
     rotations: int = _metric("segments", "segments begun since opening")
     segments: int = _metric("segments", "segments that are the log now")
     log_bytes: int = _metric("bytes", "bytes of frames in the log now")

@@ -14,18 +14,28 @@ import numpy as np
 from walkit.arrow import array_of_numbers, numbers_of, pa
 from walkit.errors import CorruptionError, RecordTimeError, RecordTypeError
 from walkit.html import titled
+from walkit.text import counted
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that can be written, checksummed and sliced without a copy."""
 
 
 class Kind(IntEnum):
-    """What a record does to keyed state."""
+    """What a record does to keyed state. Printed it is a word, `put`; it counts, compares and is JSON as its number."""
 
     PUT = 1
     DELETE = 2
     BUNDLE = 3
     LINK = 4
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+    def __format__(self, spec: str) -> str:
+        try:
+            return format(str(self), spec)
+        except ValueError:  # a format of numbers
+            return format(int(self), spec)
 
 
 if TYPE_CHECKING:
@@ -69,7 +79,7 @@ class Record(NamedTuple):
         batch: its frame's checksum was right, so whoever wrote it wrote that.
         """
         if self.kind is not Kind.BUNDLE:
-            raise ValueError(f"record {self.lsn} is a {self.kind.name.lower()}, not a bundle")
+            raise ValueError(f"record {self.lsn} is a {self.kind}, not a bundle")
         try:
             return decode_bundle(b"" if self.value is None else self.value)
         except ValueError as error:
@@ -117,7 +127,7 @@ class AppendResult(NamedTuple):
     def _repr_html_(self) -> str:
         count = self.last_lsn - self.first_lsn + 1
         facts = [(name, f"{value:,}") for name, value in self._asdict().items()]
-        return titled(f"Appended: {count:,} {'record' if count == 1 else 'records'}", facts)
+        return titled(f"Appended: {counted(count, 'record')}", facts)
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -17,6 +17,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from walkit.commit.ticket import Ticket
+from walkit.commit.to_end import relayed, run_to_end
 from walkit.compaction import CompactingSurface, Compactor
 from walkit.config import LogOptions, StoreOptions, check_progress
 from walkit.errors import LogClosedError, OptionsError, RecordTypeError
@@ -40,6 +41,7 @@ from walkit.state.snapshot import SnapshotInfo
 from walkit.state.surface import StoreSurface
 from walkit.state.table import KeyedTable
 from walkit.storage.base import Storage
+from walkit.text import counted
 
 FRAMES_SUBMITTED_MAX = 64
 """Acknowledged frames that may wait to be applied before a caller of `submit` applies them."""
@@ -119,13 +121,18 @@ class Store(StoreSurface, CompactingSurface):
             raise OptionsError("give either a path or storage=", option="path", wanted=path, stored=storage)
         check_progress(progress, "(phase, done, total)")
         place = storage_at(path) if path is not None else storage
-        scanned = None if progress is None else lambda done, total: progress("scan", done, total)
-        log = open_log(None, "x" if mode == "x" else "a", options, events, storage=place, progress=scanned)
-        try:
-            return cls(log, store_options, progress)
-        except BaseException:
-            log.close()
-            raise
+
+        def work() -> Store:
+            told = relayed(progress)
+            scanned = None if told is None else lambda done, total: told("scan", done, total)
+            log = open_log(place, "x" if mode == "x" else "a", options, events, progress=scanned)
+            try:
+                return cls(log, store_options, told)
+            except BaseException:
+                log.close()
+                raise
+
+        return run_to_end(work, "open", undo=cls.close)
 
     @classmethod
     def scratch(
@@ -365,7 +372,7 @@ class Store(StoreSurface, CompactingSurface):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
-        return f"<Store {self.log.location} {state}: {len(self._table):,} keys at LSN {self.applied_lsn}>"
+        return f"<Store {self.log.location} {state}: {counted(len(self._table), 'key')} at LSN {self.applied_lsn}>"
 
     def _repr_html_(self) -> str:
         facts = [

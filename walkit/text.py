@@ -1,4 +1,4 @@
-"""Tables as lines of text, for terminals and logs; `walkit.html` has those for notebooks."""
+"""Words for people: tables as lines of text, counts with their noun, ranges. `walkit.html` has tables for notebooks."""
 
 from __future__ import annotations
 
@@ -20,3 +20,20 @@ def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Collec
         return "  ".join(padded).rstrip()
 
     return [line(headers), *map(line, rows)]
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun, in the plural but for 1: "1 segment", "2,000 segments"."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def bounds(first_lsn: int, last_lsn: int) -> str:
+    """Return an inclusive range of LSNs as text, as it stands beside the word LSN: "1 to 7", "7", or "no records"."""
+    if last_lsn < first_lsn:
+        return "no records"
+    return f"{first_lsn:,}" if first_lsn == last_lsn else f"{first_lsn:,} to {last_lsn:,}"
+
+
+def lsn_range(first_lsn: int, last_lsn: int) -> str:
+    """Return an inclusive range of LSNs as text by itself: "LSN 1 to 7", "LSN 7", or "no records"."""
+    return bounds(first_lsn, last_lsn) if last_lsn < first_lsn else f"LSN {bounds(first_lsn, last_lsn)}"

@@ -1,10 +1,42 @@
-"""Threads that are waited for by whoever closes what they work on."""
+"""Threads that are waited for by who closes what they work on, and what wakes a thread that waits."""
 
 from __future__ import annotations
 
 import os
 import threading
+from _thread import allocate_lock
 from typing import Any
+
+
+class Bell:
+    """Wakes one thread that waits; who waits takes the ring with it. Used like `threading.Event`, from any thread.
+
+    One lock underneath, whose every step is one call in C. An Event is Python code: an interrupt of the main thread
+    (Ctrl-C) in the middle of it can leave its inner lock taken, and every other thread that sets it hangs for ever.
+    """
+
+    __slots__ = ("_gate",)
+
+    def __init__(self) -> None:
+        self._gate = allocate_lock()
+        self._gate.acquire()
+
+    def set(self) -> None:
+        """Wake who waits, or who waits next."""
+        try:
+            self._gate.release()
+        except RuntimeError:
+            return  # it was set already
+
+    def clear(self) -> None:
+        """Forget what was set before."""
+        self._gate.acquire(blocking=False)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set; False after `timeout` seconds."""
+        if timeout is None:
+            return self._gate.acquire()
+        return self._gate.acquire(timeout=min(max(timeout, 0), threading.TIMEOUT_MAX))
 
 
 class EndingThread(threading.Thread):
@@ -35,8 +67,12 @@ class EndingThread(threading.Thread):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until its work is over; False after `timeout` seconds, or in a forked child. Once it was started."""
         here = self._process == os.getpid()
-        if here and not self.ended and self._end.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
-            self._end.release()
+        if here and not self.ended:
+            if timeout is None:
+                with self._end:  # unlike `acquire`, an interrupt cannot leave it taken
+                    pass
+            elif self._end.acquire(timeout=max(timeout, 0)):
+                self._end.release()
         return self.ended
 
     def join(self, timeout: float | None = None) -> None:

@@ -71,6 +71,15 @@ def test_version_and_help_of_the_whole(run: Run) -> None:
     )
 
 
+def test_no_command_prints_the_help_and_exits_2(run: Run) -> None:
+    """Run walkit, and walkit bench, alone: the same text as --help, on standard error, and nothing was done."""
+    for alone in ([], ["bench"]):
+        ran, asked = run(*alone), run(*alone, "--help")
+        assert (ran.code, ran.out) == (2, "")
+        assert (asked.code, asked.err) == (0, "")
+        assert ran.err == asked.out and "usage: walkit" in ran.err
+
+
 BAD_ARGUMENTS: tuple[list[str], ...] = (
     [],
     ["nonsense"],
@@ -100,10 +109,17 @@ BAD_ARGUMENTS: tuple[list[str], ...] = (
         for kind in ("write", "order", "spark", "replication", "recovery")
     ),
     ["bench", "write", "--record-bytes", "100,100000000", "--model", "gp3"],
+    *(
+        ["bench", kind, "--path", "LOG/none"]
+        for kind in ("write", "order", "spark", "replication", "recovery")
+    ),
     ["inspect", "s3://bucket/log"],
     ["inspect", "LOG", "--out", "LOG/report.txt"],
     ["dump", "LOG", "--out", "LOG/manifest"],
     ["verify", "LOG", "--out", "LOG"],
+    ["serve", "LOG", "--listen", "0.0.0.0:0"],
+    ["serve", "LOG", "--listen", "[::]:0", "--token", "secret"],
+    ["serve", "LOG", "--listen", "127.0.0.1:99999"],
 )
 
 

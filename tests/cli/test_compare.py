@@ -48,7 +48,7 @@ def test_different_and_equal(logs: Path, run: Run) -> None:
     assert lines[3] == "" and lines[4].split()[0] == "change"
     assert [line.split() for line in lines[5:]] == [
         ["C", "changed", "1", "2", "2", "3"],
-        ["D", "deleted", "0xff", "3"],
+        ["D", "deleted", "0xff", "3", "5"],
         ["I", ("long" * 30)[:39] + "…", "0x780a79", "7"],
         ["C", "none", "(no", "value)", "4", "6"],
     ]
@@ -86,7 +86,7 @@ def test_json(logs: Path, run: Run) -> None:
         "left_value_base64": "/w==",
         "right_value": None,
         "left_lsn": 3,
-        "right_lsn": None,
+        "right_lsn": 5,
     }
     assert len(rows) == 4
 
@@ -104,7 +104,7 @@ def test_rows_saved(logs: Path, run: Run) -> None:
     with open(logs / "rows.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["key"] for row in rows] == [key.decode() for key in wanted["key"].to_pylist()]
-    assert list(rows[1].values()) == ["deleted", "text", "D", "/w==", "base64", "", "", "3", ""]
+    assert list(rows[1].values()) == ["deleted", "text", "D", "/w==", "base64", "", "", "3", "5"]
     assert list(rows[2].values())[2:] == ["I", "", "", "x\ny", "text", "", "7"]
     run("diff", logs / "a", logs / "b", "--out", logs / "report.txt")
     assert "different: 1 inserted" in (logs / "report.txt").read_text()
@@ -140,6 +140,40 @@ def test_refusals(logs: Path, run: Run) -> None:
     damaged = run("diff", logs / "a", logs / "a")
     assert damaged.code == 3 and "is damaged at position" in damaged.err
     assert damaged.out == ""
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("a@x", "'x' in 'LOGS/a@x' is no LSN"),
+        ("a@-1", "'-1' in 'LOGS/a@-1' is no LSN"),
+        ("a@1.5", "'1.5' in 'LOGS/a@1.5' is no LSN"),
+        ("a@", "'' in 'LOGS/a@' is no LSN"),
+        ("a@\u0661", "'\u0661' in 'LOGS/a@\u0661' is no LSN"),
+        (f"a@{1 << 63}", f"'{1 << 63}' in 'LOGS/a@{1 << 63}' is no LSN"),
+        ("none@x", "'x' in 'LOGS/none@x' is no LSN"),
+    ],
+)
+def test_what_is_no_lsn_is_said_to_be_none(place: str, why: str, logs: Path, run: Run) -> None:
+    """Give something else after the @: exit 2, and a sentence with what was given, not that there is no such log."""
+    for places in ((f"{logs}/{place}", logs / "b"), (logs / "b", f"{logs}/{place}")):
+        ran = run("diff", *places)
+        assert (ran.code, ran.out) == (2, "")
+        assert why.replace("LOGS", str(logs)) in ran.err and "no log at" not in ran.err
+
+
+@pytest.mark.parametrize("place", ["", "@", "@1"])
+def test_no_path_at_all_is_refused(place: str, logs: Path, run: Run) -> None:
+    """Give an empty path, with and without an LSN: exit 2, and the working folder is not taken for a log."""
+    ran = run("diff", place, logs / "b")
+    assert (ran.code, ran.out) == (2, "") and f"{place!r} names no log" in ran.err
+
+
+def test_an_at_in_a_folder_above_is_part_of_the_path(logs: Path, run: Run) -> None:
+    """Rename the folder above the logs to one with an @: the logs in it are found, with and without an LSN."""
+    os.mkdir(logs / "at@home")
+    os.rename(logs / "a", logs / "at@home" / "a")
+    assert run("diff", logs / "at@home" / "a", f"{logs}/at@home/a@4").code == 0
 
 
 def test_a_folder_with_an_at_in_its_name(logs: Path, run: Run) -> None:

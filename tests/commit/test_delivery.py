@@ -8,12 +8,15 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
 
 from tests.commit.places import GUARD_S, Rig, Task, io_error, until
+from tests.interrupts import Strike
 from walkit.commit.ticket import SingleTicket, Ticket
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError
 
@@ -51,13 +54,13 @@ def test_callbacks_come_in_lsn_order_on_one_thread(rig: Rig) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError(), SystemExit(3)])
 def test_a_callback_that_raises_is_an_event_and_nothing_else(rig: Rig, error: BaseException) -> None:
-    """Raise anything from a callback: it is reported, and the next callbacks and observers are called."""
+    """Raise anything from callbacks: reported (an observer's first alone), and the next callbacks are called."""
     seen: list[Any] = []
 
     def bad(_: Any) -> None:
         raise error
 
-    rig.driver.delivery.observe(bad)
+    raised = rig.driver.delivery.observe(bad)
     rig.driver.delivery.observe(lambda frame: seen.append(frame.first_lsn))
     ticket = rig.ticket()
     ticket.callbacks = [bad, seen.append]
@@ -66,7 +69,8 @@ def test_a_callback_that_raises_is_an_event_and_nothing_else(rig: Rig, error: Ba
     rig.queued().result(GUARD_S)
     until(lambda: len(seen) == 3, "those after the one that raised")
     assert seen == [ticket, 1, 2]
-    assert [name for name, _ in rig.events] == ["walkit.callback.fail"] * 3
+    assert [name for name, _ in rig.events] == ["walkit.callback.fail"] * 2
+    assert (raised.count, rig.driver.delivery.errors) == (2, 3)
     assert type(error).__name__ in rig.events[0][1]["error"]
 
 
@@ -289,3 +293,26 @@ def test_many_threads_are_told_of_one_failure(rig: Rig) -> None:
     assert {type(e) for e in errors} == {CommitFailedError}
     assert all(e is not None and e.__cause__ is cause for e in errors)
     assert len({id(e) for e in errors}) == 8
+
+
+def test_an_interrupt_of_who_waits_for_deliveries_stops_none() -> None:
+    """Strike a wait for what is delivered at each point where a signal may come: what comes next is delivered."""
+    for number in count(1):
+        rig, go_on, called = Rig(), threading.Event(), list[object]()
+
+        def slow(ticket: object, go_on: threading.Event = go_on, called: list[object] = called) -> None:
+            assert go_on.wait(GUARD_S)
+            called.append(ticket)
+
+        rig.queued().add_done_callback(slow)
+        until(lambda rig=rig: rig.driver.delivery._busy, "the delivery")  # type: ignore[misc]
+        strike = Strike(number)
+        with suppress(KeyboardInterrupt):
+            strike.run(lambda rig=rig: rig.driver.delivery.drain(0.001))  # type: ignore[misc]
+        go_on.set()
+        rig.queued().add_done_callback(slow)
+        until(lambda called=called: len(called) == 2, f"the second delivery, after {strike.where}")  # type: ignore[misc]
+        rig.driver.stop(LogClosedError())
+        if not strike.where:
+            break
+    assert number > 5

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import walkit
 from tests.compaction.histories import HISTORIES, SMALL, History, full_of_changes, opened_state
 from tests.stores import memory_store
+from walkit.compaction.rewriter import FRAME_GOAL_RECORDS
 from walkit.errors import GapError, HistoryTrimmedError, LogClosedError, StorageError
 from walkit.format.body import joined_flags
 from walkit.format.checksum import crc32c
@@ -105,6 +106,20 @@ def test_the_report_tells_what_the_files_show() -> None:
     assert not [n for n in storage.names() if n.startswith("lost+found")]
     flags = [s.flags for s in load_manifest(storage).sealed]
     assert flags[0] == SegmentFlag.COMPACTED and flags[-1] == 0
+
+
+def test_frames_of_small_records_are_bounded_by_their_number() -> None:
+    """Empty events, 2,000 a frame, between puts that are superseded: compacted frames hold 64 K of them and some."""
+    storage = MemoryStorage()
+    options = walkit.LogOptions(durability="none", segment_bytes=2 << 20, frame_bytes_max=64 * 1024)
+    with Store.open(storage=storage, options=options) as store:
+        for _ in range(160):
+            store.log.append_many([b""] * 2000)
+            store[b"key"] = b"x" * 30_000
+        report = store.compact()
+        assert report.segments_rewritten and report.records_after > 100_000
+        frames = walkit.scan(storage).frames
+        assert FRAME_GOAL_RECORDS <= frames["records"].max() <= FRAME_GOAL_RECORDS + 2000
 
 
 def test_tombstones_stay_until_every_snapshot_is_newer() -> None:

@@ -243,7 +243,7 @@ def test_a_state_beside_a_compaction_is_made_anew() -> None:
         assert hang.entered.wait(GUARD_S)
         assert store.compact().segments_rewritten > 3
         hang.release()
-        columns = state.result().to_pydict()
+        columns = state.result().records.live().to_pydict()
     assert dict(zip(columns["key"], columns["value"], strict=True)) == made.states[made.newest]
 
 

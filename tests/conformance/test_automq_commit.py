@@ -3,7 +3,7 @@
 The scenarios are those of the reference's sections 4.1 (block WAL), 4.3 (blocks, headers, channels), 4.4 (unordered
 acknowledgements) and 4.5 (sequential completion); the hazards are those that it infers ([H]) or has reproduced ([H*])
 in sections 1 and 2. `WHERE` is the table; a test below walks it, so that it cannot name a test that is not there.
-Recovery with holes (4.2, scenario 7) is the policy `holes`, and its vectors stand with that policy's tests.
+The vectors of recovery with holes (4.2, scenario 7) stand by name in `test_automq_recovery.py`.
 """
 
 from __future__ import annotations

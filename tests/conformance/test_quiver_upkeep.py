@@ -137,6 +137,8 @@ WHERE: dict[str, tuple[str, ...]] = {
         "log/test_cursor::test_progress_is_saved_and_taken_up_again",
     ),
     "D7.20 the budget: reclaims, skips what is claimed, drops by force": (
+        "log/test_capacity::test_every_way_of_appending_is_refused_and_goes_on_after_a_trim",
+        "log/test_capacity::test_a_consumer_that_moves_on_makes_room_by_itself",
         "log/test_retention::test_holds_and_the_hard_cap",
         "log/test_retention::test_a_slow_consumer_is_dropped_with_an_event_and_gets_a_gap",
     ),
@@ -159,7 +161,11 @@ WHERE: dict[str, tuple[str, ...]] = {
         "log/test_cursor::test_a_failure_at_every_step_of_an_advance",
     ),
     "D8.7 consumers do not disturb each other": (f"{HERE}::test_consumers_are_independent",),
-    "D8.8 the budget's caps": ("log/test_retention::test_every_limit_alone_and_together",),
+    "D8.8 the budget's caps": (
+        "log/test_retention::test_every_limit_alone_and_together",
+        "log/test_capacity::test_the_edge_is_where_no_further_segment_fits",
+        "log/test_capacity::test_one_byte_less_is_a_segment_less",
+    ),
     # -- defects of its issues and its source
     "#4024 numbers begin anew, and saved progress skips what is new": (
         f"{HERE}::test_numbers_are_never_given_again_after_everything_was_cleaned",

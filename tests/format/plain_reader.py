@@ -175,3 +175,10 @@ def read_manifest(data: bytes) -> dict[str, Any]:
     assert len(data) == 28 + head["payload_bytes"] and crc(data[:24] + data[28:]) == head["crc"]
     plain: dict[str, Any] = json.loads(data[28:])
     return plain
+
+
+def was_cut_short(segment: dict[str, Any], data: bytes) -> bool:
+    """Say whether the file of a prepared segment is shorter than it was, where frames may have stood (F-9.10)."""
+    if segment["state"] != "prepared" or len(data) >= segment["reserved_bytes"]:
+        return False
+    return len(data) < 4096 or any(data[:4096])

@@ -32,6 +32,7 @@ ELSEWHERE = {
     "F-6.5": "the compactor and recovery: tests/compaction",
     "F-6.7": "the compactor: tests/compaction",
     "F-6.8": "the compactor and the manifest's store: tests/log/test_manifest_store.py",
+    "F-7.5": "the ordering core and the manifest store: tests/log/test_exhausted.py",
     "F-10.3": "readers: tests/log/test_sidecar.py",
     "F-12.5": "recovery and trim: tests/log",
     "F-17.2": "the cursor: tests/log/test_cursor.py",

@@ -12,7 +12,13 @@ import pytest
 import walkit
 from scripts import make_golden
 from tests.format import makers
-from tests.format.plain_reader import PlainRecord, read_durable, read_manifest, read_segment
+from tests.format.plain_reader import (
+    PlainRecord,
+    read_durable,
+    read_manifest,
+    read_segment,
+    was_cut_short,
+)
 from walkit.format.body import joined_flags, to_arrow
 from walkit.format.durable import decode_cell
 from walkit.format.frame import FrameHeader, decode_frame
@@ -109,7 +115,8 @@ def test_golden_manifest_and_cell() -> None:
     """F-4, F-12: codec and document agree on the golden manifest and durable cell."""
     manifest = decode_manifest(data_of("log/manifest"), "log")
     plain = read_manifest(data_of("log/manifest"))
-    assert manifest == make_golden.manifest(*make_golden.golden_log())
+    reserved = len(data_of(SEGMENTS_OF_LOG[1]))
+    assert manifest == make_golden.manifest(*make_golden.golden_log(), reserved)
     assert plain["holds"] == [{"name": "Spark ✈", "first_lsn": 3, "lease_until_us": 1_357_034_401_000_000}]
     assert (plain["end"]["last_lsn"], manifest.end.last_lsn, manifest.extra) == (
         11,
@@ -132,6 +139,24 @@ def test_a_golden_log_opens(tmp_path: Path) -> None:
         assert log.append(b"version 0 goes on").first_lsn == 13
         assert [r.lsn for r in log.read()] == list(range(1, 14))
     assert (tmp_path / SEGMENTS_OF_LOG[0]).read_bytes() == before
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4160, -65, -1, None])
+def test_a_golden_log_whose_last_file_was_cut_short(tmp_path: Path, size: int | None) -> None:
+    """F-9.10: document and codec agree on what is cut short, at each kind of place and with every tool."""
+    place = tmp_path / "log"
+    shutil.copytree(FOLDER / "log", place)
+    (place / "durable").unlink()
+    prepared = read_manifest(data_of("log/manifest"))["segments"][1]
+    data = data_of(SEGMENTS_OF_LOG[1])[:size]
+    (tmp_path / SEGMENTS_OF_LOG[1]).write_bytes(data)
+    assert was_cut_short(prepared, data) == (size is not None) == (not walkit.verify(place).ok)
+    with walkit.open(place, mode="r") as reader:
+        if size is not None:
+            with pytest.raises(walkit.CorruptionError):
+                list(reader.read())
+        else:
+            assert reader.last_lsn == 12
 
 
 def test_one_command_makes_them_anew(

@@ -441,7 +441,7 @@ DAMAGES: tuple[Damage, ...] = (
     Damage(
         name="power cut: last frame cut", base="power cut",
         do=_then(_no_cell, lambda c: c.cut_in_frame(-1, -1, 640)),
-        verdicts=TORN, note="torn tail",
+        verdicts=TORN | MISSING, codes=("segment-missing",), note="torn tail",
     ),
     Damage(
         name="power cut: last frame zeroed", base="power cut", do=_then(_no_cell, lambda c: c.zero_frame(-1, -1)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, partial
 
 import pytest
@@ -19,8 +20,10 @@ from tests.commit.places import Task, until
 from tests.log.flights import Flight, torn
 from tests.log.held import Held
 from tests.log.logs import tiny
-from tests.log.wrecks import OPTIONS, Rows, flip, frames_of, read, rows_of, shorten
+from tests.log.wrecks import OPTIONS, Rows, flip, frames_of, read, rows_of, shorten, wipe
 from walkit.errors import CorruptionError, WalkitError
+from walkit.format.frame import FrameHeader
+from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME, decode_manifest
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.log.manifest_store import DURABLE_NAME, load_manifest
@@ -190,8 +193,13 @@ def test_a_flip_around_a_hole_costs_the_frame_it_is_in(order: str, step: int) ->
             assert len(found.holes) == (number == 1), bit
 
 
-def test_a_cut_at_every_byte_of_the_frames_keeps_exactly_the_frames_before_it() -> None:
-    """Cut the open segment of a killed log, and one with a hole, at each byte: the frames before the cut, no other."""
+def last_byte(offset: int, header: FrameHeader) -> int:
+    """The file offset behind the last byte of a frame that is not zero: padding is, and no value here ends so."""
+    return offset + FRAME_HEADER_BYTES + header.body_stored_bytes
+
+
+def test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them() -> None:
+    """Wipe the open segment of a killed log, and one with a hole, from each byte on: the frames before it, no other."""
     whole, _ = small(closed=False)
     whole.remove(DURABLE_NAME)
     flight = Flight(order="completion", base=1, flying=2)
@@ -205,8 +213,8 @@ def test_a_cut_at_every_byte_of_the_frames_keeps_exactly_the_frames_before_it() 
     ):
         end = kept[-1][0] + kept[-1][1].footprint
         for size in [*range(end, 4095, -1), *range(4095, -1, -13)]:
-            shorten(image, name, size)
-            last_lsn = max((h.last_lsn for offset, h in kept if size >= offset + h.footprint), default=None)
+            wipe(image, name, size)
+            last_lsn = max((h.last_lsn for offset, h in kept if size >= last_byte(offset, h)), default=None)
             found = planned(image, "holes").end.last_lsn
             assert found == (kept[0][1].first_lsn - 1 if last_lsn is None else last_lsn), size
 
@@ -238,37 +246,39 @@ def test_a_flip_in_the_durable_cell_harms_nobody() -> None:
             assert rows_of(reader) == rows, bit
 
 
-def test_a_cut_anywhere_recovers_exactly_what_was_whole() -> None:
-    """Cut the open segment at every third byte, the cell being gone: the frames before the cut, no other."""
+def test_zeros_from_anywhere_on_recover_exactly_what_was_whole() -> None:
+    """Wipe the open segment from every third byte on, the cell being gone: the frames before it, no other."""
     whole, rows = small(closed=False)
     whole.remove(DURABLE_NAME)
     frames = frames_of(whole, NAMES[2])
     end = frames[-1][0] + frames[-1][1].footprint
     for size in [*range(0, 4096, 389), *range(4096, end + 1, 3)]:
         image = whole.process_kill()
-        shorten(image, NAMES[2], size)
-        left = sum(size >= offset + header.footprint for offset, header in frames)
+        wipe(image, NAMES[2], size)
+        left = sum(size >= last_byte(offset, header) for offset, header in frames)
         with walkit.open(storage=image, options=OPTIONS) as log:
             assert rows_of(log) == rows[: len(rows) - len(frames) + left], size
 
 
-def test_a_cut_of_what_was_promised_is_refused_by_name() -> None:
-    """Cut a sealed segment at a sample of bytes, and the open one under its cell: refused; salvage keeps the rest."""
-    from dataclasses import replace
-
-    for name, closed in ((NAMES[0], True), (NAMES[2], False)):
-        whole, rows = small(closed=closed)
-        frames = frames_of(whole, name)
-        end = frames[-1][0] + frames[-1][1].footprint
-        for size in [*range(0, 4096, 509), *range(4096, end, 7)]:
-            image = whole.process_kill()
-            shorten(image, name, size)
-            with pytest.raises(walkit.CorruptionError) as refused:
-                walkit.open(storage=image, options=OPTIONS)
-            assert refused.value.segment == name or refused.value.first_lost_lsn is not None
-            lost = {h.first_lsn for offset, h in frames if size < offset + h.footprint}
-            with walkit.open(storage=image, options=replace(OPTIONS, recovery="salvage")) as log:
-                assert rows_of(log) == [row for row in rows if row[0] not in lost], size
+@pytest.mark.parametrize(
+    ("name", "closed", "cell"), [(NAMES[0], True, True), (NAMES[2], False, True), (NAMES[2], False, False)]
+)
+def test_a_cut_anywhere_is_refused_by_name(name: str, closed: bool, cell: bool) -> None:
+    """F-9.10: cut a sealed segment at a sample of bytes, the open one, and with its cell: salvage keeps the rest."""
+    whole, rows = small(closed=closed)
+    if not cell:
+        whole.remove(DURABLE_NAME)
+    frames = frames_of(whole, name)
+    end = frames[-1][0] + frames[-1][1].footprint
+    for size in [*range(0, 4096, 509), *range(4096, end, 7)]:
+        image = whole.process_kill()
+        shorten(image, name, size)
+        with pytest.raises(walkit.CorruptionError) as refused:
+            walkit.open(storage=image, options=OPTIONS)
+        assert refused.value.segment == name or refused.value.first_lost_lsn is not None
+        lost = {h.first_lsn for offset, h in frames if size < offset + h.footprint}
+        with walkit.open(storage=image, options=replace(OPTIONS, recovery="salvage")) as log:
+            assert rows_of(log) == [row for row in rows if row[0] not in lost], size
 
 
 @pytest.mark.parametrize("order", ["append", "completion"])

@@ -143,7 +143,7 @@ def test_a_hold_does_not_move_back_and_not_after_its_end(log: walkit.WriteAheadL
 def test_a_hold_needs_a_name_a_lease_and_a_record_that_is_there(log: walkit.WriteAheadLog) -> None:
     """Ask for impossible holds: refused, and no hold is left behind."""
     log.trim(10)
-    for name, lease_s in (("", 60), ("h", 0), ("h", -1)):
+    for name, lease_s in (("", 60), ("h" * 257, 60), ("h", 0), ("h", -1)):
         with pytest.raises(ValueError, match=r"has a name|has a lease"):
             log.hold(name, 20, lease_s=lease_s)
     with pytest.raises(GapError) as gap:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S
-from tests.interrupts import interrupt_in
+from tests.commit.places import GUARD_S, Task
+from tests.interrupts import Strike, interrupt_in
 from tests.log.crashes import SMALL, rows_of
 from tests.log.imports import bytes_of, frames_of, import_all, log_of_epochs, replica_on, runs_after
 from walkit.errors import CorruptionError, LogLockedError, LogPoisonedError, StorageError
+from walkit.events import EventSink
 from walkit.format.body import Columns
 from walkit.format.frame import FrameFault, prepare_body, seal_frame
 from walkit.format.layout import HAS_VALUE, SegmentFlag
@@ -213,6 +217,21 @@ def test_an_empty_replica_is_no_log_until_it_is_adopted() -> None:
         walkit.open(storage=storage, mode="r")
 
 
+def test_an_interrupt_of_who_waits_for_an_lsn_stops_no_import() -> None:
+    """Strike a wait for an LSN at each point where a signal may come: the next import arrives, and closing ends."""
+    source = log_of_epochs(3)
+    for number in count(1):
+        replica = replica_on(MemoryStorage(), load_manifest(source))
+        strike = Strike(number)
+        with suppress(KeyboardInterrupt):
+            strike.run(lambda replica=replica: replica.wait_for(10**6, timeout=0.001))  # type: ignore[misc]
+        Task(import_all, replica, source).result()
+        Task(replica.close).result()
+        if not strike.where:
+            break
+    assert number > 5
+
+
 def test_an_interrupted_close_is_done_again_and_frees_nothing_before() -> None:
     """Interrupt closing twice while an upkeep job runs: the lock stays, the log is open, and the last close ends it."""
     source = log_of_epochs(3)
@@ -228,7 +247,7 @@ def test_an_interrupted_close_is_done_again_and_frees_nothing_before() -> None:
     replica.segments.upkeep.submit("zero", job)
     assert entered.wait(GUARD_S)
     for _ in range(2):
-        shooter = interrupt_in("close", "join", "wait")
+        shooter = interrupt_in("close", "serve")
         with pytest.raises(KeyboardInterrupt):
             replica.close()
         shooter.result()
@@ -236,3 +255,58 @@ def test_an_interrupted_close_is_done_again_and_frees_nothing_before() -> None:
     go_on.set()
     replica.close()
     assert not storage.is_locked(LOCK_NAME) and bytes_of(storage) == bytes_of(source)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_replica_recovers_by_the_policy_it_is_given(primary: MemoryStorage, sealed: bool) -> None:
+    """Damage a promised frame of a replica: "salvage" gives it up, says so by events, and keeps every other record."""
+    storage = MemoryStorage()
+    log = replica_on(storage, load_manifest(primary))
+    import_all(log, primary)
+    image = storage.process_kill()
+    log.close()
+    manifest = load_manifest(image)
+    chosen = (manifest.sealed if sealed else manifest.unsealed)[0]
+    header, frame, _ = [f for f in frames_of(image) if f[0].number == chosen.number and f[1].records][1]
+    file = image.open(header.name, "write")
+    file.write(header.offset_of(frame.position) + 8, [b"damage"], sync=True)
+    file.close()
+    if not sealed:
+        with pytest.raises(CorruptionError):
+            ImportedLog(image.process_kill(), SMALL)
+    seen: list[tuple[str, dict[str, Any]]] = []
+    events = EventSink(lambda *event: seen.append(event))
+    log = ImportedLog(image, replace(SMALL, recovery="salvage"), events)
+    assert log.recovery is not None and log.recovery.policy == "salvage"
+    (lost,) = log.recovery.lost
+    assert (lost.first_lsn, lost.last_lsn) == (frame.first_lsn, frame.last_lsn)
+    with walkit.open(storage=primary, mode="r") as original:
+        kept = [r for r in original.read() if not frame.first_lsn <= r.lsn <= frame.last_lsn]
+    assert list(log.read()) == kept
+    assert dict(seen)["walkit.recovery.lost"]["first_lsn"] == frame.first_lsn
+    assert dict(seen)["walkit.recovery.finish"]["policy"] == "salvage"
+    log.close()
+
+
+def test_a_replica_tells_of_its_recovery_as_an_open_log_does(primary: MemoryStorage) -> None:
+    """Open one image with a torn tail as a log and as a replica: the same recovery events with the same facts."""
+    storage = MemoryStorage()
+    log = replica_on(storage, load_manifest(primary))
+    import_all(log, primary)
+    image = storage.process_kill()
+    log.close()
+    header, frame, _ = frames_of(image)[-1]
+    file = image.open(header.name, "write")
+    file.write(header.offset_of(frame.end_position), [b"torn"], sync=True)
+    file.close()
+    told = []
+    for opening in (
+        lambda place, events: walkit.open(storage=place, options=SMALL, events=events),
+        lambda place, events: ImportedLog(place, SMALL, EventSink(events)),
+    ):
+        seen: list[tuple[str, dict[str, Any]]] = []
+        opening(image.process_kill(), lambda *event, seen=seen: seen.append(event)).close()
+        own = {"duration_s": 0, "location": ""}
+        told.append([(name, {**facts, **own}) for name, facts in seen if "recovery" in name])
+    assert told[0] == told[1]
+    assert [name for name, _ in told[0]] == ["walkit.recovery.cut", "walkit.recovery.finish"]

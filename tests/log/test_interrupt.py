@@ -165,7 +165,7 @@ def test_an_interrupted_close_frees_the_lock_only_when_upkeep_has_ended(write_ti
 
     log._engine.segments.upkeep.submit("zero", job)
     assert entered.wait(GUARD_S)
-    shooter = interrupt_in("finish_in_time", "wait")
+    shooter = interrupt_in("close", "serve")
     with pytest.raises(KeyboardInterrupt):
         log.close()
     shooter.result()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice, pairwise
 from typing import Any
 
@@ -55,24 +56,30 @@ def test_frames_can_be_read_after_they_were_trimmed(log: walkit.WriteAheadLog) -
     assert lsns(r for frames in seen for r in frames.records()) == list(range(1, 41))
 
 
-def test_an_observer_that_raises_is_reported_and_called_again() -> None:
-    """Raise in an observer: an event each time, the log and the other observer go on."""
-    events: list[str] = []
+def raises(_: DurableFrames) -> None:
+    """An observer with a fault."""
+    raise RuntimeError("mine")
+
+
+def test_an_observer_that_raises_is_named_once_counted_and_called_again() -> None:
+    """Raise in an observer for three frames: one event with its name, all counted; the log and the other go on."""
+    events: list[tuple[str, dict[str, Any]]] = []
     log = walkit.open(
-        storage=walkit.storage.MemoryStorage(), options=tiny(), events=lambda name, _: events.append(name)
+        storage=walkit.storage.MemoryStorage(), options=tiny(), events=lambda *event: events.append(event)
     )
     seen: list[int] = []
-
-    def bad(_: DurableFrames) -> None:
-        raise RuntimeError("mine")
-
-    log.observe(bad)
-    log.observe(lambda frames: seen.append(frames.first_lsn))
-    log.append(b"1")
-    log.append(b"2")
+    observations = [
+        log.observe(callback) for callback in (raises, partial(raises), lambda f: seen.append(f.first_lsn))
+    ]
+    for _ in range(3):
+        log.append(b"value")
+    until(lambda: seen == [1, 2, 3])
+    assert log.statistics().callback_errors == 6
     log.close()
-    assert seen == [1, 2]
-    assert events.count("walkit.callback.fail") == 2
+    assert [o.errors for o in observations] == [3, 3, 0]
+    told = [facts for name, facts in events if name == "walkit.callback.fail"]
+    assert [facts["what"] for facts in told] == [f"{__name__}.raises"] * 2
+    assert all("mine" in facts["error"] for facts in told)
 
 
 def test_an_observer_may_use_the_log(log: walkit.WriteAheadLog) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import pickle
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"frame_bytes_max": 100}, "frame_bytes_max"),
     ({"frame_bytes_max": 1 << 31}, "frame_bytes_max"),
     ({"segment_bytes": 1 << 16, "frame_bytes_max": 1 << 16}, "frame_bytes_max"),
-    ({"segment_bytes": 1 << 20}, "frame_bytes_max"),
+    ({"segment_bytes": 1 << 20, "frame_bytes_max": 4 << 20}, "frame_bytes_max"),
     ({"codec": "gzip"}, "codec"),
     ({"queue_bytes_max": 10}, "queue_bytes_max"),
     ({"on_full": "drop"}, "on_full"),
@@ -99,6 +100,8 @@ def test_reading_takes_no_option_that_it_would_ignore(name: str, given: Any) -> 
     [
         {"durability": "interval"},
         {"durability": "interval", "interval_ms": 1},
+        {"segment_bytes": 1 << 16},
+        {"segment_bytes": 1 << 16, "direct_io": True},
         {"segment_bytes": 1 << 16, "frame_bytes_max": (1 << 16) - 4096},
         {"frame_bytes_max": 4096, "queue_bytes_max": 4096},
         {"in_flight": 1024, "policy": TakeAll(), "write_timeout_ms": None},
@@ -159,6 +162,21 @@ def test_the_largest_value_is_known_before_the_log(
             if not direct_io or log.statistics().alignment == 4096:
                 with pytest.raises(walkit.RecordTooLargeError):
                     log.append(bytes(most + 1), key=key)
+
+
+def test_the_largest_frame_follows_from_the_size_of_a_segment() -> None:
+    """Give segment_bytes alone, then replace it: frames fit, up to 4 MiB; a value that was given stays, and is held."""
+    assert LogOptions().frame_bytes_max == LogOptions(segment_bytes=1 << 40).frame_bytes_max == 4 << 20
+    small = LogOptions(segment_bytes=1 << 16)
+    assert small.frame_bytes_max == (1 << 16) - 4096
+    assert type(small.as_dict()["frame_bytes_max"]) is int
+    assert replace(small, segment_bytes=1 << 20).frame_bytes_max == (1 << 20) - 4096
+    assert replace(LogOptions(), segment_bytes=1 << 16) == small == pickle.loads(pickle.dumps(small))
+    given = LogOptions(segment_bytes=8 << 20, frame_bytes_max=4 << 20)
+    assert replace(given, segment_bytes=5 << 20).frame_bytes_max == 4 << 20
+    with pytest.raises(OptionsError, match=r"frame_bytes_max=4,194,304 .* segment_bytes=65,536") as wrong:
+        replace(given, segment_bytes=1 << 16)
+    assert (wrong.value.wanted, wrong.value.stored) == (4 << 20, 1 << 16)
 
 
 def test_limits_bind_only_new_segments() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import walkit
 from tests.commit.places import GUARD_S, Task, until
+from tests.log.everycall import EveryCall, Fault
 from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, reopened, tiny, values
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, StorageError
 from walkit.storage import MemoryStorage
@@ -251,3 +252,27 @@ def test_the_poison_event_names_the_cause_once() -> None:
     poison = [facts for name, facts in events if name == "walkit.log.poison"]
     assert len(poison) == 1
     assert poison[0]["acked_lsn"] == 1 and "EIO" in poison[0]["cause"]
+
+
+def test_closing_lets_go_of_every_file_where_the_device_fails_for_good() -> None:
+    """Keep three segments open, let every call fail from then on, and close: the error is told, no file stays open."""
+    storage = EveryCall(MemoryStorage())
+    log = walkit.open(storage=storage, options=tiny())
+    held = threading.Event()
+    segments = log._engine.segments
+
+    def hold_up() -> None:
+        assert held.wait(GUARD_S)
+
+    segments.upkeep.submit("seal", hold_up)
+    while len(segments.open_segments) < 3:
+        log.append(bytes(7000))
+    storage.arm(Fault("error", 1, forever=True))
+    with pytest.raises(CommitFailedError):
+        log.append(b"lost")
+    held.set()
+    with pytest.raises(StorageError):
+        log.close()
+    assert log.closed and not storage.open_files and not storage.inner.is_locked("lock")
+    storage.disarm()
+    assert lsns(reopened(storage)) == list(range(1, log.acked_lsn + 1))

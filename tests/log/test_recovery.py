@@ -32,7 +32,7 @@ ALL_FACTS = [Facts(*f) for f in product((False, True), repeat=len(Facts._fields)
 
 
 def test_exactly_one_row_matches_every_combination_of_facts() -> None:
-    """Enumerate all 2^7 facts: one row each; and every row is needed by some facts."""
+    """Enumerate all 2^8 facts: one row each; and every row is needed by some facts."""
     used = set()
     for facts in ALL_FACTS:
         rows = [row for row in DECISION_TABLE if row.matches(facts)]
@@ -47,11 +47,16 @@ def test_a_promise_always_refuses_and_absolute_never_cuts() -> None:
     for facts in ALL_FACTS:
         decision = decide(facts).decision
         if facts.salvage:
-            assert decision not in (Decision.REFUSE, Decision.REFUSE_TAIL, Decision.CUT, Decision.CUT_WHOLE)
-            assert decision is not Decision.DROP or not (facts.promised_beyond or facts.bytes_behind)
+            assert decision not in (Decision.REFUSE, Decision.REFUSE_TAIL, Decision.REFUSE_SHORT)
+            assert decision not in (Decision.CUT, Decision.CUT_WHOLE)
+            missing = facts.promised_beyond or facts.cut_short
+            assert decision is not Decision.DROP or not (missing or facts.bytes_behind)
+            assert decision is not Decision.SEAL or not missing
             continue
         if facts.promised_beyond:
             assert decision is Decision.REFUSE
+        elif facts.cut_short:
+            assert decision is Decision.REFUSE_SHORT
         if facts.absolute:
             assert decision not in (Decision.CUT, Decision.CUT_WHOLE, Decision.KEEP)
         if decision is Decision.KEEP:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from itertools import product
+from itertools import pairwise, product
+from typing import Any
 
 import pytest
 
 import walkit
+from tests.log.logs import TINY, lsns
 from tests.log.wrecks import (
     HARMS,
+    HEAD,
     OPTIONS,
     Harm,
+    both,
     contents,
     flip,
     frames_of,
@@ -375,3 +379,54 @@ def test_a_lost_epoch_is_no_contradiction() -> None:
     done = walkit.repair(image, policy="salvage")
     assert [(g.first_lsn, g.last_lsn) for g in done.lost] == [(record.first_lsn, record.last_lsn)]
     assert walkit.verify(image).ok
+
+
+def test_what_is_missing_before_a_segment_without_header_and_first_frame_is_recorded() -> None:
+    """Lose manifest, third segment, and the fourth's header and first frame: repaired, the log is in order again."""
+    image = wreck(closed=False)
+    both(gone(3), in_frame(4, 0, 300), lambda s: flip(s, segment_name(4), HEAD), with_damaged_manifest)(image)
+    done = walkit.repair(image, policy="salvage")
+    assert [(g.first_lsn, g.last_lsn) for g in done.lost if g.lsns] == [(5, 7)]
+    gaps = [(g.start_position, g.end_position) for g in done.lost]
+    assert all(end == start for (_, end), (start, _) in pairwise(gaps)), "positions from end to end"
+    assert walkit.verify(image).ok
+    with opened(image) as log:
+        assert rows_of(log) == rows_without(5, 6, 7)
+
+
+@pytest.mark.parametrize("policy", ["prefix", "salvage"])
+@pytest.mark.parametrize("missing", [1, 2])
+def test_a_manifest_made_anew_misses_the_segments_at_the_front(policy: Any, missing: int) -> None:
+    """Lose the manifest and the first segments: repair says which LSNs nothing accounts for, and that it is not ok."""
+    storage = MemoryStorage()
+    with walkit.open(storage=storage, options=TINY) as log:
+        log.append_many([bytes(7000)] * 60)
+    manifest = load_manifest(storage)
+    last_lost = manifest.sealed[missing - 1].last_lsn
+    for record in manifest.sealed[:missing]:
+        storage.remove(record.name)
+    storage.remove("manifest")
+    for dry_run in (True, False):
+        report = walkit.repair(storage, policy=policy, dry_run=dry_run)
+        assert not report.ok and report.manifest_rebuilt and not report.lost
+        assert report.unaccounted_lsns == last_lost == report.to_dict()["unaccounted_lsns"]
+        assert any(f"LSN 1 to {last_lost}" in note for note in report.notes)
+        assert f"LSN 1 to {last_lost} were trimmed, or are missing" in report.summary()
+    with walkit.open(storage=storage, mode="r") as reader:
+        assert lsns(reader.read()) == list(range(last_lost + 1, 61))
+
+
+def test_what_a_snapshot_holds_is_not_missing() -> None:
+    """Lose the manifest of a store that has trimmed up to its snapshot: all is accounted for, and repair says ok."""
+    storage = MemoryStorage()
+    with walkit.Store.open(storage, TINY) as store:
+        for n in range(40):
+            store.put(b"%d" % n, bytes(7000))
+        store.checkpoint()
+        assert store.log.first_lsn > 1
+        store.put(b"after", b"1")
+    storage.remove("manifest")
+    report = walkit.repair(storage)
+    assert report.ok and report.manifest_rebuilt and not report.unaccounted_lsns
+    with walkit.Store.open(storage, TINY) as store:
+        assert len(store) == 41

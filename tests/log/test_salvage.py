@@ -29,7 +29,8 @@ from walkit.format.manifest import LogEnd
 from walkit.format.segment import segment_name
 from walkit.log.examine.verdicts import Verdict
 from walkit.log.manifest_store import load_manifest
-from walkit.replication.source import FrameReader, source_of
+from walkit.replication.frame_reader import FrameReader
+from walkit.replication.source import source_of
 from walkit.storage import FaultyStorage, MemoryStorage
 from walkit.storage.faults import OperationName
 

@@ -264,10 +264,9 @@ def test_an_index_that_is_absent_or_damaged_is_made_anew(damage: Callable[[Stora
     with walkit.open(storage=storage, options=LARGE) as log:
         log.append(b"more")
         upkeep = log._engine.segments.upkeep
-        with upkeep._condition:
-            assert upkeep._condition.wait_for(
-                lambda: name in storage.names() and contents(storage, name) == whole, timeout=60
-            )
+        assert upkeep._news.wait_for(
+            lambda: name in storage.names() and contents(storage, name) == whole, timeout=60
+        )
         log.trim(10)  # which waits for what the thread is to do first
 
 

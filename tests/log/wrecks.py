@@ -116,6 +116,13 @@ def shorten(storage: Storage, name: str, size: int) -> None:
     file.close()
 
 
+def wipe(storage: Storage, name: str, size: int) -> None:
+    """Put zeros in the place of all that stands behind `size`, as where writes never came to the disk."""
+    file = storage.open(name, "write")
+    file.write(size, [bytes(file.size() - size)], sync=True)
+    file.close()
+
+
 def overwrite(storage: Storage, name: str, data: bytes) -> None:
     """Put other bytes in the place of a file."""
     storage.remove(name)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import shutil
 import tempfile
+import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from walkit.log.scratch import sweep
 
@@ -19,6 +24,8 @@ FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 LINES_MAX = 15
 CELL_TIMEOUT_S = 500
+IMPORTED_WHERE_THERE = {"grpcio-tools"}
+"""What another package imports if it is installed, and does without: grpc does that."""
 
 
 def cells_of(name: str, kind: str = "code") -> list[Any]:
@@ -89,9 +96,77 @@ def test_links_between_notebooks_lead_somewhere(name: str) -> None:
             assert target in NAMES, target
 
 
+def project() -> Any:
+    """pyproject.toml's table [project]."""
+    return tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
+
+
+def asked_for(extras: Iterable[str]) -> set[str]:
+    """The packages that the core and these extras ask for themselves."""
+    listed = [Requirement(line) for line in project()["dependencies"]]
+    waiting, seen = list(extras), set()
+    while waiting:
+        extra = waiting.pop()
+        if extra not in seen:
+            seen.add(extra)
+            found = [Requirement(line) for line in project()["optional-dependencies"][extra]]
+            waiting += [more for one in found if one.name == "walkit" for more in one.extras]
+            listed += [one for one in found if one.name != "walkit"]
+    return {str(canonicalize_name(one.name)) for one in listed}
+
+
+def brought(packages: Iterable[str]) -> set[str]:
+    """Packages, and all that they bring with them, as what is installed here says."""
+    waiting, found = list(packages), set[str]()
+    while waiting:
+        name = str(canonicalize_name(waiting.pop()))
+        if name in found:
+            continue
+        found.add(name)
+        try:
+            lines = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # for another platform or Python
+        needed = map(Requirement, lines)
+        waiting += [r.name for r in needed if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return found
+
+
+def undeclared(imported: Iterable[str], extras: Iterable[str]) -> set[str]:
+    """Of imported modules, the packages that walkit's extras know and that installing these extras does not bring.
+
+    Several packages may share a module (google): one of them that is brought is enough.
+    """
+    homes = importlib.metadata.packages_distributions()
+    there, known = brought(asked_for(extras)), asked_for(project()["optional-dependencies"])
+    found = set[str]()
+    for module in imported:
+        packages = {str(canonicalize_name(home)) for home in homes.get(module, ())}
+        if not packages & there:
+            found |= packages & known
+    return found - IMPORTED_WHERE_THERE
+
+
+def extras_of(name: str) -> set[str]:
+    """The extras that a notebook says it needs, before it begins; the index needs the least."""
+    text = "".join(cell["source"] for cell in cells_of(name, "markdown"))
+    begin = re.search(r"\*\*Before you begin\*\*:(.*?)(?:\n\n|$)", text, re.DOTALL)
+    said = re.findall(r"walkit\[([\w,]+)\]", begin[1]) if begin else []
+    return {extra for group in said for extra in group.split(",")} or {"notebooks"}
+
+
+def test_the_search_for_undeclared_packages_notices() -> None:
+    """Spark and histograms without their extras are named; what an extra or the core brings by another is not."""
+    assert undeclared(["pyspark", "hdrh", "numpy", "json"], []) == {"pyspark", "hdrhistogram"}
+    assert undeclared(["hdrh", "pandas", "psutil", "traitlets"], ["notebooks"]) == set()
+    assert undeclared(["pyspark", "hdrh"], ["spark"]) == {"hdrhistogram"}
+    assert extras_of("02-the-main-job.ipynb") == {"notebooks", "demo", "replication"}
+
+
 def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants: int) -> None:
     """Run a copy of a notebook in a copy of the folder, with other constants; nothing of walkit's is left behind.
 
+    What its kernel imports is what the extras bring that the notebook says it needs.
     A kernel that a busy machine ends late is killed by its client: then the next scratch log's sweep finds the rest.
     """
     folder, temporary = tmp_path / "notebooks", tmp_path / "tmp"
@@ -108,6 +183,9 @@ def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants:
         for cell in notebook.cells:
             cell.source = pattern.sub(f"{constant} = {value}", cell.source)
     before = sorted(path.name for path in folder.iterdir())
+    modules = tmp_path / "modules"
+    last = f"import pathlib, sys\n_ = pathlib.Path({str(modules)!r}).write_text(' '.join(sys.modules))"
+    notebook.cells.append(nbformat.v4.new_code_cell(last))
     NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT_S,
@@ -115,6 +193,8 @@ def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants:
         resources={"metadata": {"path": str(folder)}},
     ).execute()
     assert sorted(path.name for path in folder.iterdir()) == before
+    imported = {module.split(".")[0] for module in modules.read_text().split()}
+    assert undeclared(imported, extras_of(name)) == set()
     sweep()
     assert [path.name for path in temporary.iterdir() if "walkit" in path.name] == []
     assert not any(

@@ -30,6 +30,7 @@ from walkit.plots import (
     throughput_timeline,
 )
 from walkit.plots.style import COLOURS, colour, duration_text
+from walkit.text import counted, lsn_range
 
 
 @dataclass
@@ -188,9 +189,9 @@ def test_what_a_recovery_gave_up_is_drawn_by_its_positions() -> None:
     drawing = recovery_timeline(report)
     drawn = {trace.name: trace for trace in drawing.data if trace.name}
     assert (list(drawn["lost"].x), drawn["lost"].mode) == ([lost.start_position], "markers")
-    assert f"LSN {lost.first_lsn:,} to {lost.last_lsn:,}" in drawn["lost"].customdata[0]
+    assert lsn_range(lost.first_lsn, lost.last_lsn) in drawn["lost"].customdata[0]
     assert lost.segment in drawn["lost"].customdata[0]
-    assert f"{lost.lsns:,} LSNs of 1 ranges are lost" in drawing.layout.title.text
+    assert f"lost: {counted(lost.lsns, 'LSN')} in 1 range" in drawing.layout.title.text
     assert [shape.x0 for shape in drawing.layout.shapes] == [report.end_position]
     holes = recovery_timeline(
         Report((), holes=(HoleRecord(start_position=64, end_position=128, first_lsn=2, last_lsn=1, chain=0),))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 import walkit
+from tests.commit.places import Task
+from tests.interrupts import Strike
 from tests.replication.test_kill import ROOT, Process, until
 from walkit.replication import Replica
 from walkit.replication.__main__ import main
+from walkit.replication.commands import _until_told
 
 
 def test_serve_and_follow_say_what_they_do_and_end_on_a_signal(tmp_path: Path) -> None:
@@ -29,6 +33,20 @@ def test_serve_and_follow_say_what_they_do_and_end_on_a_signal(tmp_path: Path) -
         assert (follower.end(signal.SIGINT), server.end()) == (0, 0)
     with Replica(tmp_path / "r", address) as replica:
         assert replica.store[b"k"] == b"w"
+
+
+def test_serve_goes_off_loopback_only_where_it_is_told_to(tmp_path: Path) -> None:
+    """Serve at 0.0.0.0 without and with --insecure: refused before anything is served; then a replica follows."""
+    with walkit.open(tmp_path / "p") as log:
+        log.append(b"v")
+    with pytest.raises(walkit.OptionsError, match="--insecure"):
+        main(["serve", str(tmp_path / "p"), "0.0.0.0:0"])
+    server = Process("-m", "walkit", "serve", str(tmp_path / "p"), "--listen", "0.0.0.0:0", "--insecure")
+    address = server.first.split()[-1]
+    assert address.startswith("0.0.0.0:")
+    with Replica(tmp_path / "r", address.replace("0.0.0.0", "127.0.0.1")) as replica:
+        assert replica.wait_for(1, 30) == 1
+    assert server.end() == 0
 
 
 def test_follow_ends_with_3_where_the_logs_differ(tmp_path: Path) -> None:
@@ -80,3 +98,15 @@ def test_a_process_that_forgets_to_stop_ends_all_the_same(tmp_path: Path) -> Non
     ):
         replica.wait_for(log.append(b"y").last_lsn, 30)
         assert [r.value for r in replica.log.read()] == [b"x", b"y"]
+
+
+def test_a_signal_in_the_midst_of_the_waiting_ends_it() -> None:
+    """Call the handler at each point of a wait where a signal may come: it returns, and the next wait says so."""
+    for number in count(1):
+        strike = Strike(number)
+        with _until_told() as over:
+            early = Task(strike.run, lambda over=over: over.wait(0.001)).result()
+            assert not strike.where or early or over.wait(0)
+        if not strike.where:
+            break
+    assert number > 2

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tests.replication.worlds import History, World, corrupted, history_of
-from walkit.errors import DivergenceError, FormatVersionError, GapError
+from walkit.errors import DivergenceError, FormatVersionError, GapError, WalkitError
 from walkit.format.manifest import LogEnd
 from walkit.replication.backoff import Backoff
 from walkit.replication.judge import judge
-from walkit.replication.messages import Ack, Batch, Heartbeat, Hello, Nack, Refusal, Welcome
+from walkit.replication.messages import Ack, Batch, FromPublisher, Heartbeat, Hello, Nack, Refusal, Welcome
 from walkit.replication.publisher import Publisher
-from walkit.replication.steps import Connect, Disconnect, End, Fail, Import, Read, Say, Send
+from walkit.replication.steps import Connect, Disconnect, End, Fail, Read, Say, Send
 from walkit.replication.subscriber import RENACK_MS, Subscriber
 from walkit.replication.wire import (
     WireError,
@@ -38,6 +38,21 @@ def hello_at(history: History, frames: int) -> Hello:
     lineage = tuple(e for e in history.manifest.lineage if e.number in epochs)
     log_id = history.manifest.log_id if frames else 0
     return Hello(name="r", log_id=log_id, lineage=lineage, end=history.end(frames), codecs=("zstd",))
+
+
+def error_of(subscriber: Subscriber, *messages: FromPublisher) -> WalkitError:
+    """What ends a connected subscriber that gets these messages, and the same ones again when it has reconnected."""
+    for message in messages:
+        steps = subscriber.receive(message, 0)
+    assert [type(s) for s in steps] == [Disconnect]
+    assert subscriber.wake_at_ms is not None
+    assert [type(s) for s in subscriber.tick(subscriber.wake_at_ms)] == [Connect]
+    subscriber.connected(0)
+    for message in messages:
+        steps = subscriber.receive(message, 0)
+    (failed,) = [s for s in steps if isinstance(s, Fail)]
+    assert subscriber.wake_at_ms is None
+    return failed.error
 
 
 def test_every_honest_prefix_is_welcome(history: History) -> None:
@@ -87,6 +102,11 @@ def test_the_first_difference_of_two_histories_is_named(history: History) -> Non
         refusal = judge(hello, history.standing(hello))
         assert refusal is not None, what
         assert (refusal.reason, refusal.lsn) == ("divergence", lsn), what
+        more = encode_from_subscriber(replace(hello, lineage=hello.lineage + whole.lineage * 9))
+        taken = decode_from_subscriber(more, len(history.manifest.lineage) + 1)
+        assert judge(taken, history.standing(taken)) == judge(  # type: ignore[arg-type]
+            replace(hello, lineage=hello.lineage + whole.lineage * 9), history.standing(hello)
+        ), "one epoch more than the source has is enough to tell"
 
 
 def test_a_higher_number_alone_never_wins(history: History) -> None:
@@ -131,16 +151,16 @@ def test_the_highest_common_version_is_taken(
     assert isinstance(said.message, Hello)
     steps = publisher.hello(said.message, history.standing(said.message), 0)
     sent = [s.message for s in steps if isinstance(s, Send)]
-    answer = subscriber.receive(sent[0], 0)
     if agreed is None:
         assert isinstance(sent[0], Refusal)
-        (failed,) = [s for s in answer if isinstance(s, Fail)]
-        assert isinstance(failed.error, FormatVersionError)
-        assert f"{ours[0]} to {ours[1]}" in str(failed.error)
-        assert (publisher.state, subscriber.state) == ("ended", "failed")
+        error = error_of(subscriber, sent[0])
+        assert isinstance(error, FormatVersionError)
+        assert f"{ours[0]} to {ours[1]}" in str(error)
+        assert publisher.state == "ended"
     else:
         assert isinstance(sent[0], Welcome)
         assert sent[0].version == agreed
+        subscriber.receive(sent[0], 0)
         assert subscriber.state == "streaming"
 
 
@@ -154,11 +174,9 @@ def test_a_trimmed_range_is_a_typed_gap(history: History) -> None:
     subscriber = Subscriber("r", log_id=hello.log_id, lineage=hello.lineage, end=hello.end)
     subscriber.start(0)
     subscriber.connected(0)
-    steps = subscriber.receive(refusal, 1)
-    (failed,) = [s for s in steps if isinstance(s, Fail)]
-    assert isinstance(failed.error, GapError)
-    assert (failed.error.wanted, failed.error.oldest) == (hello.end.last_lsn + 1, oldest.first_lsn)
-    assert subscriber.wake_at_ms is None
+    error = error_of(subscriber, refusal)
+    assert isinstance(error, GapError)
+    assert (error.wanted, error.oldest) == (hello.end.last_lsn + 1, oldest.first_lsn)
 
 
 def test_a_gap_is_asked_for_once_and_again_only_after_a_while(history: History) -> None:
@@ -222,18 +240,15 @@ def test_damaged_frames_are_asked_for_again_and_then_given_up(history: History) 
 
 
 def test_intact_frames_of_another_history_fail_for_good(history: History) -> None:
-    """Welcome a replica, then send it frames whose chain is another: a divergence at the next LSN, nothing imported."""
+    """Welcome a replica, send it frames of another chain, twice: a divergence at the next LSN, nothing imported."""
     other = history_of(9, 7, 8, 6)
     other.durable = len(other.frames)
     hello = hello_at(history, 4)
     subscriber = Subscriber("r", log_id=hello.log_id, lineage=hello.lineage, end=hello.end)
     subscriber.start(0)
     subscriber.connected(0)
-    subscriber.receive(
-        Welcome(
-            version=1, log_id=hello.log_id, created_us=0, ack_order="append", source_lsn=9, source_position=9
-        ),
-        0,
+    welcome = Welcome(
+        version=1, log_id=hello.log_id, created_us=0, ack_order="append", source_lsn=9, source_position=9
     )
     run = other.read(other.end(4), 500)
     assert run is not None
@@ -251,11 +266,10 @@ def test_intact_frames_of_another_history_fail_for_good(history: History) -> Non
         lineage=history.manifest.lineage[:1],
         data=run.data,
     )
-    steps = subscriber.receive(batch, 0)
-    assert not any(isinstance(s, Import) for s in steps)
-    (failed,) = [s for s in steps if isinstance(s, Fail)]
-    assert isinstance(failed.error, DivergenceError)
-    assert failed.error.first_lsn == hello.end.last_lsn + 1
+    error = error_of(subscriber, welcome, batch)
+    assert isinstance(error, DivergenceError)
+    assert error.first_lsn == hello.end.last_lsn + 1
+    assert subscriber.next == hello.end
 
 
 def test_bytes_in_flight_stay_below_the_window_until_they_are_acknowledged(history: History) -> None:

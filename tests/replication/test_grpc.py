@@ -6,13 +6,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 import walkit
-from tests.interrupts import interrupt_in
+from tests.commit.places import Task
+from tests.interrupts import Strike, interrupt_in
 from tests.log.crashes import SMALL, Script
 from tests.log.imports import bytes_of
 from walkit.errors import (
@@ -57,6 +59,34 @@ def equal_frames(a: Path, b: Path) -> bool:
     return bytes_of(FileStorage(str(a))) == bytes_of(FileStorage(str(b)))
 
 
+def test_an_interrupt_of_stopping_a_replica_leaves_no_lock() -> None:
+    """Strike a stop at each point where a signal may come: it is done, or is when it is called again."""
+    for number in count(1):
+        storage, strike = MemoryStorage(), Strike(number)
+        replica = Replica(storage, "127.0.0.1:1", backoff=quick()).start()
+        with suppress(KeyboardInterrupt):
+            strike.run(replica.stop)
+        Task(replica.stop).result()
+        assert not storage.is_locked(LOCK_NAME) and replica.log.closed, strike.where
+        if not strike.where:
+            break
+    assert number > 20
+
+
+def test_an_interrupt_of_who_waits_for_a_replica_stops_no_other() -> None:
+    """Strike a wait for a record of the replica's store at each point: others are told, and it stops."""
+    for number in count(1):
+        replica = Replica(MemoryStorage(), "127.0.0.1:1")
+        strike = Strike(number)
+        with suppress(KeyboardInterrupt):
+            strike.run(lambda replica=replica: replica.store.wait_for(1, 0.001))  # type: ignore[misc]
+        Task(replica.store.wake).result()
+        Task(replica.stop).result()
+        if not strike.where:
+            break
+    assert number > 5
+
+
 def test_an_interrupted_stop_is_done_again_and_closes_nothing_before(stack: ExitStack) -> None:
     """Interrupt stopping twice while a frame is being imported: the log stays open; the last one seals it."""
     log = stack.enter_context(walkit.open(storage=MemoryStorage(), options=SMALL))
@@ -69,7 +99,7 @@ def test_an_interrupted_stop_is_done_again_and_closes_nothing_before(stack: Exit
     log.append(b"second")
     assert hang.entered.wait(WAIT_S)
     for _ in range(2):
-        shooter = interrupt_in("stop", "join", "wait")
+        shooter = interrupt_in("stop", "serve")
         with pytest.raises(KeyboardInterrupt):
             replica.stop()
         shooter.result()

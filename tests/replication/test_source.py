@@ -16,9 +16,10 @@ from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.log.manifest_store import load_manifest
 from walkit.log.reader import LogView
+from walkit.replication.frame_reader import FrameReader
 from walkit.replication.judge import judge
 from walkit.replication.messages import Hello, Refusal
-from walkit.replication.source import FrameReader, OpenSource, StoredSource, end_at, standing_of
+from walkit.replication.source import OpenSource, StoredSource, end_at, source_of, standing_of
 from walkit.storage import MemoryStorage
 
 
@@ -189,3 +190,22 @@ def test_damage_of_the_source_is_no_divergence_of_the_replica(primary: MemorySto
     with pytest.raises(CorruptionError, match="of the source is damaged"):
         standing_of(StoredSource(image), hello)
     assert not walkit.verify(image).ok
+
+
+def test_a_primary_over_a_dead_writer_sends_what_is_durable_and_no_more() -> None:
+    """Kill a log below level sync: source and reader agree how far it is durable, and no frame beyond it is sent."""
+    storage = MemoryStorage()
+    log = walkit.open(storage=storage, options=tiny(durability="interval", interval_ms=60_000))
+    log.append_many([b"%d" % n for n in range(20)])
+    log.sync()
+    log.append(b"not synced")
+    image = storage.process_kill()
+    log.close()
+    with walkit.open(storage=image, mode="r") as reader:
+        source = source_of(reader)
+        assert (len(list(reader.read())), reader.durable_lsn, source.durable()[0]) == (21, 20, 20)
+        run = FrameReader(source).read(LogEnd(), 1 << 20)
+        assert run is not None and run.headers[-1].last_lsn == 20
+        cursor = reader.cursor("replica")
+        assert [record.lsn for record in cursor.read()] == list(range(1, 21))
+        cursor.advance(20)

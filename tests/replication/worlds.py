@@ -13,7 +13,7 @@ from walkit.log.manifest_store import load_manifest
 from walkit.log.run import FrameLimits, FrameRun
 from walkit.replication.backoff import Backoff
 from walkit.replication.judge import Standing
-from walkit.replication.messages import Batch, FromPublisher, FromSubscriber, Hello
+from walkit.replication.messages import Batch, FromPublisher, FromSubscriber, Hello, Refusal
 from walkit.replication.publisher import Publisher
 from walkit.replication.steps import (
     Adopt,
@@ -145,6 +145,8 @@ class World:
         while todo and self.publisher is not None:
             step = todo.popleft()
             if isinstance(step, Send):
+                # What this subscriber answers always fits what was sent to it, whatever became of that on the way.
+                assert not isinstance(step.message, Refusal) or "replica 'r'" not in step.message.message
                 self.to_subscriber.append(encode_from_publisher(step.message))
             elif isinstance(step, Read):
                 run = self.history.read(step.after, step.limit_bytes)
@@ -166,6 +168,7 @@ class World:
             elif isinstance(step, Connect):
                 self.hang_up()
                 self.publisher = Publisher(window_bytes=self.window_bytes, batch_bytes=self.batch_bytes)
+                self.publisher.began(self.now)
                 self.subscribed(self.subscriber.connected(self.now))
             elif isinstance(step, Disconnect):
                 self.hang_up()

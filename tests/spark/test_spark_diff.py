@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import walkit
-from tests.state.histories import DiffRow, Row, diff_of, random_rows, state_of, write
+from tests.state.histories import DiffRow, Row, diff_of, newest_of, random_rows, write
 from walkit.errors import OptionsError
 from walkit.record import RECORD_SCHEMA
 from walkit.spark import diff, replay
-from walkit.spark.diff import DIFF_STRUCT
+from walkit.spark.diff import DIFF_STRUCT, SIDE, compare_sides
 from walkit.state import DIFF_SCHEMA, DiffCounts, KeyedTable
+from walkit.storage import MemoryStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-pytestmark = pytest.mark.spark
 
 PUT, DELETE = 1, 2
 
@@ -83,7 +84,7 @@ EXPECTED: list[DiffRow] = [
     (b"", "D", b"", None, 10, None),
     (b"back", "N", b"1", b"1", 11, 15),
     (b"changed", "C", b"1", b"2", 2, 2),
-    (b"deleted", "D", b"1", None, 3, None),
+    (b"deleted", "D", b"1", None, 3, 6),
     (b"no value", "N", None, None, 6, 8),
     (b"no value to empty", "C", None, b"", 7, 9),
     (b"same", "N", b"1", b"1", 1, 4),
@@ -93,6 +94,7 @@ EXPECTED: list[DiffRow] = [
 REVERSED = {"I": "D", "D": "I", "C": "C", "N": "N"}
 
 
+@pytest.mark.spark
 def test_expected_rows(spark: SparkSession) -> None:
     """Two histories by hand: the rows are exactly these, with equal keys and without, and turned round."""
     left, right = frame_of(spark, LEFT), frame_of(spark, RIGHT)
@@ -102,6 +104,7 @@ def test_expected_rows(spark: SparkSession) -> None:
     assert rows_of(diff(right, left, unchanged=True)) == turned
 
 
+@pytest.mark.spark
 def test_nothing_differs(spark: SparkSession, tmp_path: Path) -> None:
     """A log against itself, two empty logs, an empty one against one: no rows, or all of them."""
     write(str(tmp_path / "log"), LEFT)
@@ -109,10 +112,11 @@ def test_nothing_differs(spark: SparkSession, tmp_path: Path) -> None:
     log, empty = load(spark, tmp_path / "log"), load(spark, tmp_path / "empty")
     assert rows_of(diff(log, log)) == []
     assert rows_of(diff(empty, empty)) == []
-    assert rows_of(diff(log, empty)) == diff_of(state_of(LEFT), {})
-    assert rows_of(diff(empty, log)) == diff_of({}, state_of(LEFT))
+    assert rows_of(diff(log, empty)) == diff_of(newest_of(LEFT), {})
+    assert rows_of(diff(empty, log)) == diff_of({}, newest_of(LEFT))
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("seeds", "sizes", "epochs"),
     [((1, 2), (120, 90), 3), ((3, 3), (100, 60), 2), ((4, 5), (7, 0), 1), ((6, 7), (1, 200), 4)],
@@ -126,7 +130,7 @@ def test_spark_and_process_agree(
     for path, rows in zip(paths, histories, strict=True):
         write(str(path), rows, epochs)
     left, right = (load(spark, path) for path in paths)
-    expected = diff_of(state_of(histories[0]), state_of(histories[1]))
+    expected = diff_of(newest_of(histories[0]), newest_of(histories[1]))
     assert rows_of(diff(left, right)) == expected
     assert [tuple(row.values()) for row in walkit.diff(paths[0], paths[1]).to_pylist()] == expected
     at_lsn = sizes[0] // 2
@@ -140,19 +144,21 @@ def test_spark_and_process_agree(
     assert rows_of(diff(left.where(f"lsn <= {at_lsn}"), left)) == in_process
 
 
+@pytest.mark.spark
 def test_a_longer_history(spark: SparkSession, tmp_path: Path) -> None:
     """20,000 records over 3,000 keys against their first half: thousands of rows of each change, equal in both."""
     rows = random_rows(5, 20_000, keys=3000)
     write(str(tmp_path / "log"), rows)
     log = load(spark, tmp_path / "log")
     found = rows_of(diff(log.where("lsn <= 10000"), log, unchanged=True))
-    assert found == diff_of(state_of(rows, 10_000), state_of(rows), unchanged=True)
+    assert found == diff_of(newest_of(rows, 10_000), newest_of(rows), unchanged=True)
     in_process = walkit.diff((tmp_path / "log", 10_000), tmp_path / "log")
     assert [row for row in found if row[1] != "N"] == [tuple(row.values()) for row in in_process.to_pylist()]
     counts = DiffCounts.of(in_process)
     assert min(counts.inserted, counts.deleted, counts.changed) > 100
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -175,12 +181,13 @@ def test_columns_are_checked_first(
         diff(change(df), df)
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("at_lsn", [-1, True, "7", None])
 def test_a_side_with_an_lsn_is_a_pair(spark: SparkSession, at_lsn: object) -> None:
     """(records, LSN) is the state at that LSN, on either side; what is no pair or no LSN is refused."""
     df = frame_of(spark, RIGHT)
     if at_lsn is None:
-        expected = diff_of(state_of(RIGHT, 9), state_of(RIGHT))
+        expected = diff_of(newest_of(RIGHT, 9), newest_of(RIGHT))
         assert rows_of(diff((df, 9), df)) == expected != []
         assert rows_of(diff((df, 9), (df, len(RIGHT)))) == expected
         with pytest.raises(OptionsError, match="is a pair"):
@@ -190,6 +197,7 @@ def test_a_side_with_an_lsn_is_a_pair(spark: SparkSession, at_lsn: object) -> No
         diff(df, (df, at_lsn))  # type: ignore[arg-type]
 
 
+@pytest.mark.spark
 def test_wider_kinds_and_more_columns(spark: SparkSession) -> None:
     """Records whose kind came back from elsewhere as an int, with a column more: the same rows."""
     left, right = (
@@ -197,3 +205,52 @@ def test_wider_kinds_and_more_columns(spark: SparkSession) -> None:
         for rows in (LEFT, RIGHT)
     )
     assert rows_of(diff(left, right, unchanged=True)) == EXPECTED
+
+
+history = st.lists(
+    st.tuples(
+        st.sampled_from([PUT, PUT, DELETE]),
+        st.sampled_from([b"", b"a", b"b", b"c" * 70]),
+        st.sampled_from([None, b"", b"v", b"w"]),
+    ).map(lambda row: row if row[0] == PUT else (DELETE, row[1], None)),
+    max_size=25,
+)
+
+
+def in_process(left: list[Row], right: list[Row], at_lsn: int) -> list[DiffRow]:
+    """What `walkit.diff` says of the first at an LSN and the second at its end."""
+    storages = MemoryStorage(), MemoryStorage()
+    for storage, rows in zip(storages, (left, right), strict=True):
+        write(storage, rows)
+    return [tuple(row.values()) for row in walkit.diff((storages[0], at_lsn), storages[1]).to_pylist()]
+
+
+@given(left=history, right=history, share=st.floats(0, 1), seed=st.integers(0, 99), size=st.integers(1, 9))
+def test_workers_say_what_the_process_says(
+    left: list[Row], right: list[Row], share: float, seed: int, size: int
+) -> None:
+    """Any two histories with deletes, rows shuffled as Spark hands them out: LSNs of deletions and all are equal."""
+    at_lsn = int(share * len(left))
+    records = [
+        {SIDE: side, "lsn": lsn, "kind": kind, "key": key, "value": value}
+        for side, rows in ((False, left[:at_lsn]), (True, right))
+        for lsn, (kind, key, value) in enumerate(rows, 1)
+    ]
+    random.Random(seed).shuffle(records)
+    schema = pa.schema(
+        [(SIDE, pa.bool_()), *(RECORD_SCHEMA.field(n) for n in ("lsn", "kind", "key", "value"))]
+    )
+    batches = pa.Table.from_pylist(records, schema).to_batches(max_chunksize=size)
+    found = pa.Table.from_batches(compare_sides(batches, unchanged=False), DIFF_SCHEMA)
+    expected = in_process(left, right, at_lsn)
+    assert [tuple(row.values()) for row in found.to_pylist()] == expected
+    assert expected == diff_of(newest_of(left, at_lsn), newest_of(right))
+
+
+@pytest.mark.spark
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(left=history, right=history)
+def test_spark_says_what_the_process_says(spark: SparkSession, left: list[Row], right: list[Row]) -> None:
+    """Histories as Hypothesis makes them: the rows of Spark are those in process, deletions with their LSNs."""
+    found = rows_of(diff(frame_of(spark, left), frame_of(spark, right)))
+    assert found == in_process(left, right, len(left))

@@ -95,6 +95,7 @@ def test_the_oldest_snapshot_serves_unless_an_lsn_is_given(trimmed: Path) -> Non
         exact_from_lsn=41,
         snapshot_lsn=0,
         from_lsn=0,
+        push_filters=False,
     )
     for options, base in [({}, 40), ({"lastLsn": 59}, 40), ({"lastLsn": 60}, 60), ({"lastLsn": 999}, 60)]:
         assert plan_scan({"path": trimmed, "snapshot": True, **options}).facts.snapshot_lsn == base

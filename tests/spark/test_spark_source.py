@@ -149,12 +149,14 @@ def test_columns_by_a_schema(spark: SparkSession, many: Path) -> None:
 def test_sql_view(spark: SparkSession, many: Path) -> None:
     """The format works from SQL, and with filter push-down switched on or off."""
     spark.sql(f"create or replace temporary view many using walkit options (path '{many}', lastLsn '100')")
+    switch = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(switch)
     for pushdown in ("true", "false"):
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", pushdown)
+        spark.conf.set(switch, pushdown)
         assert spark.sql("select count(*), max(lsn) from many where kind = 1 and lsn > 50").collect() == [
             (50, 100)
         ]
-    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    spark.conf.set(switch, str(before))
     spark.catalog.dropTempView("many")
 
 

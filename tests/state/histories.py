@@ -11,6 +11,8 @@ Row = tuple[int, bytes | None, bytes | None]
 """kind, key, value."""
 State = dict[bytes, tuple[bytes | None, int]]
 """Value and LSN of each live key."""
+Newest = dict[bytes, tuple[bytes | None, int, bool]]
+"""Value and LSN of the newest record of each key, and whether it is live."""
 DiffRow = tuple[bytes, str, bytes | None, bytes | None, int | None, int | None]
 
 
@@ -67,15 +69,27 @@ def state_of(rows: list[Row], at_lsn: int | None = None) -> State:
     return state
 
 
-def diff_of(left: State, right: State, *, unchanged: bool = False) -> list[DiffRow]:
-    """The diff of two states by a loop over their keys."""
+def newest_of(rows: list[Row], at_lsn: int | None = None) -> Newest:
+    """The newest record of each key, deletes as well: its value, its LSN, and whether the key is live."""
+    newest: Newest = {}
+    for lsn, (kind, key, value) in enumerate(rows[:at_lsn], 1):
+        if key is not None:
+            newest[key] = (None, lsn, False) if kind == 2 else (value, lsn, True)
+    return newest
+
+
+def diff_of(left: Newest, right: Newest, *, unchanged: bool = False) -> list[DiffRow]:
+    """The diff of two states by a loop over their keys; a key that is not live has the LSN of its deletion."""
     rows: list[DiffRow] = []
+    nothing = (None, None, False)
     for key in sorted({*left, *right}):
-        (left_value, left_lsn), (right_value, right_lsn) = (
-            left.get(key, (None, None)),
-            right.get(key, (None, None)),
+        (left_value, left_lsn, left_live), (right_value, right_lsn, right_live) = (
+            left.get(key, nothing),
+            right.get(key, nothing),
         )
-        change = "I" if left_lsn is None else "D" if right_lsn is None else "CN"[left_value == right_value]
+        if not left_live and not right_live:
+            continue
+        change = "I" if not left_live else "D" if not right_live else "CN"[left_value == right_value]
         if change != "N" or unchanged:
             rows.append((key, change, left_value, right_value, left_lsn, right_lsn))
     return rows

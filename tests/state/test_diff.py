@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
-from tests.state.histories import DiffRow, Row, diff_of, random_rows, state_of, write
+from tests.state.histories import DiffRow, Row, diff_of, newest_of, random_rows, state_of, write
 from tests.stores import copy
 from walkit.errors import HistoryTrimmedError, LogNotFoundError, OptionsError, SnapshotError
 from walkit.record import RECORD_SCHEMA
@@ -55,7 +56,19 @@ TABLE: list[tuple[str, list[Row], list[Row], list[DiffRow]]] = [
         "deleted",
         [(PUT, b"k", b"v")],
         [(PUT, b"k", b"v"), (DELETE, b"k", None)],
-        [(b"k", "D", b"v", None, 1, None)],
+        [(b"k", "D", b"v", None, 1, 2)],
+    ),
+    (
+        "deleted twice",
+        [(PUT, b"k", b"v")],
+        [(PUT, b"k", b"v"), (DELETE, b"k", None), (DELETE, b"k", None)],
+        [(b"k", "D", b"v", None, 1, 3)],
+    ),
+    (
+        "deleted where it never was",
+        [(PUT, b"k", b"v")],
+        [(DELETE, b"k", None), (PUT, b"never on the left", b"v")],
+        [(b"k", "D", b"v", None, 1, 1), (b"never on the left", "I", None, b"v", None, 2)],
     ),
     ("only ever deleted", [], [(DELETE, b"k", None)], []),
     ("deleted on both sides", [(PUT, b"k", b"v"), (DELETE, b"k", None)], [(DELETE, b"k", None)], []),
@@ -103,7 +116,7 @@ def test_expected_rows(left: list[Row], right: list[Row], expected: list[DiffRow
         state = FinalState()
         for batch in walkit.open(storage=storage, mode="r").read_batches():
             state.add(batch)
-        states.append(state.live())
+        states.append(state.newest())
     whole = narrowed(diff_states(*states, unchanged=True), DIFF_SCHEMA)
     assert rows_of(whole) == expected
 
@@ -115,9 +128,9 @@ def test_diff_is_a_loop_over_two_dicts(left: int, right: int, sizes: tuple[int, 
     """Seeded histories with deletes, transactions and three epochs, at their ends and on the way."""
     histories = random_rows(left, sizes[0]), random_rows(right, sizes[1])
     a, b = log_of(histories[0], 3), log_of(histories[1])
-    assert rows_of(walkit.diff(a, b)) == diff_of(state_of(histories[0]), state_of(histories[1]))
+    assert rows_of(walkit.diff(a, b)) == diff_of(newest_of(histories[0]), newest_of(histories[1]))
     at = sizes[0] // 2, sizes[1] // 3
-    expected = diff_of(state_of(histories[0], at[0]), state_of(histories[1], at[1]))
+    expected = diff_of(newest_of(histories[0], at[0]), newest_of(histories[1], at[1]))
     assert rows_of(walkit.diff((a, at[0]), (b, at[1]))) == expected
 
 
@@ -289,6 +302,70 @@ def test_a_snapshot_older_than_dropped_tombstones_is_no_base() -> None:
             walkit.diff((storage, lsn), empty)
     # At its own LSN it tells the state: the key lived then.
     assert [row[0] for row in rows_of(walkit.diff((storage, 10), empty))].count(b"3") == 1
+
+
+def test_a_deleted_key_has_the_lsn_of_its_deletion(tmp_path: Path) -> None:
+    """Delete keys of a store: from every kind of side that has a log, both ways round, the LSN is the delete's."""
+    path = tmp_path / "store"
+    with walkit.Store.open(path, options=SMALL) as store:
+        for n in range(1, 41):
+            store.put(b"%02d" % (n % 20), b"%d" % n)
+        for key in (b"03", b"07", b"07", b"11"):
+            store.delete(key)
+        store[b"11"] = b"back"
+        store.put(b"new", b"46")
+        store.delete(b"never there")
+        with walkit.open(path, mode="r") as reader:
+            for side in (store, store.log, reader, path, (store, 47), (path, 46)):
+                for found, own, other, change in (
+                    (walkit.diff((path, 40), side), "left_lsn", "right_lsn", "D"),
+                    (walkit.diff(side, (path, 40)), "right_lsn", "left_lsn", "I"),
+                ):
+                    rows = found.filter(pc.equal(found["change"], change))
+                    assert rows["key"].to_pylist() == [b"03", b"07"]
+                    assert (rows[own].to_pylist(), rows[other].to_pylist()) == ([23, 27], [41, 43])
+                    assert b"never there" not in found["key"].to_pylist()
+                    (new,) = found.filter(pc.equal(found["key"], b"new")).to_pylist()
+                    assert new["left_lsn" if change == "D" else "right_lsn"] is None
+        table = KeyedTable()
+        walkit.replay(store.log, table)
+        assert set(walkit.diff((path, 40), table)["right_lsn"].to_pylist()) == {None, 45, 46}
+
+
+def test_a_deletion_that_is_gone_has_no_lsn() -> None:
+    """Trim or compact the delete away: null; keep it above the oldest snapshot: its LSN, whatever snapshot serves."""
+    storage, before = MemoryStorage(), log_of([(PUT, b"%d" % n, b"v") for n in range(1, 11)])
+    with walkit.Store.open(storage=storage, options=SMALL) as store:
+
+        def lsns() -> list[list[int | None]]:
+            sides = (store, storage, (store.log, store.log.acked_lsn))
+            found = [walkit.diff(before, side) for side in sides]
+            return [f.filter(pc.equal(f["change"], "D"))["right_lsn"].to_pylist() for f in found]
+
+        store.log.append_many([b"v"] * 10, keys=[b"%d" % n for n in range(1, 11)])
+        store.delete(b"1")
+        store.checkpoint()
+        assert lsns() == [[None]] * 3
+        hold = store.log.hold("reader", 12)
+        store.delete(b"2")
+        store.checkpoint()
+        store.delete(b"3")
+        assert walkit.state.snapshot_lsns(storage) == [11, 12] and store.log.first_lsn == 12
+        assert lsns() == [[None, 12, 13]] * 3
+        hold.release()
+        store.checkpoint()
+        assert lsns() == [[None, None, None]] * 3
+        for n in range(40):
+            store.put(b"%d" % (n % 5 + 20), bytes(8000))
+        store.delete(b"4")
+        for n in range(40):
+            store.put(b"%d" % (n % 5 + 20), bytes(8000))
+        assert lsns()[0][-1] is not None
+        for _ in range(2):
+            store.checkpoint(trim=False)
+            store.put(b"5", b"v")
+        assert store.compact().tombstones_dropped > 0
+        assert lsns() == [[None] * 4] * 3
 
 
 def test_counts() -> None:

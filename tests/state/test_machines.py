@@ -105,7 +105,7 @@ def test_a_counter_refuses_what_is_no_number() -> None:
         with pytest.raises(ValueError, match="no whole number"):
             counter.apply(batch)
         assert (counter[b"a"], counter[b"other"], counter.applied_lsn) == (1, 0, 1)
-    assert "1 keys at LSN 1" in repr(counter)
+    assert "1 key at LSN 1" in repr(counter)
     with pytest.raises(ValueError, match="every record"):
         counter.restore([puts((b"a", None))], 1)
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import walkit
 from walkit.errors import CorruptionError, FormatVersionError, SnapshotError
@@ -317,7 +323,7 @@ def test_verify_knows_the_files_of_the_state_by_their_names() -> None:
     assert [n.partition(" ")[0] for n in notes if "cut short" in n] == ["compaction.new", "snapshot.new"]
     assert not [n for n in notes if "not the log's" in n]
     storage.open("snapshot-2", "create")
-    assert "1 files are not the log's: snapshot-2" in walkit.verify(storage).notes
+    assert "1 file is not the log's: snapshot-2" in walkit.verify(storage).notes
 
 
 def test_names() -> None:
@@ -354,3 +360,93 @@ def test_an_image_has_an_lsn_that_the_machine_reached() -> None:
     assert take_image(table, 12).lsn == 12
     with pytest.raises(ValueError, match="no image at 9"):
         take_image(table, 9)
+
+
+def facts_block(facts: bytes, length: int | None = None) -> bytes:
+    """A header block of these facts with a right checksum."""
+    length = len(facts) if length is None else length
+    head = b"WALKITSN" + FORMAT_VERSION.to_bytes(2, "little") + HEADER_BYTES.to_bytes(2, "little") + bytes(8)
+    block = (head + length.to_bytes(4, "little") + facts[: HEADER_BYTES - 28]).ljust(HEADER_BYTES - 4, b"\0")
+    return block + crc32c(block).to_bytes(4, "little")
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=8) | st.integers(-(1 << 70), 1 << 70),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = st.sampled_from([f.name for f in fields(SnapshotInfo)]) | st.text(max_size=8)
+
+
+@pytest.fixture(scope="module")
+def checkpointed() -> MemoryStorage:
+    """A closed store with a snapshot, and all of its records still in the log."""
+    storage = MemoryStorage()
+    with walkit.Store.open(storage) as store:
+        for n in range(30):
+            store.put(b"%d" % (n % 7), b"%d" % n)
+        store.log.hold("all", 1)
+        store.checkpoint()
+    return storage
+
+
+@settings(max_examples=40)
+@given(changes=st.dictionaries(NAMES, PLAIN, min_size=1, max_size=3), dropped=st.sets(NAMES, max_size=1))
+@example(changes={"end_position": -64}, dropped=set())
+@example(changes={"lsn": "30"}, dropped=set())
+@example(changes={"lsn": None}, dropped=set())
+@example(changes={"lsn": 30.0, "records": 7.0, "frames": True}, dropped=set())
+@example(changes={"snapshot_format": [1]}, dropped=set())
+@example(changes={"frame_bytes_max": 1 << 63}, dropped=set())
+def test_facts_of_any_type_give_a_typed_error_or_the_right_state(
+    checkpointed: MemoryStorage, changes: dict[str, Any], dropped: set[str]
+) -> None:
+    """F-13.5: change facts under a right checksum: verifying is a SnapshotError, a Store comes to the right state."""
+    image = checkpointed.process_kill()
+    (lsn,) = snapshot_lsns(image)
+    whole = bytes_of(image, snapshot_name(lsn))
+    facts = json.loads(whole[24 : whole.index(b"}") + 1]) | changes
+    facts = {name: value for name, value in facts.items() if name not in dropped}
+    overwrite(image, snapshot_name(lsn), facts_block(json.dumps(facts).encode()) + whole[HEADER_BYTES:])
+    check_crafted(image, lsn)
+
+
+@settings(max_examples=30)
+@given(facts=st.binary(max_size=4068), length=st.none() | st.integers(0, (1 << 32) - 1))
+@example(facts=b"[" * 4068, length=None)
+@example(facts=b'{"a":' * 800, length=None)
+@example(facts=b"5", length=None)
+@example(facts=b"null", length=None)
+@example(facts=b"{}", length=4069)
+def test_bytes_of_any_kind_for_facts_give_a_typed_error(
+    checkpointed: MemoryStorage, facts: bytes, length: int | None
+) -> None:
+    """F-13.5: put any bytes in the place of the facts, checksum right: a SnapshotError, and the state of the log."""
+    image = checkpointed.process_kill()
+    (lsn,) = snapshot_lsns(image)
+    whole = bytes_of(image, snapshot_name(lsn))
+    overwrite(image, snapshot_name(lsn), facts_block(facts, length) + whole[HEADER_BYTES:])
+    with pytest.raises(SnapshotError) as refused:
+        verify_snapshot(image, lsn)
+    assert isinstance(refused.value.__cause__, CorruptionError)
+    check_crafted(image, lsn)
+
+
+def check_crafted(image: MemoryStorage, lsn: int) -> None:
+    """Verify the snapshot and open the Store: a typed error, or what the log alone says."""
+    with suppress(SnapshotError):
+        verify_snapshot(image, lsn)
+    with walkit.Store.open(image) as store:
+        assert {key: store[key] for key in store} == {b"%d" % (n % 7): b"%d" % n for n in range(23, 30)}
+
+
+def test_a_snapshot_of_frames_that_no_state_has_is_damage() -> None:
+    """Records of an LSN above the snapshot's: a right checksum over them, and a typed error all the same."""
+    storage = place()
+    info = save(storage, table_at())
+    whole = bytes_of(storage, info.name)
+    facts = json.loads(whole[24 : whole.index(b"}") + 1]) | {"lsn": 5}
+    crafted = facts_block(json.dumps(facts).encode()) + whole[HEADER_BYTES:]
+    storage.open(snapshot_name(5), "create").write(0, [crafted])
+    with pytest.raises(SnapshotError, match="LSNs that are not its own"):
+        verify_snapshot(storage, 5)

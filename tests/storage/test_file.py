@@ -7,15 +7,19 @@ import errno
 import fcntl
 import itertools
 import os
+import socket
 import subprocess
 import sys
+import warnings
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from tests.commit.places import Task
 from walkit.errors import StorageError
 from walkit.storage import FaultyStorage, FileStorage, LockHolder, Storage
 from walkit.storage import locks as locks_module
@@ -334,3 +338,96 @@ def test_facts_name_the_file_system(storage: FileStorage) -> None:
         command = ["stat", "-f", "-c", "%T", storage.location]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
         assert said.split("/")[0].startswith(facts["file_system"][:3])
+
+
+def descriptors_of(storage: FileStorage) -> int:
+    """How many descriptors of this process are in the storage's folder."""
+    count = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            count += os.readlink(f"/proc/self/fd/{fd}").startswith(storage.location)
+    return count
+
+
+class InterruptAt:
+    """Raises KeyboardInterrupt before the N-th instruction of whatever Python runs in its `with` block."""
+
+    def __init__(self, point: int) -> None:
+        self.left, self.hit = point, False
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode" and not self.hit:
+            self.left -= 1
+            if self.left < 0:
+                self.hit = True
+                raise KeyboardInterrupt
+        return self._trace
+
+    def run(self, call: Callable[[], object]) -> bool:
+        """Call it; say whether it was interrupted."""
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            call()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        return self.hit
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_an_interrupted_close_leaks_nothing(storage: FileStorage, direct: bool, again: bool) -> None:
+    """Interrupt a close before each of its instructions: closed again, or dropped, the file has no descriptor left."""
+    if direct and storage.why_not_direct() is not None:
+        pytest.skip("this file system has no direct I/O")
+    point, interrupted = 0, True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of a file that is dropped while it is half closed
+        while interrupted:
+            name = f"file {point}"
+            file = storage.open_direct(name, "create") if direct else storage.open(name, "create")
+            interrupted = InterruptAt(point).run(file.close)
+            if again:
+                file.close()
+            del file
+            assert descriptors_of(storage) == 0, f"interrupted at instruction {point}"
+            point += 1
+    assert point > 20
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "folder", "link to a device", "link to a folder"])
+@pytest.mark.parametrize("mode", ["read", "write", "cell", "lock", "ask", "create"])
+def test_what_is_no_file_is_refused_at_once(storage: FileStorage, kind: str, mode: Any) -> None:
+    """Put a pipe, socket, folder or device under a file's name: an error that names it, without waiting for it."""
+    path = Path(storage.location) / "thing"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(path.name)  # a whole path may be too long for one
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/null" if kind == "link to a device" else tmp_folder_of(storage))
+    calls: dict[str, Callable[[], object]] = {
+        "cell": lambda: storage.cell("thing", 8, writable=False),
+        "lock": lambda: storage.lock("thing"),
+        "ask": lambda: storage.is_locked("thing"),
+    }
+    opening = Task(calls.get(mode, lambda: storage.open("thing", mode)))
+    with pytest.raises(StorageError, match="thing") as refused:
+        opening.result()
+    wanted = errno.EEXIST if mode == "create" else errno.EISDIR if "folder" in kind else errno.EINVAL
+    assert (refused.value.errno, refused.value.name) == (wanted, "thing")
+    assert descriptors_of(storage) == 0 or sys.platform != "linux"
+
+
+def tmp_folder_of(storage: FileStorage) -> Path:
+    """A folder beside the storage's."""
+    folder = Path(storage.location).parent / "beside"
+    folder.mkdir()
+    return folder

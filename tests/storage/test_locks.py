@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from walkit.storage import FileStorage, LockHolder
+import walkit
+from walkit.errors import LogLockedError
+from walkit.storage import FileStorage, LockHolder, locks, mount_of
 from walkit.testing.storage_hooks import OtherProcess
 
 AS_NOBODY = """
@@ -81,3 +85,98 @@ def test_a_storage_can_be_asked_without_permission_to_write() -> None:
         assert cell is not None
         assert not isinstance(lock, LockHolder)
         lock.release()
+
+
+HOLD_BY = """
+import fcntl, os, struct
+fd = os.open({path!r}, os.O_RDWR | os.O_CREAT)
+if {kind!r} == "flock":
+    fcntl.flock(fd, fcntl.LOCK_EX)
+else:
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+print("held", flush=True)
+sys.stdin.readline()
+"""
+TAKE_BY = """
+import fcntl, os, struct
+fd = os.open({path!r}, os.O_RDWR)
+for take in (
+    lambda: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB),
+    lambda: fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)),
+):
+    try:
+        take()
+        print("taken", flush=True)
+    except BlockingIOError:
+        print("held", flush=True)
+"""
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="open file description locks are Linux's")
+
+
+@linux_only
+@pytest.mark.parametrize("kind", ["flock", "ofd"])
+def test_a_process_with_one_kind_of_lock_keeps_a_writer_out(tmp_path: Path, kind: str) -> None:
+    """Hold the lock's file in another process by one kind of lock alone: LogLockedError, until that process dies."""
+    log = tmp_path / "log"
+    with walkit.open(log) as first:
+        first.append(b"1")
+    with OtherProcess("", HOLD_BY.format(path=str(log / "lock"), kind=kind)) as child:
+        assert child.line() == "held"
+        with pytest.raises(LogLockedError) as locked:
+            walkit.open(log)
+        assert not locked.value.same_process
+        with pytest.raises(LogLockedError):
+            walkit.repair(log)
+        child.kill()
+        with walkit.open(log) as again:
+            assert again.append(b"2").first_lsn == 2
+
+
+@linux_only
+def test_a_writer_keeps_both_kinds_of_locks_out_and_frees_both(storage: FileStorage) -> None:
+    """Try both kinds in another process while a lock is held, after its release, and after a refused taking."""
+    path = str(Path(storage.location) / "lock")
+
+    def tried() -> list[str]:
+        with OtherProcess("", TAKE_BY.format(path=path)) as child:
+            return [child.line(), child.line()]
+
+    lock = storage.lock("lock")
+    assert not isinstance(lock, LockHolder)
+    assert tried() == ["held", "held"]
+    assert isinstance(storage.lock("lock"), LockHolder)
+    assert tried() == ["held", "held"]
+    lock.release()
+    assert tried() == ["taken", "taken"]
+
+
+@linux_only
+def test_a_holder_by_flock_alone_is_not_named_after_a_dead_writer(storage: FileStorage) -> None:
+    """Kill a writer, whose line stays in the file, and hold the file by flock: who holds it is not known, and free."""
+    path = str(Path(storage.location) / "lock")
+    Path(path).write_text('{"pid": 1, "command": "a dead writer"}\n')
+    with OtherProcess("", HOLD_BY.format(path=path, kind="flock")) as child:
+        assert child.line() == "held"
+        assert storage.lock("lock") == LockHolder(pid=None, command=None, same_process=False)
+        assert not storage.is_locked("lock"), "the refused taking left nothing locked"
+
+
+@linux_only
+@pytest.mark.parametrize(
+    ("file_system", "both"), [("nfs4", False), ("fuse.x", False), (None, False), ("xfs", True)]
+)
+def test_flock_is_taken_only_where_the_two_are_known_to_be_apart(
+    storage: FileStorage, monkeypatch: pytest.MonkeyPatch, file_system: str | None, both: bool
+) -> None:
+    """Let the folder be on NFS, on FUSE, or nowhere known: the lock is taken beside another process's flock there."""
+    mount = mount_of(storage.location)
+    assert mount is not None
+    known = None if file_system is None else replace(mount, file_system=file_system)
+    monkeypatch.setattr(locks, "mount_of", lambda _: known)
+    path = str(Path(storage.location) / "lock")
+    with OtherProcess("", HOLD_BY.format(path=path, kind="flock")) as child:
+        assert child.line() == "held"
+        lock = storage.lock("lock")
+        assert isinstance(lock, LockHolder) is both
+        if not isinstance(lock, LockHolder):
+            lock.release()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 
-from walkit.cli.arguments import UsageError, parse
+from walkit.cli.arguments import parse
 from walkit.cli.output import drop_stdout, say, settle_stdout
+from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError, OptionsError, WalkitError
 
 __all__ = ["main"]

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from walkit.cli import values
+from walkit.cli.places import PlaceAt, place_at
+from walkit.cli.quiet import quiet_grpc
+from walkit.cli.token import add_token_options, token_of
 
 EXIT_CODES = "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run"
 LOG_HELP = "folder of the log"
-
-
-class UsageError(Exception):
-    """Arguments that are right one by one and not together, or not for this log. Exit code 2."""
-
-
-class PlaceAt(NamedTuple):
-    """The place of a log, and the LSN of a point in its history; None is its end."""
-
-    path: str
-    lsn: int | None
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -42,7 +37,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_follow(commands)
     _add_demo(commands)
     _add_bench(commands)
-    args = parser.parse_args(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    if not given or given == ["bench"]:
+        asked = parser if not given else commands.choices["bench"]
+        asked.print_help(sys.stderr)
+        raise SystemExit(2)  # nothing was done: a script that lost its arguments has to notice
+    args = parser.parse_args(given)
     out = getattr(args, "out", None)
     if out is not None and any(_is_inside(out, log) for log in _logs_of(args)):
         parser.error(f"--out {out} lies in the log's own folder; give a place outside it")
@@ -180,19 +180,20 @@ def _add_dump(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="the same as --format json")
     parser.add_argument(
-        "--from", dest="first_lsn", type=_lsn, metavar="LSN", help="first record (default: the oldest)"
+        "--from", dest="first_lsn", type=values.lsn, metavar="LSN", help="first record (default: the oldest)"
     )
     parser.add_argument(
-        "--to", dest="last_lsn", type=_lsn, metavar="LSN", help="last record (default: the newest)"
+        "--to", dest="last_lsn", type=values.lsn, metavar="LSN", help="last record (default: the newest)"
     )
     parser.add_argument("--out", metavar="FILE", help="save the records there instead of printing them")
 
 
 def _add_serve(commands: Any) -> None:
     def run(args: argparse.Namespace) -> int:
-        from walkit.replication.commands import serve
+        with quiet_grpc():
+            from walkit.replication.commands import serve
 
-        return serve(args.log, args.listen, token=args.token)
+        return serve(args.log, args.listen, token=token_of(args), insecure=args.insecure)
 
     parser = _command(
         commands,
@@ -206,14 +207,18 @@ def _add_serve(commands: Any) -> None:
     parser.add_argument(
         "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="port 0 takes a free one"
     )
-    parser.add_argument("--token", help="what a replica has to show")
+    add_token_options(parser, "what a replica has to show")
+    parser.add_argument(
+        "--insecure", action="store_true", help="also off loopback, where all goes in the clear"
+    )
 
 
 def _add_follow(commands: Any) -> None:
     def run(args: argparse.Namespace) -> int:
-        from walkit.replication.commands import follow
+        with quiet_grpc():
+            from walkit.replication.commands import follow
 
-        return follow(args.address, args.folder, token=args.token)
+        return follow(args.address, args.folder, token=token_of(args))
 
     parser = _command(
         commands,
@@ -225,7 +230,7 @@ def _add_follow(commands: Any) -> None:
     )
     parser.add_argument("address", metavar="HOST:PORT", help="where the log is served")
     parser.add_argument("folder", metavar="DIR", help="the replica's folder; made where it is missing")
-    parser.add_argument("--token", help="what the primary asks for")
+    add_token_options(parser, "what the primary asks for")
 
 
 def _add_diff(commands: Any) -> None:
@@ -246,19 +251,11 @@ def _add_diff(commands: Any) -> None:
     for name in ("left", "right"):
         parser.add_argument(
             name,
-            type=_place_at,
+            type=place_at,
             metavar="LOG[@LSN]",
             help=f"{LOG_HELP}; with @LSN as it was after that record",
         )
     _add_report_options(parser, "save it there: FILE.csv or FILE.parquet gets all rows, any other the report")
-
-
-def _place_at(text: str) -> PlaceAt:
-    path, at, number = text.rpartition("@")
-    # A folder may be named like that.
-    if not at or not path or not (number.isascii() and number.isdigit()) or os.path.isdir(text):
-        return PlaceAt(text, None)
-    return PlaceAt(path, int(number))
 
 
 def _add_demo(commands: Any) -> None:
@@ -281,12 +278,12 @@ def _add_demo(commands: Any) -> None:
     )
     parser.add_argument(
         "--operations",
-        type=_count,
+        type=values.count,
         metavar="N",
         help="operations to take, 5000 or more (default: the demo's own)",
     )
     parser.add_argument(
-        "--writers", type=_count, metavar="N", help="threads that write (default: the demo's own)"
+        "--writers", type=values.count, metavar="N", help="threads that write (default: the demo's own)"
     )
 
 
@@ -326,12 +323,14 @@ def _add_bench_spark(kinds: Any) -> None:
         run,
     )
     parser.add_argument(
-        "--records", type=_count, default=1_000_000, metavar="N", help="records (default: 1000000)"
+        "--records", type=values.count, default=1_000_000, metavar="N", help="records (default: 1000000)"
     )
     parser.add_argument(
-        "--record-bytes", type=_count, default=64, metavar="N", help="bytes of a value (default: 64)"
+        "--record-bytes", type=values.count, default=64, metavar="N", help="bytes of a value (default: 64)"
     )
-    parser.add_argument("--runs", type=_count, default=3, metavar="N", help="runs that count (default: 3)")
+    parser.add_argument(
+        "--runs", type=values.count, default=3, metavar="N", help="runs that count (default: 3)"
+    )
     parser.add_argument("--path", metavar="DIR", help="where to work (default: the temporary folder)")
     _add_report_options(parser)
 
@@ -350,48 +349,16 @@ def _add_bench_replication(kinds: Any) -> None:
         "walkit bench replication --writers 16 --seconds 3 --json",
         run,
     )
-    parser.add_argument("--writers", type=_count, default=16, metavar="N", help="threads (default: 16)")
+    parser.add_argument("--writers", type=values.count, default=16, metavar="N", help="threads (default: 16)")
     parser.add_argument(
-        "--record-bytes", type=_count, default=512, metavar="N", help="bytes of a value (default: 512)"
+        "--record-bytes", type=values.count, default=512, metavar="N", help="bytes of a value (default: 512)"
     )
     parser.add_argument(
         "--seconds",
-        type=_seconds,
+        type=values.seconds,
         default=3.0,
         metavar="S",
         help="time with a replica, and time alone (default: 3)",
     )
     parser.add_argument("--path", metavar="DIR", help="where to measure (default: the temporary folder)")
     _add_report_options(parser)
-
-
-def _whole(text: str, what: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}: a whole number from 1 on")
-    return number
-
-
-def _lsn(text: str) -> int:
-    return _whole(text, "an LSN")
-
-
-def _count(text: str) -> int:
-    return _whole(text, "a count")
-
-
-def _counts(text: str) -> list[int]:
-    return [_whole(part, "a list of counts like 1,8,64") for part in text.split(",")]
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: seconds above 0")
-    return seconds

@@ -6,7 +6,8 @@ import argparse
 import sys
 from typing import Any
 
-from walkit.cli.arguments import _add_report_options, _command, _count, _counts, _seconds
+from walkit.cli import values
+from walkit.cli.arguments import _add_report_options, _command
 from walkit.cli.benchwrite import _policies
 
 
@@ -23,14 +24,14 @@ def add_bench_order(kinds: Any) -> None:
     )
     order.add_argument(
         "--writers",
-        type=_counts,
+        type=values.counts,
         default=[8, 16, 32, 64],
         metavar="N,N",
         help="threads (default: 8,16,32,64)",
     )
     order.add_argument(
         "--in-flight",
-        type=_count,
+        type=values.count,
         default=8,
         metavar="N",
         help="frames written at the same time (default: 8)",
@@ -50,13 +51,25 @@ def add_bench_order(kinds: Any) -> None:
         help="modelled devices, in real time and in virtual time (default: essd-pl1-20g; '' for none)",
     )
     order.add_argument(
-        "--record-bytes", type=_count, default=1024, metavar="N", help="bytes of a value (default: 1024)"
+        "--record-bytes",
+        type=values.count,
+        default=1024,
+        metavar="N",
+        help="bytes of a value (default: 1024)",
     )
     order.add_argument(
-        "--seconds", type=_seconds, default=0.6, metavar="S", help="time of a measurement (default: 0.6)"
+        "--seconds",
+        type=values.seconds,
+        default=0.6,
+        metavar="S",
+        help="time of a measurement (default: 0.6)",
     )
     order.add_argument(
-        "--runs", type=_count, default=5, metavar="N", help="rounds, of which ratios are medians (default: 5)"
+        "--runs",
+        type=values.count,
+        default=5,
+        metavar="N",
+        help="rounds, of which ratios are medians (default: 5)",
     )
     order.add_argument(
         "--buffered", action="store_true", help="write through the page cache, not past it (O_DIRECT)"

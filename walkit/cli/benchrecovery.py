@@ -6,7 +6,8 @@ import argparse
 import sys
 from typing import Any
 
-from walkit.cli.arguments import _add_report_options, _command, _count, _counts
+from walkit.cli import values
+from walkit.cli.arguments import _add_report_options, _command
 
 CACHES = ("warm", "cold")
 
@@ -23,17 +24,20 @@ def add_bench_recovery(kinds: Any) -> None:
         bench_recovery,
     )
     recovery.add_argument(
-        "--operations", type=_counts, default=[100_000], metavar="N,N", help="puts (default: 100000)"
+        "--operations", type=values.counts, default=[100_000], metavar="N,N", help="puts (default: 100000)"
     )
     recovery.add_argument(
-        "--keys", type=_count, metavar="N", help="keys that they are on (default: a tenth of the operations)"
+        "--keys",
+        type=values.count,
+        metavar="N",
+        help="keys that they are on (default: a tenth of the operations)",
     )
     recovery.add_argument(
-        "--record-bytes", type=_count, default=100, metavar="N", help="bytes of a value (default: 100)"
+        "--record-bytes", type=values.count, default=100, metavar="N", help="bytes of a value (default: 100)"
     )
     recovery.add_argument(
         "--frame-records",
-        type=_counts,
+        type=values.counts,
         default=[1, 300],
         metavar="N,N",
         help="records of a frame, or of a peer's batch (default: 1,300)",
@@ -54,7 +58,11 @@ def add_bench_recovery(kinds: Any) -> None:
         help="reopen LevelDB, RocksDB and SQLite after a kill, too, with the same operations",
     )
     recovery.add_argument(
-        "--runs", type=_count, default=1, metavar="N", help="open so often and show medians (default: 1)"
+        "--runs",
+        type=values.count,
+        default=1,
+        metavar="N",
+        help="open so often and show medians (default: 1)",
     )
     recovery.add_argument("--path", metavar="DIR", help="where to work (default: the temporary folder)")
     _add_report_options(recovery)

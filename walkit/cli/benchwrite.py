@@ -6,7 +6,8 @@ import argparse
 import sys
 from typing import Any
 
-from walkit.cli.arguments import _add_report_options, _command, _count, _counts, _seconds
+from walkit.cli import values
+from walkit.cli.arguments import _add_report_options, _command
 
 ORDERS = ("append", "completion")
 
@@ -23,30 +24,34 @@ def add_bench_write(kinds: Any) -> None:
     )
     write.add_argument(
         "--writers",
-        type=_counts,
+        type=values.counts,
         metavar="N,N",
         help="threads (default: 1,8,64; those of --outstanding where it is given)",
     )
     write.add_argument(
         "--tasks",
-        type=_counts,
+        type=values.counts,
         metavar="N,N",
         help="asyncio tasks (default: 64; none with --model; those of --outstanding where it is given)",
     )
     write.add_argument(
         "--outstanding",
-        type=_counts,
+        type=values.counts,
         default=[],
         metavar="N,N",
         help="records on their way at a time, with tickets from one thread, in place of submit and the bulk calls; "
         "every way is then followed by raw parallel writes of equal frames",
     )
     write.add_argument(
-        "--record-bytes", type=_counts, default=[100], metavar="N,N", help="bytes of a value (default: 100)"
+        "--record-bytes",
+        type=values.counts,
+        default=[100],
+        metavar="N,N",
+        help="bytes of a value (default: 100)",
     )
     _add_log_options(write)
     write.add_argument(
-        "--seconds", type=_seconds, default=2.0, metavar="S", help="time of each way in (default: 2)"
+        "--seconds", type=values.seconds, default=2.0, metavar="S", help="time of each way in (default: 2)"
     )
     place = write.add_mutually_exclusive_group()
     place.add_argument(
@@ -60,7 +65,7 @@ def add_bench_write(kinds: Any) -> None:
     )
     write.add_argument(
         "--runs",
-        type=_count,
+        type=values.count,
         metavar="N",
         help="measure everything so often and show medians (default: 1; 5 with --peers)",
     )
@@ -70,7 +75,7 @@ def add_bench_write(kinds: Any) -> None:
 def _add_log_options(write: argparse.ArgumentParser) -> None:
     write.add_argument(
         "--in-flight",
-        type=_counts,
+        type=values.counts,
         default=[1],
         metavar="N,N",
         help="frames written at the same time (default: 1)",

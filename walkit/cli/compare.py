@@ -11,14 +11,14 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from walkit.cli.arguments import PlaceAt
 from walkit.cli.dump import as_text
 from walkit.cli.output import bar, publish, saved, say
+from walkit.cli.places import PlaceAt
 from walkit.errors import CorruptionError, OptionsError
 from walkit.log.logreader import LogReader
 from walkit.log.opening import storage_at
-from walkit.state.diff import DiffCounts, diff
-from walkit.text import aligned
+from walkit.state.diff import DELETED, INSERTED, DiffCounts, diff
+from walkit.text import aligned, counted
 
 ROWS_SHOWN_MAX = 20
 CELL_MAX = 40
@@ -58,7 +58,7 @@ def compare(args: argparse.Namespace) -> int:
     if form is not None:
         with saved(args.out) as sink:
             form(sink, found)
-        say(f"{counts.total:,} rows saved as {args.out}")
+        say(f"{counted(counts.total, 'row')} saved as {args.out}")
 
     def lines() -> Iterator[str]:
         yield from (f"left   {left}", f"right  {right}", counts.text())
@@ -75,7 +75,7 @@ def compare(args: argparse.Namespace) -> int:
 
 def _side(stack: ExitStack, place: PlaceAt) -> _Side:
     reader = stack.enter_context(LogReader(storage_at(place.path)))
-    newest = reader.durable_lsn
+    newest = reader.last_lsn
     if place.lsn is not None and place.lsn > newest:
         raise OptionsError(
             f"{place.path}@{place.lsn}: the log ends at LSN {newest:,}",
@@ -137,9 +137,9 @@ def _rows(found: pa.Table, total: int) -> Iterable[str]:
     cells = [
         (
             row["change"],
-            _cell(row["key"], None),
-            _cell(row["left_value"], row["left_lsn"]),
-            _cell(row["right_value"], row["right_lsn"]),
+            _cell(row["key"]),
+            _cell(row["left_value"], live=row["change"] != INSERTED),
+            _cell(row["right_value"], live=row["change"] != DELETED),
             "" if row["left_lsn"] is None else f"{row['left_lsn']:,}",
             "" if row["right_lsn"] is None else f"{row['right_lsn']:,}",
         )
@@ -151,10 +151,10 @@ def _rows(found: pa.Table, total: int) -> Iterable[str]:
         yield f"... and {total - len(shown):,} more (--json lists all, --out FILE.csv or FILE.parquet saves all)"
 
 
-def _cell(data: bytes | None, lsn: int | None) -> str:
+def _cell(data: bytes | None, *, live: bool = True) -> str:
     """Return bytes as a person may read them: text where it can be printed, else hexadecimal; cut where long."""
     if data is None:
-        return "" if lsn is None else "(no value)"
+        return "(no value)" if live else ""
     text, encoding = as_text(data)
     if encoding != "text" or not text.isprintable():
         text = f"0x{data[: CELL_MAX // 2].hex()}"

@@ -13,19 +13,20 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from walkit.cli.arguments import UsageError
 from walkit.cli.output import Bar, bar, saved, say, standard_output
+from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError
 from walkit.log.logreader import view_of
 from walkit.log.opening import storage_at
 from walkit.log.reader import LogView
 from walkit.record import RECORD_SCHEMA, Batch, Kind, to_datetime
+from walkit.text import counted, lsn_range
 
 BATCH_RECORDS = 4096
 BATCH_BYTES = 4 << 20
 CSV_COLUMNS = ("lsn", "kind", "key", "key_encoding", "value", "value_encoding", "timestamp")
 
-_KIND_NAMES = {kind.value: kind.name.lower() for kind in Kind}
+_KIND_NAMES = {kind.value: str(kind) for kind in Kind}
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -53,7 +54,7 @@ def dump(args: argparse.Namespace) -> int:
     ):
         written = WRITERS[form](sink, _counted(batches, progress, last - first + 1))
     if args.out is not None:
-        say(f"{written:,} records saved as {args.out}")
+        say(f"{counted(written, 'record')} saved as {args.out}")
     return 0
 
 
@@ -76,7 +77,7 @@ def _bounds(view: LogView, newest: int, first: int | None, last: int | None) -> 
         raise UsageError(f"--from {first} is above --to {last}")
     for name, lsn in (("--from", first), ("--to", last)):
         if lsn is not None and not oldest <= lsn <= newest:
-            there = f"LSN {oldest:,} to {newest:,}" if oldest <= newest else "no records"
+            there = lsn_range(oldest, newest)
             raise UsageError(f"{name} {lsn}: the log holds {there}")
     return first or oldest, last or newest
 

@@ -19,7 +19,7 @@ from walkit.log.examine.verdicts import (
 from walkit.log.repair import repair as repair_log
 from walkit.log.tools import scan
 from walkit.log.tools import verify as verify_log
-from walkit.text import aligned
+from walkit.text import aligned, bounds, counted
 
 ROWS_SHOWN_MAX = 60
 """Most segments and ranges in a printed report; `--json` lists all."""
@@ -69,8 +69,9 @@ def repair(args: argparse.Namespace) -> int:
 def _facts(report: ScanReport) -> list[str]:
     facts = {
         "state": f"{report.state}, format {report.format_version}, log id {report.log_id:016x}",
-        "LSN": f"{report.first_lsn:,} to {report.last_lsn:,}" if report.records_checked else "no records",
-        "records": f"{report.records_checked:,} in {report.frames_checked:,} frames of {report.bytes_checked:,} bytes",
+        "LSN": bounds(report.first_lsn, report.last_lsn) if report.records_checked else "no records",
+        "records": f"{report.records_checked:,} in {counted(report.frames_checked, 'frame')} of "
+        f"{counted(report.bytes_checked, 'byte')}",
         "position": f"ends at {report.end_position:,}, promised up to {report.promised_position:,}",
         "epochs": f"{report.epochs:,}",
         "low watermark": f"LSN {report.low_watermark:,}",

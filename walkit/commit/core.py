@@ -28,9 +28,10 @@ from typing import NamedTuple
 from walkit.commit.frame import SealedFrame
 from walkit.commit.line import S, WaitingLine
 from walkit.commit.policy import TAKE_ALL, Policy, Take
+from walkit.errors import LogExhaustedError
 from walkit.format.body import Columns
 from walkit.format.frame import MARK_BODY, FrameIdentity, PreparedBody, seal_frame
-from walkit.format.layout import FRAME_HEADER_BYTES
+from walkit.format.layout import FRAME_HEADER_BYTES, LSN_MAX, POSITION_MAX
 
 
 class SyncPoint(NamedTuple):
@@ -189,9 +190,14 @@ class OrderingCore(WaitingLine[S]):
         return self.position + footprint > self.segment_end
 
     def segment_ready(self, end_position: int) -> None:
-        """A segment begins at the current position; its frames end at or before `end_position`."""
+        """A segment begins at the current position; its frames end at or before `end_position`, and POSITION_MAX."""
         assert end_position > self.position
-        self.segment_end = end_position
+        self.segment_end = min(end_position, POSITION_MAX)
+
+    def require_positions(self, footprint: int) -> None:
+        """LogExhaustedError where a frame of this size has no position; asked before a segment is made for it."""
+        if self.position + footprint > POSITION_MAX:
+            raise LogExhaustedError("position", self.position + footprint, POSITION_MAX)
 
     def seal(
         self,
@@ -234,7 +240,7 @@ class OrderingCore(WaitingLine[S]):
                 submission.first_lsn = lsn
                 submission.frame = frame
                 lsn += submission.count
-        assert lsn == first_lsn + count
+        assert lsn == first_lsn + count <= LSN_MAX
         self.appended_lsn = lsn - 1
         if group:
             self.taken_records -= count

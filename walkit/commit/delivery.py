@@ -1,7 +1,8 @@
 """Delivery: callbacks, observers and event loops that are not asyncio's, on one thread, in LSN order, under no lock.
 
 A callback that blocks delays only its like, one that raises is reported as an event and nothing else happens: the
-commit path never waits for user code (AutoMQ ran callbacks on an I/O thread under the callback lock: #1808).
+commit path never waits for user code (AutoMQ ran callbacks on an I/O thread under the callback lock: #1808). Of an
+observer, which is called for every frame, the first error is an event, and those behind it are counted.
 
 What waits is bounded in bytes: beyond `bytes_max` only the LSNs of acknowledged frames are kept, and observers get the
 frames from the log when their turn comes. A callback waits with its ticket, whose record is let go of.
@@ -12,10 +13,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from walkit.commit.frame import SealedFrame
 from walkit.commit.interrupts import uninterrupted
+from walkit.commit.news import News
 from walkit.commit.taskwait import TaskWait, Waits, waits_of, wake_all
 from walkit.commit.ticket import Ticket, TicketCallback, new_gate, open_gate
 from walkit.events import EventSink
@@ -37,6 +40,28 @@ def with_callbacks(submissions: Sequence[Any]) -> list[Ticket]:
     return found
 
 
+class Raised:
+    """What an observer has raised: how often, and of the first an event."""
+
+    def __init__(self, callback: object, events: EventSink) -> None:
+        self.count = 0
+        self._callback, self._events = callback, events
+
+    def __call__(self, error: BaseException) -> None:
+        """Count an error."""
+        self.count += 1
+        if self.count == 1:
+            self._events.emit("walkit.callback.fail", what=name_of(self._callback), error=repr(error))
+
+
+def name_of(callback: Any) -> str:
+    """Return the module and qualified name of a callback; of an object that is called, those of its class."""
+    while isinstance(callback, partial):
+        callback = callback.func
+    named = callback if hasattr(callback, "__qualname__") else type(callback)
+    return f"{getattr(named, '__module__', None) or 'builtins'}.{named.__qualname__}"
+
+
 class Lag:
     """Acknowledged frames that observers have not seen and of which nothing but the LSNs is kept."""
 
@@ -55,16 +80,20 @@ class Lag:
 class Delivery:
     """The delivery thread; it starts with the first delivery."""
 
-    def __init__(self, name: str, events: EventSink) -> None:
+    def __init__(
+        self, name: str, events: EventSink, broken: Callable[[BaseException], object] = lambda _: None
+    ) -> None:
+        """`broken` is called with an error that is not of user code, and raises nothing."""
         self._name = name
         self._events = events
+        self._broken = broken
         self._queue: deque[tuple[Any, Any]] = deque()
         self._bell = new_gate()
         self._lock = threading.Lock()
         self._thread: EndingThread | None = None
         self._closing = False
         self._busy = False
-        self._drained = threading.Condition(self._lock)
+        self._drained = News(self._lock)
         self.observers: tuple[Observer, ...] = ()
         self.bytes_max: int | None = None
         """Most bytes of frames that wait for observers. None: no bound."""
@@ -72,6 +101,9 @@ class Delivery:
         """Reads acknowledged frames from the log, by their first and last LSN; raises where they are not there."""
         self._lost: dict[Observer, Callable[[Exception], object] | None] = {}
         """What to call when an observer cannot be given its frames; None for one that only wants news."""
+        self._raised: dict[Observer, Raised] = {}
+        self.errors = 0
+        """How many errors observers and callbacks have raised."""
         self._lagging = threading.Lock()
         self._lag_frames = 0
         # Each is moved by one thread: who puts, and the delivery thread.
@@ -140,22 +172,32 @@ class Delivery:
         open_gate(self._bell)
 
     def observe(
-        self, observer: Observer, lost: Callable[[Exception], object] | None = None, *, news: bool = False
-    ) -> None:
-        """Call `observer(frame)` for every frame acknowledged from now on.
+        self,
+        observer: Observer,
+        lost: Callable[[Exception], object] | None = None,
+        *,
+        news: bool = False,
+        callback: object = None,
+    ) -> Raised:
+        """Call `observer(frame)` for every frame acknowledged from now on; return the count of what it raises.
 
         Where frames cannot be given to it, because they were trimmed or cannot be read, it is left, and `lost(error)`
-        is called. With `news` it takes a Lag for the frames in it, and is never left.
+        is called. With `news` it takes a Lag for the frames in it, and is never left. `callback` is what the event of
+        its first error names, where that is another.
         """
+        raised = Raised(observer if callback is None else callback, self._events)
         with self._lock:
             self._lost[observer] = None if news else lost or (lambda _: None)
+            self._raised[observer] = raised
             self.observers = (*self.observers, observer)
+        return raised
 
     def leave(self, observer: Observer) -> None:
         """End what `observe` began; on return no new call begins."""
         with self._lock:
             self.observers = tuple(o for o in self.observers if o != observer)
             self._lost.pop(observer, None)
+            self._raised.pop(observer, None)
 
     def _start(self) -> None:
         with self._lock:
@@ -172,32 +214,41 @@ class Delivery:
             self._busy = True
             while queue:
                 what, whom = queue.popleft()
-                if isinstance(what, Lag):
-                    self._catch_up(what, whom)
-                elif isinstance(whom, tuple):
-                    self._deliver(what, whom)
-                    self._done_bytes += what.footprint
-                elif whom is None:
-                    self._call_back(what)
-                elif isinstance(whom, TaskWait):
-                    self.wake_tasks(waits_of(whom))
-                else:
-                    self._call(whom, what)
+                try:
+                    self._make(what, whom)
+                except BaseException as error:  # noqa: BLE001 - those behind it are told all the same
+                    self._broken(error)
                 del what, whom
             with self._lock:
                 self._busy = bool(queue)
-                self._drained.notify_all()
+                self._drained.tell_locked()
                 if self._closing and not queue:
                     self._thread = None
                     return
 
+    def _make(self, what: Any, whom: Any) -> None:
+        """Make one delivery."""
+        if isinstance(what, Lag):
+            self._catch_up(what, whom)
+        elif isinstance(whom, tuple):
+            self._deliver(what, whom)
+        elif whom is None:
+            self._call_back(what)
+        elif isinstance(whom, TaskWait):
+            self.wake_tasks(waits_of(whom))
+        else:
+            self._call(whom, what)
+
     def _deliver(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
-        self._call_back(with_callbacks(frame.submissions))
-        if frame.state == "acked" and frame.count:
-            for observer in observers:
-                if observer in self.observers:
-                    self._call(observer, frame)
-        frame.forget()
+        try:
+            self._call_back(with_callbacks(frame.submissions))
+            if frame.state == "acked" and frame.count:
+                for observer in observers:
+                    if observer in self.observers:
+                        self._observe(observer, frame)
+        finally:
+            frame.forget()
+            self._done_bytes += frame.footprint
 
     def _catch_up(self, lag: Lag, observers: tuple[Observer, ...]) -> None:
         """Give observers from the log what was not kept for them."""
@@ -206,14 +257,14 @@ class Delivery:
             self._lag_frames -= lag.frames - 1
         for observer in observers:
             if self._lost.get(observer, lag) is None:
-                self._call(observer, lag)
+                self._observe(observer, lag)
         after = lag.first_lsn - 1
         try:
             if self.reread is None or not self._readers(observers):
                 return
             for frame in self.reread(lag.first_lsn, lag.last_lsn):
                 for observer in self._readers(observers):
-                    self._call(observer, frame)
+                    self._observe(observer, frame)
                 after = frame.last_lsn
         except Exception as error:  # noqa: BLE001 - whatever it is, the observers are told, and see no gap
             for observer in self._readers(observers):
@@ -243,23 +294,33 @@ class Delivery:
         for loop, group in waits.items():
             try:
                 loop.call_soon_threadsafe(wake_all, loop, group)
-            except RuntimeError:
+            except Exception as error:  # noqa: BLE001 - a loop of another make is user code
                 if any(wait.waiting for wait in group):
-                    self._events.emit("walkit.callback.fail", what="event loop", error="the loop is closed")
+                    what = "the loop is closed" if isinstance(error, RuntimeError) else repr(error)
+                    self._events.emit("walkit.callback.fail", what="event loop", error=what)
 
     def _call(self, callback: Callable[[Any], object], argument: object) -> None:
         try:
             callback(argument)
         except BaseException as error:  # noqa: BLE001 - user code (CancelledError too); its failure is an event
-            self._events.emit("walkit.callback.fail", what=repr(callback), error=repr(error))
+            self.errors += 1
+            self._events.emit("walkit.callback.fail", what=name_of(callback), error=repr(error))
+
+    def _observe(self, observer: Observer, frame: SealedFrame | Lag) -> None:
+        try:
+            observer(frame)
+        except BaseException as error:  # noqa: BLE001 - user code, and the next frame may please it
+            self.errors += 1
+            raised = self._raised.get(observer)
+            if raised is not None:  # it has left itself
+                raised(error)
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until all that was queued before has been delivered; False after `timeout` seconds."""
         if self._thread is None or self.is_current:
             return True
         open_gate(self._bell)
-        with self._lock:
-            return self._drained.wait_for(lambda: not self._queue and not self._busy, timeout)
+        return self._drained.wait_for(lambda: not self._queue and not self._busy, timeout)
 
     def close(self, timeout: float | None = 5.0) -> bool:
         """Deliver what is queued, then end the thread; False where a callback still blocks after `timeout`."""

@@ -145,7 +145,13 @@ class Entering(Leading):
                 self._leave_line(ticket, gate)
 
     def _append_on_main(self, ticket: SingleTicket) -> bool:
-        """See `append`. The main thread gets interrupts, so it never leads for others that wait for it."""
+        """See `append`. The main thread gets interrupts, so it never leads for others that wait for it.
+
+        Nor at all with several frames in flight: a signal handler of the host's (for SIGALRM, say) may raise between
+        any two calls here, and what it left half done, the leaders of the other frames would wait for.
+        """
+        if self._parallel:
+            return self.enqueue(ticket) and self._wait_led(ticket, LEAD)
         with Uninterrupted():
             gate = self._enter(ticket, NO_LEADER)
             if type(gate) is tuple:

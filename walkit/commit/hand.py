@@ -14,8 +14,10 @@ from walkit.threads import EndingThread
 class Hand:
     """Does jobs one after the other on a thread of its own, which starts with the first. Safe from any thread."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, broken: Callable[[BaseException], object]) -> None:
+        """`broken` is called with an error that a job raised all the same, and raises nothing."""
         self._name = name
+        self._broken = broken
         self._guard = threading.Lock()
         self._bell = new_gate()
         """A gate and not an Event, whose lock an interrupt of the main thread could leave locked."""
@@ -59,7 +61,10 @@ class Hand:
             if job is None:
                 self._bell.acquire()
             else:
-                job()
+                try:
+                    job()
+                except BaseException as error:  # noqa: BLE001 - what comes later is waited for, too
+                    self._broken(error)
 
     def close(self, timeout: float) -> bool:
         """Take no more, and end once what is queued has been done; False where that is not so after `timeout` s."""

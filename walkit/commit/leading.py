@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 from walkit.commit.batch import Batch, Caller, Submitted
+from walkit.commit.frame import SealedFrame
 from walkit.commit.ticket import CAN_LEAD, TO_LEAD, open_gate
 from walkit.commit.timed import TimedWriter
 from walkit.commit.writers import Writers
@@ -36,7 +37,7 @@ class Leading(TimedWriter):
         """Whether the lead was given to the writer thread, which has not come for it yet."""
         self._seal_told: int | None = None
         self._policy_told = False
-        self._writers = Writers(self._name, self._slots, self._lead_for_others)
+        self._writers = Writers(self._name, self._slots, self._lead_for_others, self.poison)
 
     def _lead_alone(self, group: Sequence[Submitted]) -> None:
         """Write the frame that was taken when its only caller came, then hand the lead on."""
@@ -55,27 +56,34 @@ class Leading(TimedWriter):
         news = self._news
         callbacks: list[Callable[[], object]] = []
         while True:
-            with self._lock:
-                group = self.core.take(self._clock_us() if self._timed else 0)
-                turn = 0
-                if group:
-                    turn = self._turns.draw() if self._parallel else 0
-                    self._taken[turn] = group
-                    if news.wanted:
-                        callbacks = news.tell_locked()
-                another = group and not self._plain and self._choose_another()
-            if callbacks:
-                call_all(callbacks)
-                callbacks = []
-            if another:
-                self._start(another)
+            group: Sequence[Submitted] = ()
+            turn = begun = 0
             try:
+                with self._lock:
+                    group = self.core.take(self._clock_us() if self._timed else 0)
+                    if group:
+                        turn = self._turns.draw() if self._parallel else 0
+                        self._taken[turn] = group
+                        if news.wanted:
+                            callbacks = news.tell_locked()
+                    another = group and not self._plain and self._choose_another()
+                if callbacks:
+                    call_all(callbacks)
+                    callbacks = []
+                if another:
+                    self._start(another)
+                begun = 1
                 if group and self._commit(group, turn):
                     break
-            except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must be told
-                self._break(group, error)
-            except BaseException as error:  # noqa: BLE001 - everybody was told; an interrupt goes to its thread
-                interrupt = error
+            except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait must be told
+                if not isinstance(error, Exception):
+                    interrupt = (
+                        error  # it goes to its thread; who waits for a frame that was begun has been told
+                    )
+                if interrupt is None or not begun:
+                    self._break(group, error)
+                if group and self._parallel and not begun:
+                    self._turns.end(turn)
             if not self._hand_over(to_the_end):
                 break
         if self.core.policy_error is not None:
@@ -83,19 +91,23 @@ class Leading(TimedWriter):
         if interrupt is not None:
             raise interrupt
 
-    def _break(self, group: Sequence[Submitted], error: Exception) -> None:
+    def _break(self, group: Sequence[Submitted], error: BaseException) -> None:
         """The log's own code has failed with this group: nobody may wait for it in vain, and the log is poisoned.
 
         What the device refuses has been told by then, and so has a group that could not be encoded.
         """
-        frame = group[0].frame
+        frame = group[0].frame if group else None
         if self.core.failure is None:
             self._fail(error, frame, unsealed=frame is None)
         if frame is not None and frame.state == "sealed":  # the core had let go of it already
             frame.error, frame.state = error, "failed"
-            with self._lock:
-                self._releaser.queue(self._releaser.tell, [frame])
-            self._releaser.run()
+        elif group and group[0].frame is None:  # it was not noted yet who has taken it
+            frame = SealedFrame.refused(group, self._poison or error)
+        else:
+            return
+        with self._lock:
+            self._releaser.queue(self._releaser.tell, [frame])
+        self._releaser.run()
 
     def _lead_for_others(self) -> None:
         """Write what those who do not wait have queued, where nobody leads, or what a crowd has: the writers' work."""

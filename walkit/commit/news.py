@@ -17,8 +17,9 @@ class News:
     it raises a KeyboardInterrupt, and a second one in that moment would let go of what another thread holds.
     """
 
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
+    def __init__(self, lock: threading.Lock | None = None) -> None:
+        self.lock = lock or threading.Lock()
+        """Held while what is waited for changes."""
         self._gates: list[Any] = []
         self._callbacks: list[Callable[[], object]] = []
         self.wanted = False
@@ -34,7 +35,7 @@ class News:
         deadline = None if timeout is None else monotonic() + timeout
         over = False
         while True:
-            with self._lock:
+            with self.lock:
                 if predicate():
                     return True
                 if over:
@@ -52,12 +53,12 @@ class News:
 
     def tell_locked(self) -> list[Callable[[], object]]:
         """Wake who waits, and return the callbacks to make once the lock is free. Needs the lock held."""
-        self.wanted = False
         if self._gates:
-            gates, self._gates = self._gates, []
-            for gate in gates:
+            for gate in self._gates:
                 open_gate(gate)
+            self._gates = []  # only now: where an interrupt comes up above, the next call opens them all
         callbacks = self._callbacks
         if callbacks:
             self._callbacks = []
+        self.wanted = False
         return callbacks

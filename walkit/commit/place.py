@@ -16,7 +16,8 @@ class FramePlace(Protocol):
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
         """Make a new segment ready for frames from `position` on; return the position where it ends.
 
-        Blocks until a segment is there. LogFullError where the disk is full: nothing has changed then.
+        Blocks until a segment is there. LogFullError where the disk is full, LogExhaustedError where no segment has a
+        number any more: nothing has changed then.
         """
 
     def admit(self, frame: SealedFrame) -> None:

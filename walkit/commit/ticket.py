@@ -12,6 +12,7 @@ from walkit.commit.taskwait import TaskWait, is_woken_at_once
 from walkit.errors import CommitFailedError
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.record import AppendResult
+from walkit.text import counted
 
 if TYPE_CHECKING:
     from walkit.commit.core import OrderingCore
@@ -68,7 +69,7 @@ class Ticket:
         """Forget the records: who holds the ticket must not hold their bytes."""
 
     def __repr__(self) -> str:
-        frame, records = self.frame, f"{self.count:,} record{'s' if self.count > 1 else ''}"
+        frame, records = self.frame, counted(self.count, "record")
         if frame is None:
             return f"<Ticket: {records}, waiting>"
         if not self.done():

@@ -67,7 +67,7 @@ class TimedWriter(FrameWriter):
         self._begin_call()
         try:
             self.place.sync()
-        except StorageError as error:
+        except Exception as error:
             self._fail(error)
             raise
         finally:

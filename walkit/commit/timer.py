@@ -13,6 +13,9 @@ from walkit.commit.interrupts import uninterrupted
 from walkit.commit.ticket import new_gate, open_gate
 from walkit.threads import EndingThread
 
+RETRY_US = 1_000_000
+"""When the timer looks again after a look that failed: the log takes no more, but calls may hang."""
+
 
 class CommitTimer:
     """Runs `act(tick())` when it is time, after `nap_us()` at the latest. The thread starts with the first `wake`."""
@@ -23,11 +26,15 @@ class CommitTimer:
         tick: Callable[[], Tick],
         act: Callable[[Tick], None],
         nap_us: Callable[[], int | None] = lambda: None,
+        *,
+        broken: Callable[[BaseException], object],
     ) -> None:
+        """`broken` is called with what a look or an act raised, and raises nothing."""
         self._name = name
         self._tick = tick
         self._act = act
         self._nap_us = nap_us
+        self._broken = broken
         self._bell = new_gate()
         """A gate and not an Event, whose lock an interrupt of the main thread could leave locked."""
         self._starting = threading.Lock()
@@ -49,13 +56,24 @@ class CommitTimer:
 
     def _run(self) -> None:
         while not self._closing:
+            try:
+                wait_us = self._look()
+            except BaseException as error:  # noqa: BLE001 - without the timer nothing is synced, nor found to hang
+                self._broken(error)
+                wait_us = RETRY_US
+            self._bell.acquire(
+                timeout=-1 if wait_us is None else min(max(wait_us, 0) / 1e6, threading.TIMEOUT_MAX)
+            )
+
+    def _look(self) -> int | None:
+        """Do what is due; return how long there is nothing to do, None where a frame or `close` wakes the timer."""
+        tick = self._tick()
+        if tick.wake_in_us is None:
+            self.parked = True
             tick = self._tick()
-            if tick.wake_in_us is None:
-                self.parked = True
-                tick = self._tick()
-            self._act(tick)
-            waits = [us for us in (tick.wake_in_us, self._nap_us()) if us is not None]
-            self._bell.acquire(timeout=min(max(min(waits), 0) / 1e6, threading.TIMEOUT_MAX) if waits else -1)
+        self._act(tick)
+        waits = [us for us in (tick.wake_in_us, self._nap_us()) if us is not None]
+        return min(waits) if waits else None
 
     def close(self) -> None:
         """End the thread."""

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from walkit.commit.interrupts import uninterrupted
+from walkit.commit.interrupts import on_main_thread, uninterrupted
 from walkit.threads import EndingThread
 
 
 class Writers:
     """Calls `look()` once each time it is woken, on a thread that is free; threads start as they are needed."""
 
-    def __init__(self, name: str, count: int, look: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        count: int,
+        look: Callable[[], None],
+        broken: Callable[[BaseException], object] = lambda _: None,
+    ) -> None:
+        """`broken` is called with what a look raised, and raises nothing."""
         self._name = name
+        self._broken = broken
         self._count = count
         self._look = look
         self.calls: SimpleQueue[bool] = SimpleQueue()
@@ -28,7 +37,11 @@ class Writers:
         """Let one of them look whether there is something to lead for. Once too often does no harm."""
         self.calls.put(True)
         if len(self._threads) < self._count and not self.calls.empty():
-            self._start()
+            if self._count > 1 and on_main_thread():
+                # One call, which nothing strikes: `Thread.start` waits in functions of Python, where a handler raises.
+                start_new_thread(self._start, ())
+            else:
+                self._start()
 
     def prepare(self) -> None:
         """Start the first thread before it is needed; does nothing where the system has none to give."""
@@ -50,14 +63,17 @@ class Writers:
 
     def _run(self) -> None:
         while self.calls.get():
-            self._look()
+            try:
+                self._look()
+            except BaseException as error:  # noqa: BLE001 - it counts as running, and is asked to look again
+                self._broken(error)
+        self.calls.put(False)  # for the next one, and for one that starts only now
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads; nobody may wake them any more. May be called again where it was interrupted."""
         with self._starting:  # one that runs already, and is about to be noted, counts too
             threads = list(self._threads)
-        for _ in threads:
-            self.calls.put(False)
+        self.calls.put(False)
         for thread in threads:
             if wait and thread is not threading.current_thread():
                 thread.join()

@@ -27,11 +27,17 @@ from walkit.commit.release import Releaser
 from walkit.commit.timer import CommitTimer
 from walkit.commit.turns import Turns
 from walkit.commit.watch import DeviceWatch
-from walkit.errors import LogClosedError, LogFullError, LogPoisonedError, WalkitError
+from walkit.errors import (
+    LogClosedError,
+    LogExhaustedError,
+    LogFullError,
+    LogPoisonedError,
+    WalkitError,
+)
 from walkit.events import EventSink
 from walkit.format.body import Columns
 from walkit.format.frame import PreparedBody
-from walkit.format.layout import FRAME_HEADER_BYTES
+from walkit.format.layout import FRAME_HEADER_BYTES, LSN_LAST
 
 
 class FrameWriter:
@@ -52,7 +58,7 @@ class FrameWriter:
         self.core = core
         self.place = place
         self.events = events
-        self.delivery = Delivery(name, events)
+        self.delivery = Delivery(name, events, self.poison)
         self.refusal: WalkitError | None = None
         self._poison: LogPoisonedError | None = None
         self.counters = CommitCounters()
@@ -77,10 +83,11 @@ class FrameWriter:
             core.on_prefix = self._passed.append
         self._releaser = Releaser(self.delivery)
         self._watch = DeviceWatch(write_timeout_us * 1000)
-        self._hand = Hand(name)
+        self._hand = Hand(name, self.poison)
         self._stopped = False
         timed = core.idle_mark_us or core.interval_us or write_timeout_us or core.policy is not None
-        self._timer = CommitTimer(name, self._tick, self._act, self._watch.nap_us) if timed else None
+        watch = (self._tick, self._act, self._watch.nap_us)
+        self._timer = CommitTimer(name, *watch, broken=self.poison) if timed else None
 
     def refused(self) -> WalkitError:
         """Return a fresh copy of the error that refuses work now."""
@@ -125,10 +132,13 @@ class FrameWriter:
         alignment = core.alignment
         unpadded_bytes = FRAME_HEADER_BYTES + body.stored_bytes
         footprint = (unpadded_bytes + alignment - 1) & -alignment
-        if core.position + footprint > core.segment_end and core.failure is None:
+        if core.appended_lsn + body.count > LSN_LAST:
+            self._refuse_all(LogExhaustedError("LSN", core.appended_lsn + body.count, LSN_LAST))
+        elif core.position + footprint > core.segment_end and core.failure is None:
             try:
+                core.require_positions(footprint)
                 self._begin_segment()
-            except LogFullError as error:
+            except (LogFullError, LogExhaustedError) as error:
                 self._refuse_all(error)
         if self._parallel:
             self._lock.acquire()
@@ -265,8 +275,8 @@ class FrameWriter:
 
     # -- failure
 
-    def _refuse_all(self, error: LogFullError) -> None:
-        """The disk is full: refuse what is not sealed. What comes later must not stand where it would have stood."""
+    def _refuse_all(self, error: WalkitError) -> None:
+        """No room or number: refuse what is not sealed. What comes later must not stand where it would have stood."""
         with self._lock:
             waiting = [t for group in self._taken.values() for t in group]
             waiting += self.core.refuse()
@@ -288,7 +298,7 @@ class FrameWriter:
             frames, waiting = self.core.fail(cause, frame, unsealed=unsealed)
             if first:
                 self._poison = LogPoisonedError(
-                    f"an earlier write failed ({cause!r}); close the log and open it again: "
+                    f"an earlier write, or work beside it, failed ({cause!r}); close the log and open it again: "
                     "recovery finds out what survived",
                     cause=repr(cause),
                 )
@@ -313,6 +323,16 @@ class FrameWriter:
         self.on_poison()
         if first:
             self.events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=self.core.acked_lsn)
+
+    def poison(self, cause: BaseException) -> None:
+        """Fail all that is in flight, and take nothing more, for a cause off the way of a frame. Raises nothing.
+
+        A sync beside the frames has failed, or one of the log's own threads met what it has no answer to.
+        """
+        try:
+            self._fail(cause)
+        except BaseException as error:  # noqa: BLE001 - the log has failed by then; its thread must not end of this
+            self.events.emit("walkit.callback.fail", what="the log's failure", error=repr(error))
 
     def sync(self) -> None:
         """See TimedWriter."""

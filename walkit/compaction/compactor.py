@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from walkit.commit.to_end import end_if_given_up, relayed, run_to_end
 from walkit.compaction.groups import Group, check_options, file_bytes, frame_bytes, header_of, part
 from walkit.compaction.planner import SegmentLoad, candidates, plan_groups
 from walkit.compaction.report import CompactionReport, merged
@@ -28,7 +29,7 @@ from walkit.log.engine import LogEngine
 from walkit.log.holds import live_holds
 from walkit.log.reader import LogView
 from walkit.log.report import PhaseClock
-from walkit.log.segments import segment_order
+from walkit.log.sealing import segment_order
 from walkit.log.sidecar import files_of, index_segment
 from walkit.log.straddle import free_number
 
@@ -98,8 +99,22 @@ class Compactor:
         check_options(waste_ratio, bytes_per_s)
         check_progress(progress, "(phase, done, total)")
         throttle = Throttle(bytes_per_s, self._ended.wait)
-        clock = PhaseClock()
         self._go_on()  # in a forked child nobody ever frees the lock
+
+        def work() -> CompactionReport:
+            told = None if progress is None else relayed(progress)
+            return self._compact(exact_from_lsn, waste_ratio, throttle, told)
+
+        return run_to_end(work, "compact", events=self._engine.events)
+
+    def _compact(
+        self,
+        exact_from_lsn: int | None,
+        waste_ratio: float,
+        throttle: Throttle,
+        progress: CompactionProgress | None,
+    ) -> CompactionReport:
+        clock = PhaseClock()
         with self._lock:
             self._go_on()
             with clock.phase("log"):
@@ -134,6 +149,11 @@ class Compactor:
     def _go_on(self) -> None:
         if self._ended.is_set() or self._engine.closed:
             raise LogClosedError(f"the log at {self._engine.storage.location} is closed; compaction ended")
+
+    def _look_up(self) -> None:
+        """End between two frames where the log closes, or who called was interrupted."""
+        end_if_given_up()
+        self._go_on()
 
     def _remove_left_over(self) -> None:
         """Remove what a compaction that failed has left, once no manifest on stable storage can name it."""
@@ -176,7 +196,7 @@ class Compactor:
             if work.progress is not None:
                 work.progress("survey", done, total)
             for batch in part(view, (record,)).batches(max(record.first_lsn, low + 1), record.last_lsn):
-                self._go_on()
+                self._look_up()
                 events += batch.column("key").null_count
                 work.keys.add(batch)
             done += record.size_bytes
@@ -186,7 +206,7 @@ class Compactor:
             return []
         behind = work.segments[-1].last_lsn + 1
         for batch in view.batches(behind, work.exact_lsn) if behind <= work.exact_lsn else ():
-            self._go_on()
+            self._look_up()
             work.keys.add_later(batch)
             work.throttle.spend(batch.nbytes)
         kept = work.keys.kept_lsns(work.horizon_lsn)
@@ -210,7 +230,7 @@ class Compactor:
         """Note the keys of which a superseded record stays, because its segment does: their tombstones stay as well."""
         first = max(record.first_lsn, work.view.manifest.low_watermark + 1)
         for batch in part(work.view, (record,)).batches(first, record.last_lsn):
-            self._go_on()
+            self._look_up()
             work.throttle.spend(batch.nbytes)
             pairs = zip(batch.column("key").to_pylist(), batch.column("lsn").to_pylist(), strict=True)
             work.blocked |= {
@@ -265,7 +285,7 @@ class Compactor:
         done = False
 
         def go_on(size_bytes: int) -> None:
-            self._go_on()
+            self._look_up()
             work.throttle.spend(size_bytes)
 
         try:

@@ -39,6 +39,8 @@ from walkit.log.reader import LogView
 from walkit.storage.base import StorageFile
 
 FRAME_GOAL_BYTES = 256 * 1024
+FRAME_GOAL_RECORDS = 64 * 1024
+"""A frame is written once it has so many bytes or records: small records are objects of many times their bytes here."""
 SPAN_MAX = 1 << 31
 
 
@@ -101,7 +103,7 @@ class FrameGatherer:
         self._stamps += _stamps_of(columns, kept)
         self._lsns += [lsns[i] for i in kept]
         self._waiting_bytes += sum(map(len, new_keys)) + sum(map(len, values))
-        if self._waiting_bytes >= FRAME_GOAL_BYTES:
+        if self._waiting_bytes >= FRAME_GOAL_BYTES or len(self._lsns) >= FRAME_GOAL_RECORDS:
             self.flush(header.last_lsn)
 
     def flush(self, last_lsn: int) -> None:

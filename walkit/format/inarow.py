@@ -60,6 +60,8 @@ HOLD_LOCK, LET_GO = 0, 1
 CRC_ALONE_BYTES = 1 << 20
 """From this size on a checksum lets go of the interpreter's lock. Taking the lock again takes longer than a checksum of
 32 KiB, where the library would begin to; then two threads that check are slower than one."""
+RECORDS_JOINED_MAX = RECORDS_PER_FRAME_MAX
+"""Frames of a row become one only up to so many records: memory for more than one frame may stand for is not taken."""
 _UNIFORM = FrameFlag.UNIFORM_KINDS | FrameFlag.UNIFORM_KEY_LENGTHS | FrameFlag.UNIFORM_VALUE_LENGTHS
 _UNIFORM_HEAD = np.dtype([("key", "<u4"), ("value", "<u4"), ("kind", "u1")])
 _LEGAL = np.zeros(256, np.bool_)
@@ -110,7 +112,8 @@ class FrameRow:
     def columns(self) -> Iterator[tuple[int, DecodedColumns]]:
         """Yield (first LSN, columns) of the frames that have records; nothing of it is a view on the buffer.
 
-        Frames of uniform columns come as one, which holds the records of all. CorruptionError where a body is not what
+        Frames of uniform columns come as one, which holds the records of all, where those are not too many for the
+        columns that this needs; else each keeps its columns of one value. CorruptionError where a body is not what
         its header says, behind what stands before it.
         """
         filled = np.flatnonzero(self.heads["records"])
@@ -119,7 +122,7 @@ class FrameRow:
         heads, starts = self.heads[filled], self.starts[filled] + FRAME_HEADER_BYTES
         uniform = _uniform_heads(np.frombuffer(self.buffer, np.uint8), starts, heads)
         view = memoryview(self.buffer)
-        if uniform is not None:
+        if uniform is not None and self.records <= RECORDS_JOINED_MAX:
             yield (
                 int(heads["first_lsn"][0]),
                 _as_one(view, starts, heads["records"].astype(np.int64), uniform),

@@ -24,6 +24,11 @@ ALIGNMENT_DIRECT: Final = 4096
 LSN_MAX: Final = (1 << 63) - 1
 POSITION_MAX: Final = (1 << 63) - 1
 """Both fit a signed 64-bit integer, which is what Arrow, pread and every other language count with."""
+LSN_LAST: Final = LSN_MAX - 1
+"""The last that a writer gives: where the next frame would begin still fits."""
+EPOCH_MAX: Final = (1 << 63) - 1
+SEGMENT_NUMBER_MAX: Final = (1 << 63) - 2
+"""The number behind it stands in the manifest."""
 
 SEGMENT_HEADER_BYTES: Final = 4096
 SEGMENT_HEADER: Final = struct.Struct("<8sHHIIIQQQQQQQIIQQQIII")

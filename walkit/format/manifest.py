@@ -51,6 +51,8 @@ class SegmentRecord:
     frames: int = 0
     created_us: int = 0
     flags: int = 0
+    reserved_bytes: int = 0
+    """The size that the file of a prepared one had on stable storage before it was named; 0 where it is not known."""
 
     @property
     def name(self) -> str:
@@ -137,6 +139,13 @@ class LogEnd:
     last_lsn: int = 0
     position: int = 0
     chain: int = 0
+
+
+def prepared_record(number: int, epoch: int, reserved_bytes: int) -> SegmentRecord:
+    """Return what the manifest says of a segment that is made, with this size on stable storage."""
+    return SegmentRecord(
+        number=number, state=SegmentState.PREPARED, epoch=epoch, reserved_bytes=reserved_bytes
+    )
 
 
 def sealed_record(header: SegmentHeader, end: LogEnd, *, records: int, frames: int) -> SegmentRecord:

@@ -56,8 +56,13 @@ class CursorSurface(ReadSurface):
         """Return where the cursors are; LogClosedError once closed."""
         raise NotImplementedError
 
-    def _make_durable(self, lsn: int) -> None:
-        """Have everything up to `lsn`, which can be read, on stable storage. For a reader it is."""
+    def _make_durable(self, lsn: int) -> int:
+        """Make the log durable up to `lsn`, where this object can; return how far it is on stable storage."""
+        raise NotImplementedError
+
+    def _for_consumers(self) -> tuple[LogView, int]:
+        """Return what a consumer with saved progress is shown, and its last LSN: what can be read and made durable."""
+        return self._now()
 
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
         """See the classes that can."""
@@ -150,7 +155,7 @@ class Cursor:
                     wanted=start_lsn,
                     stored=last,
                 )
-            log._make_durable(start_lsn - 1)
+            self._refuse_undurable(start_lsn - 1)
             self._save(storage, view, start_lsn - 1)
 
     @property
@@ -159,11 +164,11 @@ class Cursor:
         return self._lsn
 
     def read(self) -> Iterator[Record]:
-        """Yield the records behind the cursor, as they are at the call.
+        """Yield the records behind the cursor, as they are at the call; through a reader those on stable storage.
 
         GapError where one of them was trimmed, or compacted away: never a skip. It is not advanced by this.
         """
-        view, newest = self._log._now()
+        view, newest = self._log._for_consumers()
         first = self._lsn + 1
         if first < view.complete_from_lsn:
             raise GapError(first, view.complete_from_lsn)
@@ -177,7 +182,8 @@ class Cursor:
         """Say that everything up to `lsn` is done; durable on return, and atomic: the old LSN stands, or the new one.
 
         Any LSN that can be read is good, also one within a frame or a transaction. Where it is not on stable storage
-        yet, the log is made durable up to it first: a cursor is never ahead of what a power cut leaves.
+        yet, the log is made durable up to it first: a cursor is never ahead of what a power cut leaves. A reader cannot
+        do that, and must not: there it is a CursorError ("undurable"), until an opening for writing has done it.
 
         OptionsError for one below `lsn`, or behind the end of the log. CursorError ("moved") where another consumer has
         advanced or dropped the cursor of this name since; two that advance at the very same time are not told apart.
@@ -198,8 +204,23 @@ class Cursor:
             if lsn == self._lsn:
                 return
             self._refuse_moved(storage)
-            self._log._make_durable(lsn)
+            self._refuse_undurable(lsn)
             self._save(storage, view, lsn)
+
+    def _refuse_undurable(self, lsn: int) -> None:
+        """Have everything up to `lsn` on stable storage; CursorError where this log's object cannot do that."""
+        durable = self._log._make_durable(lsn)
+        if durable < lsn:
+            raise CursorError(
+                f"the cursor {self.name!r} cannot stand at {lsn:,}: the log is known to be on stable storage up to LSN "
+                f"{durable:,}, and what its dead writer left behind that may be gone after a power cut. Nothing was "
+                "changed; open the log for writing once, which makes it durable",
+                name=self.name,
+                reason="undurable",
+                lsn=self._lsn,
+                expected=lsn,
+                found=durable,
+            )
 
     def _refuse_moved(self, storage: Storage) -> None:
         try:

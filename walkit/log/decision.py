@@ -47,6 +47,7 @@ class Decision(Enum):
     )
     REFUSE = "something in it was promised and is not intact: corruption of acknowledged data"
     REFUSE_TAIL = "the policy refuses any damage, also that of a tail that was never promised"
+    REFUSE_SHORT = "its file was cut short, which no crash does: acknowledged frames may have stood there"
 
 
 class Facts(NamedTuple):
@@ -59,6 +60,7 @@ class Facts(NamedTuple):
     keeps_frames: bool
     absolute: bool
     salvage: bool
+    cut_short: bool
 
 
 MEANINGS = {
@@ -70,6 +72,8 @@ MEANINGS = {
     "with salvage: any intact frame stands in it behind damage, or behind what is missing",
     "absolute": "the policy is absolute",
     "salvage": "the policy is salvage",
+    "cut_short": "its file is shorter than the space that was reserved for it, and the log does not go on behind its "
+    "frames",
 }
 """What each fact says, in a few words."""
 
@@ -88,25 +92,28 @@ class Row:
 
 
 DECISION_TABLE: tuple[Row, ...] = (
-    #         header follows behind promised keeps absolute salvage
-    Row("A", (None, None, None, True, None, None, False), Decision.REFUSE),
-    Row("B", (False, None, False, False, None, None, None), Decision.DROP),
-    Row("C", (False, None, True, False, None, False, False), Decision.CUT_WHOLE),
-    Row("D", (False, None, True, False, None, True, False), Decision.REFUSE_TAIL),
-    Row("E", (True, True, False, False, None, None, None), Decision.SEAL),
-    Row("F", (True, True, True, False, False, False, False), Decision.CUT),
-    Row("G", (True, True, True, False, None, True, False), Decision.REFUSE_TAIL),
-    Row("H", (True, False, None, False, False, False, False), Decision.CUT_WHOLE),
-    Row("I", (True, False, None, False, None, True, False), Decision.REFUSE_TAIL),
-    Row("J", (True, True, True, False, True, False, False), Decision.KEEP),
-    Row("K", (True, False, None, False, True, False, False), Decision.KEEP),
-    Row("L", (False, None, False, True, None, None, True), Decision.LOSE),
-    Row("M", (False, None, True, None, False, None, True), Decision.LOSE),
-    Row("N", (False, None, True, None, True, None, True), Decision.MEND),
-    Row("O", (True, True, False, True, None, None, True), Decision.SKIP),
-    Row("P", (True, True, True, None, None, None, True), Decision.SKIP),
-    Row("Q", (True, False, None, None, True, None, True), Decision.SKIP),
-    Row("R", (True, False, None, None, False, None, True), Decision.LOSE),
+    #         header follows behind promised keeps absolute salvage cut_short
+    Row("A", (None, None, None, True, None, None, False, None), Decision.REFUSE),
+    Row("B", (False, None, False, False, None, None, None, False), Decision.DROP),
+    Row("C", (False, None, True, False, None, False, False, False), Decision.CUT_WHOLE),
+    Row("D", (False, None, True, False, None, True, False, False), Decision.REFUSE_TAIL),
+    Row("E", (True, True, False, False, None, None, None, False), Decision.SEAL),
+    Row("F", (True, True, True, False, False, False, False, False), Decision.CUT),
+    Row("G", (True, True, True, False, None, True, False, False), Decision.REFUSE_TAIL),
+    Row("H", (True, False, None, False, False, False, False, False), Decision.CUT_WHOLE),
+    Row("I", (True, False, None, False, None, True, False, False), Decision.REFUSE_TAIL),
+    Row("J", (True, True, True, False, True, False, False, False), Decision.KEEP),
+    Row("K", (True, False, None, False, True, False, False, False), Decision.KEEP),
+    Row("L", (False, None, False, True, None, None, True, None), Decision.LOSE),
+    Row("M", (False, None, True, None, False, None, True, None), Decision.LOSE),
+    Row("N", (False, None, True, None, True, None, True, None), Decision.MEND),
+    Row("O", (True, True, False, True, None, None, True, None), Decision.SKIP),
+    Row("P", (True, True, True, None, None, None, True, None), Decision.SKIP),
+    Row("Q", (True, False, None, None, True, None, True, None), Decision.SKIP),
+    Row("R", (True, False, None, None, False, None, True, None), Decision.LOSE),
+    Row("S", (None, None, None, False, None, None, False, True), Decision.REFUSE_SHORT),
+    Row("T", (False, None, False, False, None, None, True, True), Decision.LOSE),
+    Row("U", (True, True, False, False, None, None, True, True), Decision.SKIP),
 )
 
 

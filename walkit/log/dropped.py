@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable
 
+from walkit.commit.interrupts import uninterrupted
 from walkit.errors import WalkitError
 from walkit.log.engine import LogEngine
 
@@ -39,7 +40,8 @@ def end_dropped(engine: LogEngine, then: Callable[[], object] | None = None) -> 
         _close_quietly(engine, then)
         return
     closer = threading.Thread(target=_close_quietly, args=(engine, then), name="walkit-close")
-    closer.start()
+    with uninterrupted():
+        closer.start()
     if engine.driver.is_free() and not threading.current_thread().name.startswith("walkit-"):
         closer.join(DROP_WAIT_S)
 

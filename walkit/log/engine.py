@@ -17,6 +17,8 @@ from dataclasses import replace
 from walkit.commit.batch import Submitted
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
+from walkit.commit.interrupts import uninterrupted
+from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import LogClosedError, LogExistsError, LogLockedError, LogNotFoundError, OptionsError
 from walkit.events import EventSink
@@ -28,8 +30,10 @@ from walkit.format.manifest import (
     Manifest,
     encode_manifest,
 )
+from walkit.log.capacity import place_of
 from walkit.log.closing import finish_in_time
 from walkit.log.holds import Hold
+from walkit.log.level import note_level
 from walkit.log.manifest_store import (
     DURABLE_NAME,
     LOCK_NAME,
@@ -40,7 +44,7 @@ from walkit.log.manifest_store import (
 )
 from walkit.log.observe import acknowledged_frames
 from walkit.log.openview import view_of_open
-from walkit.log.planning import plan_recovery
+from walkit.log.planning import next_epoch, plan_recovery, tell_recovery
 from walkit.log.reader import LogView
 from walkit.log.recovery import RecoveryPlan
 from walkit.log.report import PhaseClock, RecoveryReport
@@ -52,6 +56,7 @@ from walkit.log.tidy import apply_plan, settle_unsealed
 from walkit.log.trim import Leftovers
 from walkit.metrics import LogStatistics
 from walkit.storage.base import DirectStorage, LockHolder, Storage, StorageLock
+from walkit.threads import Bell
 
 _engines: weakref.WeakSet[LogEngine] = weakref.WeakSet()
 
@@ -69,7 +74,7 @@ class LogEngine:
         self.recovery: RecoveryReport | None = None
         self.holds: dict[str, Hold] = {}
         self.released: set[str] = set()
-        self.followers: set[threading.Event] = set()
+        self.followers: set[Bell] = set()
         self.closed = False
         self.ended = False
         self.opened_at = time.time()
@@ -85,10 +90,11 @@ class LogEngine:
 
     def start(self, plan: RecoveryPlan) -> None:
         """Apply the plan and make the commit path ready. Starts no thread and writes no segment."""
+        number = next_epoch(plan.manifest)  # before anything is changed: there may be none
         apply_plan(self.storage, self.store, plan)
+        note_level(self.store, self.options.durability)
         manifest = self.store.current
         end = manifest.end
-        number = max((e.number for e in manifest.lineage), default=0) + 1
         self.identity = FrameIdentity(manifest.log_id, number, secrets.randbits(64) | 1)
         began = replace(end, last_lsn=max(end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn))
         name = os.path.basename(self.storage.location.rstrip("/")) or "log"
@@ -99,7 +105,7 @@ class LogEngine:
             position=align_up(began.position, alignment),
             chain=began.chain,
             alignment=alignment,
-            frame_bytes_max=self.options.frame_bytes_max,
+            frame_bytes_max=int(self.options.frame_bytes_max),
             in_flight_max=self.options.in_flight,
             completion=manifest.ack_order == "completion",
             window_bytes=self.options.window_bytes,
@@ -127,7 +133,7 @@ class LogEngine:
         offset_ns = time.time_ns() - time.monotonic_ns()
         self.driver = CommitDriver(
             core,
-            self.segments,
+            place_of(self),
             events=self.events,
             name=name,
             sync_writes=self.options.durability == "sync",
@@ -138,6 +144,7 @@ class LogEngine:
         )
         self.driver.on_poison = self._wake_followers
         self.segments.watched = self.driver.watched
+        self.segments.poison = self.segments.upkeep.broken = self.driver.poison
         delivery = self.driver.delivery
         delivery.bytes_max = self.options.queue_bytes_max
         delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(self, first_lsn, last_lsn)
@@ -201,6 +208,7 @@ class LogEngine:
             queue_bytes=core.pending_bytes,
             queue_bytes_max=driver.queue_bytes_max,
             deliveries_waiting=driver.delivery.waiting,
+            callback_errors=driver.delivery.errors,
             rotations=self.segments.rotations,
             segments=len(manifest.sealed) + len(open_segments),
             log_bytes=sum(s.size_bytes for s in manifest.sealed) + open_bytes,
@@ -210,14 +218,18 @@ class LogEngine:
     def close(self) -> None:
         """Finish what is queued, seal, let go of everything. Closing twice does nothing; the lock is freed always.
 
-        StorageError where the device hangs: see `finish_in_time`.
+        StorageError where the device hangs: see `finish_in_time`. An interrupt ends no closing: see `run_to_end`.
         """
         if self.closed and self.driver.delivery.is_current:
             return  # the closing thread waits for this very callback
         if self.events.is_calling:
             # The thread is in the midst of the log's own work, and would wait for itself.
-            threading.Thread(target=self.close, name="walkit-close").start()
+            with uninterrupted():
+                threading.Thread(target=self._close, name="walkit-close").start()
             return
+        run_to_end(self._close, "close", events=self.events)
+
+    def _close(self) -> None:
         with self._close_lock:
             if self.closed:
                 return
@@ -227,7 +239,7 @@ class LogEngine:
             try:
                 self.driver.stop(LogClosedError(f"the log at {self.storage.location} is closed"))
             except BaseException:
-                self.closed = False  # interrupted: frames may still be written, so the lock must not go
+                self.closed = False  # frames may still be written, so the lock must not go
                 raise
             try:
                 finish_in_time(self, self._end)
@@ -277,7 +289,7 @@ def open_engine(
     storage: Storage, mode: str, options: LogOptions, events: EventSink, progress: Progress | None = None
 ) -> LogEngine:
     """Open or create a log for writing. The lock is held on return; on an error it is not, and nothing was changed."""
-    clock = PhaseClock()
+    clock, progress = PhaseClock(), relayed(progress)
     with clock.phase("open") as detail:
         existed = _require_a_log(storage, mode)
         lock = storage.lock(LOCK_NAME)
@@ -309,16 +321,7 @@ def open_engine(
         lock.release()
         raise
     engine.recovery = recovery_report(storage, options, clock, plan, created)
-    for cut in engine.recovery.cuts:
-        events.emit("walkit.recovery.cut", segment=cut.segment, position=cut.position, bytes=cut.bytes)
-    for lost in engine.recovery.lost:
-        events.emit(
-            "walkit.recovery.lost", position=lost.start_position, first_lsn=lost.first_lsn, lsns=lost.lsns
-        )
-    for hole in engine.recovery.holes:
-        events.emit(
-            "walkit.recovery.hole", position=hole.start_position, first_lsn=hole.first_lsn, lsns=hole.lsns
-        )
+    tell_recovery(events, engine.recovery)
     events.emit("walkit.log.open", location=storage.location, verdict=engine.recovery.verdict)
     return engine
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from walkit.errors import CorruptionError
 from walkit.format.durable import DurableMark
 from walkit.format.frame import FrameFault, FrameHeader
+from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 
@@ -16,6 +17,8 @@ class SegmentFinding:
     """Facts about one segment file."""
 
     record: SegmentRecord
+    present: bool = True
+    """Whether the file is there."""
     file_bytes: int = 0
     header: SegmentHeader | None = None
     header_error: CorruptionError | None = None
@@ -49,6 +52,16 @@ class SegmentFinding:
     def name(self) -> str:
         """The segment's file name."""
         return self.record.name
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the file is there and shorter than the space that was reserved, which no crash leaves.
+
+        Not where the header was never written, since then no frame was either.
+        """
+        there = self.present and self.file_bytes < self.record.reserved_bytes
+        unused = self.header is None and self.header_error is None and self.file_bytes >= SEGMENT_HEADER_BYTES
+        return there and not unused
 
     @property
     def end_offset(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from walkit.commit.to_end import run_to_end
 from walkit.config import as_lsn, as_seconds
 from walkit.errors import GapError, LogClosedError, OptionsError
 from walkit.format.manifest import HoldRecord, Manifest
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from walkit.log.engine import LogEngine
 
 LEASE_S_DEFAULT = 3600.0
+NAME_CHARS_MAX = 256
+"""A name stands in the manifest, which has a limit: one over it would keep the log from being written."""
 LEASE_S_MAX = 100 * 365 * 86_400.0
 """A hundred years: who wants a claim without an end has one, and its end still fits the manifest."""
 
@@ -103,8 +106,11 @@ def make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> H
 
     OptionsError for a name, an LSN or a lease that cannot be: they are checked before they can reach the manifest.
     """
-    if not isinstance(name, str) or not name:
-        raise OptionsError(f"name={name!r}: a hold has a name, as text", option="name", wanted=name)
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARS_MAX:
+        shown = repr(name)[: NAME_CHARS_MAX // 4]
+        raise OptionsError(
+            f"name={shown}: a hold has a name of 1 to {NAME_CHARS_MAX} characters", option="name", wanted=name
+        )
     first_lsn, lease_s = as_lsn(first_lsn, "first_lsn"), as_seconds(lease_s, "lease_s")
     if not 0 < lease_s <= LEASE_S_MAX:
         raise OptionsError(
@@ -112,6 +118,10 @@ def make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> H
             option="lease_s",
             wanted=lease_s,
         )
+    return run_to_end(lambda: _make_hold(engine, name, first_lsn, lease_s), "hold", events=engine.events)
+
+
+def _make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> Hold:
     with engine.trimming:
         if first_lsn < engine.first_lsn:
             raise GapError(first_lsn, engine.first_lsn)
@@ -174,4 +184,8 @@ def drop_holds(engine: LogEngine, names: Iterable[str]) -> Iterator[tuple[HoldRe
 
 def save_holds(engine: LogEngine) -> None:
     """Write the holds of now into the manifest."""
-    engine.store.update(lambda m: m.next(holds=live_holds(engine, m)))
+    run_to_end(
+        lambda: engine.store.update(lambda m: m.next(holds=live_holds(engine, m))),
+        "hold",
+        events=engine.events,
+    )

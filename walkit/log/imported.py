@@ -8,13 +8,14 @@ processes read it like any log. It mints no epoch: its lineage is that of the pr
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from walkit.commit.frame import SealedFrame
+from walkit.commit.news import News
+from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions, Retention
 from walkit.errors import (
     GapError,
@@ -33,9 +34,8 @@ from walkit.format.manifest import (
     EpochRecord,
     LogEnd,
     Manifest,
-    SegmentRecord,
-    SegmentState,
     encode_manifest,
+    prepared_record,
 )
 from walkit.format.segment import SegmentHeader
 from walkit.log.engine import recovery_report
@@ -48,11 +48,11 @@ from walkit.log.manifest_store import (
     write_whole,
 )
 from walkit.log.openview import view_of_open
+from walkit.log.planning import plan_recovery, tell_recovery
 from walkit.log.reader import LogView
-from walkit.log.recovery import make_plan
 from walkit.log.report import PhaseClock, RecoveryReport
 from walkit.log.run import FrameRun
-from walkit.log.scan import read_mark, scan_log
+from walkit.log.scan import read_mark
 from walkit.log.segments import SegmentSet
 from walkit.log.surface import ReadSurface
 from walkit.log.tidy import apply_plan, settle_unsealed
@@ -159,7 +159,7 @@ class ImportedSegments(SegmentSet):
 
     def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
         """Name a prepared segment in the manifest, and with it the epochs that the log has come to."""
-        record = SegmentRecord(number=number, state=SegmentState.PREPARED, epoch=self.identity.epoch)
+        record = prepared_record(number, self.identity.epoch, self.options.segment_bytes)
         following = max(manifest.next_segment, number + 1)
         return manifest.next(
             segments=(*manifest.segments, record), next_segment=following, lineage=self.lineage
@@ -195,8 +195,8 @@ class ImportedLog(ReadSurface):
         self.closed = False
         self.adopted = False
         self.recovery: RecoveryReport | None = None
-        self.failure: WalkitError | None = None
-        self._news = threading.Condition()
+        self.failure: BaseException | None = None
+        self._news = News()
         storage.create()
         lock = storage.lock(LOCK_NAME)
         if isinstance(lock, LockHolder):
@@ -224,18 +224,17 @@ class ImportedLog(ReadSurface):
             mark = read_mark(self.storage)
             detail["segments"] = len(manifest.segments)
         with clock.phase("scan") as detail:
-            settle_unsealed(self.storage, manifest)
-            findings = scan_log(
-                self.storage, manifest, mark, deep=self.options.recovery == "absolute", progress=None
-            )
-            plan = make_plan(findings, self.options.recovery)
-            detail["unsealed"] = len(findings.unsealed)
-        clock.split_off("verify", findings.verify_s)
+            policy = self.options.recovery
+            settle_unsealed(self.storage, manifest, salvage=policy == "salvage")
+            plan = plan_recovery(self.storage, manifest, mark, policy)
+            detail["unsealed"] = len(plan.findings.unsealed)
+        clock.split_off("verify", plan.findings.verify_s)
         with clock.phase("apply"):
             self._store = ManifestStore(self.storage, manifest)
             apply_plan(self.storage, self._store, plan)
         self.recovery = recovery_report(self.storage, self.options, clock, plan, False)
         self._begin()
+        tell_recovery(self.events, self.recovery)
 
     def _begin(self) -> None:
         manifest = self._store.current
@@ -251,6 +250,7 @@ class ImportedLog(ReadSurface):
             events=self.events,
             name=os.path.basename(self.storage.location.rstrip("/")) or "replica",
         )
+        self.segments.poison = self.segments.upkeep.broken = self._poison
         self.adopted = True
 
     def adopt(self, log_id: int, *, created_us: int, ack_order: str, extra: Mapping[str, Any]) -> None:
@@ -258,9 +258,8 @@ class ImportedLog(ReadSurface):
         assert not self.adopted and not self.closed
         manifest = Manifest(log_id=log_id, created_us=created_us, ack_order=ack_order, extra=dict(extra))
         if DURABLE_NAME in self.storage.names():
-            self.storage.remove(
-                DURABLE_NAME
-            )  # of a log that was removed by hand: its promises are not this log's
+            # Of a log that was removed by hand: its promises are not this log's.
+            self.storage.remove(DURABLE_NAME)
         write_whole(self.storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
         self._store = ManifestStore(self.storage, manifest)
         self._begin()
@@ -282,15 +281,19 @@ class ImportedLog(ReadSurface):
             segments.place(run)
         except WalkitError as error:
             # Some of the frames may be there already, a full disk included: only an opening can tell.
-            self.failure = error
-            self.events.emit("walkit.log.poison", cause=repr(error), acked_lsn=self._end.last_lsn)
+            self._poison(error)
             raise
         end = run.end
         segments.publish(end.position, end.last_lsn)
-        with self._news:
+        with self._news.lock:
             self._end = end
-            self._news.notify_all()
+            self._news.tell_locked()
         return end
+
+    def _poison(self, cause: BaseException) -> None:
+        """Import nothing more: a write or sync has failed, here or on the upkeep thread."""
+        self.failure = self.failure or cause
+        self.events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=self._end.last_lsn)
 
     # -- reading
 
@@ -350,19 +353,21 @@ class ImportedLog(ReadSurface):
 
     def wait_for(self, lsn: int, timeout: float | None = None) -> bool:
         """Wait until this LSN is imported; False where the time is over or the log is closed before."""
-        with self._news:
-            self._news.wait_for(lambda: self.closed or self._end.last_lsn >= lsn, timeout)
+        self._news.wait_for(lambda: self.closed or self._end.last_lsn >= lsn, timeout)
         return self._end.last_lsn >= lsn
 
     def close(self) -> None:
-        """Seal what is open and free the log. Closing twice does nothing; where it was interrupted, it goes on."""
+        """Seal what is open and free the log. Closing twice does nothing; an interrupt does not end it."""
+        run_to_end(self._close, "close", events=self.events)
+
+    def _close(self) -> None:
         if self.adopted and not self.closed:
             self.segments.upkeep.close()  # before anything else: no file is closed, no lock freed under its job
-        with self._news:
+        with self._news.lock:
             if self.closed:
                 return
             self.closed = True
-            self._news.notify_all()
+            self._news.tell_locked()
         try:
             if self.adopted:
                 self.segments.close(poisoned=self.failure is not None)
@@ -373,7 +378,7 @@ class ImportedLog(ReadSurface):
     def forget(self) -> None:
         """In a forked child: this copy is dead, the parent's log goes on untouched."""
         self.closed = True
-        self._news = threading.Condition()
+        self._news = News()
         self._store.forget()
         if self.adopted:
             self.segments.forget()

@@ -11,6 +11,7 @@ from walkit.html import table
 from walkit.log.cursor import CursorFact
 from walkit.log.reader import LogView
 from walkit.log.report import report_html
+from walkit.text import bounds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +78,7 @@ class LogInventory:
             [
                 ("segments", f"{len(self.segments):,}"),
                 ("bytes", f"{self.size_bytes:,}"),
-                ("LSNs", f"{self.first_lsn:,} to {self.last_lsn:,}"),
+                ("LSNs", bounds(self.first_lsn, self.last_lsn)),
                 ("low watermark", f"{self.low_watermark:,}"),
                 ("snapshot at LSN", f"{self.checkpoint_lsn:,}" if self.checkpoint_lsn else "none"),
                 ("states are exact from LSN", f"{self.exact_from_lsn:,}"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -24,24 +24,53 @@ from walkit.log.scan import open_segment, read_mark, scan_log
 from walkit.log.show import reader_html
 from walkit.record import Record
 from walkit.storage.base import Storage
+from walkit.threads import Bell
 
 POLL_S = 0.01
 VIEW_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a reader sees at one moment, and how much of it is known to be on stable storage (FORMAT.md F-17.2)."""
+
+    view: LogView
+    last_lsn: int
+    """The last LSN that can be read."""
+    end_position: int
+    """Where the last frame that can be read ends."""
+    durable_position: int
+    """Every frame below it is on stable storage: as seals, the durable cell or a promise of an intact frame say."""
+
+    def durable_lsn(self) -> int:
+        """Return the last LSN that is known to be on stable storage. Reads frame headers where only they tell it."""
+        if self.durable_position >= self.end_position:
+            return self.last_lsn
+        manifest = self.view.manifest
+        told = max(manifest.low_watermark, manifest.checkpoint_lsn)
+        return min(max(self.view.lsn_at(self.durable_position), told), self.last_lsn)
 
 
 def view_of(storage: Storage) -> tuple[LogView, int]:
     """Return what a reader may see now, and its last LSN.
 
     While a writer lives: all that its durable cell says is on stable storage. After its death: what recovery would
-    keep by the policy "prefix", in a log of completion order by "holes".
+    keep by the policy "prefix", in a log of completion order by "holes". Not all of that need be on stable storage:
+    what the writer had not synced is in the page cache alone, and `Sight.durable_lsn` says how far it is not.
     """
+    sight = sight_of(storage)
+    return sight.view, sight.last_lsn
+
+
+def sight_of(storage: Storage) -> Sight:
+    """Return what a reader may see now, as `view_of` says, and how much of it is on stable storage."""
     for attempt in range(VIEW_TRIES):
         live = storage.is_locked(LOCK_NAME)
         # The mark before the manifest: every segment that the mark reaches into is then in the manifest.
         mark = read_mark(storage)
         manifest = load_manifest(storage)
         try:
-            view, last_lsn = (_live_view if live else _settled_view)(storage, manifest, mark)
+            sight = (_live_sight if live else _settled_sight)(storage, manifest, mark)
         except CorruptionError:
             # A writer that trims, or that began meanwhile, moves the log away from under this manifest.
             if attempt == VIEW_TRIES - 1 or load_manifest(storage).generation == manifest.generation:
@@ -49,7 +78,7 @@ def view_of(storage: Storage) -> tuple[LogView, int]:
             continue
         if live == storage.is_locked(LOCK_NAME) or live:
             break
-    return view, last_lsn
+    return sight
 
 
 def live_view(storage: Storage) -> LogView:
@@ -58,14 +87,14 @@ def live_view(storage: Storage) -> LogView:
         mark = read_mark(storage)
         manifest = load_manifest(storage)
         try:
-            return _live_view(storage, manifest, mark)[0]
+            return _live_sight(storage, manifest, mark).view
         except CorruptionError:
             if attempt == VIEW_TRIES - 1 or load_manifest(storage).generation == manifest.generation:
                 raise
     raise AssertionError("the last attempt returned or raised")
 
 
-def _live_view(storage: Storage, manifest: Manifest, mark: DurableMark) -> tuple[LogView, int]:
+def _live_sight(storage: Storage, manifest: Manifest, mark: DurableMark) -> Sight:
     known = {e.id for e in manifest.lineage}
     end, last_lsn = manifest.end.position, manifest.end.last_lsn
     if mark.epoch_id in known and mark.position > end:
@@ -84,13 +113,15 @@ def _live_view(storage: Storage, manifest: Manifest, mark: DurableMark) -> tuple
             expected=end,
             found=covered,
         )
-    return LogView(storage, manifest, tuple(spans)), last_lsn
+    return Sight(LogView(storage, manifest, tuple(spans)), last_lsn, end, end)
 
 
-def _settled_view(storage: Storage, manifest: Manifest, mark: DurableMark) -> tuple[LogView, int]:
-    plan = make_plan(scan_log(storage, manifest, mark), "prefix")
+def _settled_sight(storage: Storage, manifest: Manifest, mark: DurableMark) -> Sight:
+    findings = scan_log(storage, manifest, mark)
+    plan = make_plan(findings, "prefix")
     spans = tuple(Span(s, s.end_position, s.last_lsn) for s in plan.manifest.sealed)
-    return LogView(storage, plan.manifest, spans), plan.end.last_lsn
+    view = LogView(storage, plan.manifest, spans)
+    return Sight(view, plan.end.last_lsn, plan.end.position, findings.promised_position)
 
 
 def _header_of(storage: Storage, record: SegmentRecord) -> SegmentHeader | None:
@@ -122,13 +153,19 @@ class LogReader(CursorSurface):
     """A log opened with mode="r": everything but writing. A context manager; safe from any thread.
 
     Each call sees the log as it is then. While a writer lives, that is what is on stable storage, whatever the log's
-    durability level. A cursor is its consumer's own file, and the one thing that is written through a reader.
+    durability level. After its death that is what recovery would keep, so that it can be looked at; what the writer had
+    not synced may be in the page cache alone, and a power cut takes it away. A reader never syncs: `durable_lsn`,
+    `follow` and cursors go no further than durable cell, seals and the frames' promises vouch for, until the next
+    opening for writing has made the rest durable. Of a log of level "sync" that is all that was acknowledged.
+
+    A cursor is its consumer's own file, and the one thing that is written through a reader.
     """
 
     def __init__(self, storage: Storage, events: EventSink | None = None) -> None:
         self._storage = storage
         self._events = events or EventSink()
-        self._closed = threading.Event()
+        self._closed = False
+        self._closing = Bell()
         load_manifest(storage)
 
     @property
@@ -139,13 +176,26 @@ class LogReader(CursorSurface):
     @property
     def closed(self) -> bool:
         """Whether this reader has been closed."""
-        return self._closed.is_set()
+        return self._closed
+
+    def _sight(self) -> Sight:
+        if self.closed:
+            raise LogClosedError(f"the reader of {self.location} is closed")
+        return sight_of(self._storage)
 
     def _now(self) -> tuple[LogView, int]:
         """See ReadSurface."""
-        if self.closed:
-            raise LogClosedError(f"the reader of {self.location} is closed")
-        return view_of(self._storage)
+        sight = self._sight()
+        return sight.view, sight.last_lsn
+
+    def _for_consumers(self) -> tuple[LogView, int]:
+        """See CursorSurface."""
+        sight = self._sight()
+        return sight.view, sight.durable_lsn()
+
+    def _make_durable(self, lsn: int) -> int:
+        """See CursorSurface. A reader makes nothing durable."""
+        return self.durable_lsn
 
     def _cursor_place(self) -> CursorPlace:
         if self.closed:
@@ -158,22 +208,30 @@ class LogReader(CursorSurface):
         return self._now()[0].first_lsn
 
     @property
-    def durable_lsn(self) -> int:
-        """The last LSN that can be read now."""
+    def last_lsn(self) -> int:
+        """The last LSN that can be read now; above `durable_lsn` only where a writer died before it had synced."""
         return self._now()[1]
+
+    @property
+    def durable_lsn(self) -> int:
+        """The last LSN that is known to be on stable storage, with all before it."""
+        return self._sight().durable_lsn()
 
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
         """Yield records from `first_lsn` on, and go on as the writer makes more durable; polls its durable cell.
 
+        Only records on stable storage are yielded, also after the writer's death: `read` shows what may be beyond them.
         Ends when this reader is closed or, with `timeout`, after that many seconds without a new record. GapError where
         a record was trimmed or compacted away before it was yielded: never a skip.
         """
         wanted = max(as_lsn(first_lsn, "first_lsn"), 1)
         news_at = time.monotonic()
         while not self.closed:
-            view, newest = self._now()
+            sight = self._sight()
+            view = sight.view
             if wanted < view.complete_from_lsn:
                 raise GapError(wanted, view.complete_from_lsn)
+            newest = sight.durable_lsn() if wanted <= sight.last_lsn else sight.last_lsn
             if wanted <= newest:
                 yield from view.records(wanted, newest)
                 wanted = newest + 1
@@ -181,11 +239,12 @@ class LogReader(CursorSurface):
             elif timeout is not None and time.monotonic() - news_at >= timeout:
                 return
             else:
-                self._closed.wait(POLL_S)
+                self._closing.wait(POLL_S)
 
     def close(self) -> None:
         """Let go of the log. Closing twice does nothing."""
-        self._closed.set()
+        self._closed = True
+        self._closing.set()
 
     def __enter__(self) -> Self:
         return self

@@ -6,10 +6,18 @@ import errno
 import threading
 from collections.abc import Callable
 
-from walkit.errors import CorruptionError, LogClosedError, LogNotFoundError, NotALogError, StorageError
-from walkit.format.layout import MANIFEST_BYTES_MAX
+from walkit.errors import (
+    CorruptionError,
+    LogClosedError,
+    LogExhaustedError,
+    LogNotFoundError,
+    NotALogError,
+    StorageError,
+)
+from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_NUMBER_MAX
 from walkit.format.manifest import MANIFEST_NAME, Manifest, decode_manifest, encode_manifest
 from walkit.storage.base import Storage
+from walkit.text import counted
 
 LOCK_NAME = "lock"
 DURABLE_NAME = "durable"
@@ -59,10 +67,10 @@ def _why_there_is_none(
     segments = [n for n in names if n.endswith(".segment")]
     if segments:
         return CorruptionError(
-            f"{storage.location} has {len(segments)} segments and no manifest; nothing was changed",
+            f"{storage.location} has {counted(len(segments), 'segment')} and no manifest; nothing was changed",
             segment=MANIFEST_NAME,
             expected="a manifest",
-            found=f"{len(segments)} segments",
+            found=counted(len(segments), "segment"),
         )
     others = [n for n in names if n not in OWN_NAMES]
     if others == [f"{LOST_FOLDER}/"]:
@@ -83,9 +91,14 @@ class ManifestStore:
         self.current = manifest
 
     def take_number(self) -> int:
-        """Return a segment number that nobody else gets; it enters the manifest with its segment."""
+        """Return a segment number that nobody else gets; it enters the manifest with its segment.
+
+        LogExhaustedError where there is none left.
+        """
         with self._lock:
             number = max(self._next_number, self.current.next_segment)
+            if number > SEGMENT_NUMBER_MAX:
+                raise LogExhaustedError("segment", number, SEGMENT_NUMBER_MAX)
             self._next_number = number + 1
             return number
 

@@ -58,6 +58,9 @@ class Observation:
     While a callback is slow, frames of up to `queue_bytes_max` bytes wait for it in memory; those beyond are read from
     the log when their turn comes. An observer so far behind that they were trimmed or compacted, or cannot be read, is
     ended: `error` says why (a GapError, mostly), the event `walkit.observer.lose` after which LSN. It sees no gap.
+
+    A callback that raises is called for the next frames all the same. Its first error is the event
+    `walkit.callback.fail`, which names it; `errors` counts all of them.
     """
 
     def __init__(
@@ -73,7 +76,12 @@ class Observation:
         self.error: Exception | None = None
         self._engine = engine
         self._callback = callback
-        engine.driver.delivery.observe(self._see, self._lose, news=news)
+        self._raised = engine.driver.delivery.observe(self._see, self._lose, news=news, callback=callback)
+
+    @property
+    def errors(self) -> int:
+        """How many times the callback has raised."""
+        return self._raised.count
 
     def _see(self, frame: SealedFrame) -> None:
         self._callback(DurableFrames(frame))

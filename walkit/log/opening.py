@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, overload
 
+from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions, check_progress
 from walkit.errors import LogLockedError, NotALogError, OptionsError
 from walkit.events import EventCallback, EventSink
@@ -110,6 +111,9 @@ def open_log(
     (bytes scanned, bytes to scan). Opening for reading scans nothing, and takes `events` alone: `options` or `progress`
     beside mode "r" are an OptionsError.
 
+    An interrupt (Ctrl-C) is raised when the opening has ended, and nothing is held then; one that comes up after that,
+    on the way to the caller, leaves the log in `walkit.opened()` until it is closed or collected.
+
     Raises LogNotFoundError, LogExistsError, NotALogError, LogLockedError, FormatVersionError, CorruptionError,
     SegmentMissingError, OptionsError, StorageError; then nothing was changed and no lock is held.
     """
@@ -126,8 +130,24 @@ def open_log(
         raise OptionsError(
             f"options is a {type(options).__name__}, not LogOptions", option="options", wanted=options
         )
+    sink, given = EventSink(events), options or LogOptions()
+    return run_to_end(
+        lambda: _open_writer(place, mode, given, sink, progress),
+        "open",
+        events=sink,
+        undo=WriteAheadLog.close,
+    )
+
+
+def _open_writer(
+    place: Storage,
+    mode: str,
+    options: LogOptions,
+    events: EventSink,
+    progress: Callable[[int, int], None] | None,
+) -> WriteAheadLog:
     try:
-        engine = open_engine(place, mode, options or LogOptions(), EventSink(events), progress)
+        engine = open_engine(place, mode, options, events, progress)
     except LogLockedError as error:
         if not error.same_process:
             raise

@@ -1,15 +1,25 @@
-"""A segment file of a log that is open for writing: prepared, then open for frames (FORMAT.md F-8, F-9)."""
+"""A segment file of a log that is open for writing: prepared, then open for frames (FORMAT.md F-8, F-9).
+
+Linux tells a failed writeback once to each open handle, and answers the next sync of that handle that all is well. So a
+handle has one sync under way at a time: each of the synced writes side by side has its own, and so has zeroing. A file
+on which a sync or a write has failed is never synced, sealed or believed again: only the next opening, by the device,
+finds out what is in it.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
+from walkit.errors import StorageError
 from walkit.format.index import IndexEntry
 from walkit.format.layout import INDEX_STEP_BYTES, SEGMENT_HEADER_BYTES, ZEROS
 from walkit.format.segment import SegmentHeader
-from walkit.storage.base import StorageFile
+from walkit.storage.base import Buffer, StorageFile
 
 ZERO_STEP_BYTES = 1 << 20
+LAST_BYTES = 4096
 
 
 class OpenSegment:
@@ -20,8 +30,11 @@ class OpenSegment:
         "chain",
         "count_lock",
         "end_position",
+        "failed",
         "file",
+        "file_lock",
         "frames",
+        "free_files",
         "header",
         "index",
         "last_lsn",
@@ -30,17 +43,33 @@ class OpenSegment:
         "number",
         "overtaken",
         "records",
+        "reopen",
+        "sealed",
         "size",
         "synced_writes",
         "writes",
+        "zero_file",
         "zero_lock",
         "zeroed",
     )
 
-    def __init__(self, number: int, file: StorageFile, size: int) -> None:
+    def __init__(
+        self, number: int, file: StorageFile, size: int, reopen: Callable[[], StorageFile] | None = None
+    ) -> None:
+        """`reopen` returns another handle of the same file, for zeroing beside frames; None: it shares theirs."""
         self.number = number
         self.file = file
         self.size = size
+        self.reopen = reopen
+        self.free_files = [file]
+        """Handles that no synced write of a frame has just now; more are opened where several are under way."""
+        self.zero_file: StorageFile | None = None
+        self.failed: BaseException | None = None
+        """What a sync or a write of it failed with, once it was begun: for good."""
+        self.sealed = False
+        """Whether the manifest says where it ends: all of it is on stable storage, and the file may be closed."""
+        self.file_lock = threading.Lock()
+        """Held by a sync of the file, and by who closes it."""
         self.zeroed = SEGMENT_HEADER_BYTES
         self.zero_lock = threading.Lock()
         self.next_chore = 0
@@ -60,25 +89,110 @@ class OpenSegment:
         self.index.append(IndexEntry(position, first_lsn, self.records))
         self.next_noted = position + INDEX_STEP_BYTES
 
-    def sync(self) -> None:
-        """Put on stable storage what was written without sync; nothing where there is none.
+    def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write a frame, durably, by a handle that no other write has meanwhile.
 
-        What is written while it runs, and all of it where it is interrupted, counts as not synced.
+        Linux tells each handle once of a failed writeback: two writes by one could take the error for the other's, and
+        the frame that was lost would be acknowledged.
         """
-        writes = self.writes
-        if writes > self.synced_writes:
-            self.file.sync()
-            self.synced_writes = writes
+        try:
+            file = self.free_files.pop()
+        except IndexError:
+            file = self.file if self.reopen is None else self.reopen()
+        try:
+            file.write(offset, buffers, sync=True)
+        finally:
+            self.free_files.append(file)
+
+    def sync(self) -> None:
+        """Put on stable storage what was written without sync; nothing where there is none, or where it is sealed.
+
+        What is written while it runs, and all of it where it is interrupted, counts as not synced. StorageError where
+        it fails, and ever after: the file has failed then.
+        """
+        with self.file_lock:
+            if self.sealed:
+                return
+            self.refuse_failed()
+            writes = self.writes
+            if writes > self.synced_writes:
+                with self.failing():
+                    self.file.sync()
+                self.synced_writes = writes
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Mark the file as failed where this block, which syncs or writes it, ends with an error, not an interrupt."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(error)
+            raise
+
+    def fail(self, cause: BaseException) -> None:
+        """Mark the file as failed; one that holds no frames yet is given up by who makes it."""
+        if self.failed is None and self.header is not None:
+            self.failed = cause
+
+    def refuse_failed(self) -> None:
+        """StorageError where the file has failed: what a sync of it says now is not to be believed."""
+        if self.failed is not None:
+            raise StorageError(
+                f"an earlier sync or write of {self.file.name} failed ({self.failed}); what the file holds is known "
+                "only after opening the log again",
+                errno=getattr(self.failed, "errno", None),
+                name=self.file.name,
+            ) from self.failed
 
     def zero_step(self) -> bool:
         """Zero one step ahead, and sync it; False where there is nothing left to zero."""
         with self.zero_lock:
-            if self.overtaken or self.zeroed >= self.size:
+            if self.overtaken or self.failed is not None or self.zeroed >= self.size:
                 return False
             step = min(ZERO_STEP_BYTES, self.size - self.zeroed)
-            self.file.write(self.zeroed, [ZEROS[:step]], sync=True)
+            file = self._file_to_zero()
+            with self.failing():
+                file.write(self.zeroed, [ZEROS[:step]], sync=True)
             self.zeroed += step
             return True
+
+    def hold_size(self) -> None:
+        """Make the reserved size durable, by a synced write of the last bytes; nothing where zeroing has come there.
+
+        Before the first frame alone. The manifest says the size, and a file that is shorter later is damage.
+        """
+        if self.zeroed < self.size:
+            self.file.write(self.size - LAST_BYTES, [ZEROS[:LAST_BYTES]], sync=True)
+
+    def _file_to_zero(self) -> StorageFile:
+        """Return the handle to zero by: beside frames one of its own, which takes no error from theirs."""
+        if self.header is None or self.reopen is None:
+            return self.file
+        if self.zero_file is None:
+            self.zero_file = self.reopen()
+        return self.zero_file
+
+    def seal(self, size: int) -> None:
+        """The manifest says where it ends, at this file size: drop what is behind, and close it.
+
+        A sync that began before ends first, and none begins any more.
+        """
+        with self.file_lock:
+            self.sealed = True
+            try:
+                self.file.shorten(size)
+            finally:
+                self.close()
+
+    def close(self) -> None:
+        """Close the file's handles."""
+        with ExitStack() as closing:
+            closing.callback(self.file.close)
+            for file in self.free_files:
+                if file is not self.file:
+                    closing.callback(file.close)
+            if self.zero_file is not None:
+                closing.callback(self.zero_file.close)
 
     def pass_zeroed(self, end_offset: int) -> None:
         """The leader is about to write up to `end_offset`, beyond what is zeroed.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -19,15 +20,17 @@ from walkit.log.opening import Place, storage_at
 from walkit.log.reader import LogView, Span, frames_to_batches
 from walkit.log.sidecar import read_index
 from walkit.log.walk import FrameWalk, last_chain_of
-from walkit.storage.base import StorageFile
+from walkit.storage.base import Storage, StorageFile
 
 RANGE_BYTES = 8 << 20
 """Frames are gathered into ranges of about this size where the caller does not say how many parts are wanted."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrameRange:
-    """Frames of one segment: positions [start_position, end_position), on frame borders, without a gap. Picklable."""
+class FrameRange(NamedTuple):
+    """Frames of one segment: positions [start_position, end_position), on frame borders, without a gap.
+
+    A tuple, because a plan of thousands is pickled several times on its way to those who read it.
+    """
 
     segment: int
     start_position: int
@@ -42,8 +45,9 @@ def plan_ranges(
 ) -> list[FrameRange]:
     """Cut what can be read now into ranges, in log order; `parts` is about how many. [] where there is nothing.
 
-    Of a log with a living writer that is what is on stable storage; of any other, what recovery would keep. Segments
-    outside the LSN bounds (inclusive) are not opened. Only frame headers are read, or a segment's index in their place.
+    Of a log with a living writer that is what is on stable storage; of any other, what recovery would keep, which may
+    be more (`LogReader.durable_lsn` says what is vouched for). Segments outside the LSN bounds (inclusive) are not
+    opened. Only frame headers are read, or a segment's index in their place.
     GapError where `first_lsn` is trimmed.
     """
     view, newest = view_of(storage_at(path))
@@ -78,12 +82,23 @@ def _gather(view: LogView, segment: int, first: int, last: int, goal_bytes: int)
     span = view.spans[0]
     whole = first <= span.record.first_lsn and span.last_lsn is not None and span.last_lsn <= last
     coarse = goal_bytes >= 4 * INDEX_STEP_BYTES  # else frames between the noted ones matter
-    if whole and coarse and not view.manifest.gaps_of(span.record):
+    known = whole and not view.manifest.gaps_of(span.record)
+    if known and span.end_position - span.record.start_position <= goal_bytes:
+        yield from _sealed(span.record)
+        return
+    if known and coarse:
         index = read_index(view.storage, view.manifest.log_id, span.record)
         if index is not None:
             yield from _noted(index, span.record, goal_bytes)
             return
     yield from _walked(view, segment, first, last, goal_bytes)
+
+
+def _sealed(record: SegmentRecord) -> Iterator[FrameRange]:
+    """Yield a whole segment as one range, of which the manifest says all there is to say: no file is opened."""
+    if record.records:
+        start, end = record.start_position, record.end_position
+        yield FrameRange(record.number, start, end, record.first_lsn, record.last_lsn, record.records)
 
 
 def _noted(index: SegmentIndex, record: SegmentRecord, goal_bytes: int) -> Iterator[FrameRange]:
@@ -130,30 +145,57 @@ def _range(segment: int, begun: FrameHeader, ended: FrameHeader, records: int) -
 def read_range(
     path: Place, frames: FrameRange, *, first_lsn: int | None = None, last_lsn: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range as batches of `walkit.RECORD_SCHEMA`, cut to the LSN bounds (inclusive).
+    """Yield the records of one range, as `read_ranges` does."""
+    return read_ranges(path, (frames,), first_lsn=first_lsn, last_lsn=last_lsn)
 
-    Every frame with a record within the bounds is verified; of those before them only the headers are read, those
-    behind them are not. The first frame is checked against what the range says of it, each one after against the one
-    before.
+
+def read_ranges(
+    path: Place, ranges: Iterable[FrameRange], *, first_lsn: int | None = None, last_lsn: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of ranges, one after the other, as batches of `walkit.RECORD_SCHEMA`, cut to the LSN bounds.
+
+    The bounds are inclusive. Every frame with a record within them is verified; of those before them only the headers
+    are read, those behind them are not. The first frame of a range is checked against what the range says of it, each
+    one after against the one before. The manifest is read once for all: what is trimmed or compacted meanwhile is found
+    as any reader finds it.
     """
-    first = max(first_lsn or 0, frames.first_lsn)
-    if first > frames.last_lsn or (last_lsn is not None and last_lsn < first):
+    wanted = [frames for frames in ranges if _within(frames, first_lsn, last_lsn)]
+    if not wanted:
         return
-    storage = storage_at(path)
+    found = _frames_of(storage_at(path), wanted, first_lsn or 0, last_lsn)
+    yield from frames_to_batches(found, max(first_lsn or 0, wanted[0].first_lsn), last_lsn)
+
+
+def _within(frames: FrameRange, first_lsn: int | None, last_lsn: int | None) -> bool:
+    first = max(first_lsn or 0, frames.first_lsn)
+    return first <= frames.last_lsn and (last_lsn is None or first <= last_lsn)
+
+
+def _frames_of(
+    storage: Storage, ranges: Iterable[FrameRange], first_lsn: int, last_lsn: int | None
+) -> Iterator[tuple[FrameHeader, memoryview]]:
     manifest = load_manifest(storage)
-    record = next((s for s in manifest.segments if s.number == frames.segment), None)
-    record = record or manifest.uncompacted_at(frames.end_position)
-    if record is None:
-        raise GapError(frames.first_lsn, max(manifest.complete_from_lsn, manifest.first_lsn))
-    view = LogView(storage, manifest, (Span(record, frames.end_position, frames.last_lsn),))
-    file, segment = view.opened(view.spans[0])
+    records = {record.number: record for record in manifest.segments}
+    for frames in ranges:
+        record = records.get(frames.segment) or manifest.uncompacted_at(frames.end_position)
+        if record is None:
+            raise GapError(frames.first_lsn, max(manifest.complete_from_lsn, manifest.first_lsn))
+        view = LogView(storage, manifest, (Span(record, frames.end_position, frames.last_lsn),))
+        yield from _frames_in(view, frames, max(first_lsn, frames.first_lsn), last_lsn)
+
+
+def _frames_in(
+    view: LogView, frames: FrameRange, first_lsn: int, last_lsn: int | None
+) -> Iterator[tuple[FrameHeader, memoryview]]:
+    (span,) = view.spans
+    file, segment = view.opened(span)
     try:
         if frames.start_position < segment.start_position:
-            raise GapError(frames.first_lsn, max(manifest.complete_from_lsn, manifest.first_lsn))
-        last_chain = last_chain_of(record, segment, frames.end_position)
-        walk = _walk_from(file, segment, frames, first, last_chain)
-        yield from frames_to_batches(_up_to(walk, last_lsn), first, last_lsn)
-        view.refuse(walk, view.spans[0])
+            raise GapError(frames.first_lsn, max(view.manifest.complete_from_lsn, view.manifest.first_lsn))
+        last_chain = last_chain_of(span.record, segment, frames.end_position)
+        walk = _walk_from(file, segment, frames, first_lsn, last_chain)
+        yield from _up_to(walk, last_lsn)
+        view.refuse(walk, span)
     finally:
         file.close()
 

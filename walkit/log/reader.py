@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from walkit.arrow import numbers_of, pa
+from walkit.arrow import pa
 from walkit.errors import CorruptionError, GapError, SegmentMissingError, WalkitError
-from walkit.format.body import DecodedColumns, to_arrow
 from walkit.format.frame import FrameFault, FrameHeader, decode_frame
 from walkit.format.index import SegmentIndex
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.parts import Waiting
 from walkit.format.segment import SegmentHeader
 from walkit.log.manifest_store import load_manifest
 from walkit.log.scan import check_identity, open_segment
@@ -171,6 +169,40 @@ class LogView:
     def _gap(wanted: int, manifest: Manifest) -> GapError:
         return GapError(wanted, max(manifest.complete_from_lsn, manifest.first_lsn))
 
+    def lsn_at(self, position: int) -> int:
+        """Return the last LSN of the frames that end at or below a position; 0 where the view has none of them.
+
+        Reads the frame headers of the segment that the position is in. CorruptionError where one before is damaged.
+        """
+        found = 0
+        for span in self.spans:
+            record = span.record
+            if record.start_position >= position:
+                break
+            if span.end_position <= position and span.last_lsn is not None:
+                found = span.last_lsn
+                continue
+            file, segment = self.opened(span)
+            try:
+                walk = FrameWalk(
+                    file,
+                    segment,
+                    position=segment.start_position,
+                    end_position=min(position, span.end_position),
+                    next_lsn=segment.first_lsn,
+                    chain=segment.chain,
+                    body=False,
+                    gaps=self.manifest.gaps_of(record),
+                )
+                for _ in walk:
+                    pass
+            finally:
+                file.close()
+            if walk.fault is not FrameFault.SHORT:  # a frame that goes on behind the position is not below it
+                self.refuse(walk, span)
+            found = (walk.next_lsn or 1) - 1
+        return found
+
     def check(self, record: SegmentRecord, segment: SegmentHeader | None) -> None:
         """Refuse a segment file that is not the one the manifest means."""
         check_identity(self.manifest, record, segment)
@@ -233,30 +265,18 @@ def frames_to_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Decode verified frames into batches of RECORD_SCHEMA, cut to the LSN bounds (inclusive).
 
-    What stands before a damage is yielded before the damage is raised.
+    Each has about `records` records or `whole_bytes` bytes, and always fewer than twice `records`: a larger frame comes
+    in several. What stands before a damage is yielded before the damage is raised.
     """
-    waiting: list[tuple[int, DecodedColumns]] = []
-    count = size = 0
+    waiting = Waiting(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
     damage: WalkitError | None = None
     try:
         for header, frame in frames:
-            waiting.append((header.first_lsn, decode_frame(header, frame)))
-            count += header.records
-            size += header.body_raw_bytes
-            if count >= records or size >= whole_bytes:
-                yield within(to_arrow(waiting), first_lsn, last_lsn)
-                waiting, count, size = [], 0, 0
+            waiting.add(header.first_lsn, decode_frame(header, frame), header.body_raw_bytes)
+            if waiting.full:
+                yield from waiting.batches()
     except WalkitError as error:
         damage = error
-    if waiting:
-        yield within(to_arrow(waiting), first_lsn, last_lsn)
+    yield from waiting.batches()
     if damage is not None:
         raise damage
-
-
-def within(batch: pa.RecordBatch, first_lsn: int, last_lsn: int | None) -> pa.RecordBatch:
-    """Cut a batch to the bounds; LSNs within it grow."""
-    lsns = numbers_of(batch.column("lsn"), np.int64)
-    start = int(lsns.searchsorted(first_lsn))
-    stop = len(lsns) if last_lsn is None else int(lsns.searchsorted(last_lsn, side="right"))
-    return batch if start == 0 and stop == len(lsns) else batch.slice(start, stop - start)

@@ -40,6 +40,8 @@ class Rebuilt:
 
     manifest: Manifest
     doubts: tuple[str, ...]
+    unaccounted_lsns: int = 0
+    """How many LSNs before the oldest segment stand in none, and in no snapshot: trimmed or lost, nothing tells."""
 
 
 def manifest_from_headers(storage: Storage) -> Rebuilt | None:
@@ -90,7 +92,9 @@ def manifest_from_headers(storage: Storage) -> Rebuilt | None:
         exact_from_lsn=max(begin.last_lsn + 1, end.last_lsn if compacted else 1),
         tombstones_from_lsn=min([compacted, *snapshots]) + 1 if compacted else 1,
     )
-    return Rebuilt(manifest, tuple(_doubts(manifest, compacted)))
+    # A checkpoint trims up to its snapshot, so that one is no worse off without the records that it holds.
+    unaccounted = 0 if manifest.checkpoint_lsn >= begin.last_lsn else begin.last_lsn
+    return Rebuilt(manifest, tuple(_doubts(manifest, compacted, unaccounted)), unaccounted)
 
 
 def _headers_of(storage: Storage) -> tuple[list[SegmentHeader], list[int]]:
@@ -272,8 +276,19 @@ def _epoch_near(ours: list[SegmentHeader], lineage: tuple[EpochRecord, ...], num
     return min(newer, key=lambda h: h.number).epoch if newer else lineage[-1].number
 
 
-def _doubts(manifest: Manifest, compacted_lsn: int) -> list[str]:
-    doubts = ["holds of readers and replicas are forgotten; who is connected renews its own"]
+def _doubts(manifest: Manifest, compacted_lsn: int, unaccounted_lsns: int) -> list[str]:
+    doubts = []
+    if unaccounted_lsns:
+        doubts.append(
+            f"LSN 1 to {unaccounted_lsns:,} are in no segment and no snapshot: they were trimmed, or their segments "
+            "are missing, and only the manifest knew which"
+        )
+    doubts.append("holds of readers and replicas are forgotten; who is connected renews its own")
+    if manifest.unsealed:
+        doubts.append(
+            "how much space was reserved for the segments in use is not known, so that a file which was cut short "
+            "looks like a torn tail"
+        )
     if manifest.low_watermark:
         doubts.append(
             f"the low watermark is LSN {manifest.low_watermark:,}, just below the oldest segment; epochs whose "

@@ -10,9 +10,10 @@ may have been acknowledged where the log acknowledges in completion order: there
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from walkit.errors import CorruptionError
+from walkit.errors import CorruptionError, SegmentMissingError
 from walkit.format.frame import FrameFault, FrameHeader
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import (
@@ -28,7 +29,8 @@ from walkit.log.decision import Decision, Facts, Row, decide
 from walkit.log.findings import LogFindings, SegmentFinding
 from walkit.log.manifest_store import LOST_FOLDER
 from walkit.log.report import Cut, SegmentDecision
-from walkit.log.segments import with_sealed
+from walkit.log.sealing import with_sealed
+from walkit.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
             raise corruption(finding, "a sealed segment is damaged")
     promised = findings.promised_position
     broken = _first_break(findings, promised)
+    short = cut_short(findings.unsealed)
     tail = _Tail(findings.manifest, findings.manifest.end)
     steps: list[Step] = []
     whole = True
@@ -123,6 +126,7 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
             keeps_frames=bool(kept),
             absolute=policy == "absolute",
             salvage=False,
+            cut_short=finding.name in short,
         )
         row = decide(facts)
         if row.decision is Decision.REFUSE:
@@ -131,6 +135,8 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
         if row.decision is Decision.REFUSE_TAIL:
             why = "the tail is damaged, and recovery='absolute' refuses any damage"
             raise corruption(finding, why, end=tail.end)
+        if row.decision is Decision.REFUSE_SHORT:
+            raise _missing_end(finding, tail.end)
         if row.decision in (Decision.SEAL, Decision.CUT, Decision.KEEP):
             steps.append(Step(finding, row, facts, tail.seal(finding, follows, kept)))
         else:
@@ -284,13 +290,38 @@ def _first_break(findings: LogFindings, promised: int) -> SegmentFinding | None:
     return last if position < promised else None
 
 
+def cut_short(unsealed: Sequence[SegmentFinding]) -> set[str]:
+    """Return the names of the segments whose file was cut short where the log does not go on behind their frames.
+
+    Of one behind which the next segment follows nothing is missing but space.
+    """
+    going_on = max((i for i, f in enumerate(unsealed) if f.header is not None and f.follows), default=0)
+    return {f.name for f in unsealed[going_on:] if f.cut_short}
+
+
+def _missing_end(finding: SegmentFinding, end: LogEnd) -> SegmentMissingError:
+    """Return the error for a segment whose file was cut short; the log before it ends at `end`."""
+    if finding.header is not None and finding.follows:
+        end = LogEnd(last_lsn=finding.last_lsn, position=finding.end_position, chain=finding.chain)
+    size, reserved = finding.file_bytes, finding.record.reserved_bytes
+    return SegmentMissingError(
+        f"segment {finding.name} was cut short: {size:,} bytes of the {reserved:,} that were reserved for it. "
+        f"Acknowledged records from LSN {end.last_lsn + 1:,} on may have stood in the rest. Nothing was changed",
+        segment=finding.name,
+        position=end.position,
+        expected=reserved,
+        found=size,
+        first_lost_lsn=end.last_lsn + 1,
+    )
+
+
 def _reason(finding: SegmentFinding) -> str:
     if finding.header_error is not None:
         return str(finding.header_error)
     if not finding.follows:
         return "the segment does not follow where the log ends"
     fault = finding.fault or FrameFault.END
-    behind = f"; {finding.frames_behind} intact frames stand behind it" if finding.frames_behind else ""
+    behind = f"; behind it: {counted(finding.frames_behind, 'intact frame')}" if finding.frames_behind else ""
     return f"{fault.value}{behind}"
 
 

@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
+from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import RecoveryPolicy, check_progress
 from walkit.errors import CorruptionError, LogLockedError, NotALogError, OptionsError
 from walkit.format.layout import MANIFEST_BYTES_MAX
@@ -21,6 +22,7 @@ from walkit.log.report import Cut, SegmentDecision
 from walkit.log.scan import Progress, read_mark
 from walkit.log.tidy import apply_plan, keep_bytes, settle_unsealed
 from walkit.storage.base import LockHolder, Storage
+from walkit.text import counted, lsn_range
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,14 +44,17 @@ class RepairReport:
     lost: tuple[LostRecord, ...]
     """What this repair gave up; only policy "salvage" gives anything up."""
     decisions: tuple[SegmentDecision, ...]
+    unaccounted_lsns: int
+    """LSN 1 to this one are in no segment and no snapshot, and a manifest made anew cannot tell whether they were
+    trimmed or are lost; 0 where they are accounted for."""
     notes: tuple[str, ...]
     """What a manifest made anew cannot know."""
     duration_s: float
 
     @property
     def ok(self) -> bool:
-        """Whether nothing that was promised had to be given up."""
-        return not self.lost
+        """Whether nothing that was promised had to be given up, and no record is missing that may have been."""
+        return not self.lost and not self.unaccounted_lsns
 
     @property
     def lsns_lost(self) -> int:
@@ -62,14 +67,14 @@ class RepairReport:
         if not self.changed:
             did = "needs no repair"
         lost = (
-            f"{self.lsns_lost:,} LSNs in {len(self.lost):,} ranges given up"
+            f"{counted(self.lsns_lost, 'LSN')} in {counted(len(self.lost), 'range')} given up"
             if self.lost
             else "nothing given up"
         )
         made = "; manifest made anew" if self.manifest_rebuilt else ""
-        return (
-            f"{did}: LSN {self.first_lsn:,} to {self.last_lsn:,}; {lost}; {len(self.cuts):,} tails cut{made}"
-        )
+        if self.unaccounted_lsns:
+            made += f"; {lsn_range(1, self.unaccounted_lsns)} were trimmed, or are missing"
+        return f"{did}: {lsn_range(self.first_lsn, self.last_lsn)}; {lost}; {counted(len(self.cuts), 'tail')} cut{made}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -81,12 +86,13 @@ class RepairReport:
             f"repair of {self.location} (policy {self.policy})",
             *(f"segment {d.segment}: row {d.row}, {d.decision}: {d.meaning}" for d in self.decisions),
             *(
-                f"lost: LSN {g.first_lsn:,} to {g.last_lsn:,}, positions {g.start_position:,} to "
+                f"lost: {lsn_range(g.first_lsn, g.last_lsn)}, positions {g.start_position:,} to "
                 f"{g.end_position:,} of {g.segment}: {g.reason}"
                 for g in self.lost
             ),
             *(
-                f"cut: position {c.position:,} of {c.segment} ({c.bytes:,} bytes), kept as {c.kept_as}: {c.reason}"
+                f"cut: position {c.position:,} of {c.segment} ({counted(c.bytes, 'byte')}), kept as {c.kept_as}: "
+                f"{c.reason}"
                 for c in self.cuts
             ),
             *(f"hole: positions {h.start_position:,} to {h.end_position:,}" for h in self.holes),
@@ -129,8 +135,14 @@ def repair(
     if dry_run:
         if storage.is_locked(LOCK_NAME):
             raise LogLockedError(storage.location, pid=None, command=None, same_process=False)
-        plan, notes, rebuilt = _plan(storage, policy, progress)
-        return _report(storage, plan, notes, rebuilt, began, policy=policy, dry_run=True)
+        plan, rebuilt = _plan(storage, policy, progress)
+        return _report(storage, plan, rebuilt, began, dry_run=True)
+    return run_to_end(lambda: _repair(storage, policy, relayed(progress), began), "repair")
+
+
+def _repair(
+    storage: Storage, policy: RecoveryPolicy, progress: Progress | None, began: float
+) -> RepairReport:
     lock = storage.lock(LOCK_NAME)
     if isinstance(lock, LockHolder):
         raise LogLockedError(
@@ -139,13 +151,13 @@ def repair(
     try:
         manifest, _ = _manifest_of(storage)
         settle_unsealed(storage, manifest, salvage=policy == "salvage")
-        plan, notes, rebuilt = _plan(storage, policy, progress)
-        if rebuilt and MANIFEST_NAME in storage.names():
+        plan, rebuilt = _plan(storage, policy, progress)
+        if rebuilt is not None and MANIFEST_NAME in storage.names():
             keep_bytes(storage, MANIFEST_NAME, _bytes_of(storage, MANIFEST_NAME))
         apply_plan(storage, ManifestStore(storage, plan.findings.manifest), plan)
     finally:
         lock.release()
-    return _report(storage, plan, notes, rebuilt, began, policy=policy, dry_run=False)
+    return _report(storage, plan, rebuilt, began, dry_run=False)
 
 
 def _manifest_of(storage: Storage) -> tuple[Manifest, Rebuilt | None]:
@@ -161,14 +173,14 @@ def _manifest_of(storage: Storage) -> tuple[Manifest, Rebuilt | None]:
 
 def _plan(
     storage: Storage, policy: RecoveryPolicy, progress: Progress | None
-) -> tuple[RecoveryPlan, tuple[str, ...], bool]:
+) -> tuple[RecoveryPlan, Rebuilt | None]:
     manifest, rebuilt = _manifest_of(storage)
     plan = plan_recovery(storage, manifest, read_mark(storage), policy, deep=True, progress=progress)
     if rebuilt is None:
-        return plan, (), False
+        return plan, None
     # Made anew it is written in any case, and nothing that it does not name goes without being kept.
     made = completed(plan.manifest)
-    return replace(plan, manifest=made.next(), keeps_strays=True), rebuilt.doubts, True
+    return replace(plan, manifest=made.next(), keeps_strays=True), rebuilt
 
 
 def _bytes_of(storage: Storage, name: str) -> bytes:
@@ -182,23 +194,23 @@ def _bytes_of(storage: Storage, name: str) -> bytes:
 def _report(
     storage: Storage,
     plan: RecoveryPlan,
-    notes: tuple[str, ...],
-    rebuilt: bool,
+    rebuilt: Rebuilt | None,
     began: float,
     *,
-    policy: str,
     dry_run: bool,
 ) -> RepairReport:
     manifest = plan.manifest
     found = plan.findings
     tails = any(f.nonzero_until > f.end_offset or f.file_bytes > f.end_offset for f in found.sealed)
-    changed = rebuilt or tails or bool(plan.steps or found.strays or found.orphans or found.unfinished)
+    changed = (
+        rebuilt is not None or tails or bool(plan.steps or found.strays or found.orphans or found.unfinished)
+    )
     return RepairReport(
         location=storage.location,
         policy=plan.policy,
         dry_run=dry_run,
         changed=changed or manifest is not found.manifest,
-        manifest_rebuilt=rebuilt,
+        manifest_rebuilt=rebuilt is not None,
         first_lsn=max(manifest.first_lsn, manifest.low_watermark + 1),
         last_lsn=manifest.end.last_lsn,
         end_position=manifest.end.position,
@@ -206,6 +218,7 @@ def _report(
         holes=plan.holes,
         lost=plan.lost,
         decisions=plan.decisions,
-        notes=notes,
+        unaccounted_lsns=0 if rebuilt is None else rebuilt.unaccounted_lsns,
+        notes=() if rebuilt is None else rebuilt.doubts,
         duration_s=time.perf_counter() - began,
     )

@@ -11,6 +11,7 @@ from typing import Any
 from walkit.format.manifest import HoleRecord, LostRecord
 from walkit.html import COLOURS, Part, bar, join, swatch, tag
 from walkit.html import facts as fact_table
+from walkit.text import counted, lsn_range
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,13 +103,13 @@ class RecoveryReport:
                 ("bytes scanned", f"{self.bytes_scanned:,}"),
                 ("policy", self.policy),
                 *(
-                    (f"hole from position {h.start_position:,}", f"LSN {h.first_lsn:,} to {h.last_lsn:,}")
+                    (f"hole from position {h.start_position:,}", lsn_range(h.first_lsn, h.last_lsn))
                     for h in self.holes
                 ),
                 *(
                     (
                         f"lost from position {g.start_position:,}",
-                        f"LSN {g.first_lsn:,} to {g.last_lsn:,}: {g.reason}",
+                        f"{lsn_range(g.first_lsn, g.last_lsn)}: {g.reason}",
                     )
                     for g in self.lost
                 ),
@@ -167,6 +168,6 @@ def report_html(
         )
     for cut in cuts:
         kept = f"; kept as {cut.kept_as}" if cut.kept_as else ""
-        where = f"cut at position {cut.position:,} of {cut.segment} ({cut.bytes:,} bytes)"
+        where = f"cut at position {cut.position:,} of {cut.segment} ({counted(cut.bytes, 'byte')})"
         parts.append(tag("div", f"{where}: {cut.reason}{kept}"))
     return tag("div", *parts)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import Retention, check_progress
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoldRecord, SegmentRecord
@@ -77,7 +78,9 @@ def plan_retention(limits: Retention, facts: RetentionFacts) -> RetentionPlan:
         over = limits.hard_bytes_max is not None and bytes_left > limits.hard_bytes_max
         asked = {
             "age": limits.age_s is not None and age_us > limits.age_s * 1e6,
-            "bytes": limits.bytes_max is not None and bytes_left > limits.bytes_max,
+            "bytes": limits.at_capacity == "drop"
+            and limits.bytes_max is not None
+            and bytes_left > limits.bytes_max,
             "records": limits.records_max is not None and records_left > limits.records_max,
             "holds": limits.below_holds
             and bool(facts.holds)
@@ -155,6 +158,16 @@ def enforce(
     A StorageError leaves the log as it was, or with files that no manifest names; doing it again goes on.
     """
     check_progress(progress, "(files removed, files to remove)")
+
+    def work() -> RetentionReport:
+        return _enforce(engine, limits, now_us, None if progress is None else relayed(progress))
+
+    return run_to_end(work, "retain", events=engine.events)
+
+
+def _enforce(
+    engine: LogEngine, limits: Retention | None, now_us: int | None, progress: RetentionProgress | None
+) -> RetentionReport:
     began = time.perf_counter()
     engine.segments.upkeep.drain()  # what it is about to seal can be dropped, too
     lost: tuple[HoldRecord, ...] = ()

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from walkit.arrow import pa
 from walkit.errors import WalkitError
-from walkit.format.body import DecodedColumns, to_arrow
 from walkit.format.frame import FrameHeader, decode_frame
 from walkit.format.inarow import FrameRow
-from walkit.log.reader import LogView, within
+from walkit.format.parts import Waiting
+from walkit.log.reader import LogView
 
 LARGE_BYTES = 256 << 10
 """Frames of so many bytes are read one by one: rows save little, and a frame that fills a batch is not copied."""
@@ -23,9 +23,10 @@ def row_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of RECORD_SCHEMA in LSN order, of so many records or bytes, or of what one read had.
 
-    Bounds are inclusive. What stands before a damage is yielded before the damage is raised.
+    Bounds are inclusive; no batch has as many as twice `records`. What stands before a damage is yielded before the
+    damage is raised.
     """
-    rows = _Rows(first_lsn, last_lsn)
+    rows = _Rows(first_lsn, last_lsn, Waiting(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes))
     damage: WalkitError | None = None
     try:
         for span in view.spans:
@@ -37,14 +38,13 @@ def row_batches(
             for found in view.span_frames(span, first_lsn, last_lsn, row_seen=row_seen):
                 if found is not None:
                     rows.see_one(*found, copied=row_seen is not None)
-                if rows.records >= records or rows.size >= whole_bytes:
-                    yield within(to_arrow(rows.taken()), first_lsn, last_lsn)
+                if rows.waiting.full:
+                    yield from rows.waiting.batches()
                 if rows.last_lsn >= last_lsn:
                     break
     except WalkitError as error:
         damage = error
-    if rows.records:
-        yield within(to_arrow(rows.taken()), first_lsn, last_lsn)
+    yield from rows.waiting.batches()
     if damage is not None:
         raise damage
 
@@ -52,10 +52,10 @@ def row_batches(
 class _Rows:
     """What was read, and not given out yet. Shares nothing with the memory that frames are read into."""
 
-    def __init__(self, first_lsn: int, last_lsn: int) -> None:
+    def __init__(self, first_lsn: int, last_lsn: int, waiting: Waiting) -> None:
         self._first_lsn, self._last_lsn = first_lsn, last_lsn
-        self._waiting: list[tuple[int, DecodedColumns]] = []
-        self.records = self.size = self.last_lsn = 0
+        self.waiting = waiting
+        self.last_lsn = 0
         self.large = False
         """Whether the frames that were last seen are large."""
 
@@ -64,7 +64,7 @@ class _Rows:
         last_lsn = int(row.last_lsns[-1])
         if last_lsn >= self._first_lsn:
             for first_lsn, columns in row.columns():
-                self.add(first_lsn, columns, len(columns.key_bytes) + len(columns.value_bytes))
+                self.waiting.add(first_lsn, columns, len(columns.key_bytes) + len(columns.value_bytes))
                 if first_lsn + columns.count > self._last_lsn:
                     break  # a malformed body behind it is nobody's question
         self.last_lsn = max(self.last_lsn, last_lsn)
@@ -74,18 +74,6 @@ class _Rows:
         """Take a frame that is in no row."""
         if header.records and header.last_lsn >= self._first_lsn and header.first_lsn <= self._last_lsn:
             decoded = decode_frame(header, memoryview(bytes(frame)) if copied else frame)
-            self.add(header.first_lsn, decoded, header.body_raw_bytes)
+            self.waiting.add(header.first_lsn, decoded, header.body_raw_bytes)
         self.last_lsn = max(self.last_lsn, header.last_lsn)
         self.large = header.footprint >= LARGE_BYTES
-
-    def add(self, first_lsn: int, columns: DecodedColumns, size: int) -> None:
-        """Take the records of a frame, or of several."""
-        self._waiting.append((first_lsn, columns))
-        self.records += columns.count
-        self.size += size
-
-    def taken(self) -> list[tuple[int, DecodedColumns]]:
-        """Return what waits, and forget it."""
-        taken, self._waiting = self._waiting, []
-        self.records = self.size = 0
-        return taken

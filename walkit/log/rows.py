@@ -32,6 +32,7 @@ from walkit.log.packing import (
     part_rows,
 )
 from walkit.record import Kind, decode_bundle
+from walkit.text import counted
 
 ARROW_COLUMNS = ("key", "value", "kind", "timestamp")
 ARROW_KINDS = (Kind.PUT, Kind.DELETE, Kind.BUNDLE)
@@ -76,7 +77,7 @@ def rows_of(values: Values, keys: Values | None) -> Rows:
     key_items = checked(keys, "key")
     if len(key_items) != len(value_items):
         raise OptionsError(
-            f"there are {len(value_items):,} values and {len(key_items):,} keys; nothing was written",
+            f"there are {counted(len(value_items), 'value')} and {counted(len(key_items), 'key')}; nothing was written",
             option="keys",
             wanted=len(key_items),
             stored=len(value_items),

@@ -13,6 +13,7 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import SegmentHeader
 from walkit.log.walk import FrameWalk
+from walkit.text import counted, lsn_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,8 @@ class FrameRun:
 
     def __repr__(self) -> str:
         end = self.end
-        return (
-            f"FrameRun({len(self.headers)} frames, LSN {self.first_lsn} to {end.last_lsn}, to {end.position})"
-        )
+        frames = counted(len(self.headers), "frame")
+        return f"FrameRun({frames}, {lsn_range(self.first_lsn, end.last_lsn)}, to position {end.position})"
 
 
 def join_runs(runs: Sequence[FrameRun]) -> FrameRun:

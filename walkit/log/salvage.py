@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from walkit.format.durable import DurableMark
-from walkit.format.layout import ALIGNMENT_DIRECT, SegmentFlag
+from walkit.format.layout import ALIGNMENT_DIRECT, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import (
     Gap,
     HoleRecord,
@@ -30,7 +30,7 @@ from walkit.log.examine.survey import Stretch
 from walkit.log.findings import LogFindings
 from walkit.log.recovery import RecoveryPlan, Step, start_of
 from walkit.log.scan import Progress
-from walkit.log.segments import segment_order
+from walkit.log.sealing import segment_order
 from walkit.log.wreck import Wreck, look_at, refuse_misnamed, survey
 from walkit.storage.base import Storage
 
@@ -61,6 +61,8 @@ class _Salvage:
     steps: list[Step] = field(default_factory=list)
     culprits: list[Wreck] = field(default_factory=list)
     """Unsealed segments of which nothing can be placed: what is missing elsewhere may have been in them."""
+    short: set[str] = field(default_factory=set)
+    """Unsealed segments whose file was cut short, where the log does not go on behind their frames."""
 
     def plan(self, progress: Progress | None) -> RecoveryPlan:
         """Look at everything, because a later frame may promise an earlier one; then put the log together."""
@@ -82,6 +84,7 @@ class _Salvage:
             if progress is not None:
                 progress(done, total)
         self.promised = self._promised(wrecks)
+        self._suspect_ends(placed)
         self.gaps = [*manifest.holes, *manifest.lost]
         findings = replace(self.around, sealed=[], unsealed=[])
         before: SegmentRecord | None = None
@@ -103,6 +106,25 @@ class _Salvage:
         marked = self.mark.position if self.mark.epoch_id in known else 0
         return max([self.manifest.end.position, marked, *(w.finding.promised_position for w in wrecks)])
 
+    def _suspect_ends(self, placed: list[Wreck]) -> None:
+        """Take what a file has lost at its end for promised: no crash shortens it, and frames may have stood there."""
+        end = self.manifest.end
+        for index, wreck in enumerate(placed):
+            header, finding = wreck.header, wreck.finding
+            assert header is not None
+            following = placed[index + 1].header if index + 1 < len(placed) else None
+            last = next((s.last for s in reversed(wreck.stretches) if s.last is not None), None)
+            if last is not None:
+                end = LogEnd(last_lsn=last.last_lsn, position=last.end_position, chain=last.header_crc)
+            if not finding.cut_short or (following is not None and follows_exactly(following, end)):
+                continue
+            reserved_end = header.start_position + finding.record.reserved_bytes - SEGMENT_HEADER_BYTES
+            next_start = _next_start(placed[index + 1 :], header.start_position)
+            until = reserved_end if next_start is None else min(reserved_end, next_start)
+            self.promised = max(self.promised, until)
+            self.short.add(finding.name)
+        self.short |= {w.finding.name for w in self.culprits if w.finding.cut_short}
+
     # -- sealed segments: the manifest says where they end
 
     def _keep_sealed(self, wreck: Wreck, before: SegmentRecord | None) -> bool:
@@ -120,6 +142,7 @@ class _Salvage:
             keeps_frames=frames > 0,
             absolute=False,
             salvage=True,
+            cut_short=False,
         )
         row = decide(facts)
         if row.decision is Decision.LOSE:
@@ -208,6 +231,7 @@ class _Salvage:
             keeps_frames=bool(pieces),
             absolute=False,
             salvage=True,
+            cut_short=finding.name in self.short,
         )
         row = decide(facts)
         kept = None if row.decision is Decision.LOSE else self._seal(wreck, header, follows, pieces)
@@ -280,6 +304,7 @@ class _Salvage:
             keeps_frames=False,
             absolute=False,
             salvage=True,
+            cut_short=wreck.finding.name in self.short,
         )
         self.steps.append(Step(wreck.finding, decide(facts), facts, None))
 
@@ -289,16 +314,26 @@ class _Salvage:
         """Record as lost what was promised behind the last intact frame, so that its LSNs are not given again."""
         manifest, end = self.manifest, self.end
         told = max(manifest.low_watermark, manifest.checkpoint_lsn, end.last_lsn)
+        lost_headers = [w.finding.record for w in self.culprits if w.finding.name in self.short]
+        for record in lost_headers:  # where it began cannot be told: behind all that is there, at the latest
+            self.promised = max(self.promised, end.position + record.reserved_bytes - SEGMENT_HEADER_BYTES)
         if end.position >= self.promised and told == end.last_lsn:
             return
         position = max(
             self.promised, end.position + (ALIGNMENT_DIRECT if self.promised <= end.position else 0)
         )
         known = {e.id for e in manifest.lineage}
-        marked = self.mark.lsn if self.mark.epoch_id in known and self.mark.position == position else 0
-        to = LogEnd(last_lsn=max(told, marked), position=position, chain=end.chain)
+        marked = self.mark.position if self.mark.epoch_id in known else 0
+        lsn = self.mark.lsn if end.position < marked <= position else 0
+        to = LogEnd(last_lsn=max(told, lsn), position=position, chain=end.chain)
         named = next((w.finding.name for w in self.culprits), self.records[-1].name if self.records else "")
-        self.gaps.append(_lost(end, to, named, "the log ends before what was promised"))
+        reason = "the log ends before what was promised"
+        if self.short:
+            named = max(self.short)
+            reason = (
+                "the file was cut short: it was larger before it was used, and records may have stood there"
+            )
+        self.gaps.append(_lost(end, to, named, reason))
         self.end = to
 
     def _after(self) -> Manifest:

@@ -275,6 +275,7 @@ def _look_at_unsealed(
     except StorageError as error:
         if error.errno != errno.ENOENT:
             raise
+        finding.present = False
         return finding
     try:
         finding.file_bytes = size = file.size()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
+from walkit.commit.to_end import run_to_end
 from walkit.errors import StorageError, WalkitError
 from walkit.log.dropped import end_dropped
 from walkit.log.wal import WriteAheadLog
@@ -107,6 +108,12 @@ def open_scratch(
     In this order, so that options which `opener` refuses leave the earlier one as it is. Removes what processes that
     are dead have left, too.
     """
+    return run_to_end(lambda: _open_scratch(name, opener, log_of), "open", undo=lambda owner: owner.close())
+
+
+def _open_scratch(
+    name: str, opener: Callable[[str], OwnerT], log_of: Callable[[OwnerT], WriteAheadLog]
+) -> OwnerT:
     global _home
     with _lock:
         if _home is None or _home.pid != os.getpid():

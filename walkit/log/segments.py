@@ -10,8 +10,8 @@ import errno
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 from walkit.commit.frame import SealedFrame
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
@@ -21,13 +21,14 @@ from walkit.format.durable import DurableMark, encode_slot
 from walkit.format.frame import FrameIdentity
 from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState
+from walkit.format.manifest import EpochRecord, LogEnd, Manifest, prepared_record
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.log.manifest_store import ManifestStore
 from walkit.log.opensegment import ZERO_STEP_BYTES, OpenSegment
+from walkit.log.sealing import record_of, with_sealed
 from walkit.log.sidecar import reindex, write_index
 from walkit.log.upkeep import Upkeep
-from walkit.storage.base import Cell, DirectStorage, Storage, StorageFile
+from walkit.storage.base import Cell, DirectStorage, OpenMode, Storage, StorageFile
 
 ZERO_AHEAD_BYTES = 4 << 20
 """How far ahead of the write position a segment in use is zeroed; a killed log leaves so many zeros to be read."""
@@ -74,6 +75,8 @@ class SegmentSet:
         self.rotations = 0
         self.watched: Callable[[SealedFrame], AbstractContextManager[None]] = lambda _: nullcontext()
         """Watches what the calling thread waits for on a frame's behalf."""
+        self.poison: Callable[[BaseException], object] = lambda _: None
+        """Fails the log for a cause that no frame's own write has told: a sync or a zeroing beside it."""
         self.on_seal: Callable[[], object] | None = None
         """Called on the upkeep thread, or that which closes, when a segment has been sealed."""
         self._alignment = alignment
@@ -155,10 +158,20 @@ class SegmentSet:
     def write(self, frame: SealedFrame, *, sync: bool) -> None:
         """See FramePlace."""
         segment: OpenSegment = frame.target
-        segment.file.write(frame.position + segment.base_offset, frame.buffers, sync=sync)
+        offset = frame.position + segment.base_offset
+        try:
+            if sync:
+                segment.write_synced(offset, frame.buffers)
+            else:
+                segment.file.write(offset, frame.buffers)
+        except BaseException as error:
+            segment.fail(error)
+            raise
         if not sync:
             with segment.count_lock:
                 segment.writes += 1
+        elif segment.failed is not None:
+            segment.refuse_failed()
 
     def passed(self, position: int) -> None:
         """See FramePlace. A seal needs every frame of its segment on stable storage, and it syncs what is written."""
@@ -240,16 +253,19 @@ class SegmentSet:
         while True:
             number = self.store.take_number()
             try:
-                file = self._create(segment_name(number))
+                file = self._open(number, "create")
                 break
             except StorageError as error:
                 if error.errno != errno.EEXIST:
                     raise
         try:
             file.allocate(self.options.segment_bytes)
-            segment = OpenSegment(number, file, self.options.segment_bytes)
+            segment = OpenSegment(
+                number, file, self.options.segment_bytes, lambda: self._open(number, "write")
+            )
             self.upkeep.steps += 1
             segment.zero_step()
+            segment.hold_size()
             self.upkeep.steps += 1
             self.storage.sync_directory()
             self.store.update(lambda m: self._with_prepared(m, number))
@@ -261,14 +277,15 @@ class SegmentSet:
         self.events.emit("walkit.segment.prepare", number=number, bytes=self.options.segment_bytes)
         return segment
 
-    def _create(self, name: str) -> StorageFile:
+    def _open(self, number: int, mode: OpenMode) -> StorageFile:
+        name = segment_name(number)
         if self._alignment == ALIGNMENT_DIRECT and isinstance(self.storage, DirectStorage):
-            return self.storage.open_direct(name, "create")
-        return self.storage.open(name, "create")
+            return self.storage.open_direct(name, mode)
+        return self.storage.open(name, mode)
 
     def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
         """Name a prepared segment in the manifest, and the epoch with the first one of it."""
-        record = SegmentRecord(number=number, state=SegmentState.PREPARED, epoch=self.identity.epoch)
+        record = prepared_record(number, self.identity.epoch, self.options.segment_bytes)
         lineage = manifest.lineage
         if manifest.epoch_of(self.identity.epoch) is None:
             began = self.epoch_began
@@ -286,7 +303,11 @@ class SegmentSet:
 
     def _zero_ahead(self, segment: OpenSegment, goal: int) -> None:
         """Zero one more step, then queue the next, so that sealing and preparing are not kept waiting."""
-        if segment.zeroed < goal and segment.zero_step():
+        if segment.zeroed >= goal:
+            return
+        with self._poisoning(segment):
+            stepped = segment.zero_step()
+        if stepped:
             self.upkeep.steps += 1
             self.upkeep.submit("zero", lambda: self._zero_ahead(segment, goal))
 
@@ -297,13 +318,27 @@ class SegmentSet:
 
     # -- sealing
 
+    @contextmanager
+    def _poisoning(self, segment: OpenSegment) -> Iterator[None]:
+        """Fail the log where this block, beside the way of the frames, finds that the segment's file has failed."""
+        try:
+            yield
+        except BaseException:
+            if segment.failed is not None:
+                self.poison(segment.failed)
+            raise
+
     def seal(self, segment: OpenSegment) -> None:
         """Seal this segment, after those before it: the manifest's end must never pass a segment that is not sealed.
 
-        A seal that failed is so made up for by the next one.
+        A seal that failed is so made up for by the next one; but a file that has failed, and all behind it, is left to
+        the next opening as it is.
         """
         while segment in self.open_segments:
-            self._seal_one(self.open_segments[0])
+            first = self.open_segments[0]
+            if first.failed is not None:
+                return
+            self._seal_one(first)
 
     def _seal_one(self, segment: OpenSegment) -> None:
         """Say in the manifest where a segment ends, once every frame in it is durable; then cut its unused space."""
@@ -311,32 +346,16 @@ class SegmentSet:
         assert header is not None
         with segment.zero_lock:
             segment.overtaken = True
-        segment.sync()
+        with self._poisoning(segment):
+            segment.sync()
         self.upkeep.steps += 1
-        record = SegmentRecord(
-            number=segment.number,
-            state=SegmentState.SEALED,
-            epoch=header.epoch,
-            start_position=header.start_position,
-            end_position=segment.end_position,
-            first_lsn=header.first_lsn,
-            last_lsn=segment.last_lsn,
-            start_chain=header.chain,
-            end_chain=segment.chain,
-            records=segment.records,
-            frames=segment.frames,
-            created_us=header.created_us,
-            flags=int(header.flags),
-        )
+        record = record_of(segment, header)
         self.store.update(lambda m: with_sealed(m, record))
         self.upkeep.steps += 1
         with self._list_lock:
             self.open_segments.remove(segment)
         self.events.emit("walkit.segment.seal", number=segment.number, end_position=segment.end_position)
-        try:
-            segment.file.shorten(header.offset_of(segment.end_position))
-        finally:
-            segment.file.close()
+        segment.seal(header.offset_of(segment.end_position))
         self.upkeep.steps += 1
         write_index(self.storage, self.identity.log_id, record, segment.index)
         self.upkeep.steps += 1
@@ -358,11 +377,12 @@ class SegmentSet:
                 if spare is not None:
                     self._drop_spare(spare)
         finally:
-            for segment in [*self.open_segments, *([spare] if spare is not None else [])]:
-                if not hung:
-                    segment.file.close()
-            if self._cell is not None:
-                self._cell.close()
+            with ExitStack() as closing:  # all of them, also where one tells an error
+                if self._cell is not None:
+                    closing.callback(self._cell.close)
+                for segment in [*self.open_segments, *([spare] if spare is not None else [])]:
+                    if not hung:
+                        closing.callback(segment.close)
 
     def _drop_spare(self, spare: OpenSegment) -> None:
         self.store.update(lambda m: m.next(segments=tuple(s for s in m.segments if s.number != spare.number)))
@@ -371,7 +391,7 @@ class SegmentSet:
     def forget(self) -> None:
         """In a forked child: drop this copy's files without writing anything."""
         for segment in [*self.open_segments, *([self._spare] if self._spare is not None else [])]:
-            segment.file.close()
+            segment.close()
 
 
 def _is_zeroed_ahead(segment: OpenSegment) -> bool:
@@ -380,20 +400,3 @@ def _is_zeroed_ahead(segment: OpenSegment) -> bool:
     size = segment.end_position - segment.header.start_position
     fitting = size <= segment.frames * ZEROED_FRAME_BYTES_MAX
     return fitting and not segment.overtaken and segment.zeroed < segment.size
-
-
-def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
-    """Return the manifest with this segment sealed; one without frames is dropped instead."""
-    others = tuple(s for s in manifest.segments if s.number != record.number)
-    if record.size_bytes == 0:
-        return manifest.next(segments=others)
-    segments = tuple(sorted((*others, record), key=segment_order))
-    end = manifest.end
-    if record.end_position >= end.position:
-        end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
-    return manifest.next(segments=segments, end=end)
-
-
-def segment_order(record: SegmentRecord) -> tuple[bool, int, int]:
-    """Sealed segments by position, then unsealed ones by number."""
-    return record.state is not SegmentState.SEALED, record.start_position, record.number

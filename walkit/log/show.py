@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from walkit.html import CYAN, RED, YELLOW, Mark, Markup, Part, bar, facts, join, swatch, tag
 from walkit.log.report import Cut
+from walkit.text import bounds, counted, lsn_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,14 +28,12 @@ class SegmentShown(NamedTuple):
     def part(self) -> Part:
         """Return it as a part of a bar."""
         size = self.end_position - self.start_position
-        lsns = (
-            f"LSN {self.first_lsn:,} to {self.last_lsn:,}"
-            if self.last_lsn >= self.first_lsn
-            else "no record yet"
-        )
+        lsns = lsn_range(self.first_lsn, self.last_lsn)
         kind = "sealed" if self.sealed else "open"
         return Part(
-            size, CYAN if self.sealed else YELLOW, f"segment {self.number}: {size:,} bytes, {lsns}, {kind}"
+            size,
+            CYAN if self.sealed else YELLOW,
+            f"segment {self.number}: {counted(size, 'byte')}, {lsns}, {kind}",
         )
 
 
@@ -105,7 +104,7 @@ def reader_html(location: str, view: LogView, last_lsn: int) -> str:
     return tag(
         "div",
         tag("b", f"reader of {location}"),
-        facts([("LSN", f"{view.first_lsn:,} to {last_lsn:,}")]),
+        facts([("LSN", bounds(view.first_lsn, last_lsn))]),
         segments_html(segments, {"first": view.first_lsn, "last": last_lsn}, ()),
     )
 
@@ -114,10 +113,19 @@ def segments_html(segments: Sequence[SegmentShown], marks: dict[str, int], cuts:
     """Return the bar of segments with its LSN marks and cuts, and the legend below it."""
     lines = [*_lsn_marks(segments, marks), *_cut_marks(segments, cuts)]
     size = sum(s.end_position - s.start_position for s in segments)
-    legend = [f"{len(segments)} segments, {size:,} bytes of frames (", swatch(CYAN), " sealed "]
+    legend = [
+        f"{counted(len(segments), 'segment')}, {counted(size, 'byte')} of frames (",
+        swatch(CYAN),
+        " sealed ",
+    ]
     legend += [swatch(YELLOW), " open", *([" ", swatch(RED), " cut"] if cuts else []), ")"]
     said = [
-        tag("div", tag("small", f"last opening cut {c.bytes:,} bytes at position {c.position:,}: {c.reason}"))
+        tag(
+            "div",
+            tag(
+                "small", f"last opening cut {counted(c.bytes, 'byte')} at position {c.position:,}: {c.reason}"
+            ),
+        )
         for c in cuts
     ]
     return join([bar([s.part() for s in segments], lines), tag("small", *legend), *said])
@@ -142,7 +150,12 @@ def _cut_marks(segments: Sequence[SegmentShown], cuts: Sequence[Cut]) -> list[Ma
     # What was cut is in no segment any more: the mark stands where it was, at the end of what was kept before it.
     ends = {s.end_position: index for index, s in reversed(list(enumerate(segments)))}
     return [
-        Mark(ends[c.position], 1.0, f"cut: {c.bytes:,} bytes at position {c.position:,} of {c.segment}", RED)
+        Mark(
+            ends[c.position],
+            1.0,
+            f"cut: {counted(c.bytes, 'byte')} at position {c.position:,} of {c.segment}",
+            RED,
+        )
         for c in cuts
         if c.position in ends
     ]

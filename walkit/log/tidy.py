@@ -180,7 +180,13 @@ def keep_bytes(storage: Storage, name: str, data: bytes) -> None:
 
 
 def _holds(storage: Storage, name: str, data: bytes) -> bool:
-    file = storage.open(name, "read")
+    """Say whether a file holds these bytes; what does not open holds none."""
+    try:
+        file = storage.open(name, "read")
+    except StorageError as error:
+        if error.errno in PASSING_ERRNOS:
+            raise
+        return False
     try:
         return file.size() == len(data) and file.read(0, len(data)) == data
     finally:

@@ -25,6 +25,7 @@ from walkit.log.opening import Place, storage_at
 from walkit.log.rebuild import manifest_from_headers
 from walkit.log.scan import Progress, read_mark
 from walkit.storage.base import Storage
+from walkit.text import counted
 
 ATTEMPTS = 4
 """How often a log is read that a writer opens, closes or trims while it is read."""
@@ -108,7 +109,7 @@ def _manifest_of(storage: Storage) -> tuple[Manifest, CorruptionError | None]:
         if isinstance(error, CorruptionError):
             return stand_in, error
         return stand_in, CorruptionError(
-            f"the manifest does not begin like one, and {len(stand_in.segments)} segments stand beside it",
+            f"the manifest does not begin like one, beside {counted(len(stand_in.segments), 'segment')}",
             segment=MANIFEST_NAME,
             expected="a manifest",
             found=error.reason,

@@ -11,6 +11,7 @@ from walkit.commit.ticket import ManyTicket, Ticket, TicketHost
 from walkit.errors import LogClosedError, OptionsError
 from walkit.log.intake import DELETE, PUT, as_bytes, as_stamp, transaction_ticket
 from walkit.record import AppendResult
+from walkit.text import counted, lsn_range
 
 
 class Transaction:
@@ -60,6 +61,11 @@ class Transaction:
 
     def __len__(self) -> int:
         return len(self._operations)
+
+    def __repr__(self) -> str:
+        state = "open" if self._open else "over" if self._used else "not begun"
+        where = "" if self.result is None else f" at {lsn_range(self.result.first_lsn, self.result.last_lsn)}"
+        return f"<Transaction {state}: {counted(len(self), 'operation')}{where}>"
 
     def __enter__(self) -> Self:
         if self._used:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from walkit.commit.to_end import run_to_end
 from walkit.errors import StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
@@ -18,6 +19,7 @@ from walkit.log.sidecar import files_of
 from walkit.log.straddle import Rewritten, check_waste_ratio
 from walkit.record import Record
 from walkit.storage.base import Storage
+from walkit.text import counted
 
 if TYPE_CHECKING:
     from walkit.log.engine import LogEngine
@@ -116,7 +118,9 @@ class TrimReport(int):
         straddling = "none, or it may not be rewritten"
         if done.bytes_before:
             became = (
-                f"{done.bytes_before:,} to {done.bytes_after:,} bytes" if done.bytes_written else "stayed"
+                f"{done.bytes_before:,} to {counted(done.bytes_after, 'byte')}"
+                if done.bytes_written
+                else "stayed"
             )
             straddling = f"{done.waste:.0%} waste; {done.failure or became}"
         return report_html(
@@ -181,6 +185,10 @@ def trim(engine: LogEngine, up_to_lsn: int, waste_ratio: float = WASTE_RATIO_DEF
     See `move_watermark` and `Straddle.rewrite`.
     """
     check_waste_ratio(waste_ratio)
+    return run_to_end(lambda: _trim(engine, up_to_lsn, waste_ratio), "trim", events=engine.events)
+
+
+def _trim(engine: LogEngine, up_to_lsn: int, waste_ratio: float) -> TrimReport:
     began = time.perf_counter()
     engine.segments.upkeep.drain()  # what the upkeep thread is about to seal can be dropped, too
     with engine.trimming:

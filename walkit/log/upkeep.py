@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from walkit.commit.interrupts import uninterrupted
+from walkit.commit.news import News
 from walkit.errors import StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.threads import EndingThread
@@ -20,13 +21,14 @@ class Upkeep:
     """Runs jobs one after the other on one thread, which starts with the first job; sealing goes before zeroing.
 
     A job that fails with a WalkitError is reported as an event and dropped: whoever needs its result does the work
-    again, and is told the error then.
+    again, and is told the error then. (That a file with frames has failed is told to the log by who syncs it.) Any
+    other error is one that nobody has thought of: the log is told by `broken`, and the jobs that are left are done.
     """
 
     def __init__(self, name: str, events: EventSink, limit_ms: int | None = None) -> None:
         self._name = name
         self._events = events
-        self._condition = threading.Condition()
+        self._news = News()
         self._jobs: dict[str, deque[Callable[[], None]]] = {kind: deque() for kind in _ORDER}
         self._thread: EndingThread | None = None
         self._closing = False
@@ -36,6 +38,8 @@ class Upkeep:
         self._limit_ms = limit_ms
         self._period_s: float | None = None
         self._periodic: Callable[[], None] | None = None
+        self.broken: Callable[[BaseException], object] = lambda _: None
+        """Called with an error that is no WalkitError; raises nothing."""
 
     def every(self, period_s: float, job: Callable[[], None]) -> None:
         """Do a job of kind "retain" every so many seconds, once the thread has been started by another."""
@@ -43,7 +47,7 @@ class Upkeep:
 
     def submit(self, kind: str, job: Callable[[], None]) -> None:
         """Queue a job of kind "seal", "prepare", "retain", "zero" or "index". Dropped once the log closes."""
-        with self._condition:
+        with self._news.lock:
             if self._closing:
                 return
             self._jobs[kind].append(job)
@@ -52,7 +56,7 @@ class Upkeep:
                 with uninterrupted():
                     thread.start()
                     self._thread = thread
-            self._condition.notify_all()
+            self._news.tell_locked()
 
     def _take(self) -> tuple[str, Callable[[], None]] | None:
         for kind in _ORDER:
@@ -62,12 +66,11 @@ class Upkeep:
 
     def _run(self) -> None:
         while True:
-            with self._condition:
+            with self._news.lock:
                 self._busy = False
-                self._condition.notify_all()
-                woken = self._condition.wait_for(
-                    lambda: self._closing or any(self._jobs.values()), self._period_s
-                )
+                self._news.tell_locked()
+            woken = self._news.wait_for(lambda: self._closing or any(self._jobs.values()), self._period_s)
+            with self._news.lock:
                 if self._closing:
                     return
                 if not woken and self._periodic is not None:
@@ -76,12 +79,17 @@ class Upkeep:
                 self._busy = taken is not None and taken[0] in _WAITED_FOR
             if taken is None:
                 continue
-            kind, job = taken
             self.steps += 1
             try:
-                job()
-            except WalkitError as error:
-                self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
+                self._do(*taken)
+            except BaseException as error:  # noqa: BLE001 - no job may end the thread: nothing would be sealed any more
+                self.broken(error)
+
+    def _do(self, kind: str, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except WalkitError as error:
+            self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
 
     def drain(self) -> None:
         """Wait until all jobs queued so far, but for zeroing and indexing, are done.
@@ -93,14 +101,13 @@ class Upkeep:
             return  # a job, or a host's callback in one: it would wait for itself
         limit_s = None if self._limit_ms is None else self._limit_ms / 1000
         steps = -1
-        with self._condition:
-            while not self._condition.wait_for(self._is_done, limit_s):
-                if steps == self.steps:
-                    raise StorageError(
-                        f"the device has not answered an upkeep job for {limit_s:g} s (write_timeout_ms)",
-                        errno=errno.ETIMEDOUT,
-                    )
-                steps = self.steps
+        while not self._news.wait_for(self._is_done, limit_s):
+            if steps == self.steps:
+                raise StorageError(
+                    f"the device has not answered an upkeep job for {limit_s:g} s (write_timeout_ms)",
+                    errno=errno.ETIMEDOUT,
+                )
+            steps = self.steps
 
     def _is_done(self) -> bool:
         waiting = any(self._jobs[kind] for kind in _WAITED_FOR)
@@ -108,8 +115,8 @@ class Upkeep:
 
     def close(self) -> None:
         """Finish the job under way, drop the rest, end the thread. May be called again where it was interrupted."""
-        with self._condition:
+        with self._news.lock:
             self._closing = True
-            self._condition.notify_all()
+            self._news.tell_locked()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

@@ -70,5 +70,5 @@ class UpkeepSurface:
     def _now(self) -> tuple[LogView, int]:
         raise NotImplementedError
 
-    def _make_durable(self, lsn: int) -> None:
+    def _make_durable(self, lsn: int) -> int:
         raise NotImplementedError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -38,6 +37,8 @@ from walkit.log.transaction import Transaction
 from walkit.log.upkeepsurface import UpkeepSurface
 from walkit.metrics import LogStatistics
 from walkit.record import AppendResult, Record
+from walkit.text import lsn_range
+from walkit.threads import Bell
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
@@ -77,7 +78,7 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         durable. The last two are TimeoutErrors.
 
         Raises RecordTypeError, RecordTimeError, RecordTooLargeError, OptionsError (no such timeout), LogFullError,
-        LogClosedError, LogPoisonedError: nothing was written; CommitFailedError: the outcome is unknown.
+        LogExhaustedError, LogClosedError, LogPoisonedError: nothing was written; CommitFailedError: outcome unknown.
         """
         if timeout is timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
             result = self._driver.append_put(key, value)
@@ -208,9 +209,9 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
     def _holds_of(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
         return live_holds(self._engine, manifest, tell=False)
 
-    def _make_durable(self, lsn: int) -> None:
-        if self.durable_lsn < lsn:
-            self.sync()
+    def _make_durable(self, lsn: int) -> int:
+        """See CursorSurface."""
+        return self.durable_lsn if self.durable_lsn >= lsn else self.sync()
 
     def _refuse_closed(self) -> None:
         if self._engine.closed:
@@ -228,7 +229,7 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
 
     def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
         engine = self._engine
-        news = threading.Event()
+        news = Bell()
         engine.followers.add(news)
         observation = Observation(engine, lambda _: news.set(), news=True)
         try:
@@ -307,8 +308,8 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
     def observe(self, callback: Callable[[DurableFrames], object]) -> Observation:
         """Call `callback(DurableFrames)` for every frame acknowledged from now on: in order, on the delivery thread.
 
-        No lock is held, and the commit path does not wait; a callback that raises is reported as an event. One that is
-        slow gets older frames from the log, not from memory: see Observation.
+        No lock is held, and the commit path does not wait; of a callback that raises the first error is an event, all
+        are counted. One that is slow gets older frames from the log, not from memory: see Observation.
         """
         self._refuse_closed()
         return Observation(self._engine, callback)
@@ -316,7 +317,9 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
     def close(self) -> None:
         """Write what is queued, seal the log and free it. Closing twice does nothing.
 
-        From a callback of `events=` it returns at once, and the log closes when the callback has returned.
+        From a callback of `events=` it returns at once, and the log closes when the callback has returned. An interrupt
+        (Ctrl-C) does not end the closing: it is raised when the log is closed and free, or after two seconds, and the
+        log closes by itself when the device has answered.
         """
         self._engine.close()
         self._finalizer.detach()
@@ -332,7 +335,7 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
-        return f"<WriteAheadLog {self.location} {state}: LSN {self.first_lsn} to {self.acked_lsn}>"
+        return f"<WriteAheadLog {self.location} {state}: {lsn_range(self.first_lsn, self.acked_lsn)}>"
 
     def _repr_html_(self) -> str:
         return log_html(self._engine)

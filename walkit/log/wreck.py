@@ -78,6 +78,8 @@ class Wreck:
             )  # fmt: skip
             previous_end = previous_end if whole else header.start_position
             return replace(header, previous_end=previous_end, first_lsn=first.first_lsn, chain=first.chain)
+        if header.start_position != align_up(end.position, header.alignment):
+            previous_end = header.start_position  # more than an alignment is missing before it
         return replace(header, previous_end=previous_end, first_lsn=end.last_lsn + 1, chain=end.chain)
 
 
@@ -94,6 +96,7 @@ def look_at(storage: Storage, manifest: Manifest, record: SegmentRecord) -> Wrec
         if error.errno in PASSING_ERRNOS:
             raise
         finding.unopenable = error.errno != errno.ENOENT
+        finding.present = False
         wreck.reason = str(error) if finding.unopenable else "the file is missing"
         return wreck
     file = PatientFile(opened)

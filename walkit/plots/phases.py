@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from walkit.format.manifest import HoleRecord, LostRecord
 from walkit.log.report import Cut
 from walkit.plots.style import BLUE, ORANGE, PURPLE, TEXT, VERMILION, dress, duration_text, go, make_subplots
+from walkit.text import counted, lsn_range
 
 GIVEN_UP = {"lost": VERMILION, "hole": ORANGE, "cut": PURPLE}
 
@@ -82,10 +83,10 @@ def recovery_timeline(report: RecoveryReportLike) -> go.Figure:
     verdict = getattr(report.verdict, "value", report.verdict)
     given = _given_up(report)
     lsns = sum(g.lsns for g in report.lost)
-    said = [f"{len(report.cuts)} {'cut' if len(report.cuts) == 1 else 'cuts'}"]
-    said += [f"{len(report.holes)} {'hole' if len(report.holes) == 1 else 'holes'}"] if report.holes else []
+    said = [counted(len(report.cuts), "cut")]
+    said += [counted(len(report.holes), "hole")] if report.holes else []
     title = f"Recovery: {escape(str(verdict))}, {', '.join(said)}, {duration_text(total_s)}"
-    lost = (f"{lsns:,} LSNs of {len(report.lost):,} ranges are lost",) if report.lost else ()
+    lost = (f"lost: {counted(lsns, 'LSN')} in {counted(len(report.lost), 'range')}",) if report.lost else ()
     kinds = [kind for kind in GIVEN_UP if any(g.kind == kind for g in given)]
     heights = [40 * max(1, len(phases)), *([30 * len(kinds)] if given else [])]
     panels = make_subplots(rows=len(heights), cols=1, row_heights=heights, vertical_spacing=0.3)
@@ -163,7 +164,7 @@ def _given_up(report: RecoveryReportLike) -> list[_Given]:
 
 
 def _lsns(gap: HoleRecord | LostRecord) -> str:
-    return f"LSN {gap.first_lsn:,} to {gap.last_lsn:,}" if gap.lsns else "no record"
+    return lsn_range(gap.first_lsn, gap.last_lsn)
 
 
 def _ranges(given: Sequence[_Given]) -> list[go.Bar | go.Scatter]:

@@ -10,6 +10,7 @@ from walkit.log.examine.verdicts import FAULTS, RangeVerdict, ScanReport, Segmen
 from walkit.log.report import RecoveryReport
 from walkit.metrics import LogStatistics
 from walkit.plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, TEXT, VERMILION, figure, go
+from walkit.text import counted
 
 ROWS = ("segments", "found", "LSN marks")
 _STATES = {"sealed": BLUE, "open": ORANGE, "stray": PURPLE}
@@ -44,10 +45,10 @@ def segments(
             f"a figure is made of a report: give walkit.scan(log.location), not {type(report).__name__}"
         )
     in_log = [s for s in report.segments if s.state in ("sealed", "open") and s.size_bytes]
-    state = "ok" if report.ok else f"NOT OK, {len(report.problems)} problems"
+    state = "ok" if report.ok else f"NOT OK, {counted(len(report.problems), 'problem')}"
     cuts = () if recovery is None else recovery.cuts
     drawing = figure(
-        f"{escape(report.location)} ({report.state}): {len(in_log)} segments, {state}",
+        f"{escape(report.location)} ({report.state}): {counted(len(in_log), 'segment')}, {state}",
         height=340,
         barmode="overlay",
         bargap=0.3,
@@ -59,7 +60,7 @@ def segments(
         found = [r for r in report.verdict if r.verdict is verdict and r.size_bytes]
         _bars(drawing, ROWS[1], verdict.value, paint, (_range_box(r) for r in found))
     marks = _marks(report, statistics, in_log)
-    marks += [(c.position, f"cut {c.bytes:,} bytes", f"{c.reason} ({c.segment})") for c in cuts]
+    marks += [(c.position, f"cut {counted(c.bytes, 'byte')}", f"{c.reason} ({c.segment})") for c in cuts]
     drawing.add_trace(
         go.Scatter(
             x=[at for at, _, _ in marks],
@@ -111,7 +112,8 @@ def _segment_box(segment: SegmentFacts) -> _Box:
         segment.start_position,
         segment.size_bytes,
         f"<b>{escape(segment.name)}</b> ({segment.state}, epoch {segment.epoch})<br>LSN {lsns or 'none'}<br>"
-        f"{segment.frames:,} frames, {segment.records:,} records, {segment.size_bytes:,} bytes",
+        f"{counted(segment.frames, 'frame')}, {counted(segment.records, 'record')}, "
+        f"{counted(segment.size_bytes, 'byte')}",
     )
 
 

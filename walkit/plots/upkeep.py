@@ -7,6 +7,7 @@ from html import escape
 
 from walkit.log.inventory import LogInventory, SegmentStock
 from walkit.plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, TEXT, VERMILION, figure, go
+from walkit.text import counted, lsn_range
 
 _STATES = {"sealed": BLUE, "compacted": GREEN, "open": ORANGE}
 
@@ -23,7 +24,8 @@ def upkeep(inventory: LogInventory) -> go.Figure:
     rows += ["marks", *(f"hold {h.name}" for h in inventory.holds)]
     rows += [f"cursor {c.name}" for c in inventory.cursors if c.lsn is not None]
     drawing = figure(
-        f"{escape(inventory.location)}: {len(inventory.segments)} segments, {inventory.size_bytes:,} bytes",
+        f"{escape(inventory.location)}: {counted(len(inventory.segments), 'segment')}, "
+        f"{counted(inventory.size_bytes, 'byte')}",
         height=190 + 42 * len(rows),
         barmode="overlay",
         bargap=0.35,
@@ -60,10 +62,10 @@ def _above(segment: SegmentStock, inventory: LogInventory) -> int:
 
 
 def _words(segment: SegmentStock) -> str:
-    records = "" if segment.records is None else f"{segment.records:,} records, "
+    records = "" if segment.records is None else f"{counted(segment.records, 'record')}, "
     live = "" if segment.live_keys is None else f"<br>{segment.live_keys:,} live keys"
     return (
-        f"<b>{escape(segment.name)}</b> ({segment.state})<br>LSN {segment.first_lsn:,} to {segment.last_lsn:,}<br>"
+        f"<b>{escape(segment.name)}</b> ({segment.state})<br>{lsn_range(segment.first_lsn, segment.last_lsn)}<br>"
         f"{records}{segment.size_bytes:,} bytes{live}"
     )
 

@@ -6,9 +6,19 @@ them. Only what is on the primary's stable storage leaves; the first difference 
 
 from __future__ import annotations
 
+from walkit.replication.failures import ProtocolError, ReplicaFailedError
 from walkit.replication.primary import FollowerStatus, Primary, PrimaryStatus
 from walkit.replication.replica import Replica
 from walkit.replication.replicastore import ReplicaStore
 from walkit.replication.status import ReplicaStatus
 
-__all__ = ["FollowerStatus", "Primary", "PrimaryStatus", "Replica", "ReplicaStatus", "ReplicaStore"]
+__all__ = [
+    "FollowerStatus",
+    "Primary",
+    "PrimaryStatus",
+    "ProtocolError",
+    "Replica",
+    "ReplicaFailedError",
+    "ReplicaStatus",
+    "ReplicaStore",
+]

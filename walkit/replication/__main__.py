@@ -16,12 +16,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     serving = commands.add_parser("serve", help="serve a log that another process may be writing")
     serving.add_argument("log")
     serving.add_argument("listen", metavar="HOST:PORT")
+    serving.add_argument("--insecure", action="store_true", help="let HOST be another than loopback")
     following = commands.add_parser("follow", help="follow a primary into a folder")
     following.add_argument("address", metavar="HOST:PORT")
     following.add_argument("directory", metavar="DIR")
     args = parser.parse_args(argv)
     if args.command == "serve":
-        return serve(args.log, args.listen)
+        return serve(args.log, args.listen, insecure=args.insecure)
     return follow(args.address, args.directory)
 
 

@@ -30,6 +30,7 @@ from walkit.html import table, tag
 from walkit.log.opening import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.replication.primary import Primary
+from walkit.storage.mounts import require_folder
 from walkit.threads import EndingThread
 
 SAMPLE_S = 0.005
@@ -142,6 +143,7 @@ def bench_replication(
         )
     check_progress(progress, "a text")
     say = progress or (lambda _: None)
+    require_folder(path)
     base = tempfile.mkdtemp(prefix="walkit-bench-replication-", dir=path)
     try:
         say("appending alone and with a replica, in turns")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,35 +13,47 @@ from typing import Any
 from walkit.log.opening import Place
 from walkit.replication.primary import Primary
 from walkit.replication.replica import Replica
+from walkit.threads import Bell
 
 REPORT_S = 1.0
+REMIND_S = 30.0
+"""A replica that does not advance is told again after this time."""
 FINE, FAILED = 0, 3
 
 
-def serve(log: Place, listen: str, *, token: str | None = None) -> int:
+def serve(log: Place, listen: str, *, token: str | None = None, insecure: bool = False) -> int:
     """Serve the durable prefix of a log that another process may be writing; says `serving LOG at HOST:PORT`."""
-    with _until_told() as over, Primary(log, listen, token=token) as primary:
+    with _until_told() as over, Primary(log, listen, token=token, insecure=insecure) as primary:
         _say(f"serving {log} at {primary.address}")
-        over.wait()
+        told = "serving"
+        while not over.wait(REPORT_S):
+            status = primary.status()
+            if status.state != told:
+                told = status.state
+                _say(f"{status.state}: {status.why}" if status.why else status.state)
     return FINE
 
 
 def follow(address: str, directory: Place, *, token: str | None = None) -> int:
-    """Follow a primary into a folder, saying how it stands when that changes. 3 where replication has failed."""
+    """Follow a primary into a folder, saying how it stands when that changes. 3 where replication has failed.
+
+    A line says the state, how far the replica is and, where it does not advance, why and since when.
+    """
     with _until_told() as over, Replica(directory, address, token=token) as replica:
         _say(f"following {address} into {directory}")
         told: object = None
+        told_at = 0.0
         while True:
+            ending = over.wait(0 if told is None else REPORT_S)
             status = replica.status()
-            if (status.state, status.lsn) != told:
-                told = status.state, status.lsn
-                _say(
-                    f"{status.state}: LSN {status.lsn:,} of {status.source_lsn:,}, lag {status.lag_ms:,.0f} ms"
-                )
+            news = (status.state, status.lsn, status.reason, bool(status.why))
+            if news != told or (status.why and time.monotonic() - told_at >= REMIND_S):
+                told, told_at = news, time.monotonic()
+                _say(status.line())
             if status.state == "failed":
                 print(f"walkit follow: {status.error}", file=sys.stderr)
                 return FAILED
-            if over.wait(REPORT_S):
+            if ending:
                 return FINE
 
 
@@ -49,9 +62,12 @@ def _say(text: str) -> None:
 
 
 @contextmanager
-def _until_told() -> Iterator[threading.Event]:
-    """Yield an event that is set by Ctrl-C or SIGTERM; handlers are put back at the end."""
-    over = threading.Event()
+def _until_told() -> Iterator[Bell]:
+    """Yield a bell that Ctrl-C or SIGTERM sets; handlers are put back at the end.
+
+    The handler runs in the midst of the waiting: an Event, whose lock the thread may hold then, would wait for itself.
+    """
+    over = Bell()
 
     def end(number: int, frame: Any) -> None:
         over.set()

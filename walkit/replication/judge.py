@@ -10,7 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from walkit.format.manifest import EpochRecord, LogEnd
-from walkit.replication.messages import PROTOCOL_MAX, PROTOCOL_MIN, Hello, Refusal
+from walkit.replication.messages import (
+    LINEAGE_EPOCHS_MAX,
+    NAME_CHARS_MAX,
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Hello,
+    Refusal,
+    is_name,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,10 +43,8 @@ class Standing:
     """What ended at the position of the subscriber's end was trimmed or compacted: no evidence for or against."""
 
 
-def judge(
-    hello: Hello, standing: Standing, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
-) -> Refusal | None:
-    """Return why the subscriber cannot be served; None where it can."""
+def judge_alone(hello: Hello, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)) -> Refusal | None:
+    """Return why nobody who says this can be served, whatever the source has; None where that decides."""
     low, high = versions
     if hello.version_max < low or hello.version_min > high:
         return Refusal(
@@ -48,13 +54,37 @@ def judge(
             version_min=low,
             version_max=high,
         )
+    if not is_name(hello.name):
+        return Refusal(
+            reason="name",
+            message=f"a replica's name is 1 to {NAME_CHARS_MAX} printable characters: "
+            f"{hello.name[:NAME_CHARS_MAX]!r} of {len(hello.name):,} is none",
+        )
     if hello.log_id == 0 and hello.end != LogEnd():
         return Refusal(reason="protocol", message="a subscriber without a log has no end either")
+    return None
+
+
+def judge(
+    hello: Hello, standing: Standing, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
+) -> Refusal | None:
+    """Return why the subscriber cannot be served; None where it can."""
+    refusal = judge_alone(hello, versions)
+    if refusal is not None:
+        return refusal
+    if len(standing.lineage) > LINEAGE_EPOCHS_MAX:
+        return too_many_epochs(len(standing.lineage))
     if hello.log_id not in (0, standing.log_id):
         return _divergence(
             1, f"the replica is of log {hello.log_id:016x}, the source is log {standing.log_id:016x}"
         )
     return _judge_lineage(hello, standing) or _judge_end(hello, standing)
+
+
+def too_many_epochs(epochs: int) -> Refusal:
+    """Return the refusal of a log whose lineage no message holds."""
+    text = f"the source's log has {epochs:,} epochs, and {LINEAGE_EPOCHS_MAX:,} are the most that a replica takes"
+    return Refusal(reason="lineage", message=text)
 
 
 def _judge_lineage(hello: Hello, standing: Standing) -> Refusal | None:

@@ -8,11 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import EpochRecord, LogEnd
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 """The versions of the protocol that this walkit speaks."""
+NAME_CHARS_MAX = 128
+CODECS_MAX = 16
+LINEAGE_EPOCHS_MAX = 1 << 16
+"""A log with more epochs is not replicated: its lineage would have to be taken in whole."""
+BATCH_BYTES_MAX = 4 << 20
+"""A batch of several frames holds at most so much; one that is larger holds one frame."""
+
+
+def is_name(text: object) -> bool:
+    """Return whether a subscriber may have this name: it stands in the manifest of the primary's log."""
+    return isinstance(text, str) and 1 <= len(text) <= NAME_CHARS_MAX and text.isprintable()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +40,8 @@ class Hello:
     lineage: tuple[EpochRecord, ...] = ()
     end: LogEnd = field(default_factory=LogEnd)
     codecs: tuple[str, ...] = ()
+    frame_bytes_max: int = FRAME_BYTES_LIMIT
+    """The largest frame that it takes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,12 +76,19 @@ REASONS = {
     "version": "no version of the protocol is known to both",
     "divergence": "the logs differ from `lsn` on",
     "gap": "record `lsn` is gone; the oldest that can be had is `other_lsn`",
+    "name": "a subscriber cannot have this name",
+    "frame": "the next frame is larger than the subscriber takes",
+    "lineage": "the log has more epochs than can be sent",
     "damage": "the source has found damage in its own log; try again after it is mended",
-    "closed": "the source is closing; try again",
+    "closed": "the primary stops, or its log was closed; try again",
+    "level": "the source is written at a durability level that promises nothing; try again after another opening",
+    "busy": "another session of this name is live; try again",
+    "full": "no more replicas are taken now; try again",
+    "damaged": "a message was damaged on its way; try again",
     "protocol": "a message that makes no sense where it came; try again",
 }
-LASTING = ("version", "divergence", "gap")
-"""Reasons that trying again does not mend."""
+LASTING = ("version", "divergence", "gap", "name", "frame", "lineage")
+"""Reasons that trying again does not mend. A subscriber tries once more all the same, and ends at the second one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from walkit.errors import GapError, LogClosedError, OptionsError, WalkitError
-from walkit.log.holds import Hold
+from walkit.errors import OptionsError, WalkitError
 from walkit.log.logreader import LogReader
 from walkit.log.opening import Place
 from walkit.log.report import report_html
 from walkit.log.wal import WriteAheadLog
-from walkit.replication.messages import FromSubscriber, Hello, Refusal
-from walkit.replication.publisher import SILENCE_MS, Publisher
-from walkit.replication.source import FrameReader, source_of, standing_of
-from walkit.replication.steps import End, MoveHold, PublisherStep, Read, Send
+from walkit.replication.calls import WAITING_MAX, CallTable
+from walkit.replication.listening import listen_address
+from walkit.replication.publisher import Publisher
+from walkit.replication.session import Session, now_ms
+from walkit.replication.source import source_of
 from walkit.replication.transport import (
     SERVER_OPTIONS,
     DaemonExecutor,
@@ -29,18 +26,19 @@ from walkit.replication.transport import (
     refuse_tls,
     same_token,
 )
-from walkit.replication.wire import METHOD, WireError, decode_from_subscriber, encode_from_publisher
+from walkit.replication.wire import METHOD
 from walkit.store import Store
+from walkit.text import counted
+from walkit.threads import Bell
 
-POLL_S = 0.005
-"""How often a session looks whether more is durable, where nobody tells it."""
-REPLICAS_MAX = 32
-HOLD_PREFIX = "replica "
-
-
-def now_ms() -> float:
-    """Return the milliseconds of the monotonic clock."""
-    return time.monotonic() * 1000
+PLACES = 32
+PLACES_MAX = 1024
+HOLDS = 64
+HOLDS_MAX = 4096
+"""So many holds of replicas, at most 1.5 KiB each, stand in the log's manifest."""
+ENDING_MAX = 16
+"""Calls that have been given up and have not ended yet do not count against those that come."""
+STALL_CHECK_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,31 +52,47 @@ class FollowerStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrimaryStatus:
-    """What a primary serves, and to whom. `durable_lsn` is how far replicas can come now."""
+    """What a primary serves, and to whom. `durable_lsn` is how far replicas can come now.
+
+    `state`: "new", "serving", "closed" (the log that it was made of is closed: replicas get the rest of it, and are
+    then told so), "failed" (the log cannot be read, or may not be served, now), "stopped". `why` says it in words; ""
+    where it serves.
+    """
 
     address: str
+    state: str
+    why: str
     durable_lsn: int
     durable_position: int
     followers: tuple[FollowerStatus, ...]
+    trouble: str = ""
+    """Which peer last said what no replica says, with its address; "" where none did."""
 
     def _repr_html_(self) -> str:
-        rows = [("durable LSN", f"{self.durable_lsn:,}"), ("replicas", f"{len(self.followers):,}")]
+        state = f"{self.state}: {self.why}" if self.why else self.state
+        rows = [("state", state), ("durable LSN", f"{self.durable_lsn:,}")]
+        rows.append(("replicas", f"{len(self.followers):,}"))
         rows += [
             (f.name, f"acknowledged LSN {f.acked_lsn:,}, {f.in_flight_bytes:,} bytes in flight")
             for f in self.followers
         ]
+        if self.trouble:
+            rows.append(("last trouble", self.trouble))
         return report_html(f"primary at {self.address or 'no address yet'}", rows)
 
 
 class Primary:
-    """Serves the durable frames of a log to any number of replicas. A context manager. Safe from any thread.
+    """Serves the durable frames of a log to replicas. A context manager. Safe from any thread.
 
     `source` is an open log or Store, or a LogReader, path or storage: then the durable prefix of a log that another
-    process may be writing. An open log gets a hold for each replica, so that trimming does not outrun it; when a
-    replica goes away, its hold stands until its lease is over. With `token` only replicas that send the same
-    one are served (in the clear: over a network it needs a tunnel).
+    process may be writing. An open log gets a hold for each replica from its first acknowledgement on, so that trimming
+    does not outrun it; when a replica goes away, its hold stands until its lease is over. `places` replicas are served
+    at a time, one session for each name, and `holds` have a hold; who comes then is refused, and tries again.
+    With `token` only replicas that send the same one are served. Until there is TLS all goes in the clear, so another
+    address than loopback needs `insecure=True`, with a token and without.
 
-    OptionsError for `tls` (not there yet), for a log of durability "none", and for an address that cannot be had.
+    OptionsError for `tls` (not there yet), for a log of durability "none", for an address off loopback without
+    `insecure`, and for one that cannot be had.
     """
 
     def __init__(
@@ -88,35 +102,43 @@ class Primary:
         tls: Any = None,
         token: str | None = None,
         *,
+        insecure: bool = False,
+        places: int = PLACES,
+        holds: int = HOLDS,
         publisher: Callable[[], Publisher] = Publisher,
     ) -> None:
         refuse_tls(tls)
-        self.source = source_of(source)
-        self._listen = listen
+        self._listen = listen_address(listen, insecure)
         self._token = check_token(token)
+        _check_count(places, "places", PLACES_MAX)
+        _check_count(holds, "holds", HOLDS_MAX)
+        self.source = source_of(source)
+        self._calls = CallTable(places, holds)
         self._publisher = publisher
         self._server: Any = None
         self._address = ""
-        self._sessions: set[_Session] = set()
+        self._durable = (0, 0)
+        self._trouble = ""
+        self._sessions: set[Session] = set()
         self._lock = threading.Lock()
+        self._unpacking = threading.Lock()
+        self._stopped = Bell()
 
     def start(self) -> Self:
         """Begin to serve; returns this primary. Starting twice is an OptionsError."""
         if self._server is not None:
             raise OptionsError(f"this primary serves at {self._address} already", option="listen")
-        server = grpc.server(DaemonExecutor(), options=SERVER_OPTIONS, maximum_concurrent_rpcs=REPLICAS_MAX)
+        calls_max = self._calls.places + WAITING_MAX + ENDING_MAX
+        server = grpc.server(DaemonExecutor(), options=SERVER_OPTIONS, maximum_concurrent_rpcs=calls_max)
         _, service, method = METHOD.split("/")
         follow = grpc.stream_stream_rpc_method_handler(self._follow)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: follow}),))
-        try:
-            port = server.add_insecure_port(self._listen)
-        except RuntimeError as error:
-            raise OptionsError(
-                f"cannot listen at {self._listen}: {error}", option="listen", wanted=self._listen
-            ) from error
+        address = self._listen.bind(server)
         server.start()
-        self._server = server
-        self._address = f"{self._listen.rpartition(':')[0]}:{port}"
+        self._server, self._address, self._stopped = server, address, Bell()
+        threading.Thread(
+            target=self._watch, args=(self._stopped,), name="walkit-publisher-watch", daemon=True
+        ).start()
         return self
 
     @property
@@ -125,12 +147,22 @@ class Primary:
         return self._address
 
     def status(self) -> PrimaryStatus:
-        """Return what is served, and how far each connected replica is."""
-        lsn, position = self.source.durable()
+        """Return what is served, and how far each connected replica is. Where it cannot be told now, as it last was."""
+        why = self.source.ended()
+        state = "new" if not self._address else "stopped" if self._server is None else "serving"
+        try:
+            self._durable = self.source.durable()
+        except WalkitError as error:
+            state, why = "failed", f"{type(error).__name__}: {error}"
+        if state == "serving" and why:
+            state = "closed"
+        lsn, position = self._durable
         with self._lock:
-            cores = [s.core for s in self._sessions]
+            cores, trouble = [s.core for s in self._sessions], self._trouble
         return PrimaryStatus(
             address=self._address,
+            state=state,
+            why=why,
             durable_lsn=lsn,
             durable_position=position,
             followers=tuple(
@@ -138,6 +170,7 @@ class Primary:
                 for c in cores
                 if c.state == "streaming"
             ),
+            trouble=trouble,
         )
 
     def stop(self) -> None:
@@ -145,6 +178,7 @@ class Primary:
         server, self._server = self._server, None
         if server is None:
             return
+        self._stopped.set()
         with self._lock:
             sessions = list(self._sessions)
         for session in sessions:
@@ -160,7 +194,7 @@ class Primary:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"<Primary {self._address or 'not started'}: {len(self._sessions)} sessions>"
+        return f"<Primary {self._address or 'not started'}: {counted(len(self._sessions), 'session')}>"
 
     def _repr_html_(self) -> str:
         return self.status()._repr_html_()
@@ -169,142 +203,42 @@ class Primary:
         """One call: one session with one replica."""
         if self._token is not None and not same_token(self._token, context.invocation_metadata()):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing, or another one")
-        session = _Session(self, self._publisher())
+        session = Session(
+            self.source,
+            self._publisher(),
+            self._calls,
+            context,
+            unpacking=self._unpacking,
+            on_trouble=self._note_trouble,
+        )
         with self._lock:
             self._sessions.add(session)
         try:
-            context.add_callback(session.hang_up)
+            self._calls.enter(session)
+            if not context.add_callback(session.hang_up):
+                return  # the call has ended already
             threading.Thread(
                 target=session.listen, args=(requests,), name="walkit-publisher-ear", daemon=True
             ).start()
             yield from session.run()
         finally:
             session.close()
+            self._calls.leave(session)
             with self._lock:
                 self._sessions.discard(session)
 
+    def _watch(self, stopped: Bell) -> None:
+        """End the calls whose peers read nothing: their sessions wait for that, and cannot look at the time."""
+        while not stopped.wait(STALL_CHECK_S):
+            self._calls.cancel_stalled(now_ms())
 
-class _Session:
-    """Runs one publisher core: what the replica says comes by one thread, everything else happens on another."""
+    def _note_trouble(self, text: str) -> None:
+        with self._lock:
+            self._trouble = text
 
-    def __init__(self, primary: Primary, core: Publisher) -> None:
-        self.core = core
-        self._source = primary.source
-        self._reader = FrameReader(primary.source)
-        self._inbox: deque[FromSubscriber | WireError] = deque()
-        self._wake = threading.Event()
-        self._gone = False
-        self._stopping = False
-        self._hold: Hold | None = None
-        self._unwatch = primary.source.watch(self._wake.set)
 
-    # -- other threads
-
-    def listen(self, requests: Iterator[bytes]) -> None:
-        """Take in what the replica says, until the call ends."""
-        try:
-            for data in requests:
-                try:
-                    self._inbox.append(decode_from_subscriber(data))
-                except WireError as error:
-                    self._inbox.append(error)
-                self._wake.set()
-        except grpc.RpcError:
-            pass  # the call is over; `hang_up` says so
-        self.hang_up()
-
-    def hang_up(self) -> None:
-        """The call is over."""
-        self._gone = True
-        self._wake.set()
-
-    def stop(self) -> None:
-        """The primary stops serving."""
-        self._stopping = True
-        self._wake.set()
-
-    # -- the session's own thread
-
-    def run(self) -> Iterator[bytes]:
-        """Yield messages to the replica until the session is over."""
-        began_ms = now_ms()
-        steps: deque[PublisherStep] = deque()
-        while not self._gone:
-            self._wake.clear()
-            while self._inbox and not steps:
-                steps.extend(self._heard(self._inbox.popleft()))
-            if self._stopping:
-                steps.extend(
-                    self.core.refuse(Refusal(reason="closed", message="the primary stops"), now_ms())
-                )
-            if not steps:
-                steps.extend(self._look())
-            if not steps and self.core.state == "waiting" and now_ms() - began_ms > SILENCE_MS:
-                return
-            if not steps:
-                self._wake.wait(POLL_S)
-            while steps:
-                step = steps.popleft()
-                if isinstance(step, Send):
-                    yield encode_from_publisher(step.message)
-                elif isinstance(step, End):
-                    return
-                else:
-                    steps.extend(self._do(step))
-
-    def _heard(self, message: FromSubscriber | WireError) -> list[PublisherStep]:
-        if isinstance(message, WireError):
-            return self.core.refuse(Refusal(reason="protocol", message=str(message)), now_ms())
-        if not isinstance(message, Hello) or self.core.state != "waiting":
-            return self.core.receive(message, now_ms())
-        try:
-            return self.core.hello(message, standing_of(self._source, message), now_ms())
-        except WalkitError as error:
-            return self._failed(error)
-
-    def _look(self) -> list[PublisherStep]:
-        """Nothing is to be done: has the source moved, or has time passed?"""
-        try:
-            lsn, position = self._source.durable()
-        except WalkitError as error:
-            return self._failed(error)
-        at = now_ms()
-        return self.core.source_moved(lsn, position, at) or self.core.tick(at)
-
-    def _do(self, step: PublisherStep) -> list[PublisherStep]:
-        try:
-            if isinstance(step, Read):
-                run = self._reader.read(step.after, step.limit_bytes)
-                return self.core.frames(run, self._reader.lineage(), now_ms())
-            if isinstance(step, MoveHold):
-                self._move_hold(step.first_lsn)
-        except WalkitError as error:
-            return self._failed(error)
-        return []
-
-    def _move_hold(self, first_lsn: int) -> None:
-        log = self._source.log
-        if log is None or log.closed:
-            return
-        if self._hold is None:
-            self._hold = log.hold(HOLD_PREFIX + self.core.name, first_lsn)
-        else:
-            self._hold.move(first_lsn)
-
-    def _failed(self, error: WalkitError) -> list[PublisherStep]:
-        if isinstance(error, GapError):
-            refusal = Refusal(reason="gap", message=str(error), lsn=error.wanted, other_lsn=error.oldest)
-        else:
-            reason = "closed" if isinstance(error, LogClosedError) else "damage"
-            refusal = Refusal(reason=reason, message=f"{type(error).__name__}: {error}")
-        return self.core.refuse(refusal, now_ms())
-
-    def close(self) -> None:
-        """Let go of files and observer; the hold stands until its lease is over."""
-        self._unwatch()
-        self._reader.close()
-        if self._hold is not None:
-            with suppress(
-                WalkitError
-            ):  # the log is closing, or its disk is gone: the claim stands as it was saved
-                self._hold.leave()
+def _check_count(value: object, option: str, most: int) -> None:
+    if type(value) is not int or not 1 <= value <= most:
+        raise OptionsError(
+            f"{option}={value!r}: a whole number from 1 to {most:,}", option=option, wanted=value
+        )

@@ -6,6 +6,7 @@ milliseconds of whatever clock the shell has.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from typing import Literal
 
@@ -13,8 +14,10 @@ import zstandard
 
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.log.run import FrameRun
-from walkit.replication.judge import Standing, judge
+from walkit.replication.judge import Standing, judge, too_many_epochs
 from walkit.replication.messages import (
+    BATCH_BYTES_MAX,
+    LINEAGE_EPOCHS_MAX,
     PROTOCOL_MAX,
     PROTOCOL_MIN,
     Ack,
@@ -31,16 +34,23 @@ from walkit.replication.steps import End, MoveHold, PublisherStep, Read, Send
 BATCH_BYTES = 256 * 1024
 WINDOW_BYTES = 8 << 20
 """Bytes that may be sent and not acknowledged yet."""
+BATCHES_MAX = 4096
+"""Batches that may be sent and not acknowledged yet: so many ends are kept to compare acknowledgements with."""
+HELLO_MS = 2_000.0
+"""A subscriber says hello within this time."""
 HEARTBEAT_MS = 500.0
 SILENCE_MS = 15_000.0
 HISTORY_EVENTS = 64
+HISTORY_CHARS = 2048
 
 
 class Publisher:
     """Sends the frames of a source to one subscriber, as fast as it acknowledges them. Not thread-safe.
 
-    `hello`, then `source_moved`, `receive`, `frames`, `refuse` and `tick` as things happen; each returns the steps to
-    take, in order. A `Read` is answered by `frames` before another one is asked for.
+    Nothing that the subscriber says is believed: an end that was not sent to it in this session ends the session.
+
+    `began`, `hello`, then `source_moved`, `receive`, `frames`, `refuse` and `tick` as things happen; each returns the
+    steps to take, in order. A `Read` is answered by `frames` before another one is asked for.
     """
 
     def __init__(
@@ -51,9 +61,11 @@ class Publisher:
         window_bytes: int = WINDOW_BYTES,
         heartbeat_ms: float = HEARTBEAT_MS,
         silence_ms: float = SILENCE_MS,
+        hello_ms: float = HELLO_MS,
     ) -> None:
-        self.versions, self.batch_bytes, self.window_bytes = versions, batch_bytes, window_bytes
-        self.heartbeat_ms, self.silence_ms = heartbeat_ms, silence_ms
+        self.versions, self.window_bytes = versions, window_bytes
+        self.batch_bytes = min(batch_bytes, BATCH_BYTES_MAX)
+        self.heartbeat_ms, self.silence_ms, self.hello_ms = heartbeat_ms, silence_ms, hello_ms
         self.state: Literal["waiting", "streaming", "ended"] = "waiting"
         self.name = ""
         self.codec = ""
@@ -62,7 +74,12 @@ class Publisher:
         self.acked = LogEnd()
         self.history: deque[str] = deque(maxlen=HISTORY_EVENTS)
         """The last events and what came of them, to be read when something went wrong."""
-        self._furthest = 0
+        self._ends = [LogEnd()]
+        """Ends of what was sent, in order of position, from the acknowledged one on."""
+        self._began_at = self._furthest = 0
+        """Positions of the end that the subscriber came with, and of the furthest that was ever sent."""
+        self._asked = self._held = False
+        self._frame_bytes_max = 0
         self._source_lsn = self._source_position = 0
         self._lineage_sent = False
         self._epoch: tuple[int, int] | None = None
@@ -77,9 +94,15 @@ class Publisher:
     @property
     def wake_at_ms(self) -> float | None:
         """When to call `tick` at the latest."""
-        if self.state != "streaming":
+        if self.state == "ended":
             return None
+        if self.state == "waiting":
+            return self._heard_ms + self.hello_ms
         return min(self._sent_ms + self.heartbeat_ms, self._heard_ms + self.silence_ms)
+
+    def began(self, now_ms: float) -> None:
+        """The call has begun: the subscriber has `hello_ms` to say hello."""
+        self._sent_ms = self._heard_ms = now_ms
 
     def hello(self, hello: Hello, standing: Standing, now_ms: float) -> list[PublisherStep]:
         """The subscriber has said who it is; `standing` is what the source has."""
@@ -92,7 +115,9 @@ class Publisher:
         self.state, self.name = "streaming", hello.name
         self.codec = "zstd" if "zstd" in hello.codecs else ""
         self.sent = self.acked = hello.end
-        self._furthest = hello.end.position
+        self._ends = [hello.end]
+        self._began_at = self._furthest = hello.end.position
+        self._frame_bytes_max = hello.frame_bytes_max
         self._source_lsn, self._source_position = standing.durable_lsn, standing.durable_position
         welcome = Welcome(
             version=min(self.versions[1], hello.version_max),
@@ -102,8 +127,7 @@ class Publisher:
             source_lsn=standing.durable_lsn,
             source_position=standing.durable_position,
         )
-        steps: list[PublisherStep] = [MoveHold(hello.end.last_lsn + 1), Send(welcome), *self._pump()]
-        return self._note(hello, steps, now_ms)
+        return self._note(hello, [Send(welcome), *self._pump()], now_ms)
 
     def source_moved(self, lsn: int, position: int, now_ms: float) -> list[PublisherStep]:
         """The source is on stable storage up to here."""
@@ -117,22 +141,49 @@ class Publisher:
         if self.state != "streaming":
             return []
         self._heard_ms = now_ms
-        if isinstance(message, Hello):
-            return self.refuse(Refusal(reason="protocol", message="a second hello"), now_ms)
+        wrong = self._wrong(message)
+        if wrong or isinstance(message, Hello):
+            return self.refuse(Refusal(reason="protocol", message=f"replica {self.name!r} {wrong}"), now_ms)
         end = message.end
-        if end.position > self._furthest:
-            text = f"position {end.position:,} was never sent: {self._furthest:,} is the furthest"
-            return self.refuse(Refusal(reason="protocol", message=text), now_ms)
         steps: list[PublisherStep] = []
-        if isinstance(message, Ack) and end.position > self.acked.position:
-            self.acked = end
-            steps.append(MoveHold(end.last_lsn + 1))
-        if end.position > self.sent.position:
-            self.sent = end  # it had come so far before it asked again for something older
-        elif isinstance(message, Nack) and self.acked.position <= end.position < self.sent.position:
+        if isinstance(message, Ack):
+            steps += self._acknowledged(end)
+        else:
             self.sent = end
             self._lineage_sent = False
+            # The subscriber drops what was sent after it, and gets that before what is sent again.
+            del self._ends[self._index(end) + 1 :]
         return self._note(message, [*steps, *self._pump()], now_ms)
+
+    def _wrong(self, message: FromSubscriber) -> str:
+        """Return what is wrong with a message after the hello, in words; "" where it fits what was sent."""
+        if isinstance(message, Hello):
+            return "says hello a second time"
+        end, nack = message.end, isinstance(message, Nack)
+        what = f"{'asks again from' if nack else 'acknowledges'} LSN {end.last_lsn:,} at position {end.position:,}"
+        index = self._index(end)
+        if end.position < self.acked.position:
+            return f"{what}, and it has acknowledged position {self.acked.position:,} before"
+        if index == len(self._ends) or self._ends[index] != end:
+            return f"{what}, which was never sent to it: the last was {self._ends[-1]}"
+        if nack and end.position == self._furthest:
+            return f"{what}, after which nothing was ever sent to it"
+        return ""
+
+    def _index(self, end: LogEnd) -> int:
+        """Return where among the ends one at this position stands, or would."""
+        return bisect_left(self._ends, end.position, key=lambda sent: sent.position)
+
+    def _acknowledged(self, end: LogEnd) -> list[PublisherStep]:
+        """Take a checked acknowledgement. The hold begins with the first one that answers something sent."""
+        moved = end.position > self.acked.position
+        self.acked = end
+        del self._ends[: self._index(end)]
+        answers = end.position > self._began_at or (self._asked and end.position > 0)
+        if not (moved or not self._held) or not answers:
+            return []
+        self._held = True
+        return [MoveHold(end.last_lsn + 1)]
 
     def frames(
         self, run: FrameRun | None, lineage: tuple[EpochRecord, ...], now_ms: float
@@ -143,8 +194,18 @@ class Publisher:
             return []
         if run.after != self.sent:
             return self._pump()
+        limit = self._frame_bytes_max
+        if len(run.data) > limit and (size := max(h.footprint for h in run.headers)) > limit:
+            text = (
+                f"the log has a frame of {size:,} bytes after LSN {run.after.last_lsn:,}, and the replica takes "
+                f"{limit:,}: give it options=LogOptions(frame_bytes_max=...) of at least that"
+            )
+            return self.refuse(Refusal(reason="frame", message=text, lsn=run.first_lsn), now_ms)
         epoch = (run.identity.epoch, run.identity.epoch_id)
         known = self._lineage_sent and epoch == self._epoch
+        lineage = () if known else tuple(e for e in lineage if e.number <= epoch[0])
+        if len(lineage) > LINEAGE_EPOCHS_MAX:
+            return self.refuse(too_many_epochs(len(lineage)), now_ms)
         codec, data = pack(run.data, self.codec)
         batch = Batch(
             after_position=run.after.position,
@@ -156,13 +217,14 @@ class Publisher:
             frame_bytes_max=run.limits.frame_bytes_max,
             source_lsn=self._source_lsn,
             source_position=self._source_position,
-            lineage=() if known else tuple(e for e in lineage if e.number <= epoch[0]),
+            lineage=lineage,
             codec=codec,
             data=data,
         )
         self._lineage_sent, self._epoch = True, epoch
         self.sent = run.end
-        self._furthest = max(self._furthest, self.sent.position)
+        self._ends.append(run.end)
+        self._furthest = max(self._furthest, run.end.position)
         self._sent_ms = now_ms
         return self._note(run, [Send(batch), *self._pump()], now_ms)
 
@@ -175,6 +237,9 @@ class Publisher:
 
     def tick(self, now_ms: float) -> list[PublisherStep]:
         """Time has passed."""
+        if self.state == "waiting" and now_ms - self._heard_ms >= self.hello_ms:
+            text = f"the subscriber has not said hello within {self.hello_ms:,.0f} ms"
+            return self.refuse(Refusal(reason="protocol", message=text), now_ms)
         if self.state != "streaming":
             return []
         if now_ms - self._heard_ms >= self.silence_ms:
@@ -183,6 +248,7 @@ class Publisher:
         if now_ms - self._sent_ms < self.heartbeat_ms:
             return []
         self._sent_ms = now_ms
+        self._asked = True
         beat = Heartbeat(
             sent_position=self.sent.position,
             source_lsn=self._source_lsn,
@@ -196,13 +262,14 @@ class Publisher:
             self._reading
             or self.sent.position >= self._source_position
             or self.in_flight_bytes >= self.window_bytes
+            or len(self._ends) > BATCHES_MAX
         ):
             return []
         self._reading = True
         return [Read(self.sent, self.batch_bytes)]
 
     def _note(self, event: object, steps: list[PublisherStep], now_ms: float) -> list[PublisherStep]:
-        self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}")
+        self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}"[:HISTORY_CHARS])
         return steps
 
 

@@ -3,88 +3,48 @@
 from __future__ import annotations
 
 import os
-import queue
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 from walkit.commit.interrupts import uninterrupted
+from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
 from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.imported import ImportedLog
 from walkit.log.opening import Place, storage_at
 from walkit.log.run import join_runs
+from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
-from walkit.replication.messages import PROTOCOL_MAX, PROTOCOL_MIN, Batch, FromPublisher, FromSubscriber
+from walkit.replication.connection import Connection, Heard
+from walkit.replication.failures import ReplicaFailedError
+from walkit.replication.messages import (
+    NAME_CHARS_MAX,
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Batch,
+    is_name,
+)
 from walkit.replication.replicastore import ReplicaStore
-from walkit.replication.status import ReplicaStatus
+from walkit.replication.status import ReplicaStatus, replica_status
 from walkit.replication.steps import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
 from walkit.replication.subscriber import Subscriber
-from walkit.replication.transport import CHANNEL_OPTIONS, TOKEN_KEY, check_token, grpc, refuse_tls
-from walkit.replication.wire import METHOD, WireError, decode_from_publisher, encode_from_subscriber
-from walkit.threads import EndingThread
+from walkit.replication.transport import (
+    check_token,
+    refuse_tls,
+)
+from walkit.threads import Bell, EndingThread
 
 EXTRA_KEY = "replica"
 GATHER_BYTES = 1 << 20
 """Frames that have come already share a synced write of about this size."""
-
-
-class Connection:
-    """One call to a publisher: a thread of its own takes in what comes, and hands it to `inbox` with itself."""
-
-    def __init__(
-        self, address: str, token: str | None, inbox: deque[tuple[Connection, Any]], wake: threading.Event
-    ) -> None:
-        self._inbox, self._wake = inbox, wake
-        self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-        metadata = () if token is None else ((TOKEN_KEY, token),)
-        self._call = self._channel.stream_stream(METHOD)(self._outgoing(), metadata=metadata)
-        threading.Thread(target=self._listen, name="walkit-replica-ear", daemon=True).start()
-
-    def send(self, message: FromSubscriber) -> None:
-        """Queue a message to the publisher."""
-        self._out.put(encode_from_subscriber(message))
-
-    def _outgoing(self) -> Iterator[bytes]:
-        while (data := self._out.get()) is not None:
-            yield data
-
-    def _listen(self) -> None:
-        end: FromPublisher | WalkitError | str = "the publisher ended the call"
-        try:
-            for data in self._call:
-                self._tell(decode_from_publisher(data))
-        except WireError as error:
-            end = str(error)
-        except grpc.RpcError as error:
-            end = _told(error)
-        self._tell(end)
-
-    def _tell(self, what: FromPublisher | WalkitError | str) -> None:
-        self._inbox.append((self, what))
-        self._wake.set()
-
-    def close(self) -> None:
-        """End the call."""
-        self._out.put(None)
-        self._call.cancel()
-        self._channel.close()
-
-
-def _told(error: Any) -> WalkitError | str:
-    """Return an error that lasts, or the words of one that may pass."""
-    code, details = error.code(), error.details()
-    if code == grpc.StatusCode.UNAUTHENTICATED:
-        return OptionsError(f"the primary refused this replica: {details}", option="token")
-    if code == grpc.StatusCode.UNIMPLEMENTED:
-        return OptionsError(f"what listens there is no walkit primary: {details}", option="source")
-    return f"{code.name.lower()}: {details}"
+FRAME_BYTES_TAKEN = 64 << 20
+"""The largest frame that any replica takes; `frame_bytes_max` of its options may say more."""
 
 
 class Replica:
@@ -92,7 +52,8 @@ class Replica:
 
     Opening takes the writer's lock of `dir` and recovers what is there; `start` begins to follow, and goes on through
     every restart of either side from where the replica stands. `codec` compresses frames on their way ("zstd", or
-    None); what is stored is the same. Under `name` the primary holds records back for this replica; it is kept.
+    None); what is stored is the same. Under `name` (1 to 128 printable characters) the primary holds records back for
+    this replica; it is kept. A frame of more than 64 MiB is taken where `frame_bytes_max` of `options` is as large.
 
     Raises what opening a log raises; OptionsError for `tls` (not there yet).
     """
@@ -114,19 +75,25 @@ class Replica:
         refuse_tls(tls)
         if codec not in (None, "zstd"):
             raise OptionsError(f"codec={codec!r}: it is None or 'zstd'", option="codec", wanted=codec)
-        host, _, port = source.rpartition(":") if isinstance(source, str) else ("", "", "")
-        if not host or not port.isdecimal():
-            raise OptionsError(f"source={source!r}: an address is HOST:PORT", option="source", wanted=source)
-        self._address, self._token = source, check_token(token)
-        self._log = ImportedLog(storage_at(dir), options, EventSink(events))
-        try:
-            self._store = ReplicaStore(self._log)
-        except BaseException:
-            self._log.close()
-            raise
+        self._address, self._token = str(parse_address(source, "source")), check_token(token)
+        if name is not None:
+            _check_name(name)
+        frame_bytes_max = 0 if options is None else options.frame_bytes_max
+        self._frame_bytes_max = max(frame_bytes_max, FRAME_BYTES_TAKEN)
+        storage, sink = storage_at(dir), EventSink(events)
+
+        def opened() -> tuple[ImportedLog, ReplicaStore]:
+            log = ImportedLog(storage, options, sink)
+            try:
+                return log, ReplicaStore(log)
+            except BaseException:
+                log.close()
+                raise
+
+        self._log, self._store = run_to_end(opened, "open", events=sink, undo=lambda both: both[0].close())
         manifest = self._log.manifest
         stored = manifest.extra.get(EXTRA_KEY, {}).get("name")
-        self.name = name or stored or f"{_base(self._log.location)}-{secrets.token_hex(4)}"
+        self.name = name or stored or _name_of(self._log.location)
         self._core = Subscriber(
             self.name,
             log_id=manifest.log_id,
@@ -135,9 +102,10 @@ class Replica:
             codecs=() if codec is None else (codec,),
             versions=versions,
             backoff=backoff,
+            frame_bytes_max=self._frame_bytes_max,
         )
-        self._inbox: deque[tuple[Connection, Any]] = deque()
-        self._wake = threading.Event()
+        self._inbox: deque[tuple[Connection, Heard, int]] = deque()
+        self._wake = Bell()
         self._connection: Connection | None = None
         self._thread: EndingThread | None = None
         self._stopping = False
@@ -171,39 +139,26 @@ class Replica:
                 raise LogClosedError(f"the replica at {self._log.location} is stopped")
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                status = self.status()
-                raise TimeoutError(
-                    f"LSN {lsn:,} did not come in time: the replica is at {status.lsn:,}, {status.state}"
-                    + (f" ({status.trouble})" if status.trouble else "")
-                )
+                raise TimeoutError(f"LSN {lsn:,} did not come in time: {self.status().line()}")
             self._store.wait_for(lsn, min(left, 1.0), lambda: self._core.error is not None)
         return self._log.durable_lsn
 
     def status(self) -> ReplicaStatus:
         """Return how the replica stands now."""
-        core, end = self._core, self._log.end
-        lag = max(core.source_lsn - end.last_lsn, 0)
-        state = {"failed": "failed", "streaming": "catching up" if lag else "streaming"}.get(
-            core.state, "connecting"
-        )
-        if self._thread is None:
-            state = "new"
-        return ReplicaStatus(
-            state="stopped" if self._log.closed else state,
+        return replica_status(
+            self._core,
+            self._log.end,
             source=self._address,
-            name=self.name,
-            lsn=end.last_lsn,
             applied_lsn=self._store.applied_lsn,
-            source_lsn=max(core.source_lsn, end.last_lsn),
-            lag_records=lag,
-            lag_bytes=max(core.source_position - end.position, 0),
-            lag_ms=core.lag_ms(_now_ms()),
-            reconnects=max(core.connections - 1, 0),
-            duplicates=core.duplicates,
-            gaps=core.gaps,
-            error=None if core.error is None else str(core.error),
-            trouble=core.trouble,
+            life="stopped" if self._log.closed else "new" if self._thread is None else "",
+            waiting=bool(self._inbox),
+            now_ms=_now_ms(),
         )
+
+    @property
+    def error(self) -> WalkitError | None:
+        """What ended replication for good; None while it goes on. `wait_for` raises it."""
+        return self._core.error
 
     @property
     def log(self) -> ImportedLog:
@@ -216,7 +171,10 @@ class Replica:
         return self._store
 
     def stop(self) -> None:
-        """Stop following, seal the log and free it. Stopping twice does nothing, or goes on after an interrupt."""
+        """Stop following, seal the log and free it. Stopping twice does nothing; an interrupt does not end it."""
+        run_to_end(self._stop, "stop", events=self._log.events)
+
+    def _stop(self) -> None:
         self._stopping = True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -242,23 +200,50 @@ class Replica:
     # -- the replica's own thread
 
     def _run(self) -> None:
+        """Follow until the replica is stopped or has failed. Whatever is raised here ends in the state "failed"."""
         try:
-            self._take(self._core.start(_now_ms()))
-            while not self._stopping and self._core.state != "failed":
-                self._wake.clear()
-                while self._inbox and not self._stopping:
-                    self._take(self._heard(*self._inbox.popleft()))
-                self._import_waiting()
-                self._take(self._core.tick(_now_ms()))
-                wake_at = self._core.wake_at_ms
-                if not self._inbox and not self._stopping and wake_at is not None:
-                    self._wake.wait(max(wake_at - _now_ms(), 0) / 1000)
-        except WalkitError as error:
-            self._take(self._core.fail(error, _now_ms()))
-        finally:
-            self._hang_up()
+            try:
+                self._follow()
+            except WalkitError as error:
+                self._take(self._core.fail(error, _now_ms()))
+            finally:
+                self._hang_up()
+        except BaseException as error:  # noqa: BLE001 - nothing else tells those who wait that the thread is gone
+            self._give_up(error)
+        if self._core.error is not None:
+            self._store.wake()
+            self._log.events.emit(
+                "walkit.replica.fail", name=self.name, source=self._address, error=str(self._core.error)
+            )
 
-    def _heard(self, connection: Connection, what: FromPublisher | WalkitError | str) -> list[SubscriberStep]:
+    def _follow(self) -> None:
+        self._take(self._core.start(_now_ms()))
+        while not self._stopping and self._core.state != "failed":
+            self._wake.clear()
+            while self._inbox and not self._stopping:
+                connection, what, size = self._inbox.popleft()
+                connection.room.give(size)
+                self._take(self._heard(connection, what))
+            self._import_waiting()
+            self._take(self._core.tick(_now_ms()))
+            wake_at = self._core.wake_at_ms
+            if not self._inbox and not self._stopping and wake_at is not None:
+                self._wake.wait(max(wake_at - _now_ms(), 0) / 1000)
+
+    def _give_up(self, cause: BaseException) -> None:
+        """Note an error that is not one of walkit's, unless an earlier one has ended replication."""
+        if self._core.error is not None:
+            return
+        what = f"{type(cause).__name__}: {cause}".removesuffix(": ")
+        error = ReplicaFailedError(
+            f"the thread of the replica at {self._log.location} ended: {what}. What it has imported stays",
+            cause=what,
+        )
+        error.__cause__ = cause
+        with suppress(Exception):  # the state and the error are set before its history is written
+            self._core.fail(error, _now_ms())
+
+    def _heard(self, connection: Connection, what: Heard) -> list[SubscriberStep]:
         if connection is not self._connection:
             return []  # of a connection that was given up
         if not isinstance(what, Batch):
@@ -266,7 +251,9 @@ class Replica:
         if isinstance(what, str):
             return self._core.lost(what, _now_ms())
         if isinstance(what, WalkitError):
-            return self._core.fail(what, _now_ms())
+            return self._core.refused(what.code, what, _now_ms())
+        if isinstance(what, BaseException):
+            raise what
         return self._core.receive(what, _now_ms())
 
     def _take(self, steps: list[SubscriberStep]) -> None:
@@ -277,7 +264,9 @@ class Replica:
             elif isinstance(step, Import):
                 self._gather(step)
             elif isinstance(step, Connect):
-                self._connection = Connection(self._address, self._token, self._inbox, self._wake)
+                self._connection = Connection(
+                    self._address, self._token, self._frame_bytes_max, self._inbox, self._wake
+                )
                 self._take(self._core.connected(_now_ms()))
             elif isinstance(step, Disconnect):
                 self._hang_up()
@@ -289,8 +278,8 @@ class Replica:
                     ack_order=welcome.ack_order,
                     extra={EXTRA_KEY: {"name": self.name}},
                 )
-            elif isinstance(step, Fail):
-                self._store.wake()
+            else:
+                assert isinstance(step, Fail)  # `_run` tells it, whatever has ended it
 
     def _gather(self, step: Import) -> None:
         """Let frames that come quickly share one synced write."""
@@ -320,5 +309,16 @@ def _now_ms() -> float:
     return time.monotonic() * 1000
 
 
-def _base(location: str) -> str:
-    return os.path.basename(location.rstrip("/")) or "replica"
+def _check_name(name: object) -> None:
+    if not is_name(name):
+        raise OptionsError(
+            f"name={name!r}: 1 to {NAME_CHARS_MAX} printable characters, which stand in the primary's manifest",
+            option="name",
+            wanted=name,
+        )
+
+
+def _name_of(location: str) -> str:
+    """Return a name that no other replica has, after the folder where that can be said."""
+    folder = "".join(c for c in os.path.basename(location.rstrip("/")) if c.isprintable())
+    return f"{folder[: NAME_CHARS_MAX // 2] or 'replica'}-{secrets.token_hex(4)}"

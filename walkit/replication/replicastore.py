@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
+from walkit.commit.news import News
 from walkit.errors import LogClosedError
 from walkit.log.imported import ImportedLog
 from walkit.log.reader import frames_to_batches
@@ -14,6 +14,7 @@ from walkit.state.follow import Follower
 from walkit.state.replay import replay
 from walkit.state.surface import KeyedSurface
 from walkit.state.table import KeyedTable
+from walkit.text import counted
 
 
 class ReplicaStore(KeyedSurface):
@@ -28,7 +29,7 @@ class ReplicaStore(KeyedSurface):
         self.log = log
         self._table = KeyedTable()
         self._follower = Follower(self._table, 0)
-        self._news = threading.Condition()
+        self._news = News()
         replay(log, self._table)
         self._follower.applied_lsn = self._table.applied_lsn
 
@@ -40,19 +41,17 @@ class ReplicaStore(KeyedSurface):
             for batch in frames_to_batches(frames, first, None):
                 self._table.apply_arrow(batch)
                 self._follower.applied_lsn = self._table.applied_lsn
-        with self._news:
-            self._news.notify_all()
+        self.wake()
 
     def wait_for(self, lsn: int, timeout: float | None, over: Callable[[], bool] = lambda: False) -> bool:
         """Wait until this LSN is applied; False where the time is over, the log closed, or `over` holds before."""
-        with self._news:
-            self._news.wait_for(lambda: self.log.closed or self.applied_lsn >= lsn or over(), timeout)
+        self._news.wait_for(lambda: self.log.closed or self.applied_lsn >= lsn or over(), timeout)
         return self.applied_lsn >= lsn
 
     def wake(self) -> None:
         """Let those who wait look again."""
-        with self._news:
-            self._news.notify_all()
+        with self._news.lock:
+            self._news.tell_locked()
 
     @property
     def applied_lsn(self) -> int:
@@ -64,7 +63,7 @@ class ReplicaStore(KeyedSurface):
             raise LogClosedError(f"the replica at {self.log.location} is stopped")
 
     def __repr__(self) -> str:
-        return f"<ReplicaStore {self.log.location}: {len(self._table):,} keys at LSN {self.applied_lsn}>"
+        return f"<ReplicaStore {self.log.location}: {counted(len(self._table), 'key')} at LSN {self.applied_lsn}>"
 
     def _repr_html_(self) -> str:
         facts = [("live keys", f"{len(self._table):,}"), ("applied LSN", f"{self.applied_lsn:,}")]

@@ -9,31 +9,38 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NoReturn, Protocol
 
-from walkit.errors import CorruptionError, GapError, OptionsError
-from walkit.format.frame import FrameFault, FrameHeader, FrameIdentity
+from walkit.errors import CorruptionError, GapError
+from walkit.format.frame import FrameFault
 from walkit.format.layout import SegmentFlag
-from walkit.format.manifest import EpochRecord, LogEnd, Manifest
+from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
+from walkit.log.holds import live_holds
+from walkit.log.level import level_of, require_promises
 from walkit.log.logreader import LogReader, live_view, view_of
 from walkit.log.manifest_store import load_manifest
 from walkit.log.observe import Observation
 from walkit.log.opening import Place, storage_at
 from walkit.log.openview import view_of_open
 from walkit.log.reader import LogView, Span
-from walkit.log.run import FrameLimits, FrameRun
 from walkit.log.scan import read_mark
 from walkit.log.wal import WriteAheadLog
-from walkit.log.walk import FrameWalk, last_chain_of
+from walkit.log.walk import FrameWalk
 from walkit.replication.judge import Standing
 from walkit.replication.messages import Hello
-from walkit.storage.base import Storage, StorageFile
+from walkit.storage.base import Storage
 from walkit.store import Store
 
+HOLD_PREFIX = "replica "
 MANIFEST_S = 0.2
 """An opening can make more durable without moving the cell, so the manifest is read again after this time."""
+
+
+def hold_name(replica: str) -> str:
+    """Return the name of the hold that a log has for a replica."""
+    return HOLD_PREFIX + replica
 
 
 class Source(Protocol):
@@ -41,6 +48,9 @@ class Source(Protocol):
 
     def durable(self) -> tuple[int, int]:
         """Return (LSN, position) up to which the log is on stable storage."""
+
+    def ended(self) -> str:
+        """Return why nothing will ever follow what is durable now; "" while more may come."""
 
     def view(self) -> LogView:
         """Return the durable frames of this moment."""
@@ -50,6 +60,9 @@ class Source(Protocol):
 
     def manifest(self) -> Manifest:
         """Return the manifest of this moment."""
+
+    def held(self) -> frozenset[str]:
+        """Return the names of the replicas that have a hold now, connected or not."""
 
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
         """Call `news` when there may be more durable frames, where that is known; returns what ends it."""
@@ -63,13 +76,7 @@ class OpenSource:
     """A log that is open for writing in this process."""
 
     def __init__(self, log: WriteAheadLog) -> None:
-        if log.options.durability == "none":
-            raise OptionsError(
-                "the log's durability is 'none': what it acknowledges may be lost and numbered again, so a replica "
-                "could be ahead of its primary. Replication needs 'sync' or 'interval'",
-                option="durability",
-                stored="none",
-            )
+        require_promises(log.options.durability)
         self.log: WriteAheadLog | None = log
         self._engine = log._engine
 
@@ -78,6 +85,15 @@ class OpenSource:
         core = self._engine.core
         position = core.durable_position
         return core.durable_lsn, position
+
+    def ended(self) -> str:
+        """See Source."""
+        if not self._engine.ended:
+            return ""
+        return (
+            f"the log at {self._engine.storage.location} was closed, and another opening may write it now: "
+            "make a new Primary of that"
+        )
 
     def view(self) -> LogView:
         """See Source."""
@@ -93,6 +109,11 @@ class OpenSource:
         """See Source."""
         return self._engine.store.current
 
+    def held(self) -> frozenset[str]:
+        """See Source."""
+        holds = live_holds(self._engine, self._engine.store.current, tell=False)
+        return frozenset(h.name.removeprefix(HOLD_PREFIX) for h in holds if h.name.startswith(HOLD_PREFIX))
+
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
         """See Source."""
         return Observation(self._engine, lambda _: news(), news=True).close
@@ -104,7 +125,7 @@ class StoredSource:
     log: WriteAheadLog | None = None
 
     def __init__(self, storage: Storage) -> None:
-        load_manifest(storage)
+        require_promises(level_of(load_manifest(storage)))
         self._storage = storage
         self._lock = threading.Lock()
         self._turn = -1
@@ -118,14 +139,19 @@ class StoredSource:
             now = time.monotonic()
             if mark.turn == self._turn and now < self._manifest_until:
                 return self._durable
-            self._manifest_until = now + MANIFEST_S
             manifest = load_manifest(self._storage)
+            require_promises(level_of(manifest))  # another opening may have begun since the last look
+            self._manifest_until = now + MANIFEST_S
             lsn, position = manifest.end.last_lsn, manifest.end.position
             if mark.epoch_id in {e.id for e in manifest.lineage} and mark.position > position:
                 lsn, position = mark.lsn, mark.position
             self._turn = mark.turn
             self._durable = max(self._durable, (lsn, position), key=lambda end: end[1])
             return self._durable
+
+    def ended(self) -> str:
+        """See Source. Another opening may always follow, and is served."""
+        return ""
 
     def view(self) -> LogView:
         """See Source."""
@@ -138,6 +164,10 @@ class StoredSource:
     def manifest(self) -> Manifest:
         """See Source."""
         return load_manifest(self._storage)
+
+    def held(self) -> frozenset[str]:
+        """See Source. What is not open here has no holds of this process."""
+        return frozenset()
 
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
         """See Source. Another process's news are not told: whoever serves it polls."""
@@ -243,11 +273,11 @@ def _end_within(view: LogView, span: Span, end: LogEnd) -> LogEnd | None:
     if walk.fault is None:
         return LogEnd(last_lsn=(walk.next_lsn or 1) - 1, position=walk.position, chain=walk.chain or 0)
     if walk.fault is not FrameFault.SHORT:
-        _refuse(walk, segment)
+        refuse_walk(walk, segment)
     return None
 
 
-def _refuse(walk: FrameWalk, segment: SegmentHeader) -> NoReturn:
+def refuse_walk(walk: FrameWalk, segment: SegmentHeader) -> NoReturn:
     """Raise what a walk ended with before it came to the end of what is durable."""
     if walk.error is not None:
         raise walk.error
@@ -260,120 +290,3 @@ def _refuse(walk: FrameWalk, segment: SegmentHeader) -> NoReturn:
         found=fault.name,
         first_lost_lsn=walk.next_lsn,
     )
-
-
-class FrameReader:
-    """Reads the durable frames of a source in runs, each behind the one before. Used by one thread."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self._file: StorageFile | None = None
-        self._segment: SegmentHeader | None = None
-        self._number = 0
-        self._lineage: tuple[EpochRecord, ...] = ()
-        self._walk: FrameWalk | None = None
-        self._frames: list[tuple[FrameHeader, memoryview]] = []
-        self._iterator: Iterator[tuple[FrameHeader, memoryview]] = iter(())
-
-    def read(self, after: LogEnd, limit_bytes: int) -> FrameRun | None:
-        """Return whole frames that follow `after`: up to `limit_bytes`, or one that is larger; None if there is none.
-
-        GapError where they have been trimmed, or where a hole or a loss begins at `after`, over which nothing is sent;
-        CorruptionError where one of them is not intact.
-        """
-        if not self._goes_on(after) and not self._begin(after):
-            return None
-        walk, segment = self._walk, self._segment
-        assert walk is not None and segment is not None
-        headers: list[FrameHeader] = []
-        parts: list[memoryview] = []
-        size = 0
-        while True:
-            if self._frames:
-                header, frame = self._frames.pop()
-            else:
-                try:
-                    header, frame = next(self._iterator)
-                except StopIteration:
-                    break
-            if headers and size + header.footprint > limit_bytes:
-                self._frames.append((header, frame))
-                break
-            headers.append(header)
-            parts.append(frame)
-            size += header.footprint
-        if not headers:
-            if walk.fault is not None:
-                _refuse(walk, segment)
-            return None
-        return FrameRun(
-            identity=FrameIdentity(segment.log_id, segment.epoch, segment.epoch_id),
-            limits=FrameLimits(segment.alignment, segment.frame_bytes_max),
-            after=after,
-            start_position=headers[0].position,
-            headers=tuple(headers),
-            data=b"".join(parts),
-        )
-
-    def lineage(self) -> tuple[EpochRecord, ...]:
-        """Return the source's epochs, at least up to the one of the frames that were read last."""
-        segment = self._segment
-        if segment is None or segment.epoch_id not in {e.id for e in self._lineage}:
-            self._lineage = self.source.manifest().lineage
-        return self._lineage
-
-    def _goes_on(self, after: LogEnd) -> bool:
-        """Say whether the walk under way stands at `after`, with frames left."""
-        walk = self._walk
-        if walk is None or walk.fault is not None:
-            return False
-        at = self._frames[-1][0].position if self._frames else walk.position
-        chain = self._frames[-1][0].chain if self._frames else walk.chain
-        return at == after.position and chain == after.chain and at < walk.end_position
-
-    def _begin(self, after: LogEnd) -> bool:
-        """Begin a walk behind `after`; False where the source has nothing durable there yet."""
-        self._walk = None
-        self._frames.clear()
-        _, position = self.source.durable()
-        if position <= after.position:
-            return False
-        view = self.source.view()
-        spans = sendable(view)
-        span = next((s for s in spans if s.end_position > after.position), None)
-        if span is None:
-            if after.last_lsn < view.manifest.low_watermark:
-                raise GapError(after.last_lsn + 1, view.manifest.low_watermark + 1)
-            return False
-        record = span.record
-        if record.number != self._number or self._file is None:
-            self.close()
-            self._file, self._segment = view.opened(span)
-            self._number = record.number
-        segment = self._segment
-        assert segment is not None
-        start = max(after.position, segment.start_position)
-        if start > after.position and segment.previous_end != after.position:
-            raise GapError(after.last_lsn + 1, record.first_lsn)
-        gaps = [g for g in view.manifest.gaps_of(record) if g.start_position >= start]
-        if gaps and gaps[0].start_position == start:
-            raise GapError(gaps[0].first_lsn, gaps[0].last_lsn + 1)
-        end_position = min([span.end_position, position, *(g.start_position for g in gaps)])
-        self._walk = FrameWalk(
-            self._file,
-            segment,
-            position=start,
-            end_position=end_position,
-            next_lsn=after.last_lsn + 1,
-            chain=after.chain,
-            last_chain=last_chain_of(record, segment, end_position),
-        )
-        self._iterator = iter(self._walk)
-        return True
-
-    def close(self) -> None:
-        """Let go of the segment that is open."""
-        if self._file is not None:
-            self._file.close()
-        self._file = self._segment = self._walk = None
-        self._number = 0

@@ -11,16 +11,20 @@ from typing import Literal
 
 import zstandard
 
-from walkit.errors import DivergenceError, FormatVersionError, GapError, WalkitError
+from walkit.errors import DivergenceError, FormatVersionError, GapError, OptionsError, WalkitError
 from walkit.format.frame import FrameFault, FrameIdentity
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.log.run import FrameLimits, FrameRun, check_run
 from walkit.replication.backoff import Backoff
+from walkit.replication.content import check_content, plain_text
+from walkit.replication.failures import ProtocolError
 from walkit.replication.messages import (
+    BATCH_BYTES_MAX,
     LASTING,
     PROTOCOL_MAX,
     PROTOCOL_MIN,
+    REASONS,
     Ack,
     Batch,
     FromPublisher,
@@ -46,7 +50,8 @@ class Subscriber:
     """Follows one publisher. Not thread-safe.
 
     `start`, then `connected`, `lost`, `receive`, `imported` and `tick` as things happen. `fail` and `state == "failed"`
-    are final: a divergence, a gap or an unknown version is told once, as a typed error, and nothing is merged.
+    are final: a divergence, a gap or an unknown version ends as a typed error, and nothing is merged. What the
+    publisher says is tried a second time first: only where nothing was imported between two such answers it counts.
     """
 
     def __init__(
@@ -60,7 +65,9 @@ class Subscriber:
         versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
         backoff: Backoff | None = None,
         silence_ms: float = SILENCE_MS,
+        frame_bytes_max: int = FRAME_BYTES_LIMIT,
     ) -> None:
+        self.frame_bytes_max = frame_bytes_max
         self.name, self.codecs, self.versions = name, codecs, versions
         self.log_id, self.lineage = log_id, lineage
         self.end = end or LogEnd()
@@ -69,8 +76,15 @@ class Subscriber:
         """Behind the frames that were verified and given out to be imported: what the next batch must follow."""
         self.state: State = "detached"
         self.error: WalkitError | None = None
-        self.trouble = ""
-        """Why the last connection ended."""
+        self.welcomed = False
+        """Whether a publisher has ever said where its log ends."""
+        self.trouble = self.reason = ""
+        """Why the last connection ended: in words, and as one of `messages.REASONS` or "connection", "silence",
+        "frames" (they came damaged) or "failure"."""
+        self.heard_ms: float | None = None
+        """When the publisher said something on this connection; None where there is no contact."""
+        self.since_ms: float | None = None
+        """Since when there is no contact, or no frame was imported; None before `start`."""
         self.source_lsn = self.source_position = 0
         self.connections = self.duplicates = self.gaps = self.damaged = 0
         self.history: deque[str] = deque(maxlen=HISTORY_EVENTS)
@@ -78,13 +92,15 @@ class Subscriber:
         self._backoff = backoff or Backoff()
         self._silence_ms = silence_ms
         self._nacked: tuple[int, float] | None = None
-        self._damaged_here = 0
+        self.damaged_here = 0
+        self._refused_for = ""
         self._news: deque[tuple[int, float]] = deque()
 
     # -- what the shell tells
 
     def start(self, now_ms: float) -> list[SubscriberStep]:
         """Begin."""
+        self.since_ms = now_ms
         return self._connect("start", now_ms)
 
     def connected(self, now_ms: float) -> list[SubscriberStep]:
@@ -103,15 +119,17 @@ class Subscriber:
             lineage=self.lineage,
             end=self.end,
             codecs=self.codecs,
+            frame_bytes_max=self.frame_bytes_max,
         )
         return self._note("connected", [Say(hello)], now_ms)
 
-    def lost(self, why: str, now_ms: float) -> list[SubscriberStep]:
+    def lost(self, why: str, now_ms: float, reason: str = "connection") -> list[SubscriberStep]:
         """The connection is gone, or there was none to be had."""
         if self.state in ("detached", "failed"):
             return []
-        self.state, self.trouble = "detached", why
-        self._nacked, self._damaged_here = None, 0
+        self._lose_contact(now_ms)
+        self.state, self.trouble, self.reason = "detached", plain_text(why), reason
+        self._nacked, self.damaged_here = None, 0
         self.next = self.end
         self.wake_at_ms = now_ms + self._backoff.next_ms()
         return self._note(f"lost: {why}", [Disconnect(why)], now_ms)
@@ -120,13 +138,17 @@ class Subscriber:
         """The publisher has said something on this connection."""
         if self.state not in ("greeting", "streaming"):
             return []
-        self._heard(now_ms)
         if isinstance(message, Refusal):
             return self._refused(message, now_ms)
+        try:
+            check_content(message)
+        except ProtocolError as error:
+            return self.fail(error, now_ms)
         if isinstance(message, Welcome):
             return self._note(message, self._welcome(message, now_ms), now_ms)
         if self.state != "streaming":
             return []
+        self._heard(now_ms)
         self._source_at(message.source_lsn, message.source_position, now_ms)
         if isinstance(message, Heartbeat):
             steps: list[SubscriberStep] = [Say(Ack(end=self.end))]
@@ -137,19 +159,29 @@ class Subscriber:
 
     def imported(self, end: LogEnd, now_ms: float) -> list[SubscriberStep]:
         """Frames that were given out are on stable storage; `end` is where the log ends now."""
-        self.end = end
+        self.end, self.since_ms = end, now_ms
         if self.next.position < end.position:
             self.next = end
-        self._damaged_here = 0
+        self.damaged_here = 0
+        self._refused_for = ""
         self._backoff.reset()
         while self._news and self._news[0][0] <= end.last_lsn:
             self._news.popleft()
         return self._note(f"imported to {end.position}", [Say(Ack(end=end))], now_ms)
 
+    def refused(self, reason: str, error: WalkitError, now_ms: float) -> list[SubscriberStep]:
+        """The publisher has said that it is over, for a reason that lasts. The first time it is asked once more."""
+        if self._refused_for != reason:
+            self._refused_for = reason
+            return self.lost(str(error), now_ms)
+        return self.fail(error, now_ms)
+
     def fail(self, error: WalkitError, now_ms: float) -> list[SubscriberStep]:
         """Something that trying again does not mend; also for the shell, when its own disk fails."""
-        self.state, self.error, self.trouble = "failed", error, str(error)
+        self.error, self.state, self.reason = error, "failed", "failure"
         self.wake_at_ms = None
+        self._lose_contact(now_ms)
+        self.trouble = str(error)
         return self._note(error, [Disconnect(str(error)), Fail(error)], now_ms)
 
     def tick(self, now_ms: float) -> list[SubscriberStep]:
@@ -158,7 +190,7 @@ class Subscriber:
             return []
         if self.state == "detached":
             return self._connect("tick", now_ms)
-        return self.lost("the publisher has been silent for too long", now_ms)
+        return self.lost("the publisher has been silent for too long", now_ms, "silence")
 
     def lag_ms(self, now_ms: float) -> float:
         """For how long the source has been known to be ahead of the replica; 0 where it is not."""
@@ -173,6 +205,13 @@ class Subscriber:
 
     def _heard(self, now_ms: float) -> None:
         self.wake_at_ms = now_ms + self._silence_ms
+        if self.state == "streaming":
+            self.heard_ms = now_ms
+
+    def _lose_contact(self, now_ms: float) -> None:
+        """There is no contact from now on; where there was none before, that goes on."""
+        if self.heard_ms is not None or self.since_ms is None:
+            self.heard_ms, self.since_ms = None, now_ms
 
     def _source_at(self, lsn: int, position: int, now_ms: float) -> None:
         if lsn > max(self.source_lsn, self.end.last_lsn):
@@ -185,11 +224,13 @@ class Subscriber:
     def _welcome(self, welcome: Welcome, now_ms: float) -> list[SubscriberStep]:
         if self.log_id not in (0, welcome.log_id):
             text = f"the replica is of log {self.log_id:016x}, the publisher welcomed it to {welcome.log_id:016x}"
-            return self.fail(DivergenceError(text, first_lsn=1), now_ms)
+            return self.refused("divergence", DivergenceError(text, first_lsn=1), now_ms)
         low, high = self.versions
         if not low <= welcome.version <= high:
-            return self.fail(self._unknown_version(welcome.version, welcome.version), now_ms)
-        self.state = "streaming"
+            return self.refused("version", self._unknown_version(welcome.version, welcome.version), now_ms)
+        if self.state != "streaming":
+            self.state, self.since_ms, self.welcomed = "streaming", now_ms, True
+        self._heard(now_ms)
         self._source_at(welcome.source_lsn, welcome.source_position, now_ms)
         if self.log_id:
             return []
@@ -198,16 +239,20 @@ class Subscriber:
 
     def _refused(self, refusal: Refusal, now_ms: float) -> list[SubscriberStep]:
         if refusal.reason not in LASTING:
-            return self.lost(refusal.message, now_ms)
+            reason = refusal.reason if refusal.reason in REASONS else "protocol"
+            return self.lost(refusal.message, now_ms, reason)
         error: WalkitError
         if refusal.reason == "divergence":
-            text = f"{refusal.message}. The first difference is LSN {refusal.lsn:,}; nothing was merged"
+            text = f"{plain_text(refusal.message)}. The first difference is LSN {refusal.lsn:,}; nothing was merged"
             error = DivergenceError(text, first_lsn=refusal.lsn)
         elif refusal.reason == "gap":
             error = GapError(refusal.lsn, refusal.other_lsn)
+        elif refusal.reason != "version":
+            option = {"frame": "frame_bytes_max"}.get(refusal.reason, refusal.reason)
+            error = OptionsError(f"the primary refused this replica: {refusal.message}", option=option)
         else:
             error = self._unknown_version(refusal.version_min, refusal.version_max)
-        return self.fail(error, now_ms)
+        return self.refused(refusal.reason, error, now_ms)
 
     def _unknown_version(self, low: int, high: int) -> FormatVersionError:
         ours = f"{self.versions[0]} to {self.versions[1]}"
@@ -225,9 +270,8 @@ class Subscriber:
         lineage = batch.lineage or self.lineage
         if self.lineage != lineage[: len(self.lineage)] and lineage != self.lineage[: len(lineage)]:
             text = "the publisher's epochs are not those that this replica has followed"
-            return self.fail(
-                DivergenceError(text, first_lsn=_first_difference(self.lineage, lineage)), now_ms
-            )
+            first_lsn = _first_difference(self.lineage, lineage)
+            return self.refused("divergence", DivergenceError(text, first_lsn=first_lsn), now_ms)
         begun = next((e for e in lineage if (e.number, e.id) == (batch.epoch, batch.epoch_id)), None)
         if begun is None:
             return self._ask_again(now_ms)
@@ -243,7 +287,8 @@ class Subscriber:
     def _checked(self, batch: Batch) -> tuple[FrameRun | None, FrameFault | None]:
         """Unpack and verify what follows the end of the log; what it has already is cut off in front."""
         size = batch.end_position - batch.start_position
-        data = unpack(batch.data, batch.codec, size)
+        limit = max(min(batch.frame_bytes_max, self.frame_bytes_max), BATCH_BYTES_MAX)
+        data = unpack(batch.data, batch.codec, size) if size <= limit else None
         if data is None or not batch.after_position <= batch.start_position:
             return None, FrameFault.SHORT
         start, at = batch.start_position, self.next.position
@@ -264,11 +309,12 @@ class Subscriber:
         if fault in (FrameFault.CHAIN, FrameFault.LSN, FrameFault.EPOCH, FrameFault.FOREIGN):
             lsn = self.next.last_lsn + 1
             text = f"intact frames came from the publisher that do not follow LSN {lsn - 1:,}: {fault.value}"
-            return self.fail(DivergenceError(f"{text}. Nothing was merged", first_lsn=lsn), now_ms)
+            error = DivergenceError(f"{text}. Nothing was merged", first_lsn=lsn)
+            return self.refused("divergence", error, now_ms)
         self.damaged += 1
-        self._damaged_here += 1
-        if self._damaged_here >= DAMAGED_MAX:
-            return self.lost(f"frames came damaged {DAMAGED_MAX} times: {fault}", now_ms)
+        self.damaged_here += 1
+        if self.damaged_here >= DAMAGED_MAX:
+            return self.lost(f"frames came damaged {DAMAGED_MAX} times: {fault}", now_ms, "frames")
         self._nacked = None
         return self._ask_again(now_ms)
 
@@ -286,8 +332,11 @@ class Subscriber:
 
 
 def unpack(data: bytes, codec: str, size: int) -> bytes | None:
-    """Return the bytes of a batch; None where they are not what it says. Allocates no more than it announced."""
-    if not 0 < size <= 2 * FRAME_BYTES_LIMIT:
+    """Return the bytes of a batch; None where they are not `size` bytes, which is all that is ever allocated.
+
+    What was compressed says its size in front: a content without one, or with another, is not unpacked.
+    """
+    if size <= 0:
         return None
     if codec == "zstd":
         try:

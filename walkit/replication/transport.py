@@ -10,6 +10,8 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from walkit.errors import MissingExtraError, OptionsError
+from walkit.format.layout import FRAME_BYTES_LIMIT
+from walkit.replication.wire import SUBSCRIBER_BYTES_MAX, publisher_bytes_max
 
 # Told to expect forks, gRPC starts its threads again in a forked child: where that is about to become another program
 # (PySpark's Java, any subprocess with a preexec_fn) they find their descriptors closed, and abort it (grpc/grpc#43055).
@@ -22,19 +24,61 @@ except ImportError as error:
 grpc: Any = _grpc
 
 TOKEN_KEY = "walkit-token"
-CHANNEL_OPTIONS = (
-    # A frame may be as large as its segment allows; what is over the frame limit is refused by the cores.
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    # A failed connection is not shared with the next attempt: the backoff is the subscriber's own.
-    ("grpc.use_local_subchannel_pool", 1),
-)
 SERVER_OPTIONS = (
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", SUBSCRIBER_BYTES_MAX),
+    ("grpc.max_send_message_length", publisher_bytes_max(FRAME_BYTES_LIMIT)),
     # Two servers on one port would each get half of the replicas.
     ("grpc.so_reuseport", 0),
+    # A replica says little: what it has said and was not read stays small, however fast it could send.
+    ("grpc.http2.bdp_probe", 0),
+    # A connection without a call holds a descriptor: it is closed after these times.
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_connection_idle_ms", 30_000),
 )
+
+
+def channel_options(frame_bytes_max: int) -> tuple[tuple[str, int], ...]:
+    """Return the options of a replica's channel: a message that is larger than they say is refused unread."""
+    return (
+        ("grpc.max_receive_message_length", publisher_bytes_max(frame_bytes_max)),
+        ("grpc.max_send_message_length", SUBSCRIBER_BYTES_MAX),
+        # A failed connection is not shared with the next attempt: the backoff is the subscriber's own.
+        ("grpc.use_local_subchannel_pool", 1),
+    )
+
+
+class ByteBudget:
+    """Counts the bytes that one thread has taken in and another has not dealt with yet. Safe from any thread.
+
+    What is taken in may be over the limit once; then nothing more is until the rest is dealt with.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._used = limit, 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def take(self, size: int) -> None:
+        """Count so many bytes more."""
+        with self._changed:
+            self._used += size
+
+    def give(self, size: int) -> None:
+        """Say that so many of them are dealt with."""
+        with self._changed:
+            self._used -= size
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Wait until there is room, or until the budget is closed. To be called before more is taken in."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._used < self._limit)
+
+    def close(self) -> None:
+        """End every wait: nothing goes on that could take in more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
 
 class DaemonExecutor(Executor):

@@ -24,35 +24,35 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fwalkit/replication/walkit.proto\x12\x12walkit.replication\"W\n\x05\x45poch\x12\x0e\n\x06number\x18\x01 \x01(\x06\x12\n\n\x02id\x18\x02 \x01(\x06\x12\x11\n\tfirst_lsn\x18\x03 \x01(\x04\x12\x10\n\x08position\x18\x04 \x01(\x04\x12\r\n\x05\x63hain\x18\x05 \x01(\x07\";\n\x06LogEnd\x12\x10\n\x08last_lsn\x18\x01 \x01(\x04\x12\x10\n\x08position\x18\x02 \x01(\x04\x12\r\n\x05\x63hain\x18\x03 \x01(\x07\"\xb4\x01\n\x05Hello\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bversion_min\x18\x02 \x01(\r\x12\x13\n\x0bversion_max\x18\x03 \x01(\r\x12\x0e\n\x06log_id\x18\x04 \x01(\x06\x12*\n\x07lineage\x18\x05 \x03(\x0b\x32\x19.walkit.replication.Epoch\x12\'\n\x03\x65nd\x18\x06 \x01(\x0b\x32\x1a.walkit.replication.LogEnd\x12\x0e\n\x06\x63odecs\x18\x07 \x03(\t\".\n\x03\x41\x63k\x12\'\n\x03\x65nd\x18\x01 \x01(\x0b\x32\x1a.walkit.replication.LogEnd\"/\n\x04Nack\x12\'\n\x03\x65nd\x18\x01 \x01(\x0b\x32\x1a.walkit.replication.LogEnd\"\x9c\x01\n\x11SubscriberMessage\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.walkit.replication.HelloH\x00\x12&\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x17.walkit.replication.AckH\x00\x12(\n\x04nack\x18\x03 \x01(\x0b\x32\x18.walkit.replication.NackH\x00\x42\t\n\x07message\"~\n\x07Welcome\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06log_id\x18\x02 \x01(\x06\x12\x12\n\ncreated_us\x18\x03 \x01(\x04\x12\x11\n\tack_order\x18\x04 \x01(\t\x12\x12\n\nsource_lsn\x18\x05 \x01(\x04\x12\x17\n\x0fsource_position\x18\x06 \x01(\x04\"t\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0b\n\x03lsn\x18\x03 \x01(\x04\x12\x11\n\tother_lsn\x18\x04 \x01(\x04\x12\x13\n\x0bversion_min\x18\x05 \x01(\r\x12\x13\n\x0bversion_max\x18\x06 \x01(\r\"\x90\x02\n\x05\x42\x61tch\x12\x16\n\x0e\x61\x66ter_position\x18\x01 \x01(\x04\x12\x16\n\x0estart_position\x18\x02 \x01(\x04\x12\x14\n\x0c\x65nd_position\x18\x03 \x01(\x04\x12\r\n\x05\x65poch\x18\x04 \x01(\x06\x12\x10\n\x08\x65poch_id\x18\x05 \x01(\x06\x12\x11\n\talignment\x18\x06 \x01(\r\x12\x17\n\x0f\x66rame_bytes_max\x18\x07 \x01(\x04\x12\x12\n\nsource_lsn\x18\x08 \x01(\x04\x12\x17\n\x0fsource_position\x18\t \x01(\x04\x12*\n\x07lineage\x18\n \x03(\x0b\x32\x19.walkit.replication.Epoch\x12\r\n\x05\x63odec\x18\x0b \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x0c \x01(\x0c\"O\n\tHeartbeat\x12\x15\n\rsent_position\x18\x01 \x01(\x04\x12\x12\n\nsource_lsn\x18\x02 \x01(\x04\x12\x17\n\x0fsource_position\x18\x03 \x01(\x04\"\xdd\x01\n\x10PublisherMessage\x12.\n\x07welcome\x18\x01 \x01(\x0b\x32\x1b.walkit.replication.WelcomeH\x00\x12.\n\x07refusal\x18\x02 \x01(\x0b\x32\x1b.walkit.replication.RefusalH\x00\x12*\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x19.walkit.replication.BatchH\x00\x12\x32\n\theartbeat\x18\x04 \x01(\x0b\x32\x1d.walkit.replication.HeartbeatH\x00\x42\t\n\x07message2h\n\x0bReplication\x12Y\n\x06\x46ollow\x12%.walkit.replication.SubscriberMessage\x1a$.walkit.replication.PublisherMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fwalkit/replication/walkit.proto\x12\x12walkit.replication\"Y\n\x07Lineage\x12\x0e\n\x06number\x18\x01 \x03(\x06\x12\n\n\x02id\x18\x02 \x03(\x06\x12\x11\n\tfirst_lsn\x18\x03 \x03(\x06\x12\x10\n\x08position\x18\x04 \x03(\x06\x12\r\n\x05\x63hain\x18\x05 \x03(\x07\";\n\x06LogEnd\x12\x10\n\x08last_lsn\x18\x01 \x01(\x04\x12\x10\n\x08position\x18\x02 \x01(\x04\x12\r\n\x05\x63hain\x18\x03 \x01(\x07\"\xd5\x01\n\x05Hello\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bversion_min\x18\x02 \x01(\r\x12\x13\n\x0bversion_max\x18\x03 \x01(\r\x12\x0e\n\x06log_id\x18\x04 \x01(\x06\x12\'\n\x03\x65nd\x18\x06 \x01(\x0b\x32\x1a.walkit.replication.LogEnd\x12\x0e\n\x06\x63odecs\x18\x07 \x03(\t\x12,\n\x07lineage\x18\x08 \x01(\x0b\x32\x1b.walkit.replication.Lineage\x12\x17\n\x0f\x66rame_bytes_max\x18\t \x01(\x04J\x04\x08\x05\x10\x06\".\n\x03\x41\x63k\x12\'\n\x03\x65nd\x18\x01 \x01(\x0b\x32\x1a.walkit.replication.LogEnd\"/\n\x04Nack\x12\'\n\x03\x65nd\x18\x01 \x01(\x0b\x32\x1a.walkit.replication.LogEnd\"\xa9\x01\n\x11SubscriberMessage\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x19.walkit.replication.HelloH\x00\x12&\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x17.walkit.replication.AckH\x00\x12(\n\x04nack\x18\x03 \x01(\x0b\x32\x18.walkit.replication.NackH\x00\x12\x0b\n\x03\x63rc\x18\x0f \x01(\x07\x42\t\n\x07message\"~\n\x07Welcome\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06log_id\x18\x02 \x01(\x06\x12\x12\n\ncreated_us\x18\x03 \x01(\x04\x12\x11\n\tack_order\x18\x04 \x01(\t\x12\x12\n\nsource_lsn\x18\x05 \x01(\x04\x12\x17\n\x0fsource_position\x18\x06 \x01(\x04\"t\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0b\n\x03lsn\x18\x03 \x01(\x04\x12\x11\n\tother_lsn\x18\x04 \x01(\x04\x12\x13\n\x0bversion_min\x18\x05 \x01(\r\x12\x13\n\x0bversion_max\x18\x06 \x01(\r\"\x98\x02\n\x05\x42\x61tch\x12\x16\n\x0e\x61\x66ter_position\x18\x01 \x01(\x04\x12\x16\n\x0estart_position\x18\x02 \x01(\x04\x12\x14\n\x0c\x65nd_position\x18\x03 \x01(\x04\x12\r\n\x05\x65poch\x18\x04 \x01(\x06\x12\x10\n\x08\x65poch_id\x18\x05 \x01(\x06\x12\x11\n\talignment\x18\x06 \x01(\r\x12\x17\n\x0f\x66rame_bytes_max\x18\x07 \x01(\x04\x12\x12\n\nsource_lsn\x18\x08 \x01(\x04\x12\x17\n\x0fsource_position\x18\t \x01(\x04\x12\r\n\x05\x63odec\x18\x0b \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x0c \x01(\x0c\x12,\n\x07lineage\x18\r \x01(\x0b\x32\x1b.walkit.replication.LineageJ\x04\x08\n\x10\x0b\"O\n\tHeartbeat\x12\x15\n\rsent_position\x18\x01 \x01(\x04\x12\x12\n\nsource_lsn\x18\x02 \x01(\x04\x12\x17\n\x0fsource_position\x18\x03 \x01(\x04\"\xea\x01\n\x10PublisherMessage\x12.\n\x07welcome\x18\x01 \x01(\x0b\x32\x1b.walkit.replication.WelcomeH\x00\x12.\n\x07refusal\x18\x02 \x01(\x0b\x32\x1b.walkit.replication.RefusalH\x00\x12*\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x19.walkit.replication.BatchH\x00\x12\x32\n\theartbeat\x18\x04 \x01(\x0b\x32\x1d.walkit.replication.HeartbeatH\x00\x12\x0b\n\x03\x63rc\x18\x0f \x01(\x07\x42\t\n\x07message2h\n\x0bReplication\x12Y\n\x06\x46ollow\x12%.walkit.replication.SubscriberMessage\x1a$.walkit.replication.PublisherMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'walkit.replication.walkit_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EPOCH']._serialized_start=55
-  _globals['_EPOCH']._serialized_end=142
-  _globals['_LOGEND']._serialized_start=144
-  _globals['_LOGEND']._serialized_end=203
-  _globals['_HELLO']._serialized_start=206
-  _globals['_HELLO']._serialized_end=386
-  _globals['_ACK']._serialized_start=388
-  _globals['_ACK']._serialized_end=434
-  _globals['_NACK']._serialized_start=436
-  _globals['_NACK']._serialized_end=483
-  _globals['_SUBSCRIBERMESSAGE']._serialized_start=486
-  _globals['_SUBSCRIBERMESSAGE']._serialized_end=642
-  _globals['_WELCOME']._serialized_start=644
-  _globals['_WELCOME']._serialized_end=770
-  _globals['_REFUSAL']._serialized_start=772
-  _globals['_REFUSAL']._serialized_end=888
-  _globals['_BATCH']._serialized_start=891
-  _globals['_BATCH']._serialized_end=1163
-  _globals['_HEARTBEAT']._serialized_start=1165
-  _globals['_HEARTBEAT']._serialized_end=1244
-  _globals['_PUBLISHERMESSAGE']._serialized_start=1247
-  _globals['_PUBLISHERMESSAGE']._serialized_end=1468
-  _globals['_REPLICATION']._serialized_start=1470
-  _globals['_REPLICATION']._serialized_end=1574
+  _globals['_LINEAGE']._serialized_start=55
+  _globals['_LINEAGE']._serialized_end=144
+  _globals['_LOGEND']._serialized_start=146
+  _globals['_LOGEND']._serialized_end=205
+  _globals['_HELLO']._serialized_start=208
+  _globals['_HELLO']._serialized_end=421
+  _globals['_ACK']._serialized_start=423
+  _globals['_ACK']._serialized_end=469
+  _globals['_NACK']._serialized_start=471
+  _globals['_NACK']._serialized_end=518
+  _globals['_SUBSCRIBERMESSAGE']._serialized_start=521
+  _globals['_SUBSCRIBERMESSAGE']._serialized_end=690
+  _globals['_WELCOME']._serialized_start=692
+  _globals['_WELCOME']._serialized_end=818
+  _globals['_REFUSAL']._serialized_start=820
+  _globals['_REFUSAL']._serialized_end=936
+  _globals['_BATCH']._serialized_start=939
+  _globals['_BATCH']._serialized_end=1219
+  _globals['_HEARTBEAT']._serialized_start=1221
+  _globals['_HEARTBEAT']._serialized_end=1300
+  _globals['_PUBLISHERMESSAGE']._serialized_start=1303
+  _globals['_PUBLISHERMESSAGE']._serialized_end=1537
+  _globals['_REPLICATION']._serialized_start=1539
+  _globals['_REPLICATION']._serialized_end=1643
 # @@protoc_insertion_point(module_scope)

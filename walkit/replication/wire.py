@@ -1,15 +1,22 @@
 """The protocol's messages as protobuf bytes, and back. The only module that knows the generated code.
 
-Field by field, so that a message of the wire is checked to be one of ours before a core sees it.
+A message ends with the CRC-32C of all before it, which is compared before anything is unpacked. Then it is taken field
+by field, so that a message of the wire is checked to be one of ours before a core sees it.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from walkit.errors import MissingExtraError, WalkitError
+from walkit.format.checksum import crc32c
+from walkit.format.layout import LSN_MAX, POSITION_MAX
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.messages import (
+    BATCH_BYTES_MAX,
+    CODECS_MAX,
+    LINEAGE_EPOCHS_MAX,
     Ack,
     Batch,
     FromPublisher,
@@ -31,13 +38,35 @@ except ImportError as error:
 pb: Any = walkit_pb2
 
 METHOD = "/walkit.replication.Replication/Follow"
-LINEAGE_EPOCHS_MAX = 1 << 20
+CRC_TAG = b"\x7d"
+"""How the field `crc` begins: number 15, a fixed32. The checksum follows, and nothing after it."""
+CRC_BYTES = 5
+EPOCH_BYTES = 4 * 8 + 4
+WORDS_BYTES = 64 << 10
+"""Room in a message for all that is neither frames nor lineage."""
+SUBSCRIBER_BYTES_MAX = LINEAGE_EPOCHS_MAX * EPOCH_BYTES + WORDS_BYTES
+"""The largest message to a publisher, which is a hello with the longest lineage."""
+REPLY_BYTES_MAX = 256
+"""The largest message to a publisher after the hello."""
+TEXT_CHARS_MAX = 4096
+"""The longest text in a message to a subscriber: why it is refused. A longer one is cut short before it is sent."""
+
+
+def publisher_bytes_max(frame_bytes_max: int) -> int:
+    """Return the size of the largest message to a subscriber that takes frames of up to so many bytes."""
+    return max(frame_bytes_max, BATCH_BYTES_MAX) + SUBSCRIBER_BYTES_MAX
 
 
 class WireError(WalkitError):
     """Bytes from the network are no message of this protocol."""
 
     code = "wire"
+
+
+class DamagedMessageError(WireError):
+    """A message came without its checksum, or with another one: it was damaged on its way. Nothing of it was used."""
+
+    code = "wire-damaged"
 
 
 def encode_from_subscriber(message: FromSubscriber) -> bytes:
@@ -48,33 +77,39 @@ def encode_from_subscriber(message: FromSubscriber) -> bytes:
             version_min=message.version_min,
             version_max=message.version_max,
             log_id=message.log_id,
-            lineage=[_epoch_out(e) for e in message.lineage],
+            lineage=_lineage_out(message.lineage),
             end=_end_out(message.end),
             codecs=message.codecs,
+            frame_bytes_max=message.frame_bytes_max,
         )
         outer = pb.SubscriberMessage(hello=hello)
     elif isinstance(message, Ack):
         outer = pb.SubscriberMessage(ack=pb.Ack(end=_end_out(message.end)))
     else:
         outer = pb.SubscriberMessage(nack=pb.Nack(end=_end_out(message.end)))
-    data: bytes = outer.SerializeToString()
-    return data
+    return _sealed(outer)
 
 
-def decode_from_subscriber(data: bytes) -> FromSubscriber:
-    """Return the message; WireError where it is none."""
+def decode_from_subscriber(data: bytes, epochs_max: int = LINEAGE_EPOCHS_MAX) -> FromSubscriber:
+    """Return the message; WireError where it is none, DamagedMessageError where its checksum is another.
+
+    Of a lineage at most the first `epochs_max` epochs are taken: one more than a publisher has is enough to tell.
+    """
     outer = _parsed(pb.SubscriberMessage, data)
     kind = outer.WhichOneof("message")
     if kind == "hello":
         m = outer.hello
+        if len(m.codecs) > CODECS_MAX:
+            raise WireError(f"a hello with {len(m.codecs):,} codecs: {CODECS_MAX} is the most")
         return Hello(
             name=m.name,
             version_min=m.version_min,
             version_max=m.version_max,
             log_id=m.log_id,
-            lineage=_lineage_in(m.lineage),
+            lineage=_lineage_in(m.lineage, epochs_max),
             end=_end_in(m.end),
             codecs=tuple(m.codecs),
+            frame_bytes_max=m.frame_bytes_max,
         )
     if kind == "ack":
         return Ack(end=_end_in(outer.ack.end))
@@ -89,31 +124,33 @@ def encode_from_publisher(message: FromPublisher) -> bytes:
     """Return the bytes of a PublisherMessage."""
     if isinstance(message, Batch):
         facts = {name: getattr(message, name) for name in _BATCH_FACTS}
-        batch = pb.Batch(**facts, lineage=[_epoch_out(e) for e in message.lineage], data=message.data)
+        batch = pb.Batch(**facts, lineage=_lineage_out(message.lineage), data=message.data)
         outer = pb.PublisherMessage(batch=batch)
     elif isinstance(message, Heartbeat):
         outer = pb.PublisherMessage(heartbeat=pb.Heartbeat(**_facts(message, _HEARTBEAT_FACTS)))
     elif isinstance(message, Welcome):
         outer = pb.PublisherMessage(welcome=pb.Welcome(**_facts(message, _WELCOME_FACTS)))
     else:
-        outer = pb.PublisherMessage(refusal=pb.Refusal(**_facts(message, _REFUSAL_FACTS)))
-    data: bytes = outer.SerializeToString()
-    return data
+        facts = _facts(message, _REFUSAL_FACTS)
+        text = message.message.encode("utf-8", "backslashreplace").decode()  # a path in it may be no UTF-8
+        facts["message"] = text[:TEXT_CHARS_MAX]
+        outer = pb.PublisherMessage(refusal=pb.Refusal(**facts))
+    return _sealed(outer)
 
 
 def decode_from_publisher(data: bytes) -> FromPublisher:
-    """Return the message; WireError where it is none."""
+    """Return the message; WireError where it is none, DamagedMessageError where its checksum is another."""
     outer = _parsed(pb.PublisherMessage, data)
     kind = outer.WhichOneof("message")
     if kind == "batch":
         m = outer.batch
-        return Batch(**_facts(m, _BATCH_FACTS), lineage=_lineage_in(m.lineage), data=m.data)
+        return Batch(**_facts_in(m, _BATCH_FACTS), lineage=_lineage_in(m.lineage), data=m.data)
     if kind == "heartbeat":
-        return Heartbeat(**_facts(outer.heartbeat, _HEARTBEAT_FACTS))
+        return Heartbeat(**_facts_in(outer.heartbeat, _HEARTBEAT_FACTS))
     if kind == "welcome":
-        return Welcome(**_facts(outer.welcome, _WELCOME_FACTS))
+        return Welcome(**_facts_in(outer.welcome, _WELCOME_FACTS))
     if kind == "refusal":
-        return Refusal(**_facts(outer.refusal, _REFUSAL_FACTS))
+        return Refusal(**_facts_in(outer.refusal, _REFUSAL_FACTS))
     raise WireError(
         "the publisher sent a message without content, or of a kind that this version does not know"
     )
@@ -140,7 +177,29 @@ def _facts(message: Any, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(message, name) for name in names}
 
 
+def _facts_in(message: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    facts = _facts(message, names)
+    longest = max((len(value) for value in facts.values() if isinstance(value, str)), default=0)
+    if longest > TEXT_CHARS_MAX:
+        raise WireError(f"a text of {longest:,} characters: {TEXT_CHARS_MAX:,} is the most")
+    return facts
+
+
+def _sealed(message: Any) -> bytes:
+    """Return the bytes of a message with its checksum after them."""
+    data: bytes = message.SerializeToString()
+    return b"".join((data, CRC_TAG, crc32c(data).to_bytes(4, "little")))
+
+
 def _parsed(kind: Any, data: bytes) -> Any:
+    content = memoryview(data)[:-CRC_BYTES]
+    if data[-CRC_BYTES : 1 - CRC_BYTES] != CRC_TAG:
+        raise DamagedMessageError(f"a message of {len(data):,} bytes came without its checksum")
+    found, computed = int.from_bytes(data[1 - CRC_BYTES :], "little"), crc32c(content)
+    if found != computed:
+        raise DamagedMessageError(
+            f"a message of {len(data):,} bytes came with checksum {found:#010x}, and its content has {computed:#010x}"
+        )
     message = kind()
     try:
         message.ParseFromString(data)
@@ -151,23 +210,35 @@ def _parsed(kind: Any, data: bytes) -> Any:
     return message
 
 
-def _epoch_out(epoch: EpochRecord) -> Any:
-    return pb.Epoch(
-        number=epoch.number,
-        id=epoch.id,
-        first_lsn=epoch.first_lsn,
-        position=epoch.position,
-        chain=epoch.chain,
+def _lineage_out(epochs: tuple[EpochRecord, ...]) -> Any:
+    _refuse_long(len(epochs))
+    return pb.Lineage(
+        number=[e.number for e in epochs],
+        id=[e.id for e in epochs],
+        first_lsn=[e.first_lsn for e in epochs],
+        position=[e.position for e in epochs],
+        chain=[e.chain for e in epochs],
     )
 
 
-def _lineage_in(epochs: Any) -> tuple[EpochRecord, ...]:
-    if len(epochs) > LINEAGE_EPOCHS_MAX:
-        raise WireError(f"a lineage of {len(epochs):,} epochs")
-    return tuple(
-        EpochRecord(number=e.number, id=e.id, first_lsn=e.first_lsn, position=e.position, chain=e.chain)
-        for e in epochs
+def _lineage_in(lineage: Any, epochs_max: int = LINEAGE_EPOCHS_MAX) -> tuple[EpochRecord, ...]:
+    columns = (lineage.number, lineage.id, lineage.first_lsn, lineage.position, lineage.chain)
+    lengths = {len(column) for column in columns}
+    _refuse_long(max(lengths))
+    if len(lengths) > 1:
+        raise WireError("a lineage whose epochs are incomplete")
+    epochs = tuple(
+        EpochRecord(number=number, id=epoch_id, first_lsn=first_lsn, position=position, chain=chain)
+        for number, epoch_id, first_lsn, position, chain in islice(zip(*columns, strict=True), epochs_max)
     )
+    if any(epoch.first_lsn > LSN_MAX or epoch.position > POSITION_MAX for epoch in epochs):
+        raise WireError("an epoch that begins where no log reaches")
+    return epochs
+
+
+def _refuse_long(epochs: int) -> None:
+    if epochs > LINEAGE_EPOCHS_MAX:
+        raise WireError(f"a lineage of {epochs:,} epochs: {LINEAGE_EPOCHS_MAX:,} is the most")
 
 
 def _end_out(end: LogEnd) -> Any:
@@ -175,4 +246,6 @@ def _end_out(end: LogEnd) -> Any:
 
 
 def _end_in(end: Any) -> LogEnd:
+    if end.last_lsn > LSN_MAX or end.position > POSITION_MAX:
+        raise WireError(f"LSN {end.last_lsn:,} at position {end.position:,} is in no log")
     return LogEnd(last_lsn=end.last_lsn, position=end.position, chain=end.chain)

@@ -30,6 +30,7 @@ from walkit.log.opening import open_log
 from walkit.record import RECORD_SCHEMA
 from walkit.spark.replay import replay
 from walkit.spark.session import PUSHDOWN_SWITCH, session
+from walkit.storage.mounts import require_folder
 from walkit.text import aligned
 
 BenchProgress = Callable[[int, int], None]
@@ -166,8 +167,7 @@ def bench_spark(
     for name, value in (("records", records), ("record_bytes", record_bytes), ("runs", runs)):
         if value < 1:
             raise OptionsError(f"{name}={value}: a whole number from 1 on", option=name, wanted=value)
-    if path is not None and not os.path.isdir(path):
-        raise OptionsError(f"{path} is not a folder", option="path", wanted=path)
+    require_folder(path)
     require_fits("record_bytes", record_bytes, WRITTEN_WITH, KEY_BYTES)
     check_progress(progress, "(queries done, queries to do)")
     folder = tempfile.mkdtemp(prefix="walkit-bench-", dir=path)

@@ -59,13 +59,15 @@ def diff(left: Side, right: Side, unchanged: bool = False) -> DataFrame:
     Each side has the columns of `walkit.RECORD_SCHEMA` (more do no harm) and holds records of one log, in any order;
     for the state at an LSN it is a pair, `(df, 100)`, as in `walkit.diff`. Columns of the result: `key`; `change`, seen
     from the left: I only right, D only left, C another value, and with `unchanged` also N; `left_value`,
-    `right_value`; `left_lsn`, `right_lsn`, the record that set the key on that side, null where it is not live.
-    Null-safe: an absent value equals an absent one only. Records without a key are no part of it; a key that was only
-    ever deleted is nowhere.
+    `right_value`; `left_lsn`, `right_lsn`, the newest record of the key on that side: the one that set it, or where it
+    is not live the one that deleted it, null where the records of that side do not have it (see
+    `walkit.state.diff.DIFF_SCHEMA`). Null-safe: an absent value equals an absent one only. Records without a key are
+    no part of it, and neither is a key that is live on neither side.
 
     Lazy, like any DataFrame, in no order. For each side it raises what `walkit.spark.replay` raises:
-    HistoryTrimmedError where the records are known not to tell the state, `OptionsError` for a column that is missing
-    or of another type, and for an LSN that is none.
+    HistoryTrimmedError where the records are known not to tell the state, `OptionsError` where the plan shows records
+    that are left out or there twice or a load with `pushFilters`, for a column that is missing or of another type, and
+    for an LSN that is none. Where two rows turn out to be the newest record of one key, the query fails and names it.
     """
     sides = _side(left, "left").union(_side(right, "right"))
     make_importable(sides.sparkSession)
@@ -91,5 +93,19 @@ def compare_sides(batches: Iterable[pa.RecordBatch], *, unchanged: bool) -> Iter
         is_right = batch.column(SIDE)
         right.add(batch.filter(is_right))
         left.add(batch.filter(pc.invert(is_right)))
-    found = diff_states(left.live(), right.live(), unchanged=unchanged)
+    found = diff_states(_newest(left, "left"), _newest(right, "right"), unchanged=unchanged)
     yield from narrowed(found, DIFF_SCHEMA).to_batches(max_chunksize=OUTPUT_ROWS)
+
+
+def _newest(state: FinalState, side: str) -> pa.Table:
+    newest = state.newest()
+    if state.tied is not None:
+        key, lsn = state.tied
+        raise OptionsError(
+            f"diff needs each record once; of key 0x{key.hex()} the DataFrame of the {side} side has more than one row "
+            f"with the newest LSN {lsn:,}: a log is in it twice, or two logs that have this key",
+            option=side,
+            wanted=key,
+            stored=lsn,
+        )
+    return newest

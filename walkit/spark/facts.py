@@ -3,22 +3,18 @@
 The records of a log that was trimmed or compacted do not tell every state. The manifest says which ones they tell, so
 `load()` puts what it says into the metadata of column `lsn`, of the same moment as the ranges of frames that it plans.
 There it goes with the column through select, where, rename, cache, join and SQL views. A union has that of its first
-side.
+side; `walkit.spark.plan` finds those of the others.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
+import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.utils import is_remote
 
-from walkit.errors import HistoryTrimmedError, OptionsError
-
-logger = logging.getLogger("walkit.spark")
+from walkit.errors import HistoryTrimmedError
 
 METADATA_KEY = "walkit"
 """Under this name the facts stand in the metadata of the column."""
@@ -43,6 +39,8 @@ class LogFacts:
     """The records begin with the snapshot at this LSN; 0 where they are the log's alone."""
     from_lsn: int
     """Option `firstLsn`; 0 where it was not given."""
+    push_filters: bool
+    """Option `pushFilters`: rows may be those of another query's condition."""
 
     def to_metadata(self) -> dict[str, Any]:
         """Return the metadata of the column."""
@@ -51,10 +49,7 @@ class LogFacts:
     @classmethod
     def of(cls, df: DataFrame) -> LogFacts | None:
         """Return what column `lsn` carries; None where it carries nothing."""
-        found = df.schema["lsn"].metadata.get(METADATA_KEY)
-        if not isinstance(found, dict) or set(found) != {f.name for f in fields(cls)}:
-            return None
-        return cls(**found)
+        return _facts(df.schema["lsn"].metadata)
 
     def require_state(self, lsn: int) -> None:
         """Raise HistoryTrimmedError where the records do not tell the state at this LSN.
@@ -78,84 +73,13 @@ class LogFacts:
         return error
 
 
-def require_lsn(at_lsn: object) -> None:
-    """Raise `OptionsError` unless it is an LSN, 0, or None."""
-    if at_lsn is not None and (type(at_lsn) is not int or at_lsn < 0):
-        raise OptionsError(
-            f"at_lsn is {at_lsn!r}; give an LSN, or 0 for the state before the first record",
-            option="at_lsn",
-            wanted=at_lsn,
-        )
+def facts_in(metadata: str) -> LogFacts | None:
+    """Return what the metadata of a column carry, given as JSON; None where they carry nothing."""
+    return _facts(json.loads(metadata))
 
 
-def require_state(df: DataFrame, at_lsn: int | None) -> None:
-    """Raise what there is to raise where the records of `df`, up to `at_lsn`, are known not to tell a state.
-
-    Known is what column `lsn` carries from `load()`, and conditions on it that bound it from above. Where it carries
-    nothing and the log is still to be seen behind `df`, the log "walkit.spark" says that nothing was checked.
-    """
-    facts = LogFacts.of(df)
-    if facts is None:
-        if _reads_a_log(df):
-            logger.warning(
-                "column 'lsn' does not carry what load() noted of the log (a schema of one's own, or a computed "
-                "column): whether the records tell the state was not checked"
-            )
-        return
-    if at_lsn is not None and at_lsn > facts.last_lsn:
-        raise OptionsError(
-            f"there is no state at LSN {at_lsn:,}: the DataFrame holds records up to {facts.last_lsn:,}",
-            option="at_lsn",
-            wanted=at_lsn,
-            stored=facts.last_lsn,
-        )
-    bounds = [facts.last_lsn, *_upper_bounds(df)]
-    facts.require_state(min(bounds if at_lsn is None else [*bounds, at_lsn]))
-
-
-def _reads_a_log(df: DataFrame) -> bool:
-    if is_remote():
-        return False
-    leaves = df._jdf.queryExecution().analyzed().collectLeaves()
-    relations = (leaves.apply(n) for n in range(leaves.size()))
-    return any(
-        leaf.getClass().getSimpleName() == "DataSourceV2Relation" and leaf.name().strip() == SOURCE_NAME
-        for leaf in relations
-    )
-
-
-# Class names of Spark's expressions, by where the LSN stands; the value is what is taken off for the last LSN.
-_LSN_LEFT = {"LessThan": 1, "LessThanOrEqual": 0, "EqualTo": 0, "EqualNullSafe": 0}
-_LSN_RIGHT = {"GreaterThan": 1, "GreaterThanOrEqual": 0, "EqualTo": 0, "EqualNullSafe": 0}
-
-
-def _upper_bounds(df: DataFrame) -> Iterator[int]:
-    """Yield the LSNs that no row of `df` can be above, as far as its conditions say so in a simple way.
-
-    Spark knows the conditions that hold for every row of a plan; over Spark Connect they are not to be had.
-    """
-    if is_remote():
-        return
-    conditions = df._jdf.queryExecution().analyzed().constraints().iterator()
-    while conditions.hasNext():
-        yield from _bounds_of(conditions.next())
-
-
-def _bounds_of(condition: Any) -> Iterator[int]:
-    kind = condition.getClass().getSimpleName()
-    if kind in _LSN_LEFT and _is_lsn(condition.left()) and condition.right().foldable():
-        yield from _number(condition.right(), _LSN_LEFT[kind])
-    if kind in _LSN_RIGHT and _is_lsn(condition.right()) and condition.left().foldable():
-        yield from _number(condition.left(), _LSN_RIGHT[kind])
-    if kind == "Between" and _is_lsn(condition.input()) and condition.upper().foldable():
-        yield from _number(condition.upper(), 0)
-
-
-def _is_lsn(expression: Any) -> bool:
-    return bool(expression.getClass().getSimpleName() == "AttributeReference" and expression.name() == "lsn")
-
-
-def _number(expression: Any, off: int) -> Iterator[int]:
-    value = expression.eval(None)
-    if type(value) is int:
-        yield value - off
+def _facts(metadata: Any) -> LogFacts | None:
+    found = metadata.get(METADATA_KEY)
+    if not isinstance(found, dict) or set(found) != {f.name for f in fields(LogFacts)}:
+        return None
+    return LogFacts(**found)

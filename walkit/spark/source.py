@@ -21,12 +21,15 @@ read. A snapshot is verified by `load()` and read as a partition of its own. `lo
 SnapshotError) where no snapshot will do. What it noted of the log's history is in the metadata of column `lsn`: see
 `walkit.spark.facts`.
 
+A stream is not built yet: `spark.readStream` accepts the format, and its query ends with the words of `NoStream`.
+
 `pushFilters` lets conditions on the LSN (`=`, `<=>`, `<`, `<=`, `>`, `>=`, `IN`,
 AND-ed) skip ranges of frames as well, where Spark's switch `spark.sql.python.filterPushdown.enabled` is on, as in
 `walkit.spark.session()`. It is for a DataFrame that is used under one condition only, once. Spark 4.3 keeps what the
 reader planned under a condition with the loaded DataFrame, not with the query: another query of the same DataFrame
 that has no condition, or two uses of it in one query (a self-join, a union, a diff), then read those ranges alone,
-and rows are missing without an error. So it is not the default; `firstLsn` and `lastLsn` have no such catch.
+and rows are missing without an error. So it is not the default, and `walkit.spark.replay` and `diff` refuse it;
+`firstLsn` and `lastLsn` have no such catch.
 
 Spark's Python Data Source API gives this its shape: it pickles source, reader and ranges to the workers,
 takes Arrow batches (four times as fast as tuples), and has no column pruning.
@@ -37,11 +40,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, ByteType, LongType, StructField, StructType, TimestampType
 
@@ -49,7 +58,7 @@ from walkit.errors import OptionsError
 from walkit.format.frame import FrameIdentity
 from walkit.log.logreader import view_of
 from walkit.log.opening import storage_at
-from walkit.log.ranges import FrameRange, ranges_of, read_range
+from walkit.log.ranges import FrameRange, ranges_of, read_ranges
 from walkit.spark.facts import SOURCE_NAME, LogFacts
 from walkit.spark.filters import LsnFilter, take_filters
 from walkit.state.bases import base_at, base_of_all
@@ -96,7 +105,6 @@ class Scan:
     parts: int | None
     """The number of partitions asked for."""
     lsns: LsnFilter
-    push_filters: bool
 
 
 class WalkitDataSource(DataSource):
@@ -125,17 +133,55 @@ class WalkitDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of these columns; `OptionsError` for one that the log does not have."""
         require_subset(schema)
-        pushes = self.scan.push_filters and pushdown_is_on()
+        pushes = self.scan.facts.push_filters and pushdown_is_on()
         return (FilteringReader if pushes else WalkitReader)(self.scan, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return what refuses the query. `readStream.load()` itself asks nothing that a batch would not ask."""
+        return NoStream(self.scan.path)
+
+
+class NoStream(DataSourceStreamReader):
+    """Refuses a stream in walkit's words, at the first thing that a query asks.
+
+    An error in `streamReader` itself would come out under an error of Spark's about its own handling of it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Refuse: where a new query begins."""
+        raise self._refusal()
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Refuse: where a query goes on from a checkpoint."""
+        raise self._refusal()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Refuse."""
+        raise self._refusal()
+
+    def _refusal(self) -> OptionsError:
+        return OptionsError(
+            f"a log cannot be read as a stream yet. spark.read.format('{SOURCE_NAME}').load({self.path!r}) reads what "
+            "it holds now; walkit.open(path, mode='r').follow(lsn) goes on with what comes",
+            option="readStream",
+            wanted=self.path,
+        )
 
 
 class WalkitReader(DataSourceReader):
-    """Reads what a `Scan` names, partition by partition."""
+    """Reads what a `Scan` names, partition by partition. Pickled without its ranges: a partition has its own."""
 
     def __init__(self, scan: Scan, schema: StructType) -> None:
         self.scan = scan
         self.lsns = scan.lsns
         self.schema = schema
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a worker needs to read a partition."""
+        return {**self.__dict__, "scan": replace(self.scan, ranges=())}
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the snapshot and the ranges that hold a wanted LSN, shared out; none for an empty log."""
@@ -165,9 +211,8 @@ class WalkitReader(DataSourceReader):
     def _of_ranges(self, ranges: Iterable[FrameRange]) -> Iterator[pa.RecordBatch]:
         lsns = self._of_frames
         first_lsn, last_lsn = lsns.bounds()
-        for frames in ranges:
-            for batch in read_range(self.scan.path, frames, first_lsn=first_lsn, last_lsn=last_lsn):
-                yield lsns.pick(batch)
+        for batch in read_ranges(self.scan.path, ranges, first_lsn=first_lsn, last_lsn=last_lsn):
+            yield lsns.pick(batch)
 
 
 class FilteringReader(WalkitReader):
@@ -232,6 +277,7 @@ def plan_scan(options: Mapping[str, Any]) -> Scan:
         exact_from_lsn=view.manifest.exact_from_lsn,
         snapshot_lsn=base,
         from_lsn=first_lsn or 0,
+        push_filters=_switch(given, "pushFilters"),
     )
     return Scan(
         path=path,
@@ -241,7 +287,6 @@ def plan_scan(options: Mapping[str, Any]) -> Scan:
         frames_from=max(view.manifest.low_watermark, base) + 1,
         parts=parts,
         lsns=LsnFilter(first_lsn=first_lsn, last_lsn=last_lsn),
-        push_filters=_switch(given, "pushFilters"),
     )
 
 

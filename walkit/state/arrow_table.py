@@ -14,6 +14,7 @@ from walkit.record import Batch
 from walkit.state.machine import check_follows
 from walkit.state.reduce import FinalState
 from walkit.state.table import IMAGE_RECORDS, PUT, TABLE_SCHEMA, checksum_of
+from walkit.text import counted
 
 
 class ArrowTable:
@@ -77,7 +78,7 @@ class ArrowTable:
         return checksum_of(self.snapshot())
 
     def __repr__(self) -> str:
-        return f"<ArrowTable of {len(self):,} keys at LSN {self.applied_lsn}>"
+        return f"<ArrowTable of {counted(len(self), 'key')} at LSN {self.applied_lsn}>"
 
 
 def _image(newest: pa.Table) -> Iterator[Batch]:

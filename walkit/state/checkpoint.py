@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from walkit.commit.frame import SealedFrame
+from walkit.commit.to_end import run_to_end
 from walkit.errors import LogClosedError, SnapshotError, StorageError
 from walkit.log.engine import LogEngine
 from walkit.log.report import Phase, PhaseClock, report_html
@@ -20,7 +21,7 @@ from walkit.state.admission import Admission
 from walkit.state.follow import Follower
 from walkit.state.machine import StateImage, StateMachine, take_image
 from walkit.state.snapshot import SnapshotInfo, SnapshotWrite, identity_at, snapshot_lsns, snapshot_name
-from walkit.threads import EndingThread
+from walkit.threads import Bell, EndingThread
 
 SNAPSHOTS_KEPT = 2
 """How many snapshots a checkpoint leaves: its own and, where the log still reaches back to it, the one before."""
@@ -123,13 +124,19 @@ class Checkpointer:
     def snapshot(self) -> SnapshotInfo:
         """Write the state of this moment beside the log; see `Store.snapshot`."""
         self._require_open()
+        return run_to_end(self._snapshot, "snapshot", events=self.engine.events)
+
+    def _snapshot(self) -> SnapshotInfo:
         with self._lock:
             return self._write(self._image())
 
     def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
         """Take a checkpoint; see `Store.checkpoint`."""
-        engine, clock = self.engine, PhaseClock()
         self._require_open()
+        return run_to_end(lambda: self._checkpoint(trim), "checkpoint", events=self.engine.events)
+
+    def _checkpoint(self, trim: bool) -> CheckpointReport:
+        engine, clock = self.engine, PhaseClock()
         with self._lock:
             with clock.phase("image") as detail:
                 image = self._image()
@@ -254,7 +261,7 @@ class CheckpointThread:
         self._every = every
         self._admission = admission
         self._due_lsn = checkpointer.snapshot_lsn + every
-        self._wake = threading.Event()
+        self._wake = Bell()
         self._ended = False
         self._thread = EndingThread(target=self._run, name=f"walkit-checkpoint {name}", daemon=True)
         self._thread.start()

@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 from walkit.record import Batch, Kind
 from walkit.state.machine import check_follows
+from walkit.text import counted
 
 DELETE = int(Kind.DELETE)
 
@@ -81,7 +82,7 @@ class Counter:
         return int.from_bytes(digest.digest(), "little")
 
     def __repr__(self) -> str:
-        return f"<Counter of {len(self):,} keys at LSN {self.applied_lsn}>"
+        return f"<Counter of {counted(len(self), 'key')} at LSN {self.applied_lsn}>"
 
 
 def number_of(value: bytes) -> int:

@@ -6,20 +6,24 @@ diff feeds it with one part of the keys at a time.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from walkit.arrow import numbers_of
 from walkit.config import as_lsn, check_progress
 from walkit.errors import OptionsError
 from walkit.log.logreader import LogReader
 from walkit.log.opening import Place, storage_at
 from walkit.log.report import report_html
 from walkit.log.surface import ReadSurface
-from walkit.state.final import StateProgress, exact_state
+from walkit.state.final import StateProgress, deletions, exact_state
+from walkit.state.newest import Mask
+from walkit.state.reconcile import DELETE
 from walkit.state.surface import KeyedSurface
 from walkit.state.table import KeyedTable
 
@@ -37,8 +41,11 @@ DIFF_SCHEMA: pa.Schema = pa.schema(
 )
 """The columns of a diff. change: I only right, D only left, C another value, N the same value.
 
-The LSN of a side is that of the record that set the key there; it is null, as the value is, where the key is not live.
-A key that is live without a value has an LSN and a null value.
+The LSN of a side is that of the newest record of the key there: where the key is live the one that set it, where it is
+not the one that deleted it. So `right_lsn` of a D is that of the deletion, and seen from the other side it is an I with
+the same LSN as `left_lsn`. It is null where the key never was on that side, and where the delete is not among the
+records any more: compaction drops deletes that suppress nothing, trimming drops all records, a snapshot holds none.
+A key that is live without a value has an LSN and a null value. A key that is live on neither side is in no diff.
 """
 
 NARROW_BYTES_MAX = (1 << 31) - 1
@@ -99,30 +106,65 @@ def diff(a: Side, b: Side, progress: StateProgress | None = None) -> pa.Table:
     `DiffCounts.of` counts them. Values alone are compared, byte by byte: equal values set by other records are equal.
     Records without a key are no part of it. Of a log that is being written elsewhere, the durable prefix counts.
 
+    For the LSNs see `DIFF_SCHEMA`: a key that is live on one side only has the LSN of its deletion on the other, as far
+    back as the log tells states. A table has no deletions. Of a Store they are looked for in its log, which is read
+    where a key needs it.
+
     In memory: both states, and the reading of one batch. `progress` is called for each side in turn with (LSNs passed,
     LSNs to pass). Raises HistoryTrimmedError where a state can no longer be told exactly, OptionsError for what is no
     side, and what opening and reading raise.
     """
     check_progress(progress, "(LSNs passed, LSNs to pass)")
-    return narrowed(diff_states(_state(a, progress), _state(b, progress)), DIFF_SCHEMA)
+    with ExitStack() as stack:
+        left, right = (_told(side, stack, progress) for side in (a, b))
+        found = diff_states(left.newest, right.newest)
+        found = _with_deletions(found, left, INSERTED, "left_lsn")
+        found = _with_deletions(found, right, DELETED, "right_lsn")
+    return narrowed(found, DIFF_SCHEMA)
 
 
-def _state(side: Side, progress: StateProgress | None) -> pa.Table:
+class _Told(NamedTuple):
+    """One side: its state, and the log in which deletions up to an LSN may be found that the state does not have."""
+
+    newest: pa.Table
+    log: ReadSurface | None = None
+    up_to: int = 0
+
+
+def _told(side: Side, stack: ExitStack, progress: StateProgress | None) -> _Told:
     source, at_lsn = _parts(side)
-    if isinstance(source, KeyedSurface | KeyedTable) and at_lsn is None:
-        return source.to_arrow()
+    if isinstance(source, KeyedTable) and at_lsn is None:
+        return _Told(source.to_arrow())
     if isinstance(source, KeyedSurface):
-        source = getattr(source, "log", source)
-    if isinstance(source, ReadSurface):
-        return exact_state(source, at_lsn, progress)
+        log = getattr(source, "log", None)
+        if at_lsn is None:
+            lsn, state = source._dated()
+            return _Told(state, log, lsn)
+        source = source if log is None else log
     if isinstance(source, KeyedSurface | KeyedTable):
         raise OptionsError(
             f"a {type(source).__name__} has no history to go back in; give its log and the LSN",
             option="at_lsn",
             wanted=at_lsn,
         )
-    with LogReader(storage_at(source)) as reader:
-        return exact_state(reader, at_lsn, progress)
+    if not isinstance(source, ReadSurface):
+        source = stack.enter_context(LogReader(storage_at(source)))
+    told = exact_state(source, at_lsn, progress)
+    return _Told(told.records.newest(), source, told.base_lsn)
+
+
+def _with_deletions(found: pa.Table, side: _Told, change: str, column: str) -> pa.Table:
+    """Fill in the LSNs of deletions on one side that its state does not have."""
+    if side.log is None or not side.up_to:
+        return found
+    unknown = pc.and_(pc.equal(found["change"], change), pc.is_null(found[column]))
+    keys = found["key"].filter(unknown)
+    if not len(keys):
+        return found
+    known = deletions(side.log, keys.combine_chunks(), side.up_to)
+    where = pc.index_in(found["key"], value_set=known["key"].combine_chunks())
+    filled = pc.if_else(unknown, known["lsn"].combine_chunks().take(where), found[column])
+    return found.set_column(found.column_names.index(column), column, filled)
 
 
 def _parts(side: Side) -> tuple[Source, int | None]:
@@ -138,33 +180,53 @@ def _parts(side: Side) -> tuple[Source, int | None]:
 def diff_states(left: pa.Table, right: pa.Table, *, unchanged: bool = False) -> pa.Table:
     """Compare two states with columns `key`, `value`, `lsn` (no key twice); rows by key, offsets of 64 bits.
 
+    With a column `kind` deletes may be among them: their keys are not live, and their LSNs are those of the deletions.
     With `unchanged` also the keys whose values are equal. Null-safe: an absent value equals an absent one only.
     """
-    wide = pa.schema([("key", pa.large_binary()), ("value", pa.large_binary()), ("lsn", pa.int64())])
-    left, right = (_whole(side.select(wide.names).cast(wide)) for side in (left, right))
+    left, right = (_whole(_wide(side)) for side in (left, right))
     keys = pa.concat_arrays([left.column("key"), right.column("key")]).dictionary_encode()
     codes, count = keys.indices.to_numpy(), len(keys.dictionary)
     left_rows, right_rows = np.full(count, -1), np.full(count, -1)
     left_rows[codes[: len(left)]] = np.arange(len(left))
     right_rows[codes[len(left) :]] = np.arange(len(right))
+    left_live, right_live = _live(left, left_rows), _live(right, right_rows)
     change = np.full(count, CHANGED)
-    change[left_rows < 0], change[right_rows < 0] = INSERTED, DELETED
-    common = np.flatnonzero((left_rows >= 0) & (right_rows >= 0))
+    change[~left_live], change[~right_live] = INSERTED, DELETED
+    common = np.flatnonzero(left_live & right_live)
     same = _same(
         left.column("value").take(pa.array(left_rows[common])),
         right.column("value").take(pa.array(right_rows[common])),
     )
     change[common[same]] = UNCHANGED
-    picked = np.arange(count) if unchanged else np.flatnonzero(change != UNCHANGED)
+    shown = left_live | right_live
+    picked = np.flatnonzero(shown if unchanged else shown & (change != UNCHANGED))
     picked = picked[pc.sort_indices(keys.dictionary.take(pa.array(picked))).to_numpy()]
     columns: dict[str, pa.Array] = {
         "key": keys.dictionary.take(pa.array(picked)),
         "change": pa.array(change[picked].tolist(), pa.string()),
     }
-    for name in ("value", "lsn"):
-        for side, table, rows in (("left", left, left_rows[picked]), ("right", right, right_rows[picked])):
-            columns[f"{side}_{name}"] = table.column(name).take(pa.array(rows, mask=rows < 0))
-    return pa.table(columns)
+    sides = (("left", left, left_rows, left_live), ("right", right, right_rows, right_live))
+    for side, table, rows, live in sides:
+        at = rows[picked]
+        columns[f"{side}_value"] = table.column("value").take(pa.array(at, mask=~live[picked]))
+        columns[f"{side}_lsn"] = table.column("lsn").take(pa.array(at, mask=at < 0))
+    return pa.table(columns).select(DIFF_SCHEMA.names)
+
+
+def _wide(state: pa.Table) -> pa.Table:
+    wide = [("key", pa.large_binary()), ("value", pa.large_binary()), ("lsn", pa.int64())]
+    if "kind" in state.column_names:
+        wide.append(("kind", pa.int8()))
+    return state.select([name for name, _ in wide]).cast(pa.schema(wide))
+
+
+def _live(state: pa.RecordBatch, rows: np.ndarray[Any, np.dtype[np.int_]]) -> Mask:
+    """Say of each key whether it is live in a state; `rows` has its row there, or -1."""
+    live: Mask = rows >= 0
+    if "kind" in state.schema.names:
+        deleted = np.append(numbers_of(state.column("kind"), np.int8) == DELETE, False)
+        live &= ~deleted[rows]  # the last one is for the rows that are none
+    return live
 
 
 def _whole(table: pa.Table) -> pa.RecordBatch:
@@ -173,10 +235,10 @@ def _whole(table: pa.Table) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
-def _same(left: pa.Array, right: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _same(left: pa.Array, right: pa.Array) -> Mask:
     equal = pc.fill_null(pc.equal(left, right), False)
     same = pc.or_(equal, pc.and_(pc.is_null(left), pc.is_null(right)))
-    found: np.ndarray[Any, np.dtype[np.bool_]] = same.to_numpy(zero_copy_only=False)
+    found: Mask = same.to_numpy(zero_copy_only=False)
     return found
 
 

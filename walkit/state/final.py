@@ -1,19 +1,18 @@
-"""The final state of records, as columns: what a replay into a keyed table gives, without an object for each key.
-
-Tables here have the columns of `walkit.state.table.TABLE_SCHEMA` with 64-bit offsets, because a state may hold more
-bytes than 32 bits can count.
-"""
+"""The final state of records, as columns: what a replay into a keyed table gives, without an object for each key."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from walkit.errors import GapError, OptionsError
+from walkit.errors import FormatVersionError, GapError, HistoryTrimmedError, OptionsError, SnapshotError
 from walkit.log.reader import LogView
 from walkit.log.surface import ReadSurface
-from walkit.state.bases import base_at
+from walkit.state.bases import base_at, base_of_all
+from walkit.state.reconcile import DELETE
 from walkit.state.reduce import FinalState
 from walkit.state.snapshot import identity_at, snapshot_batches
 
@@ -21,10 +20,19 @@ StateProgress = Callable[[int, int], None]
 """Called after each batch with (LSNs passed, LSNs to pass). What it raises ends the work."""
 
 
+class ToldState(NamedTuple):
+    """A state of a log, and the snapshot that it begins with."""
+
+    records: FinalState
+    """The newest record of each key; a snapshot's are all puts, those of the log deletes, too."""
+    base_lsn: int
+    """LSN of the snapshot; 0 where the log alone tells the state."""
+
+
 def exact_state(
     log: ReadSurface, at_lsn: int | None = None, progress: StateProgress | None = None
-) -> pa.Table:
-    """Return the state of a log after `at_lsn` (default: its newest record; 0: before the first), in no order.
+) -> ToldState:
+    """Return the state of a log after `at_lsn` (default: its newest record; 0: before the first).
 
     Made of the records from the log's first one on where they are all there, else of the newest usable snapshot at or
     below `at_lsn` and the records after it. HistoryTrimmedError where neither gives it exactly; OptionsError for an
@@ -40,10 +48,10 @@ def exact_state(
                 raise
 
 
-def _state_of(view: LogView, wanted: int, progress: StateProgress | None) -> pa.Table:
+def _state_of(view: LogView, wanted: int, progress: StateProgress | None) -> ToldState:
     state = FinalState()
     if wanted == 0:
-        return state.live()
+        return ToldState(state, 0)
     base = base_at(view, wanted)
     if base:
         for batch in snapshot_batches(view.storage, base, identity_at(view.manifest, base)):
@@ -53,7 +61,37 @@ def _state_of(view: LogView, wanted: int, progress: StateProgress | None) -> pa.
             state.add(batch)
             if progress is not None and len(batch):
                 progress(batch.column("lsn")[-1].as_py() - base, wanted - base)
-    return state.live()
+    return ToldState(state, base)
+
+
+DELETIONS_SCHEMA: pa.Schema = pa.schema([("key", pa.large_binary()), ("lsn", pa.int64())])
+
+
+def deletions(log: ReadSurface, keys: pa.Array, up_to: int) -> pa.Table:
+    """Return key and LSN of the newest delete of each of `keys` that the log has up to `up_to`, in no order.
+
+    It is looked for from the log's first record on, or from the oldest snapshot from which the log goes on: as far back
+    as the log tells states. What trimming or compaction has dropped is not found, and is no error.
+    """
+    while True:
+        view, newest = log._now()
+        try:
+            return _deletions_in(view, base_of_all(view, newest), up_to, keys)
+        except (HistoryTrimmedError, SnapshotError, FormatVersionError):
+            return DELETIONS_SCHEMA.empty_table()
+        except GapError:
+            if log._now()[0].manifest.generation == view.manifest.generation:
+                raise
+
+
+def _deletions_in(view: LogView, base: int, up_to: int, keys: pa.Array) -> pa.Table:
+    found = [DELETIONS_SCHEMA.empty_table()]
+    for batch in view.batches(base + 1, up_to) if base < up_to else ():
+        deletes = pa.Table.from_batches([batch]).filter(pc.equal(batch.column("kind"), DELETE))
+        part = deletes.select(DELETIONS_SCHEMA.names).cast(DELETIONS_SCHEMA)
+        found.append(part.filter(pc.is_in(part["key"], value_set=keys)))
+    newest = pa.concat_tables(found).group_by("key").aggregate([("lsn", "max")])
+    return newest.select(["key", "lsn_max"]).rename_columns(DELETIONS_SCHEMA.names)
 
 
 def _wanted(view: LogView, newest: int, at_lsn: int | None) -> int:

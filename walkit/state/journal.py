@@ -26,6 +26,7 @@ from walkit.log.walk import FrameWalk
 from walkit.record import Batch, Record
 from walkit.state.admission import Admission
 from walkit.state.checkpoint import Checkpointer, CheckpointThread
+from walkit.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ class Journal:
         return None if entry is None else _read(self._engine.view(), entry)
 
     def __repr__(self) -> str:
-        return f"<Journal of {self.slots:,} slots, {self.remaining_capacity:,} free>"
+        return f"<Journal of {counted(self.slots, 'slot')}, {self.remaining_capacity:,} free>"
 
     def _repr_html_(self) -> str:
         return report_html(

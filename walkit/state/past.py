@@ -12,6 +12,7 @@ from walkit.state.replay import replay
 from walkit.state.snapshot import identity_at, read_snapshot, snapshot_lsns
 from walkit.state.table import KeyedTable
 from walkit.storage.base import Storage
+from walkit.text import counted
 
 
 class PastState(Mapping[bytes, bytes | None]):
@@ -46,7 +47,7 @@ class PastState(Mapping[bytes, bytes | None]):
         return self._table.checksum()
 
     def __repr__(self) -> str:
-        return f"<PastState of {len(self):,} keys at LSN {self.lsn}>"
+        return f"<PastState of {counted(len(self), 'key')} at LSN {self.lsn}>"
 
     def _repr_html_(self) -> str:
         return report_html(

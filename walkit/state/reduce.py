@@ -8,6 +8,7 @@ import pyarrow as pa
 from walkit.arrow import array_of_mask, mask_of, numbers_of
 from walkit.state.newest import Mask, newest_of
 from walkit.state.reconcile import DELETE
+from walkit.state.ties import with_ties
 
 REDUCE_BYTES = 64 << 20
 """Records gathered before they are reduced to the newest of each key; more where the state itself is larger."""
@@ -55,6 +56,8 @@ class FinalState:
     def __init__(self, *, tombstones: bool = True) -> None:
         self.tombstones = tombstones
         """May be set, and says then that there is older state which deletes from now on have to reach."""
+        self.tied: tuple[bytes, int] | None = None
+        """Key and LSN of one of which there are two newest records, as of the last `newest`; None where none is."""
         self._waiting: list[pa.RecordBatch] = []
         self._size = 0
         self._goal = REDUCE_BYTES
@@ -66,7 +69,7 @@ class FinalState:
         self.reduce()
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Take a batch, and leave the rest to `reduce`. An LSN names one record."""
+        """Take a batch, and leave the rest to `reduce`."""
         columns = [_of_type(batch.column(field.name), field.type) for field in RECORDS_SCHEMA]
         batch = pa.RecordBatch.from_arrays(columns, schema=RECORDS_SCHEMA)
         keys = batch.column("key")
@@ -87,10 +90,13 @@ class FinalState:
 
     def newest(self) -> pa.Table:
         """Return the newest record of each key, in LSN order, as a table of `RECORDS_SCHEMA`."""
+        looked_for = not self._ordered or self.tied is not None
         if not self._ordered:
             self._waiting = pa.Table.from_batches(self._waiting).sort_by("lsn").to_batches()
             self._ordered = True
         newest = _newest_in(self._waiting)
+        if looked_for:
+            newest, self.tied = (None, None) if newest is None else with_ties(self._waiting, newest)
         if newest is not None or not self.tombstones:
             self._keep(newest)
         if self._waiting:

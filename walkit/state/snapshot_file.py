@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from operator import lt
 from typing import Any, Final
@@ -36,11 +36,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from walkit.config import NUMBER_MAX
 from walkit.errors import CorruptionError
 from walkit.format.body import Columns, to_arrow
 from walkit.format.checksum import crc32c
 from walkit.format.frame import FrameIdentity, decode_frame, prepare_body, seal_frame
-from walkit.format.layout import ALIGNMENT_BUFFERED, FORMAT_VERSION, FRAME_HEADER_BYTES, HAS_VALUE
+from walkit.format.layout import (
+    ALIGNMENT_BUFFERED,
+    FORMAT_VERSION,
+    FRAME_BYTES_LIMIT,
+    FRAME_HEADER_BYTES,
+    HAS_VALUE,
+    POSITION_MAX,
+)
 from walkit.format.names import snapshot_name
 from walkit.format.segment import SegmentHeader, refuse_newer
 from walkit.log.report import report_html
@@ -56,6 +64,7 @@ FRAME_GOAL_BYTES: Final = 1 << 20
 """Keys and values that a frame takes before the next one is begun; one larger record has a frame of its own."""
 
 _CRC_OFFSET = HEADER_BYTES - 4
+_IDS = ("log_id", "epoch", "epoch_id")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,8 +121,10 @@ class SnapshotInfo:
             raise damaged(name, "has a wrong checksum in its header", f"{expected:#010x}", f"{found:#010x}")
         refuse_newer(f"the snapshot {name}", version, header_bytes, HEADER_BYTES, critical)
         try:
-            info = cls(**json.loads(block[HEADER.size : HEADER.size + length]))
-        except (TypeError, ValueError) as error:
+            if length > _CRC_OFFSET - HEADER.size:
+                raise ValueError(f"facts of {length:,} bytes do not fit it")
+            info = cls(**_checked_facts(json.loads(block[HEADER.size : HEADER.size + length])))
+        except (TypeError, ValueError, RecursionError) as error:
             raise damaged(
                 name, f"has a header that cannot be understood ({error})", "format 0", "other"
             ) from error
@@ -131,6 +142,26 @@ class SnapshotInfo:
                 ("bytes", f"{self.size_bytes:,}"),
             ],
         )
+
+
+def _checked_facts(plain: Any) -> dict[str, Any]:
+    """Return the facts, each of its type and within its limits; TypeError or ValueError where one is not."""
+    if not isinstance(plain, dict):
+        raise TypeError(f"a {type(plain).__name__} stands where the facts belong")
+    for f in fields(SnapshotInfo):
+        value = plain.get(f.name)
+        if f.name == "snapshot_format":
+            right = type(value) is str
+        else:
+            limit = 1 << 64 if f.name in _IDS else NUMBER_MAX + 1
+            right = type(value) is int and 0 <= value < limit
+        if not right:
+            raise TypeError(f"{f.name} is missing, of another type, or a number over its limit")
+    if plain["end_position"] % ALIGNMENT_BUFFERED or plain["end_position"] > POSITION_MAX - HEADER_BYTES:
+        raise ValueError(f"frames cannot end at position {plain['end_position']:,}")
+    if not FRAME_HEADER_BYTES <= plain["frame_bytes_max"] <= FRAME_BYTES_LIMIT:
+        raise ValueError(f"frames cannot have up to {plain['frame_bytes_max']:,} bytes")
+    return plain
 
 
 def damaged(
@@ -301,9 +332,13 @@ def read_frames(file: StorageFile, info: SnapshotInfo) -> Iterator[pa.RecordBatc
 def _with_lsns(rows: pa.RecordBatch, info: SnapshotInfo, position: int) -> pa.RecordBatch:
     """Take the column of LSNs off the end of a frame's records, and put it in place of their numbers."""
     count = len(rows) - 1
-    column = rows.column("value")[count].as_py() or b""
-    keys = rows.column("key").slice(0, count)
+    column = b"" if count < 1 else rows.column("value")[count].as_py() or b""
+    keys = rows.column("key").slice(0, max(count, 0))
     if count < 1 or keys.null_count or rows.column("key")[count].is_valid or len(column) != 8 * count:
         raise damaged(info.name, "has a frame without its LSNs", 8 * count, len(column), position)
-    lsns = pa.array(np.frombuffer(column, "<i8"))
+    numbers = np.frombuffer(column, "<i8")
+    if int(numbers.min()) < 0 or int(numbers.max()) > info.lsn:
+        found = (int(numbers.min()), int(numbers.max()))
+        raise damaged(info.name, "has LSNs that are not its own", f"0 to {info.lsn}", found, position)
+    lsns = pa.array(numbers)
     return rows.slice(0, count).set_column(0, rows.schema.field("lsn"), lsns)

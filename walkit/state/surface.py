@@ -80,6 +80,13 @@ class KeyedSurface:
         """Return 64 bits that are equal for equal keys and values, whatever history led to them."""
         return checksum_of(self._image())
 
+    def _dated(self) -> tuple[int, pa.Table]:
+        """Return the LSN up to which the state of one moment goes, and the state as of `to_arrow`."""
+        self._see_acknowledged()
+        with self._follower.lock:
+            lsn, image = self._table.applied_lsn, self._table.snapshot()
+        return lsn, table_of(image)
+
     def _image(self) -> Iterator[Batch]:
         self._see_acknowledged()
         with self._follower.lock:

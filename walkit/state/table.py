@@ -15,6 +15,7 @@ from walkit.record import Batch, Kind
 from walkit.state.machine import check_follows
 from walkit.state.reconcile import DELETE, reconcile_arrow
 from walkit.state.reduce import FinalState
+from walkit.text import counted
 
 T = TypeVar("T")
 
@@ -268,7 +269,7 @@ class KeyedTable:
         return checksum_of(_image(self._values, self._lsns, self._replayed))
 
     def __repr__(self) -> str:
-        return f"<KeyedTable of {len(self):,} keys at LSN {self._applied_lsn}>"
+        return f"<KeyedTable of {counted(len(self), 'key')} at LSN {self._applied_lsn}>"
 
 
 def _apply_newest(values: dict[bytes, bytes | None], lsns: dict[bytes, int], newest: pa.RecordBatch) -> None:

@@ -12,7 +12,8 @@ The durability contract, which every implementation keeps and every room above r
 - A file that was created, replaced or removed may be undone by a power cut until `sync_directory` of its folder has
   returned. `replace` is atomic: after a power cut there is the old file or the new one.
 - A failed `write` or `sync` leaves the bytes in an unknown state, and a later successful sync proves nothing about
-  them (failed pages look clean in the page cache). Callers never retry on that file.
+  them (failed pages look clean in the page cache). A failed `write(sync=True)` says so of all that was written to the
+  file and not synced yet: the error may be that of any page. Callers never retry on that file.
 - A cell is shared memory with the other processes of this machine. It is never synced; after a power cut it may hold
   any earlier content, or nothing.
 

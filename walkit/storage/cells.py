@@ -7,7 +7,7 @@ import mmap
 import os
 
 from walkit.errors import StorageError
-from walkit.storage.border import storage_error
+from walkit.storage.border import open_regular, storage_error
 
 
 class FileCell:
@@ -45,10 +45,10 @@ class FileCell:
         return storage_error(f"{action} the cell", self._name, self._location, code, reason)
 
 
-def map_cell(path: str, size: int, *, writable: bool) -> mmap.mmap | None:
+def map_cell(path: str, size: int, name: str, location: str, *, writable: bool) -> mmap.mmap | None:
     """Map the first `size` bytes of a file, shared; None where it is missing or shorter."""
     try:
-        fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        fd = open_regular(path, os.O_RDWR if writable else os.O_RDONLY, "map the cell", name, location)
     except FileNotFoundError:
         return None
     try:
@@ -59,10 +59,10 @@ def map_cell(path: str, size: int, *, writable: bool) -> mmap.mmap | None:
         os.close(fd)
 
 
-def make_cell(path: str, size: int) -> None:
+def make_cell(path: str, size: int, name: str, location: str) -> None:
     """Put a file of `size` zero bytes at `path`, in one step for everybody else."""
     temporary = f"{path}.tmp"
-    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    fd = open_regular(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, "make the cell", name, location)
     try:
         # Written and not only sized: a store into a page without a block would kill the process on a full disk.
         if os.pwrite(fd, bytes(size), 0) != size:

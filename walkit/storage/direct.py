@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from walkit.storage.base import Buffer
-from walkit.storage.border import Translated, storage_error
+from walkit.storage.border import Translated, open_regular, storage_error
 from walkit.storage.mounts import mount_of
 from walkit.storage.openfile import FileStorageFile
 
@@ -69,8 +69,7 @@ class DirectFile(FileStorageFile):
     def __init__(self, fd: int, direct: int, name: str, location: str) -> None:
         super().__init__(fd, name, location)
         self._direct = direct
-        assert self._unclosed is not None
-        self._unclosed.descriptors.append(direct)
+        self._own(direct)
 
     def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
         """Write all bytes of `buffers` at `offset`; past the page cache where offset and size are aligned."""
@@ -101,9 +100,10 @@ class DirectFile(FileStorageFile):
             with room[:filled] as rest:
                 self._write_once(offset, [rest], filled, sync, self._direct)
 
-    def _take_descriptors(self) -> list[int]:
+    def close(self) -> None:
+        """Close the file."""
         self._direct = -1
-        return super()._take_descriptors()
+        super().close()
 
 
 def open_direct(path: str, flags: int, name: str, location: str) -> DirectFile:
@@ -111,7 +111,7 @@ def open_direct(path: str, flags: int, name: str, location: str) -> DirectFile:
     if not O_DIRECT:
         raise storage_error("open past the page cache", name, location, errno.EINVAL, "this platform cannot")
     with Translated("open past the page cache", name, location):
-        fd = os.open(path, flags, 0o666)
+        fd = open_regular(path, flags, "open past the page cache", name, location)
         try:
             direct = os.open(path, os.O_RDWR | os.O_CLOEXEC | O_DIRECT)
         except BaseException:

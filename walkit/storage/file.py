@@ -13,7 +13,14 @@ import sys
 from typing import Any
 
 from walkit.storage.base import Cell, LockHolder, OpenMode, StorageFile, StorageLock
-from walkit.storage.border import Translated, checked_folder, checked_name, parent_folder, storage_error
+from walkit.storage.border import (
+    Translated,
+    checked_folder,
+    checked_name,
+    open_regular,
+    parent_folder,
+    storage_error,
+)
 from walkit.storage.cells import FileCell, make_cell, map_cell
 from walkit.storage.direct import open_direct, why_not_direct
 from walkit.storage.locks import lock_is_held, take_lock
@@ -93,10 +100,7 @@ class FileStorage:
         with Translated(f"open ({mode})", name, self._root):
             if mode == "create":
                 self._make_parents(name)
-            fd = os.open(path, _FLAGS[mode], 0o666)
-            if mode != "create" and not stat.S_ISREG(os.fstat(fd).st_mode):
-                os.close(fd)
-                raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+            fd = open_regular(path, _FLAGS[mode], f"open ({mode})", name, self._root)
         return FileStorageFile(fd, name, self._root)
 
     def why_not_direct(self) -> str | None:
@@ -155,11 +159,11 @@ class FileStorage:
         """Return the shared cell of this name; a writable one that is missing or too short is made anew, zeroed."""
         path = self._path(name)
         with Translated("map the cell", name, self._root):
-            mapping = map_cell(path, size, writable=writable)
+            mapping = map_cell(path, size, name, self._root, writable=writable)
             if mapping is None and writable:
                 self._make_parents(name)
-                make_cell(path, size)
-                mapping = map_cell(path, size, writable=writable)
+                make_cell(path, size, name, self._root)
+                mapping = map_cell(path, size, name, self._root, writable=writable)
         return None if mapping is None else FileCell(mapping, name, self._root)
 
     def facts(self) -> dict[str, Any]:

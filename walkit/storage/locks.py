@@ -5,6 +5,12 @@ so two openings in one process exclude each other, and `F_OFD_GETLK` can ask wit
 on file systems that refuse those, flock(2) does the same except that asking means to try: a question and a taking
 that meet can make the taking fail, so a taking is tried again a few times before it is believed.
 
+The two kinds do not see each other on a local file system. So where the file system is known to be local, who has the
+first takes the second too, after it and on the same open file: a program that holds the lock's file by flock alone
+keeps a writer out, and a writer keeps it out. Not on NFS, where the kernel makes one of the other and both of one open
+file would exclude each other, nor where the file system is not known. `lock_is_held` asks about the first kind alone:
+every writer of walkit has it, and to ask about the other would mean to take it.
+
 The lock's file holds one JSON line about its holder, for people only; the kernel alone says who holds the lock.
 """
 
@@ -21,13 +27,15 @@ import threading
 import time
 
 from walkit.storage.base import LockHolder
-from walkit.storage.border import Translated
+from walkit.storage.border import Translated, open_regular
+from walkit.storage.mounts import mount_of
 
 _HAS_OFD = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
 _FLOCK_STRUCT = (
     "hhqqi0q"  # struct flock: l_type, l_whence, l_start, l_len, l_pid, padded as the C compiler does
 )
 _BUSY = (errno.EAGAIN, errno.EACCES)
+_NO_FLOCK = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _FLOCK_TRIES = 4
 _FLOCK_PAUSE_S = 0.001
 _COMMAND_LENGTH_MAX = 1000
@@ -89,7 +97,7 @@ class FileLock:
 def take_lock(path: str, name: str, location: str) -> FileLock | LockHolder:
     """Take the lock whose file is at `path`, made where missing, or say who holds it. Never waits for the holder."""
     with _guard, Translated("lock", name, location):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = open_regular(path, os.O_RDWR | os.O_CREAT, "lock", name, location)
         try:
             status = os.fstat(fd)
             key = (status.st_dev, status.st_ino)
@@ -97,6 +105,10 @@ def take_lock(path: str, name: str, location: str) -> FileLock | LockHolder:
                 holder = _holder(fd, same_process=_held.get(key) == os.getpid())
                 os.close(fd)
                 return holder
+            if _HAS_OFD and not _try_flock_too(fd, path):
+                os.close(fd)
+                # What stands in the file is of a writer that is gone: this holder has written nothing there.
+                return LockHolder(pid=None, command=None, same_process=False)
             _write_information(fd, lock_information())
         except BaseException:
             with contextlib.suppress(OSError):
@@ -110,7 +122,7 @@ def lock_is_held(path: str, name: str, location: str) -> bool:
     """Say whether a living process holds the lock whose file is at `path`; False where there is no such file."""
     with Translated("ask about the lock", name, location):
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_regular(path, os.O_RDONLY, "ask about the lock", name, location)
         except FileNotFoundError:
             return False
         try:
@@ -129,6 +141,23 @@ def _try_lock(fd: int) -> bool:
                 return False
             if error.errno != errno.EINVAL:
                 raise
+    return _try_flock(fd)
+
+
+def _try_flock_too(fd: int, path: str) -> bool:
+    """Take flock beside the lock that is held, where the two are known to be apart; False where another has it."""
+    mount = mount_of(path)
+    if mount is None or not mount.is_local:
+        return True
+    try:
+        return _try_flock(fd)
+    except OSError as error:
+        if error.errno not in _NO_FLOCK:
+            raise
+        return True
+
+
+def _try_flock(fd: int) -> bool:
     for attempt in range(_FLOCK_TRIES):
         if attempt:
             time.sleep(_FLOCK_PAUSE_S)

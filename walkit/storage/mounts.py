@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from walkit.errors import OptionsError
+
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 """File systems without a device: a sync there means nothing."""
+
+LOCAL_FILE_SYSTEMS = MEMORY_FILE_SYSTEMS | {
+    *("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "nilfs2", "reiserfs"),
+    *("overlay", "vfat", "exfat", "ntfs3", "hfsplus", "udf"),
+}
+"""File systems that no other machine writes to: the kernel's two kinds of locks do not see each other there."""
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
@@ -32,6 +40,11 @@ class Mount:
     def in_memory(self) -> bool:
         """Whether nothing there survives a power cut, so that a sync means nothing."""
         return self.file_system in MEMORY_FILE_SYSTEMS
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is known that no other machine writes to it; False for what is not known, FUSE for example."""
+        return self.file_system in LOCAL_FILE_SYSTEMS
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for run records."""
@@ -102,3 +115,13 @@ def _nearest_existing(place: str) -> str:
 
 def _unescaped(field: str) -> str:
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field)
+
+
+def require_folder(path: str | os.PathLike[str] | None, option: str = "path") -> None:
+    """Refuse a place to measure in that is no folder, before anything is made: OptionsError. None is the usual one."""
+    if path is not None and not os.path.isdir(path):
+        raise OptionsError(
+            f"{os.fspath(path)} is not a folder; give one on the device to measure",
+            option=option,
+            wanted=path,
+        )

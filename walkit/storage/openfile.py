@@ -6,12 +6,10 @@ a failed sync.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
+import io
 import os
-import threading
-import warnings
 from collections.abc import Sequence
 
 from walkit.errors import StorageError
@@ -27,7 +25,6 @@ _NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS)
 _SEEK_DATA: int = getattr(os, "SEEK_DATA", -1)
 _SEEK_HOLE: int = getattr(os, "SEEK_HOLE", -1)
 """Where there are none, lseek refuses them with EINVAL."""
-_closing = threading.Lock()
 
 
 _FULLFSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
@@ -41,25 +38,6 @@ def _sync_data(fd: int) -> None:
         fcntl.fcntl(fd, _FULLFSYNC)
 
 
-class _Unclosed:
-    """Descriptors of an open file. Closes what was dropped open, and says so as Python's own files do.
-
-    The file lets go of it when it is closed. So the end of a closed file runs nothing of Python: it may come in any
-    thread that held a told frame, where an interrupt would strike in a finaliser and be lost.
-    """
-
-    __slots__ = ("descriptors", "location", "name")
-
-    def __init__(self, descriptors: list[int], name: str, location: str) -> None:
-        self.descriptors, self.name, self.location = descriptors, name, location
-
-    def __del__(self) -> None:
-        if self.descriptors:
-            warnings.warn(f"unclosed file {self.name!r} in {self.location}", ResourceWarning, 2, self)
-            for fd in self.descriptors:
-                os.close(fd)
-
-
 class FileStorageFile:
     """An open file: see `walkit.storage.StorageFile`.
 
@@ -68,11 +46,12 @@ class FileStorageFile:
     be another file's by then.
     """
 
-    __slots__ = ("_fd", "_location", "_name", "_unclosed")
+    __slots__ = ("_fd", "_location", "_name", "_raws")
 
     def __init__(self, fd: int, name: str, location: str) -> None:
         self._fd, self._name, self._location = fd, name, location
-        self._unclosed: _Unclosed | None = _Unclosed([fd], name, location)
+        self._raws: list[io.FileIO] = []
+        self._own(fd)
 
     @property
     def name(self) -> str:
@@ -208,19 +187,27 @@ class FileStorageFile:
                 os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """Close the file."""
-        with _closing:
-            descriptors = self._take_descriptors()
-        with Translated("close", self._name, self._location), contextlib.ExitStack() as closing:
-            for fd in descriptors:
-                closing.callback(os.close, fd)
+        """Close the file. Where it is interrupted, closing again goes on, and so does the end of the object."""
+        self._fd = -1
+        failed: OSError | None = None
+        for raw in self._raws:
+            try:
+                raw.close()
+            except OSError as error:
+                failed = error
+        if failed is not None:
+            raise storage_error("close", self._name, self._location, failed.errno) from failed
 
-    def _take_descriptors(self) -> list[int]:
-        unclosed, self._unclosed, self._fd = self._unclosed, None, -1
-        if unclosed is None:
-            return []
-        descriptors, unclosed.descriptors = unclosed.descriptors, []
-        return descriptors
+    def _own(self, fd: int) -> None:
+        """Leave a descriptor to a file object of Python's, to be closed by it alone.
+
+        Its `close` marks it as closed and closes it in one step of the interpreter: an interrupt comes before or after,
+        and no descriptor is closed twice, or never. One that is dropped open closes itself, and says so in a warning;
+        the end of a closed one runs nothing of Python, in which an interrupt would be lost.
+        """
+        raw = io.FileIO(fd)
+        raw.name = f"{self._name} in {self._location}"
+        self._raws.append(raw)
 
     def _write_once(
         self, offset: int, buffers: Sequence[Buffer], size: int, sync: bool, fd: int | None = None

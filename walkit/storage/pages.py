@@ -148,13 +148,17 @@ class Inode:
             self.durable.write(offset, data)
 
     def write_synced_failed(self, offset: int, data: bytes, *, landed: bool) -> None:
-        """Leave what a synced write leaves that reported an error: see `sync_failed`."""
+        """Leave what a synced write leaves that reported an error: see `sync_failed`.
+
+        The error may be that of any page of the file: Linux keeps one record of errors for each file, reports it to
+        whatever syncs next, be it a few bytes of it, and with that it is forgotten.
+        """
         if landed:
             self.write_synced(offset, data)
         elif data:
             self.content.write(offset, data)
             self._settle(offset, offset + len(data))
-            self._suspect = True
+            self.sync_failed(self._last, landed=False)
 
     def mark(self) -> int:
         """Return the number of the last change: a sync that begins now covers the changes up to it."""

@@ -9,6 +9,7 @@ from walkit.html import table, tag
 from walkit.log.decision import MEANINGS
 from walkit.log.report import RecoveryReport
 from walkit.plots import recovery_time, recovery_timeline
+from walkit.text import lsn_range
 from walkit.views.parts import RED, ReportView, figure_pane, numbers_html, pn
 from walkit.views.session import KillReport
 from walkit.workload.recoverreport import RecoveryRow
@@ -113,7 +114,7 @@ def decisions_html(recovery: RecoveryReport) -> str:
         ("segment", "row", "decision", "which means", "facts that held"),
     )
     lost = "".join(
-        f"<p><b role='alert' style='color:{RED}'>LSN {g.first_lsn:,} to {g.last_lsn:,} were given up</b>: "
+        f"<p><b role='alert' style='color:{RED}'>Given up: {lsn_range(g.first_lsn, g.last_lsn)}</b>: "
         f"{escape(g.reason)} ({escape(g.segment)}).</p>"
         for g in recovery.lost
     )

@@ -15,6 +15,7 @@ from walkit.log.inventory import LogInventory
 from walkit.log.trim import TrimReport
 from walkit.state.checkpoint import CheckpointReport
 from walkit.store import Store
+from walkit.text import counted
 
 Step = Literal["write", "hold", "cursor", "checkpoint", "compact", "trim"]
 STEPS: dict[Step, str] = {
@@ -64,7 +65,7 @@ class Shelf:
             words = f"A snapshot stands at LSN {report.lsn:,}; an opening replays what comes after it."
         elif step == "compact":
             report = store.compact()
-            words = f"{report.records_dropped:,} records and {report.bytes_saved:,} bytes are gone."
+            words = f"{counted(report.records_dropped, 'record')} and {counted(report.bytes_saved, 'byte')} are gone."
         elif step == "trim":
             report = store.log.trim(store.log.acked_lsn)
             words = (

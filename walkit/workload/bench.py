@@ -23,6 +23,7 @@ from walkit.log.wal import WriteAheadLog
 from walkit.measure import LatencyHistogram, ThreadRecorder, raw_baseline
 from walkit.metrics import LogStatistics
 from walkit.storage.direct import DIRECT_BYTES
+from walkit.text import counted
 from walkit.workload.benchreport import BenchRow
 from walkit.workload.closedloop import WARM_UP_SHARE, appending, drive_threads
 
@@ -267,7 +268,7 @@ def _bulk(
         recorder.record(began, perf_counter_ns(), records)
     end = _mark(log)
     raw.append(_raw_bytes_per_s(log, record_bytes, seconds))
-    row = _row(way, 1, [recorder], (start, end), f"a call with {records:,} records")
+    row = _row(way, 1, [recorder], (start, end), f"a call with {counted(records, 'record')}")
     raw_bytes_per_s = sum(raw) / len(raw)
     return replace(row, times_raw_bytes=row.records_per_s * record_bytes / raw_bytes_per_s)
 

@@ -16,6 +16,7 @@ from walkit.measure.watch import FrameWatch, split_latency
 from walkit.metrics import LogStatistics
 from walkit.record import Kind
 from walkit.store import Store
+from walkit.text import counted
 from walkit.workload.operations import READ, OperationStream
 from walkit.workload.progress import progress_bar
 from walkit.workload.spec import OpenLoop, Workload
@@ -226,7 +227,7 @@ def with_run(error: BaseException, run: Run) -> BaseException:
     """Return the error that ended a run, with the Run of the part before it as its attribute `run`."""
     error.run = run  # type: ignore[attr-defined]  # which errors a target raises is not known here
     error.add_note(
-        f"{run.records:,} records were acknowledged before; their Run is the error's attribute `run`"
+        f"acknowledged before: {counted(run.records, 'record')}; the Run is the error's attribute `run`"
     )
     return error
 

@@ -24,6 +24,7 @@ from walkit.log.limits import require_fits
 from walkit.log.opening import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import MachineFacts
+from walkit.storage.mounts import require_folder
 from walkit.workload.bench import (
     _arrow,
     _many,
@@ -357,7 +358,4 @@ def _check(
         raise OptionsError("record_bytes is empty: give at least one size", option="record_bytes")
     if not seconds > 0:
         raise OptionsError(f"seconds={seconds}: more than 0", option="seconds", wanted=seconds)
-    if path is not None and not os.path.isdir(path):
-        raise OptionsError(
-            f"{path} is not a folder; give one on the device to measure", option="path", wanted=path
-        )
+    require_folder(path)

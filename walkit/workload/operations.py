@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from walkit.errors import OptionsError
 from walkit.record import Kind
+from walkit.text import counted
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -106,7 +107,7 @@ class OperationStream:
             yield OperationGroup(operations[first].time_us, tuple(operations[first:end]))
 
     def __repr__(self) -> str:
-        return f"OperationStream({len(self):,} operations in {self.group_count:,} groups)"
+        return f"OperationStream({counted(len(self), 'operation')} in {counted(self.group_count, 'group')})"
 
     @property
     def group_count(self) -> int:

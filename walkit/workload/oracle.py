@@ -24,6 +24,7 @@ import numpy.typing as npt
 from walkit.errors import OptionsError
 from walkit.html import table, tag
 from walkit.record import Kind
+from walkit.text import counted
 from walkit.workload.flights import load_flights
 from walkit.workload.operations import Int64s, Mask
 
@@ -87,7 +88,7 @@ class OracleReport:
         faults = {name: getattr(self, name) for name in ("missing", "invented", "different", "torn")}
         counts = ", ".join(f"{name} {count:,}" for name, count in faults.items())
         verdict = "ok" if self.ok else "WRONG" if self.violations else "NOTHING COMPARED"
-        return f"{self.subject}: {verdict}, {self.compared:,} keys compared ({counts})"
+        return f"{self.subject}: {verdict}, {counted(self.compared, 'key')} compared ({counts})"
 
     def _repr_html_(self) -> str:
         rows = [

@@ -31,6 +31,7 @@ from walkit.metrics import LogStatistics
 from walkit.simulate import order_cost
 from walkit.storage import ThrottledStorage
 from walkit.storage.device import device_model
+from walkit.storage.mounts import require_folder
 from walkit.text import aligned
 from walkit.workload.closedloop import appending, drive_threads
 from walkit.workload.drive import finish_run
@@ -196,10 +197,7 @@ def _check(writers: Sequence[int], rounds: int, seconds: float, path: str | None
             raise OptionsError(f"{option}={counts}: whole numbers from 1 on", option=option, wanted=counts)
     if not seconds > 0:
         raise OptionsError(f"seconds={seconds}: more than 0", option="seconds", wanted=seconds)
-    if path is not None and not os.path.isdir(path):
-        raise OptionsError(
-            f"{path} is not a folder; give one on the device to measure", option="path", wanted=path
-        )
+    require_folder(path)
 
 
 def _in_folder(

@@ -26,6 +26,7 @@ from walkit.log.opening import open_log
 from walkit.log.report import RecoveryReport
 from walkit.log.tools import scan, verify
 from walkit.measure import MachineFacts
+from walkit.storage.mounts import require_folder
 from walkit.store import Store
 from walkit.workload.peers import require_peers
 from walkit.workload.process import TalkingChild
@@ -79,6 +80,7 @@ def bench_recovery(
     ]
     stores = [(load, name) for load in loads for name in _stores(load, peers)]
     rows: list[RecoveryRow] = []
+    require_folder(path)
     folder = Path(tempfile.mkdtemp(prefix="walkit-bench-", dir=path))
     try:
         machine = MachineFacts.here(folder)

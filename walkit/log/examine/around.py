@@ -23,6 +23,7 @@ from walkit.log.examine.ledger import FrameSpan, Ledger, whole_header
 from walkit.log.examine.verdicts import RangeVerdict, Verdict
 from walkit.log.leftover import leftover_of
 from walkit.log.manifest_store import DURABLE_NAME, LOST_FOLDER, OWN_NAMES, load_manifest
+from walkit.text import counted
 
 NAMES_SHOWN_MAX = 5
 
@@ -238,7 +239,9 @@ def tell_other_files(ledger: Ledger) -> None:
     ]
     kept = ledger.storage.names(LOST_FOLDER)
     if kept:
-        ledger.notes.append(f"{len(kept):,} files in {LOST_FOLDER} hold what earlier openings set aside")
+        what = counted(len(kept), "file")
+        hold = "holds" if len(kept) == 1 else "hold"
+        ledger.notes.append(f"{what} in {LOST_FOLDER} {hold} what earlier openings set aside")
     states = [lsn for n in names if (lsn := lsn_of_name(n)) is not None]
     if states:
         at = ", ".join(f"{lsn:,}" for lsn in states)
@@ -252,4 +255,5 @@ def tell_other_files(ledger: Ledger) -> None:
     names = [n for n in names if lsn_of_name(n) is None and cursor_of_name(n) is None and n not in unfinished]
     if names:
         shown = ", ".join(names[:NAMES_SHOWN_MAX]) + (", ..." if len(names) > NAMES_SHOWN_MAX else "")
-        ledger.notes.append(f"{len(names):,} files are not the log's: {shown}")
+        are = "is" if len(names) == 1 else "are"
+        ledger.notes.append(f"{counted(len(names), 'file')} {are} not the log's: {shown}")

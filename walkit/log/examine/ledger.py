@@ -16,6 +16,7 @@ from walkit.log.examine.survey import FrameSeen, SegmentSurvey, Stretch
 from walkit.log.examine.verdicts import Problem, RangeVerdict, SegmentFacts, SegmentUse, Verdict, worst
 from walkit.log.scan import Progress
 from walkit.storage.base import Storage, StorageFile
+from walkit.text import counted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,7 +221,7 @@ class Ledger:
         if at > end_position:
             self.add(file.name, end_position, at, Verdict.STALE, "bytes behind the end of the segment")
             self.notes.append(
-                f"segment {file.name}: {until - offset:,} bytes behind its end are not of the log; "
+                f"segment {file.name}: {counted(until - offset, 'byte')} behind its end: not of the log; "
                 "the next opening keeps them in lost+found"
             )
         if size > until:

@@ -37,6 +37,8 @@ class _Found:
     foreign: bool = False
     """Its header is whole, and that of another segment."""
     stretches: list[Stretch] = field(default_factory=list)
+    follows: bool = False
+    """Whether it begins where the intact log before it ends."""
     limit: int = 0
     """Position where its part of the log ends at the latest: where the next segment begins, or the file ends."""
 
@@ -91,6 +93,8 @@ class UnsealedPart:
         told = max((r.end_position for r in ledger.ranges if r.verdict not in beside), default=0)
         if max(told, self.end.position) < ledger.promised:
             self._missing(found, max(told, self.end.position), ledger.promised)
+        if not ledger.live:  # a living writer seals and shortens its files while they are looked at
+            self._tell_cut_short(found)
         ledger.end = self.end
 
     # -- facts
@@ -150,6 +154,7 @@ class UnsealedPart:
     def _judge(self, found: _Found, header: SegmentHeader) -> None:
         ledger = self.ledger
         in_progress = ledger.live and header.start_position >= ledger.promised
+        found.follows = self.broken is None and self._follows(header)
         if self.broken is None and not in_progress and not self._follows(header):
             self._judge_break(found, header)
         for stretch in found.stretches:
@@ -282,6 +287,32 @@ class UnsealedPart:
         found, self.unlocated = self.unlocated, None
         if found is not None and found.error is not None:
             self.ledger.problem(found.error, segment=found.name, position=self.end.position)
+
+    def _tell_cut_short(self, found: list[_Found]) -> None:
+        """Tell of files that are shorter than what was reserved for them, where the log does not go on behind them."""
+        going_on = max((i for i, f in enumerate(found) if f.follows), default=0)
+        told = {problem.segment for problem in self.ledger.problems}
+        for one in found[going_on:]:
+            if one.name in told:
+                continue
+            reserved = one.record.reserved_bytes
+            unused = one.header is None and one.error is None and one.file_bytes >= SEGMENT_HEADER_BYTES
+            if not one.present or unused or one.file_bytes >= reserved or isinstance(one.error, StorageError):
+                continue
+            at = self.end.position
+            error = SegmentMissingError(
+                f"segment {one.name} was cut short: {one.file_bytes:,} bytes of the {reserved:,} that were reserved "
+                f"for it; acknowledged records from LSN {self.end.last_lsn + 1:,} on may have stood in the rest",
+                segment=one.name,
+                position=at,
+                expected=reserved,
+                found=one.file_bytes,
+                first_lost_lsn=self.end.last_lsn + 1,
+            )
+            self.ledger.problem(error)
+            until = at + reserved - max(one.file_bytes, SEGMENT_HEADER_BYTES)
+            lsns = (self.end.last_lsn + 1, None)
+            self.ledger.add(one.name, at, until, Verdict.MISSING, str(error), lsns)
 
     def _missing(self, found: list[_Found], start: int, until: int) -> None:
         """Positions [start, until) were promised, and no file holds them; `found` are the candidates."""

@@ -14,6 +14,7 @@ from walkit.format.layout import CODEC_NAMES
 from walkit.html import CYAN, GREEN, GREY, PURPLE, RED, YELLOW, Markup, Part, bar, join, swatch, table, tag
 from walkit.log.report import report_html
 from walkit.record import to_datetime
+from walkit.text import bounds, counted, lsn_range
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -270,19 +271,19 @@ class ScanReport:
 
     def summary(self) -> str:
         """Return one sentence: the outcome, and what it rests on."""
+        filled = len([s for s in self.segments if s.frames])
         checked = (
-            f"{self.frames_checked:,} frames, {self.records_checked:,} records and {self.bytes_checked:,} bytes "
-            f"in {len([s for s in self.segments if s.frames]):,} segments"
+            f"{counted(self.frames_checked, 'frame')}, {counted(self.records_checked, 'record')} and "
+            f"{counted(self.bytes_checked, 'byte')} in {counted(filled, 'segment')}"
         )
         if self.ok:
-            return f"ok: {checked} checked; LSN {self.first_lsn:,} to {self.last_lsn:,}"
-        many = "1 problem" if len(self.problems) == 1 else f"{len(self.problems):,} problems"
-        return f"NOT OK: {many}; {checked} are intact"
+            return f"ok: {checked} checked; {lsn_range(self.first_lsn, self.last_lsn)}"
+        return f"NOT OK: {counted(len(self.problems), 'problem')}; {checked} are intact"
 
     def _repr_html_(self) -> str:
         title = f"{self.tool} of {self.location} ({self.state}): {'ok' if self.ok else 'NOT OK'}"
         facts = [
-            ("LSN", f"{self.first_lsn:,} to {self.last_lsn:,}"),
+            ("LSN", bounds(self.first_lsn, self.last_lsn)),
             ("end position", f"{self.end_position:,}"),
             ("promised position", f"{self.promised_position:,}"),
             ("segments", f"{len(self.segments):,}"),

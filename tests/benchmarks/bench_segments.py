@@ -1,0 +1,86 @@
+"""Whether Spark's time to count a log grows with the number of its segments: run by hand.
+
+The same records are written twice, in few segments and in many. The rounds take turns, so that both meet the same
+machine; a first round warms the JVM and the page cache and does not count. Beside Spark's times stand those of the data
+source alone, in this process and as processor time: planning a load, and reading its partitions::
+
+    python tests/benchmarks/bench_segments.py --records 600000 --few 100 --many 2000 --growth 1.2
+
+Numbers are of this machine as it is now. Exit 1 above the growth, or where a count is not what was written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import walkit
+import walkit.spark
+from walkit.spark.source import RECORD_STRUCT, WalkitReader, plan_scan
+
+SEGMENT_HEADER_BYTES = 4096
+SEGMENT_BYTES_MIN = 64 << 10
+RECORD_BYTES = 210
+"""What a record takes in its frame, about: a value of 180 bytes, and a key."""
+
+
+def make(path: Path, records: int, segments: int) -> int:
+    """Make a log of about so many segments; return how many it has."""
+    each = SEGMENT_HEADER_BYTES + records * RECORD_BYTES // segments
+    size = max(-(-each // 4096) * 4096, SEGMENT_BYTES_MIN)
+    options = walkit.LogOptions(durability="none", segment_bytes=size, frame_bytes_max=16 << 10)
+    with walkit.open(path, options=options) as log:
+        for start in range(0, records, 100):
+            numbers = range(start, min(start + 100, records))
+            log.append_many([b"%0180d" % n for n in numbers], [b"key-%08d" % (n % 200_000) for n in numbers])
+    return len(list(path.glob("*.segment")))
+
+
+def main() -> int:
+    """Make the logs, take turns, print the medians."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--records", type=int, default=600_000)
+    parser.add_argument("--few", type=int, default=100, help="segments of one log")
+    parser.add_argument("--many", type=int, default=2000, help="segments of the other")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--growth", type=float, help="fail above this ratio of Spark's medians")
+    parser.add_argument("--path", help="where to measure; default: the system's place for temporary files")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="walkit-segments-", dir=arguments.path))
+    try:
+        logs = {folder / name: count for name, count in (("few", arguments.few), ("many", arguments.many))}
+        found = {path: make(path, arguments.records, count) for path, count in logs.items()}
+        spark = walkit.spark.session(master="local[2]")
+        counted: dict[Path, list[float]] = {path: [] for path in logs}
+        right = True
+        for turn in range(arguments.rounds + 1):
+            for path in logs:
+                began = time.perf_counter()
+                right &= spark.read.format("walkit").load(str(path)).count() == arguments.records
+                if turn:
+                    counted[path].append(time.perf_counter() - began)
+        for path in logs:
+            began = time.process_time()
+            scan = plan_scan({"path": path})
+            planned = time.process_time()
+            reader = WalkitReader(scan, RECORD_STRUCT)
+            right &= sum(len(b) for p in reader.partitions() for b in reader.read(p)) == arguments.records
+            read = time.process_time() - planned
+            times = counted[path]
+            print(
+                f"{found[path]:,} segments: Spark counts in {median(times):.2f} s (best {min(times):.2f}); "
+                f"processor time of planning {planned - began:.2f} s, of reading {read:.2f} s"
+            )
+        few, many = (median(times) for times in counted.values())
+        print(f"growth: {many / few:.2f}")
+        return 0 if right and (arguments.growth is None or many / few <= arguments.growth) else 1
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,226 @@
+"""`walkit serve` and `walkit follow` at the command line: addresses, tokens, and what is on standard error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import walkit
+from walkit.errors import OptionsError
+from walkit.replication.address import Address, parse_address
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Run
+
+ROOT = Path(walkit.__file__).parent.parent
+WAIT_S = 60
+
+ADDRESSES = {
+    "127.0.0.1:0": Address("127.0.0.1", 0),
+    "localhost:65535": Address("localhost", 65535),
+    "db-1.example.com.:7070": Address("db-1.example.com.", 7070),
+    "[::1]:7070": Address("::1", 7070),
+    "[fe80::1%eth0]:1": Address("fe80::1%eth0", 1),
+}
+NO_ADDRESSES = (
+    *(
+        "",
+        ":",
+        "7070",
+        ":7070",
+        "127.0.0.1",
+        "127.0.0.1:",
+        "127.0.0.1:http",
+        "127.0.0.1:-1",
+        "127.0.0.1:65536",
+    ),
+    *("127.0.0.1:99999", "127.0.0.1:" + "9" * 5000, "127.0.0.1:7 ", "127.0.0.1:\u0667", "127.0.0.1:1_0"),
+    *("1.2.3:1", "1.2.3.256:1", "::1:7070", "[::1:7070", "[::1]7070", "[::g]:1", "[127.0.0.1]:1", "[]:1"),
+    *(
+        "unix:/tmp/socket:1",
+        "dns:///host:1",
+        "a b:1",
+        "-a:1",
+        "a..b:1",
+        "*:1",
+        "a" * 64 + ":1",
+        "a/b:1",
+        "\x00:1",
+    ),
+)
+
+
+@pytest.mark.parametrize("text", ADDRESSES)
+def test_an_address_is_a_host_and_a_port(text: str) -> None:
+    """Take addresses apart, and put them together again: the same text, an IPv6 host without its brackets."""
+    address = parse_address(text, "listen", listening=True)
+    assert address == ADDRESSES[text]
+    assert str(address) == text
+
+
+@pytest.mark.parametrize("text", NO_ADDRESSES)
+def test_what_is_no_address_is_refused_in_words(text: str) -> None:
+    """Give texts that gRPC takes for addresses of its own, or cuts into them: OptionsError, listening or not."""
+    for option, listening in (("listen", True), ("source", False)):
+        with pytest.raises(OptionsError) as refused:
+            parse_address(text, option, listening=listening)
+        assert (refused.value.option, refused.value.wanted) == (option, text)
+    with pytest.raises(OptionsError, match="a port is from 1 to 65535"):
+        parse_address("127.0.0.1:0", "source")
+    with pytest.raises(OptionsError):
+        parse_address(7070, "listen")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A closed log of one record."""
+    with walkit.open(tmp_path / "p") as log:
+        log.append(b"v", key=b"k")
+    return tmp_path / "p"
+
+
+@pytest.fixture
+def taken() -> Iterator[str]:
+    """An address at which another program listens."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield f"127.0.0.1:{other.getsockname()[1]}"
+
+
+def finished(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "walkit", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+    )
+
+
+def test_no_line_but_walkits_own_is_on_standard_error(log: Path, taken: str) -> None:
+    """Serve at a port that cannot be and at one that is taken: exit 2, one sentence, and nothing of gRPC's."""
+    for address, why in (("127.0.0.1:99999", "a port is from 0 to 65535"), (taken, "Address already in use")):
+        ended = finished("serve", log, "--listen", address)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        (line,) = ended.stderr.splitlines()
+        assert line.startswith("walkit serve: ") and why in line and address in line
+
+
+HOST = """
+import os, sys
+before = dict(os.environ)
+{use}
+os.environ.pop("GRPC_ENABLE_FORK_SUPPORT", None)
+before.pop("GRPC_ENABLE_FORK_SUPPORT", None)
+assert dict(os.environ) == before
+"""
+SERVE = "from walkit.cli import main; assert main(['serve', sys.argv[1], '--listen', sys.argv[2]]) == 2"
+LIBRARY = """
+import walkit
+try:
+    walkit.replication.Primary(sys.argv[1], sys.argv[2]).start()
+except walkit.OptionsError:
+    pass
+"""
+
+
+def test_a_host_programs_environment_stays_as_it_is(log: Path, taken: str) -> None:
+    """Fail to listen in a host's process, by command and as a library: its environment stays; only one is silent."""
+    for use, speaks in ((SERVE, False), (LIBRARY, True)):
+        program = HOST.format(use=use)
+        command = [sys.executable, "-c", program, str(log), taken]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, cwd=ROOT)
+        assert ended.returncode == 0, ended.stderr
+        assert ("add_port" in ended.stderr) == speaks
+
+
+@pytest.mark.parametrize("arguments", [["--token", "s3cret"], ["--token=s3cret"], ["--token"]], ids=" ".join)
+def test_a_token_on_the_command_line_is_refused(arguments: list[str], log: Path, run: Run) -> None:
+    """Give a token as an argument: exit 2, the sentence names file and variable, and does not repeat the token."""
+    for command in (["serve", log.parent / "none"], ["follow", "nowhere", log.parent / "r"]):
+        ran = run(*command, *arguments)
+        assert (ran.code, ran.out) == (2, "")
+        assert "--token-file FILE" in ran.err and "WALKIT_TOKEN" in ran.err
+        assert "s3cret" not in ran.err
+    assert not (log.parent / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "variable"),
+    [
+        (None, ""),
+        (b"", None),
+        (b"\n\n", None),
+        (b"two\nlines\n", None),
+        ("gr\u00fcn".encode(), None),
+        (b"x" * 5000, None),
+    ],
+)
+def test_a_place_without_a_token_is_refused(
+    content: bytes | None, variable: str | None, log: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Give an empty variable, and files that are missing or hold no single line of ASCII: exit 2, nothing is served."""
+    monkeypatch.delenv("WALKIT_TOKEN", raising=False)
+    arguments: list[object] = []
+    if variable is not None:
+        monkeypatch.setenv("WALKIT_TOKEN", variable)
+    else:
+        arguments = ["--token-file", log.parent / "token"]
+    if content is not None:
+        (log.parent / "token").write_bytes(content)
+    absent = log.parent / "none"  # nothing is served by mistake
+    ran = run("serve", absent, *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert ("WALKIT_TOKEN" if variable is not None else "token") in ran.err and "Traceback" not in ran.err
+    if content is not None:
+        assert run("serve", absent, "--token-file", log.parent / "absent").code == 2
+
+
+def test_a_token_comes_from_a_file_or_the_environment(log: Path, tmp_path: Path) -> None:
+    """Serve with a file, follow with the variable and with another token: in, and exit 3; no command line shows it."""
+    (tmp_path / "token").write_text("s3cret \n")
+    (tmp_path / "wrong").write_text("other")
+    with ExitStack() as stack:
+
+        def started(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "walkit", *map(str, arguments)],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    cwd=ROOT,
+                    env={**os.environ, **environment},
+                )
+            )
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            process.stdout.readline()
+            assert b"s3cret" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            return process
+
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        started(
+            "serve", log, "--listen", address, "--token-file", tmp_path / "token", WALKIT_TOKEN="not this"
+        )
+        follower = started("follow", address, tmp_path / "right", WALKIT_TOKEN="s3cret")
+        deadline = threading.Timer(WAIT_S, follower.kill)  # reading its lines has none
+        deadline.start()
+        stack.callback(deadline.cancel)
+        assert follower.stdout is not None
+        assert any("LSN 1 of 1" in line for line in iter(follower.stdout.readline, ""))
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(WAIT_S) == 0
+        refused = finished("follow", address, tmp_path / "r", "--token-file", tmp_path / "wrong")
+        assert refused.returncode == 3 and "the token is missing, or another one" in refused.stderr

@@ -1,0 +1,381 @@
+"""What strangers can do to a primary over the wire: nothing that grows, poisons, blocks or moves it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import walkit
+from tests.log.crashes import SMALL
+from tests.log.imports import frames_of
+from tests.replication.callers import WAIT_S, Caller, until
+from walkit.errors import OptionsError
+from walkit.format.layout import MANIFEST_BYTES_MAX
+from walkit.format.manifest import MANIFEST_NAME, LogEnd
+from walkit.replication import Primary, Replica
+from walkit.replication.backoff import Backoff
+from walkit.replication.messages import Ack, Batch, FromSubscriber, Heartbeat, Hello, Nack, Refusal, Welcome
+from walkit.replication.publisher import Publisher
+from walkit.storage import MemoryStorage
+
+NOISE = random.Random(7).randbytes(500)
+"""A value that does not compress."""
+
+
+@pytest.fixture
+def log() -> Iterator[walkit.WriteAheadLog]:
+    """A log with a hundred records."""
+    with walkit.open(storage=MemoryStorage(), options=SMALL) as log:
+        for _ in range(100):
+            log.append(NOISE)
+        log._engine.segments.upkeep.drain()
+        yield log
+
+
+def held(log: walkit.WriteAheadLog) -> dict[str, int]:
+    """The replicas with a hold, and the LSN from which each of them keeps records."""
+    holds = {h.name: h.first_lsn for h in log._engine.store.current.holds}
+    holds |= {name: hold.first_lsn for name, hold in log._engine.holds.items()}
+    return {name.removeprefix("replica "): lsn for name, lsn in holds.items() if name.startswith("replica ")}
+
+
+def manifest_bytes(log: walkit.WriteAheadLog) -> int:
+    """The size of the log's manifest."""
+    with closing(log._engine.storage.open(MANIFEST_NAME, "read")) as file:
+        return file.size()
+
+
+def end_of(batch: Batch, log: walkit.WriteAheadLog) -> LogEnd:
+    """Where a batch ends, as a replica that has imported it knows."""
+    ends = [frame for frame in frames_of_log(log) if frame.position == batch.end_position]
+    return ends[0]
+
+
+def frames_of_log(log: walkit.WriteAheadLog) -> list[LogEnd]:
+    """Where each frame of a log ends."""
+    headers = [header for _, header, _ in frames_of(log._engine.storage)]
+    return [LogEnd(last_lsn=h.last_lsn, position=h.end_position, chain=h.header_crc) for h in headers]
+
+
+# -- names and holds
+
+
+def test_two_hellos_of_a_stranger_poison_nothing(log: walkit.WriteAheadLog) -> None:
+    """Say hello with names that fill the manifest to its limit but for 200 bytes: the log goes on, nothing grows."""
+    before = manifest_bytes(log)
+    first = 40_000_000
+    with Primary(log) as primary:
+        for size in (first, MANIFEST_BYTES_MAX - before - first - 400):
+            with Caller(primary.address) as caller:
+                caller.hello("x" * size)
+                caller.heard.get(timeout=WAIT_S)
+        segments = len(log._engine.store.current.segments)
+        for _ in range(500):
+            log.append(NOISE)
+        until(lambda: len(log._engine.store.current.segments) > segments + 2, "segments in the manifest")
+        assert held(log) == {}
+        assert manifest_bytes(log) < before + 20_000
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129, "two\nlines", "a\x00b", "\u202eabc", "x" * 1_000_000])
+def test_a_name_that_is_none_is_refused_before_anything_is_stored(
+    log: walkit.WriteAheadLog, name: str
+) -> None:
+    """Say hello with an empty, a long and an unprintable name: a refusal says so, and the manifest is as before."""
+    before = manifest_bytes(log)
+    with Primary(log) as primary, Caller(primary.address) as caller:
+        refusal = caller.hello(name).next()
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason == "name"
+        assert "1 to 128 printable characters" in refusal.message
+        assert len(refusal.message) < 1000
+        assert caller.next() is None
+        assert "ipv4:127.0.0.1" in primary.status().trouble
+    assert held(log) == {}
+    assert manifest_bytes(log) == before
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129, "two\nlines", 7])
+def test_a_replica_refuses_a_name_that_no_primary_takes(tmp_path: Path, name: str) -> None:
+    """Make replicas with such names: an OptionsError before anything is made; 128 characters are a name."""
+    with pytest.raises(OptionsError) as refused:
+        Replica(tmp_path / "r", "127.0.0.1:1", name=name)
+    assert refused.value.option == "name"
+    assert not (tmp_path / "r").exists()
+    Replica(tmp_path / "r", "127.0.0.1:1", name="ä" * 128).stop()
+    long = tmp_path / ("long\n" * 40)
+    replica = Replica(long, "127.0.0.1:1")
+    replica.stop()
+    assert len(replica.name) <= 128
+    assert replica.name.isprintable()
+
+
+def test_a_hold_begins_with_an_acknowledgement_of_something_sent(log: walkit.WriteAheadLog) -> None:
+    """Say hello, acknowledge nothing, then what came: only the last begins a hold, and the next one moves it."""
+    with Primary(log) as primary, Caller(primary.address) as caller:
+        batch = caller.welcomed("r")
+        assert held(log) == {}
+        caller.say(Ack(end=LogEnd()))
+        until(lambda: len(caller_history(primary)) > 1, "the empty acknowledgement")
+        assert held(log) == {}
+        end = end_of(batch, log)
+        caller.say(Ack(end=end))
+        until(lambda: held(log) == {"r": end.last_lsn + 1}, "the hold")
+
+
+def caller_history(primary: Primary) -> list[str]:
+    """What the session of the only caller has noted of its answers."""
+    (session,) = primary._sessions
+    return [event for event in session.core.history if " Ack(" in event or " Hello(" in event]
+
+
+def test_a_replica_that_has_all_keeps_its_hold_by_answering_heartbeats(log: walkit.WriteAheadLog) -> None:
+    """Come back with everything and answer a heartbeat: the hold of before is renewed; the hello alone moves none."""
+    end = frames_of_log(log)[-1]
+    manifest = log._engine.store.current
+    facts = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
+    log.hold("replica r", 7).leave()
+    with (
+        Primary(log, publisher=lambda: Publisher(heartbeat_ms=20)) as primary,
+        Caller(primary.address) as caller,
+    ):
+        caller.hello("r", **facts).next_of(Welcome)
+        assert held(log) == {"r": 7}
+        caller.next_of(Heartbeat)
+        assert held(log) == {"r": 7}
+        caller.say(Ack(end=end))
+        until(lambda: held(log) == {"r": end.last_lsn + 1}, "the hold")
+
+
+def test_sixty_four_replicas_have_a_hold_and_no_more(log: walkit.WriteAheadLog) -> None:
+    """Come, acknowledge and go under 70 names: 64 holds; the others are refused for now, and known names are not."""
+    with Primary(log) as primary:
+        for number in range(70):
+            with Caller(primary.address) as caller:
+                answer = caller.hello(f"r{number}").next()
+                if number < 64:
+                    assert isinstance(answer, Welcome)
+                    caller.say(Ack(end=end_of(caller.next_of(Batch), log)))
+                    until(lambda n=number: f"r{n}" in held(log), "the hold")  # type: ignore[misc]
+                else:
+                    assert isinstance(answer, Refusal)
+                    assert answer.reason == "full"
+            until(lambda: not primary._sessions, "the session to end")
+        assert len(held(log)) == 64
+        with Caller(primary.address) as caller:
+            assert isinstance(caller.hello("r3").next(), Welcome)
+        with walkit.open(storage=MemoryStorage()) as other, pytest.raises(OptionsError, match="holds=0"):
+            Primary(other, holds=0)
+
+
+def test_a_name_has_one_live_session(log: walkit.WriteAheadLog) -> None:
+    """Say hello twice under one name: the second is refused for now, and welcome once the first call is over."""
+    with Primary(log) as primary:
+        first = Caller(primary.address)
+        first.welcomed("twin")
+        with Caller(primary.address) as second:
+            refusal = second.hello("twin").next()
+            assert isinstance(refusal, Refusal)
+            assert refusal.reason == "busy"
+            assert "'twin'" in refusal.message
+        first.close()
+        until(lambda: primary.status().followers == (), "the first session to end")
+        with Caller(primary.address) as third:
+            assert isinstance(third.hello("twin").next(), Welcome)
+
+
+def test_a_replica_comes_back_while_its_dead_session_lingers(
+    log: walkit.WriteAheadLog, tmp_path: Path
+) -> None:
+    """Let a session of the same name fall silent with its call open: the replica tries again until it is ended."""
+    with (
+        Primary(log, publisher=lambda: Publisher(heartbeat_ms=50, silence_ms=600)) as primary,
+        Caller(primary.address) as dead,
+    ):
+        dead.welcomed("r")
+        with Replica(tmp_path / "r", primary.address, name="r", backoff=Backoff(5, 50)) as replica:
+            until(lambda: "another session of replica 'r' is live" in replica.status().trouble, "a refusal")
+            assert replica.wait_for(100, WAIT_S) == 100
+            assert replica.status().error is None
+        assert dead.ended.wait(WAIT_S)
+
+
+# -- answers
+
+
+def forged(sent: list[LogEnd]) -> dict[str, FromSubscriber]:
+    """Answers that no replica gives, after frames up to each of these ends were sent and the second acknowledged."""
+    first, second, last = sent[0], sent[1], sent[-1]
+    return {
+        "an LSN of 2^62 at a position that was sent": Ack(end=replace(second, last_lsn=1 << 62)),
+        "another LSN at a position that was sent": Ack(end=replace(last, last_lsn=last.last_lsn - 1)),
+        "another chain": Ack(end=replace(last, chain=last.chain ^ 1)),
+        "a position that no frame ends at": Ack(end=replace(last, position=last.position - 64)),
+        "a position that was not sent": Ack(end=replace(last, position=last.position + 64)),
+        "less than before": Ack(end=first),
+        "asking again for what was acknowledged": Nack(end=first),
+        "asking again from another chain": Nack(end=replace(second, chain=second.chain ^ 1)),
+        "asking again from an LSN of 2^62": Nack(end=replace(second, last_lsn=1 << 62)),
+        "asking for what was never sent": Nack(end=last),
+        "a second hello": Hello(name="r"),
+    }
+
+
+FORGED = tuple(forged([LogEnd()] * 2))
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_an_answer_that_fits_nothing_sent_ends_the_session(log: walkit.WriteAheadLog, what: str) -> None:
+    """Take all frames, acknowledge some, then forge an answer: it is named with its peer, and no hold has moved."""
+    with (
+        Primary(log, publisher=lambda: Publisher(batch_bytes=4096)) as primary,
+        Caller(primary.address) as caller,
+    ):
+        caller.hello("mallory").next_of(Welcome)
+        ends = {end.position: end for end in frames_of_log(log)}
+        whole = max(ends)
+        sent: list[LogEnd] = []
+        while not sent or sent[-1].position < whole:
+            sent.append(ends[caller.next_of(Batch).end_position])
+        caller.say(Ack(end=sent[1]))
+        until(lambda: held(log) == {"mallory": sent[1].last_lsn + 1}, "the hold")
+        refusal = caller.say(forged(sent)[what]).next_of(Refusal)
+        assert refusal.reason == "protocol"
+        assert "'mallory'" in refusal.message
+        assert caller.next() is None
+        assert "ipv4:127.0.0.1" in primary.status().trouble
+        assert "'mallory'" in primary.status().trouble
+        assert held(log) == {"mallory": sent[1].last_lsn + 1}
+        assert log.trim(log.acked_lsn) <= sent[1].last_lsn
+
+
+def test_what_comes_before_a_hello_or_is_too_long_after_it_ends_the_call(log: walkit.WriteAheadLog) -> None:
+    """Acknowledge without a hello; say hello, then send a hundred kilobytes: refused, and nothing is kept."""
+    with Primary(log) as primary:
+        with Caller(primary.address) as caller:
+            refusal = caller.say(Ack(end=LogEnd())).next()
+            assert isinstance(refusal, Refusal)
+            assert refusal.reason == "protocol"
+        with Caller(primary.address) as caller:
+            caller.welcomed("r")
+            refusal = caller.hello("x" * 100_000).next_of(Refusal)
+            assert refusal.reason == "protocol"
+            assert "bytes after the hello" in refusal.message
+    assert held(log) == {}
+
+
+# -- places
+
+
+@pytest.mark.parametrize("silent", [32, 150])
+def test_callers_that_say_nothing_keep_no_one_out(
+    log: walkit.WriteAheadLog, tmp_path: Path, silent: int
+) -> None:
+    """Open calls and say nothing in them: a replica is served beside them at once, and they are ended within 2 s."""
+    with Primary(log) as primary, ExitStack() as stack:
+        callers = [stack.enter_context(Caller(primary.address)) for _ in range(silent)]
+        until(lambda: len(primary._sessions) >= 32, "the silent callers")
+        with Replica(tmp_path / "r", primary.address, backoff=Backoff(5, 50)) as replica:
+            assert replica.wait_for(100, 12.0) == 100
+        for caller in callers:
+            assert caller.ended.wait(WAIT_S)
+        until(lambda: not primary._sessions, "the sessions to end")
+
+
+def test_places_are_counted_and_refused_for_now(log: walkit.WriteAheadLog) -> None:
+    """Fill two places of two: the third caller is refused for now, and is served when one is free."""
+    with Primary(log, places=2) as primary, Caller(primary.address) as first:
+        first.welcomed("a")
+        with Caller(primary.address) as second, Caller(primary.address) as third:
+            second.welcomed("b")
+            refusal = third.hello("c").next()
+            assert isinstance(refusal, Refusal)
+            assert refusal.reason == "full"
+        until(lambda: len(primary.status().followers) == 1, "the second session to end")
+        with Caller(primary.address) as fourth:
+            assert isinstance(fourth.hello("d").next(), Welcome)
+
+
+def test_a_caller_that_reads_nothing_loses_its_place(tmp_path: Path) -> None:
+    """Say hello to a large log and read no answer: the session, which waits to send, is ended when silent too long."""
+    with walkit.open(tmp_path / "p") as log:
+        log.append_many([NOISE * 100] * 400)
+        with (
+            Primary(log, publisher=lambda: Publisher(silence_ms=400)) as primary,
+            Caller(primary.address, reads=False) as caller,
+        ):
+            caller.hello("deaf")
+            until(lambda: len(primary.status().followers) == 1, "the session")
+            until(lambda: not primary._sessions, "the session to end")
+
+
+# -- addresses
+
+
+@pytest.mark.parametrize(
+    "listen", ["0.0.0.0:0", "[::]:0", "10.1.2.3:7070", "db.example:7070", "mixed.example:7070"]
+)
+@pytest.mark.parametrize("token", [None, "secret"])
+def test_off_loopback_is_refused_unless_it_is_asked_for(
+    log: walkit.WriteAheadLog, monkeypatch: pytest.MonkeyPatch, listen: str, token: str | None
+) -> None:
+    """Listen everywhere, at an address, at names that mean another host: OptionsError, with a token and without."""
+    from socket import getaddrinfo
+
+    known = {"db.example": ["192.0.2.7"], "mixed.example": ["127.0.0.1", "192.0.2.7"]}
+
+    def look_up(host: str, *args: object, **named: object) -> object:
+        found = [getaddrinfo(a, *args, **named) for a in known.get(host, [host])]  # type: ignore[arg-type]
+        return [entry for entries in found for entry in entries]
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    with pytest.raises(OptionsError, match="insecure=True") as refused:
+        Primary(log, listen, token=token).start()
+    assert refused.value.option == "listen"
+    assert "--insecure" in str(refused.value)
+
+
+def test_with_insecure_it_is_served_off_loopback(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
+    """Listen at 0.0.0.0 with insecure=True: a replica follows; anything but True and False is refused."""
+    with (
+        Primary(log, "0.0.0.0:0", insecure=True) as primary,
+        Replica(tmp_path / "r", primary.address.replace("0.0.0.0", "127.0.0.1")) as replica,
+    ):
+        assert replica.wait_for(100, WAIT_S) == 100
+    with pytest.raises(OptionsError) as refused:
+        Primary(log, "0.0.0.0:0", insecure="yes")  # type: ignore[arg-type]
+    assert refused.value.option == "insecure"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_loopback_is_served_by_every_name(log: walkit.WriteAheadLog, tmp_path: Path, host: str) -> None:
+    """Listen at the loopback address as it may be written: the primary's address is one that a replica can follow."""
+    try:
+        primary = Primary(log, f"{host}:0").start()
+    except OptionsError as error:
+        if host == "[::1]" and "cannot listen" in str(error):
+            pytest.skip("this machine has no IPv6")
+        raise
+    with primary, Replica(tmp_path / "r", primary.address) as replica:
+        assert replica.wait_for(100, WAIT_S) == 100
+
+
+@pytest.mark.parametrize(
+    "listen",
+    [
+        *("127.0.0.1", "127.0.0.1:", ":0", "127.0.0.1:-1", "127.0.0.1:99999", "127.0.0.1:1e3"),
+        *("0:0", "127.1:0", "::1:0", None, 7070),
+    ],
+)
+def test_what_is_no_address_is_refused(log: walkit.WriteAheadLog, listen: str) -> None:
+    """Give no port, no host, a port that is none, short forms of hosts: OptionsError, before anything is served."""
+    with pytest.raises(
+        OptionsError, match=r"HOST:PORT|a port|in brackets|no number|no IPv4 address"
+    ) as refused:
+        Primary(log, listen)
+    assert refused.value.option == "listen"

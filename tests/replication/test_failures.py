@@ -1,0 +1,255 @@
+"""Every way a replica ends is a state with its error: crafted messages over real gRPC, and any error inside."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import walkit
+from tests.log.crashes import SMALL
+from tests.replication.crafted import crafted_primary, first_batch, welcome
+from tests.replication.test_grpc import WAIT_S, quick, until
+from tests.replication.worlds import History, history_of
+from walkit.errors import WalkitError
+from walkit.format.manifest import EpochRecord
+from walkit.log.imported import ImportedLog
+from walkit.replication import Primary, ProtocolError, Replica, ReplicaFailedError
+from walkit.replication.content import check_content, plain_text
+from walkit.replication.messages import FromPublisher, Heartbeat, Refusal
+from walkit.replication.steps import Adopt, Import
+from walkit.replication.subscriber import Subscriber
+from walkit.storage import MemoryStorage
+
+HUGE = (1 << 64) - 1
+
+
+def whole() -> History:
+    """A history of three epochs, all of it durable."""
+    history = history_of(9, 7, 8)
+    history.durable = len(history.frames)
+    return history
+
+
+def twice(lineage: tuple[EpochRecord, ...]) -> tuple[EpochRecord, ...]:
+    """A lineage whose last epoch's number is given twice."""
+    return (*lineage, replace(lineage[-1], id=lineage[-1].id ^ 1))
+
+
+CRAFTED: dict[str, tuple[str, Callable[[History], Sequence[FromPublisher]]]] = {
+    "an unknown ack_order": ("ack_order", lambda h: [welcome(h, ack_order="as it comes")]),
+    "two welcomes to log 0": ("log_id", lambda h: [welcome(h, log_id=0), welcome(h, log_id=0)]),
+    "an epoch's number twice": (
+        "lineage",
+        lambda h: [welcome(h), first_batch(h, lineage=twice(h.manifest.lineage[:1]))],
+    ),
+    "an epoch 0": (
+        "lineage",
+        lambda h: [welcome(h), first_batch(h, lineage=(replace(h.manifest.lineage[0], number=0),))],
+    ),
+    "a date that no calendar has": ("created_us", lambda h: [welcome(h, created_us=HUGE)]),
+    "a source beyond every LSN": ("source_lsn", lambda h: [welcome(h, source_lsn=HUGE)]),
+    "a heartbeat beyond every position": (
+        "sent_position",
+        lambda h: [welcome(h), Heartbeat(sent_position=HUGE, source_lsn=0, source_position=0)],
+    ),
+    "positions that go back": ("end_position", lambda h: [welcome(h), first_batch(h, after_position=64)]),
+    "an unknown codec": ("codec", lambda h: [welcome(h), first_batch(h, codec="lzma")]),
+}
+
+
+@pytest.mark.parametrize("what", CRAFTED)
+def test_content_that_cannot_be_ends_in_a_state_with_its_error(what: str, tmp_path: Path) -> None:
+    """Answer a replica over gRPC with such a message: state "failed", a typed error that waiting raises, one event."""
+    field, messages = CRAFTED[what]
+    events: list[tuple[str, dict[str, Any]]] = []
+    with (
+        crafted_primary(lambda hello: messages(whole())) as address,
+        Replica(
+            tmp_path / "r", address, backoff=quick(), events=lambda name, facts: events.append((name, facts))
+        ) as replica,
+    ):
+        with pytest.raises(ProtocolError) as caught:
+            replica.wait_for(1, WAIT_S)
+        assert caught.value.field == field
+        assert pickle.loads(pickle.dumps(caught.value)).field == field
+        status = replica.status()
+        assert (status.state, status.error, status.reason) == ("failed", str(caught.value), "failure")
+        assert status.why == status.error and status.stalled_s is not None
+        assert (status.lag_records, status.lag_bytes, status.lag_ms) == (None, None, None)
+        assert replica.error is caught.value
+        until(lambda: any(name == "walkit.replica.fail" for name, _ in events), "the event")
+    (failed,) = [facts for name, facts in events if name == "walkit.replica.fail"]
+    assert failed["error"] == str(caught.value) and failed["source"] == address
+    with Replica(tmp_path / "r", "127.0.0.1:1") as again:
+        assert again.status().lsn == 0
+
+
+def test_follow_ends_with_3_and_says_why(tmp_path: Path) -> None:
+    """Let `walkit follow` meet three such messages: exit code 3, a sentence that names the field, no traceback."""
+    with ExitStack() as stack:
+        ends = {}
+        for name in ("an unknown ack_order", "two welcomes to log 0", "an epoch's number twice"):
+            field, made = CRAFTED[name]
+            address = stack.enter_context(crafted_primary(lambda hello, made=made: made(whole())))  # type: ignore[misc]
+            command = [sys.executable, "-m", "walkit", "follow", address, str(tmp_path / field)]
+            ends[field] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            stack.callback(ends[field].kill)
+        for field, process in ends.items():
+            said, complaint = process.communicate(timeout=60)
+            assert process.returncode == 3
+            assert f"the primary sent {field}=" in complaint and "Traceback" not in complaint
+            assert said.splitlines()[-1].startswith("failed: LSN 0")
+
+
+def break_import(replica: Replica, error: BaseException) -> None:
+    """Let the replica's log raise this when frames are imported."""
+    replica.log.import_run = lambda run, lineage: _raise(error)  # type: ignore[method-assign]
+
+
+def break_store(replica: Replica, error: BaseException) -> None:
+    """Let the replica's store raise this when records are applied."""
+    replica.store.feed = lambda run: _raise(error)  # type: ignore[method-assign]
+
+
+def break_core(replica: Replica, error: BaseException) -> None:
+    """Let the state machine raise this when a message comes."""
+    replica._core.receive = lambda message, now_ms: _raise(error)  # type: ignore[method-assign]
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("no more"), ValueError("odd"), KeyboardInterrupt(), SystemExit(0)]
+)
+@pytest.mark.parametrize("broken", [break_import, break_store, break_core])
+def test_any_error_of_the_replicas_thread_is_a_state(
+    broken: Callable[[Replica, BaseException], None], error: BaseException, tmp_path: Path
+) -> None:
+    """Raise what is no WalkitError inside a replica that follows: "failed" with that cause, at once, and it stops."""
+    with walkit.open(tmp_path / "p") as log, Primary(log) as primary:
+        log.append(b"x")
+        replica = Replica(tmp_path / "r", primary.address)
+        broken(replica, error)
+        with replica.start():
+            with pytest.raises(ReplicaFailedError) as caught:
+                replica.wait_for(2, WAIT_S)
+            assert caught.value.__cause__ is error
+            assert type(error).__name__ in caught.value.cause
+            assert replica.status().state == "failed" and caught.value.cause in str(replica.status().error)
+            assert pickle.loads(pickle.dumps(caught.value)).cause == caught.value.cause
+        with Replica(tmp_path / "r", primary.address) as again:
+            again.wait_for(1, WAIT_S)
+            assert [r.value for r in again.log.read()] == [b"x"]
+
+
+def test_an_error_of_the_listening_thread_is_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run out of memory where a message is decoded, on a thread without a caller: the replica fails with that cause."""
+    monkeypatch.setattr(
+        "walkit.replication.replica.decode_from_publisher", lambda data: _raise(MemoryError("too large"))
+    )
+    with (
+        walkit.open(tmp_path / "p") as log,
+        Primary(log) as primary,
+        Replica(tmp_path / "r", primary.address) as r,
+    ):
+        log.append(b"x")
+        with pytest.raises(ReplicaFailedError, match="MemoryError: too large"):
+            r.wait_for(1, WAIT_S)
+
+
+NUMBERS = st.one_of(st.integers(0, 300), st.sampled_from([1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63, HUGE]))
+SMALL_NUMBERS = st.one_of(st.integers(0, 300), st.sampled_from([(1 << 31) - 1, (1 << 32) - 1]))
+EPOCHS = st.lists(
+    st.builds(
+        EpochRecord, number=NUMBERS, id=NUMBERS, first_lsn=NUMBERS, position=NUMBERS, chain=SMALL_NUMBERS
+    ),
+    max_size=3,
+).map(tuple)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> FromPublisher:
+    """A message of a primary of `whole()` with fields that are anything the wire can carry."""
+    history = whole()
+    fields = st.sampled_from
+    numbers = draw(st.dictionaries(fields(["source_lsn", "source_position"]), NUMBERS, max_size=2))
+    kind = draw(st.sampled_from(["welcome", "batch", "heartbeat", "refusal"]))
+    if kind == "welcome":
+        other = draw(st.dictionaries(fields(["log_id", "created_us"]), NUMBERS, max_size=1))
+        order = draw(st.sampled_from(["append", "append", "completion", ""]))
+        version = draw(st.sampled_from([1, 1, 0, 9]))
+        return welcome(history, **numbers, **other, ack_order=order, version=version)
+    if kind == "heartbeat":
+        facts = {"source_lsn": 0, "source_position": 0, **numbers}
+        return Heartbeat(sent_position=draw(NUMBERS), **facts)
+    if kind == "refusal":
+        reason = draw(st.sampled_from(["closed", "gap", "divergence", "version", "nonsense", "damage"]))
+        return Refusal(reason=reason, message=draw(st.text()), lsn=draw(NUMBERS), other_lsn=draw(NUMBERS))
+    wide = ["after_position", "start_position", "end_position", "epoch", "epoch_id", "frame_bytes_max"]
+    more: dict[str, Any] = dict(draw(st.dictionaries(fields(wide), NUMBERS, max_size=2)))
+    if draw(st.booleans()):
+        more["alignment"] = draw(SMALL_NUMBERS)
+    if draw(st.booleans()):
+        more["lineage"] = draw(EPOCHS)
+    if draw(st.booleans()):
+        more["data"] = draw(st.binary(max_size=300))
+    codec = draw(st.sampled_from(["", "", "zstd", "lzma"]))
+    return first_batch(history, draw(st.integers(1, 4)), codec=codec, **numbers, **more)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(messages(), min_size=1, max_size=6), st.booleans())
+def test_no_content_raises_in_the_core_or_breaks_a_log(said: list[FromPublisher], welcomed: bool) -> None:
+    """Say anything that the wire can carry: the core raises nothing, and a log takes what it gives out, and opens."""
+    history, storage = whole(), MemoryStorage()
+    log = ImportedLog(storage, SMALL)
+    subscriber = Subscriber("r")
+    subscriber.start(0)
+    subscriber.connected(0)
+    for message in (welcome(history), *said) if welcomed else said:
+        for step in subscriber.receive(message, 0):
+            if isinstance(step, Adopt):
+                to = step.welcome
+                log.adopt(to.log_id, created_us=to.created_us, ack_order=to.ack_order, extra={})
+            elif isinstance(step, Import):
+                subscriber.imported(log.import_run(step.run, step.lineage), 0)
+    assert (subscriber.state == "failed") == (subscriber.error is not None)
+    assert subscriber.error is None or isinstance(subscriber.error, WalkitError)
+    end = log.end
+    log.close()
+    if log.adopted:
+        with walkit.open(storage=storage, mode="r") as reader:
+            assert reader.durable_lsn == end.last_lsn == len(list(reader.read()))
+
+
+def test_what_a_primary_says_is_one_plain_line() -> None:
+    """Give a refusal control characters and a great length: the trouble that is shown has neither."""
+    subscriber = Subscriber("r")
+    subscriber.start(0)
+    subscriber.connected(0)
+    subscriber.receive(Refusal(reason="closed", message="\x1b[2J" + "gone\n" * 1000), 0)
+    assert subscriber.trouble.isprintable() and len(subscriber.trouble) < 500
+    assert plain_text("the primary stops") == "the primary stops"
+
+
+def test_content_of_a_real_primary_passes() -> None:
+    """Check the messages of an intact log, which the other tests change field by field: none is refused."""
+    history = whole()
+    for message in (
+        welcome(history),
+        first_batch(history),
+        first_batch(history, lineage=history.manifest.lineage),
+    ):
+        check_content(message)

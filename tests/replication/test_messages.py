@@ -1,0 +1,422 @@
+"""What travels between publisher and subscriber: every flipped bit is seen, no message costs more than its limit."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+import walkit
+from tests.log.crashes import SMALL
+from tests.replication.callers import UNLIMITED, WAIT_S, Caller, Relay, flipped, until
+from tests.replication.worlds import History, history_of
+from walkit.errors import DivergenceError, OptionsError
+from walkit.format.checksum import crc32c
+from walkit.format.manifest import EpochRecord, LogEnd
+from walkit.replication import Primary, Replica, walkit_pb2
+from walkit.replication.backoff import Backoff
+from walkit.replication.messages import (
+    LASTING,
+    LINEAGE_EPOCHS_MAX,
+    Ack,
+    Batch,
+    FromPublisher,
+    FromSubscriber,
+    Heartbeat,
+    Hello,
+    Nack,
+    Refusal,
+    Welcome,
+)
+from walkit.replication.publisher import Publisher
+from walkit.replication.steps import Disconnect, Fail, Import, Send
+from walkit.replication.subscriber import Subscriber
+from walkit.replication.transport import DaemonExecutor, grpc
+from walkit.replication.wire import (
+    METHOD,
+    SUBSCRIBER_BYTES_MAX,
+    DamagedMessageError,
+    WireError,
+    decode_from_publisher,
+    decode_from_subscriber,
+    encode_from_publisher,
+    encode_from_subscriber,
+    publisher_bytes_max,
+)
+from walkit.storage import MemoryStorage
+
+pb: Any = walkit_pb2
+EPOCHS = tuple(
+    EpochRecord(number=n, id=n << 40 | 5, first_lsn=n * 9, position=n * 640, chain=n) for n in (1, 2)
+)
+END = LogEnd(last_lsn=20, position=1_300, chain=99)
+TO_PUBLISHER: tuple[FromSubscriber, ...] = (
+    Hello(name="r", log_id=77, lineage=EPOCHS, end=END, codecs=("zstd",)),
+    Ack(end=END),
+    Nack(end=END),
+)
+BATCH = Batch(
+    after_position=1_280, start_position=1_280, end_position=1_408, epoch=2, epoch_id=EPOCHS[1].id, alignment=64,
+    frame_bytes_max=4096, source_lsn=30, source_position=9_000, lineage=EPOCHS, codec="", data=bytes(range(128)),
+)  # fmt: skip
+WELCOME = Welcome(
+    version=1, log_id=77, created_us=5, ack_order="append", source_lsn=30, source_position=9_000
+)
+TO_SUBSCRIBER: tuple[FromPublisher, ...] = (
+    WELCOME,
+    Refusal(reason="gap", message="gone", lsn=5, other_lsn=9),
+    BATCH,
+    Heartbeat(sent_position=1_280, source_lsn=30, source_position=9_000),
+)
+
+
+def sealed(message: Any) -> bytes:
+    """The bytes of a message that was put together by hand, with the checksum that makes it a message."""
+    data: bytes = message.SerializeToString()
+    return data + b"\x7d" + crc32c(data).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("message", [*TO_PUBLISHER, *TO_SUBSCRIBER], ids=lambda m: type(m).__name__)
+def test_every_flipped_bit_and_every_cut_is_seen(message: FromSubscriber | FromPublisher) -> None:
+    """Turn over each bit of each kind of message, and cut it at each byte: the checksum shows every one."""
+    if isinstance(message, Hello | Ack | Nack):
+        data, decode = encode_from_subscriber(message), decode_from_subscriber
+    else:
+        data, decode = encode_from_publisher(message), decode_from_publisher  # type: ignore[assignment]
+    assert decode(data) == message
+    for bit in range(len(data) * 8):
+        with pytest.raises(DamagedMessageError):
+            decode(flipped(data, bit))
+    for size in range(len(data)):
+        with pytest.raises(DamagedMessageError):
+            decode(data[:size])
+    with pytest.raises(DamagedMessageError):
+        decode(data + b"\0")
+
+
+def test_the_checksum_is_a_field_that_any_protobuf_reads() -> None:
+    """Parse messages with the generated code alone: the last field is the CRC-32C of the bytes before it."""
+    for data, kind in (
+        (encode_from_subscriber(TO_PUBLISHER[0]), pb.SubscriberMessage),
+        (encode_from_publisher(WELCOME), pb.PublisherMessage),
+    ):
+        message = kind.FromString(data)
+        assert message.crc == crc32c(data[:-5])
+        message.ClearField("crc")
+        assert message.SerializeToString() == data[:-5]
+
+
+@pytest.fixture
+def log() -> Iterator[walkit.WriteAheadLog]:
+    """A log with records of two epochs."""
+    storage = MemoryStorage()
+    with walkit.open(storage=storage, options=SMALL) as log:
+        log.append_many([b"first"] * 10)
+    with walkit.open(storage=storage, options=SMALL) as log:
+        log.append_many([b"second"] * 10)
+        yield log
+
+
+@pytest.mark.parametrize("what", ["welcome", "first batch", "hello"])
+def test_a_flipped_byte_costs_a_connection_and_nothing_else(
+    log: walkit.WriteAheadLog, tmp_path: Path, what: str
+) -> None:
+    """Spoil each byte in turn, a connection each, of a message that the other side gets: the replica ends equal."""
+    size = spoiled = 0
+
+    def spoil(call: int, message: int, data: bytes) -> bytes:
+        nonlocal size, spoiled
+        if message != (1 if what == "first batch" else 0):
+            return data
+        size, at = min(len(data), 90), spoiled
+        spoiled = min(at + 1, size)
+        return flipped(data, at * 8 + at % 8) if at < size else data
+
+    with Primary(log) as primary, Replica(tmp_path / "r", primary.address, None) as replica:
+        replica.wait_for(5, WAIT_S)
+    log.append_many([b"third"] * 5)
+    up_down = {"up": spoil} if what == "hello" else {"down": spoil}
+    with (
+        Primary(log) as primary,
+        Relay(primary.address, **up_down) as relay,
+        Replica(tmp_path / "r", relay.address, None, backoff=Backoff(1, 2)) as replica,
+    ):
+        assert replica.wait_for(25, WAIT_S) == 25
+        assert spoiled == size > 20
+        assert replica.status().error is None
+        assert replica.status().reconnects >= size
+        assert [r.value for r in replica.log.read(11)] == [b"second"] * 10 + [b"third"] * 5
+
+
+@pytest.mark.parametrize("reason", LASTING)
+def test_a_lasting_refusal_is_tried_once_more(log: walkit.WriteAheadLog, tmp_path: Path, reason: str) -> None:
+    """Refuse a replica once for each reason that lasts: it tries again and follows; the same again ends it."""
+    refusal = encode_from_publisher(Refusal(reason=reason, message="no", lsn=3, other_lsn=4))
+    refused = 1
+
+    def refuse(call: int, message: int, data: bytes) -> bytes:
+        return refusal if call < refused and message == 0 else data
+
+    with Primary(log) as primary, Relay(primary.address, down=refuse) as relay:
+        with Replica(tmp_path / "r", relay.address, backoff=Backoff(1, 2)) as replica:
+            assert replica.wait_for(20, WAIT_S) == 20
+            assert replica.status().error is None
+        refused = relay.calls + 2
+        with Replica(tmp_path / "r", relay.address, backoff=Backoff(1, 2)) as replica:
+            until(lambda: replica.status().state == "failed", "the second refusal")
+            assert relay.calls == refused
+            with pytest.raises(walkit.WalkitError):
+                replica.wait_for(21, WAIT_S)
+
+
+def test_progress_between_two_refusals_makes_them_two_first_ones() -> None:
+    """Refuse a subscriber, let it import, refuse it for the same reason: only a third refusal in a row ends it."""
+    history = history_of(9, 7, 8)
+    subscriber = Subscriber("r")
+    subscriber.start(0)
+    refusal = Refusal(reason="divergence", message="m", lsn=5)
+
+    def refused_now() -> list[Any]:
+        subscriber.tick(1e9)
+        subscriber.connected(0)
+        return subscriber.receive(refusal, 0)
+
+    subscriber.connected(0)
+    assert [type(s) for s in subscriber.receive(refusal, 0)] == [Disconnect]
+    subscriber.imported(history.end(3), 0)
+    assert [type(s) for s in refused_now()] == [Disconnect]
+    assert [type(s) for s in refused_now()] == [Disconnect, Fail]
+    assert isinstance(subscriber.error, DivergenceError)
+
+
+# -- memory
+
+
+@contextmanager
+def peak_below(limit: int) -> Iterator[None]:
+    """Fail where more than so many bytes are allocated at a time within the block."""
+    tracemalloc.start()
+    try:
+        yield
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < limit, f"{peak:,} bytes"
+
+
+def bomb(size: int, *, says_size: bool = True) -> bytes:
+    """So many zeros, compressed in pieces."""
+    packer = zstandard.ZstdCompressor().compressobj(size if says_size else -1)
+    piece = bytes(1 << 20)
+    return b"".join([*(packer.compress(piece) for _ in range(size >> 20)), packer.flush()])
+
+
+def greeted(history: History, **facts: Any) -> Subscriber:
+    """A subscriber without a log that was welcomed."""
+    subscriber = Subscriber("r", **facts)
+    subscriber.start(0)
+    subscriber.connected(0)
+    welcome = replace(WELCOME, log_id=history.manifest.log_id)
+    subscriber.receive(welcome, 0)
+    return subscriber
+
+
+@pytest.mark.parametrize("says_size", [True, False])
+@pytest.mark.parametrize("claimed", [1 << 30, 1 << 20])
+def test_a_compressed_gigabyte_is_not_unpacked(claimed: int, says_size: bool) -> None:
+    """Send a few kilobytes that become 1 GiB, as what they are and as less: refused in a few MiB of memory."""
+    history = history_of(9, 7, 8)
+    data = bomb(1 << 30, says_size=says_size)
+    assert len(data) < 200_000
+    subscriber = greeted(history, frame_bytes_max=64 << 20)
+    batch = replace(
+        BATCH, after_position=0, start_position=0, end_position=claimed, frame_bytes_max=1 << 30, codec="zstd",
+        data=data,
+    )  # fmt: skip
+    with peak_below(8 << 20):
+        steps = subscriber.receive(batch, 0)
+    assert not any(isinstance(s, Import) for s in steps)
+    assert subscriber.damaged == 1
+
+
+def test_a_frame_that_the_replica_takes_is_unpacked_up_to_its_limit() -> None:
+    """Send a batch of a frame as large as the batch's own limit, and one above: the first alone is unpacked."""
+    history = history_of(9, 7, 8)
+    for size, unpacked in ((8 << 20, True), (9 << 20, False)):
+        subscriber = greeted(history, frame_bytes_max=64 << 20)
+        batch = replace(
+            BATCH, after_position=0, start_position=0, end_position=size, frame_bytes_max=8 << 20,
+            codec="zstd", data=bomb(size),
+        )  # fmt: skip
+        tracemalloc.start()
+        subscriber.receive(batch, 0)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (peak >= size) == unpacked
+        assert subscriber.damaged == 1
+
+
+def long_lineage(epochs: int, **more: Any) -> Any:
+    """A lineage of so many epochs, as it travels."""
+    whole = [7] * epochs
+    return pb.Lineage(
+        **{"number": whole, "id": whole, "first_lsn": whole, "position": whole, "chain": whole, **more}
+    )
+
+
+@pytest.mark.parametrize(
+    ("lineage", "problem"),
+    [
+        (long_lineage(LINEAGE_EPOCHS_MAX + 1), "65,536 is the most"),
+        (long_lineage(0, number=[1] * 100_000), "65,536 is the most"),
+        (long_lineage(5, chain=[1] * 4), "incomplete"),
+        (long_lineage(2, first_lsn=[1, 1 << 63]), "no log reaches"),
+        (long_lineage(2, position=[1, 1 << 63]), "no log reaches"),
+    ],
+)
+def test_a_lineage_that_no_log_has_is_refused_before_it_is_unpacked(lineage: Any, problem: str) -> None:
+    """Send too many epochs, incomplete ones, and ones beyond any log, both ways: a WireError in little memory."""
+    hello = sealed(pb.SubscriberMessage(hello=pb.Hello(name="r", lineage=lineage)))
+    batch = sealed(pb.PublisherMessage(batch=pb.Batch(lineage=lineage)))
+    with peak_below(1 << 20):
+        for decode, data in ((decode_from_subscriber, hello), (decode_from_publisher, batch)):
+            with pytest.raises(WireError, match=problem):
+                decode(data)
+
+
+def test_the_longest_lineage_fits_the_largest_message_and_a_longer_one_is_not_sent() -> None:
+    """Encode a hello with as many epochs as there may be, each field at its largest; one more is a WireError."""
+    epoch = EpochRecord(
+        number=(1 << 64) - 1, id=(1 << 64) - 1, first_lsn=(1 << 63) - 1, position=(1 << 63) - 1, chain=(1 << 32) - 1
+    )  # fmt: skip
+    hello = Hello(name="\U0001f600" * 128, lineage=(epoch,) * LINEAGE_EPOCHS_MAX, end=END)
+    data = encode_from_subscriber(hello)
+    assert len(data) <= SUBSCRIBER_BYTES_MAX
+    assert decode_from_subscriber(data) == hello
+    with pytest.raises(WireError):
+        encode_from_subscriber(replace(hello, lineage=(epoch,) * (LINEAGE_EPOCHS_MAX + 1)))
+    with peak_below(100_000):
+        assert decode_from_subscriber(data, 3) == replace(hello, lineage=hello.lineage[:3])
+    million = (epoch,) * 1_000_000
+    with pytest.raises(WireError, match="1,000,000 epochs"), peak_below(1 << 20):
+        encode_from_publisher(replace(BATCH, lineage=million))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.SubscriberMessage(ack=pb.Ack(end=pb.LogEnd(last_lsn=1 << 63))),
+        pb.SubscriberMessage(nack=pb.Nack(end=pb.LogEnd(position=(1 << 64) - 1))),
+        pb.SubscriberMessage(hello=pb.Hello(name="r", codecs=["x"] * 17)),
+        pb.SubscriberMessage(),
+    ],
+)
+def test_numbers_that_no_log_has_are_no_message(message: Any) -> None:
+    """Send LSNs, positions and lists beyond what can be, with a right checksum: a WireError, not a damaged message."""
+    with pytest.raises(WireError) as refused:
+        decode_from_subscriber(sealed(message))
+    assert not isinstance(refused.value, DamagedMessageError)
+
+
+class FakePrimary:
+    """Answers each call over gRPC with the same bytes, whatever is said."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.answers = answers
+        self._over = threading.Event()
+        self._server = grpc.server(DaemonExecutor(), options=UNLIMITED)
+        _, service, method = METHOD.split("/")
+        handler = grpc.stream_stream_rpc_method_handler(self._follow)
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, {method: handler}),)
+        )
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def _follow(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        context.add_callback(self._over.set)
+        next(requests, None)
+        yield from self.answers
+        self._over.wait(WAIT_S)
+
+    def stop(self) -> None:
+        """End it."""
+        self._server.stop(grace=None).wait()
+
+
+def test_messages_over_their_limit_are_not_read(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
+    """Send a replica, and a primary, one byte more than the largest message: gRPC refuses it and says the limit."""
+    size = publisher_bytes_max(64 << 20) + 1
+    fake = FakePrimary(bytes(size))
+    with Replica(tmp_path / "r", fake.address, backoff=Backoff(5, 50)) as replica:
+        until(lambda: "resource_exhausted" in replica.status().trouble, "the limit")
+        assert f"({size} vs. {size - 1})" in replica.status().trouble
+    fake.stop()
+    with Primary(log) as primary, Caller(primary.address) as caller:
+        caller.say(bytes(SUBSCRIBER_BYTES_MAX + 1))
+        assert caller.next() is None
+        assert caller.status.startswith("RESOURCE_EXHAUSTED")
+    options = walkit.LogOptions(frame_bytes_max=96 << 20, segment_bytes=256 << 20)
+    fake = FakePrimary(bytes(size))
+    with Replica(tmp_path / "larger", fake.address, options=options, backoff=Backoff(5, 50)) as replica:
+        until(lambda: "checksum" in replica.status().trouble, "a message within the larger limit")
+    fake.stop()
+
+
+def test_a_frame_larger_than_a_replica_takes_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Follow a log with a frame above the limit: OptionsError that names the option; with that option it goes on."""
+    monkeypatch.setattr("walkit.replication.replica.FRAME_BYTES_TAKEN", 1 << 20)
+    large = walkit.LogOptions(frame_bytes_max=4 << 20)
+    with walkit.open(tmp_path / "p", options=large) as log, Primary(log) as primary:
+        log.append(b"small")
+        log.append(bytes(2 << 20))
+        with Replica(tmp_path / "r", primary.address, backoff=Backoff(1, 2)) as replica:
+            with pytest.raises(OptionsError) as refused:
+                replica.wait_for(2, WAIT_S)
+            assert refused.value.option == "frame_bytes_max"
+            assert "after LSN 1, and the replica takes 1,048,576" in str(refused.value)
+            assert replica.log.durable_lsn == 1
+        with Replica(tmp_path / "r", primary.address, options=large) as replica:
+            assert replica.wait_for(2, WAIT_S) == 2
+
+
+def test_no_more_batches_are_in_flight_than_can_be_compared() -> None:
+    """Send a frame at a time and acknowledge nothing: after so many batches nothing is read until one is answered."""
+    from walkit.replication import publisher as module
+
+    history = history_of(9, 7, 8)
+    history.durable = len(history.frames)
+    publisher = Publisher(window_bytes=1 << 40, batch_bytes=1)
+    hello = Hello(name="r")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BATCHES_MAX", 5)
+        steps = publisher.hello(hello, history.standing(hello), 0)
+        ends = []
+        while reads := [s for s in steps if not isinstance(s, Send)]:
+            run = history.read(reads[0].after, 1)  # type: ignore[union-attr]
+            assert run is not None
+            ends.append(run.end)
+            steps = publisher.frames(run, history.lineage(), 0)
+        assert len(ends) == 5
+        assert publisher.receive(Ack(end=ends[1]), 0)
+
+
+def test_answers_that_a_publisher_does_not_take_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Send a replica more heartbeats than it may have answers waiting, and read none: it gives the connection up."""
+    monkeypatch.setattr("walkit.replication.connection.OUTBOX_MESSAGES", 20)
+    beat = encode_from_publisher(Heartbeat(sent_position=0, source_lsn=0, source_position=0))
+    fake = FakePrimary(encode_from_publisher(WELCOME), *[beat] * 20_000)
+    with Replica(tmp_path / "r", fake.address, backoff=Backoff(5, 50)) as replica:
+        until(lambda: "cancelled" in replica.status().trouble, "the connection to be given up")
+    fake.stop()

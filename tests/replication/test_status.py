@@ -1,0 +1,206 @@
+"""What both sides say of themselves: a lag only with contact, a closed log as closed, and why nothing moves."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import walkit
+from tests.log.crashes import SMALL
+from tests.replication.test_grpc import WAIT_S, quick, until
+from walkit.errors import LogNotFoundError, OptionsError
+from walkit.format.manifest import LogEnd
+from walkit.log.manifest_store import load_manifest
+from walkit.replication import Primary, Replica, ReplicaStatus
+from walkit.replication.messages import Heartbeat, Refusal, Welcome
+from walkit.replication.status import CONTACT_MS, STALL_MS, replica_status
+from walkit.replication.subscriber import Subscriber
+from walkit.storage import FileStorage, MemoryStorage
+
+NO_LAG = (None, None, None)
+
+
+def lag_of(status: ReplicaStatus) -> tuple[int | None, int | None, float | None]:
+    """The three figures of the lag."""
+    return status.lag_records, status.lag_bytes, status.lag_ms
+
+
+def test_a_primary_of_a_closed_log_says_so_on_both_sides(tmp_path: Path) -> None:
+    """Close a served log while another opening writes it: the rest comes, then both sides say closed, and no lag."""
+    log = walkit.open(tmp_path / "p", options=SMALL)
+    with (
+        Primary(log) as primary,
+        Replica(tmp_path / "r", primary.address, backoff=quick()) as replica,
+        Replica(tmp_path / "late", primary.address, backoff=quick()) as late,
+    ):
+        late.stop()
+        log.append_many([bytes(900)] * 200)
+        assert primary.status().state == "serving" and primary.status().why == ""
+        log.close()
+        end = load_manifest(FileStorage(str(tmp_path / "p"))).end
+        until(lambda: replica.status().reason == "closed", "the primary's last word")
+        assert replica.log.end == end
+        with walkit.open(tmp_path / "p", options=SMALL) as other:
+            other.append_many([b"of another opening"] * 10)
+            status = replica.status()
+            assert status.state == "connecting" and lag_of(status) == NO_LAG
+            assert "was closed" in status.why and "was closed" in status.trouble
+            assert status.stalled_s is not None and f"LSN {end.last_lsn:,}" in status.line()
+            assert "was closed" in status._repr_html_()
+            told = primary.status()
+            assert (told.state, told.durable_lsn) == ("closed", end.last_lsn)
+            assert "was closed" in told.why and "was closed" in told._repr_html_()
+            with Replica(tmp_path / "late", primary.address, backoff=quick()) as again:
+                until(lambda: again.status().reason == "closed", "the refusal")
+                assert (again.status().lsn, again.status().source_lsn) == (0, None)
+            with Primary(other, primary.address.rpartition(":")[0] + ":0") as right:
+                assert right.status().state == "serving"
+        primary.stop()
+        assert primary.status().state == "stopped"
+
+
+def test_a_lag_is_known_only_with_contact(tmp_path: Path) -> None:
+    """Ask before, during, and after contact, and after the primary came back: None, a number, None, a number."""
+    with walkit.open(tmp_path / "p") as log:
+        primary = Primary(log)
+        assert primary.status().state == "new"
+        address = primary.start().address
+        replica = Replica(tmp_path / "r", address, backoff=quick())
+        assert (replica.status().state, replica.status().source_lsn, lag_of(replica.status())) == (
+            "new", None, NO_LAG,
+        )  # fmt: skip
+        with replica:
+            until(lambda: replica.status().state == "streaming", "the first contact")
+            assert lag_of(replica.status()) == (0, 0, 0.0)
+            assert (replica.status().why, replica.status().stalled_s) == ("", None)
+            log.append(b"x")
+            replica.wait_for(1, WAIT_S)
+            primary.stop()
+            until(lambda: replica.status().state == "connecting", "the end of the contact")
+            log.append(b"y")
+            status = replica.status()
+            assert lag_of(status) == NO_LAG and status.source_lsn == 1
+            assert "lag unknown; does not advance since " in status.line()
+            first = status.since
+            until(lambda: replica.status().reconnects > 2, "attempts")
+            assert first is not None and replica.status().since == pytest.approx(first, abs=0.5)
+            with Primary(log, address):
+                replica.wait_for(2, WAIT_S)
+                until(lambda: lag_of(replica.status()) == (0, 0, 0.0), "the lag to be known again")
+        assert replica.status().state == "stopped" and lag_of(replica.status()) == NO_LAG
+
+
+def test_silence_and_missing_frames_are_told_with_their_time() -> None:
+    """Let a primary say nothing, or frames not come, in the core's own time: why and since when, and no lag of 0."""
+
+    def status(now_ms: float, waiting: bool = False) -> ReplicaStatus:
+        return replica_status(
+            core, LogEnd(), source="there:1", applied_lsn=0, life="", waiting=waiting, now_ms=now_ms
+        )
+
+    core = Subscriber("r")
+    core.start(100)
+    assert status(200).why == "there:1 has not answered yet" and status(200).stalled_s == 0.1
+    core.connected(300)
+    core.receive(
+        Welcome(version=1, log_id=5, created_us=0, ack_order="append", source_lsn=0, source_position=0), 400
+    )
+    assert lag_of(status(400 + CONTACT_MS)) == (0, 0, 0.0) and status(400 + CONTACT_MS).why == ""
+    silent = status(401 + CONTACT_MS)
+    assert (silent.state, lag_of(silent)) == ("streaming", NO_LAG)
+    assert silent.why == "the primary is connected and says nothing"
+    assert silent.stalled_s == (1 + CONTACT_MS) / 1000
+    assert lag_of(status(401 + CONTACT_MS, waiting=True)) == (0, 0, 0.0)
+    beat = Heartbeat(sent_position=0, source_lsn=7, source_position=700)
+    core.receive(beat, 50_000)
+    assert (status(50_000).state, status(50_000).why) == ("catching up", "")
+    core.receive(beat, 50_000 + STALL_MS)
+    late = status(50_001 + STALL_MS)
+    assert late.why == "the frames that are missing have not come"
+    assert late.stalled_s == pytest.approx((1 + STALL_MS) / 1000)
+    assert lag_of(late) == (7, 700, 1 + STALL_MS)
+    core.receive(Refusal(reason="unheard of", message="no"), 60_000)
+    assert (core.reason, core.trouble, status(60_500).stalled_s) == ("protocol", "no", 0.5)
+
+
+def test_follow_says_why_it_does_not_advance(tmp_path: Path) -> None:
+    """Follow an address where nothing listens, then a log that is closed: each line has state, reason and time."""
+    with ExitStack() as stack:
+        log = stack.enter_context(walkit.open(tmp_path / "p"))
+        log.append(b"x")
+        with Primary(log) as primary:
+            address = primary.address
+        command = [sys.executable, "-m", "walkit", "follow", address, str(tmp_path / "r")]
+        follower = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        deadline = threading.Timer(WAIT_S, follower.kill)  # reading its lines has none
+        deadline.start()
+        stack.callback(deadline.cancel)
+        assert follower.stdout is not None
+        lines = iter(follower.stdout.readline, "")
+        assert any(
+            "lag unknown; does not advance since 2" in line and "unavailable" in line for line in lines
+        )
+        with Primary(log, address):
+            assert any(line.startswith("streaming: LSN 1 of 1, lag 0 records") for line in lines)
+            log.close()
+            closed = next(line for line in lines if "was closed" in line)
+            assert closed.startswith("connecting: LSN 1 of 1, lag unknown; does not advance since 2")
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(WAIT_S) == 0
+
+
+def test_a_log_of_level_none_is_refused_by_path_too(tmp_path: Path) -> None:
+    """Serve by path and reader a log whose last opening is at none, open or closed: refused; at sync: served."""
+    path = tmp_path / "p"
+    with walkit.open(path, options=walkit.LogOptions(durability="none")) as log:
+        for source in (log, path, str(path), walkit.open(path, mode="r")):
+            with pytest.raises(OptionsError) as refused:
+                Primary(source)
+            assert (refused.value.option, refused.value.stored) == ("durability", "none")
+        log.append(b"x")
+    with pytest.raises(OptionsError):
+        Primary(path)
+    for level in ("interval", "sync"):
+        with walkit.open(path, options=walkit.LogOptions(durability=level)):
+            Primary(path)
+    with Primary(path) as primary, Replica(tmp_path / "r", primary.address, backoff=quick()) as replica:
+        replica.wait_for(1, WAIT_S)
+        with walkit.open(path, options=walkit.LogOptions(durability="none")) as log:
+            log.append(b"y")
+            until(lambda: replica.status().reason == "level", "the end of the session")
+            assert "durability is 'none'" in replica.status().why
+            assert primary.status().state == "failed" and "durability is 'none'" in primary.status().why
+        with walkit.open(path):
+            replica.wait_for(2, WAIT_S)
+            assert primary.status().state == "serving", primary.status()
+
+
+def test_the_level_is_noted_only_where_it_changes() -> None:
+    """Open a log at sync, none, none, interval: the manifest is written for it twice, and says none in between."""
+    storage = MemoryStorage()
+    said = []
+    for level in ("sync", "none", "none", "interval"):
+        options = walkit.LogOptions(durability=level)
+        with walkit.open(storage=storage, options=options):
+            manifest = load_manifest(storage)
+            said.append((manifest.generation, manifest.extra))
+    assert said == [(0, {}), (1, {"durability": "none"}), (1, {"durability": "none"}), (2, {})]
+
+
+def test_a_primary_whose_log_went_away_says_failed(tmp_path: Path) -> None:
+    """Remove the manifest of a served log: status says failed and why, keeps the known end, raises nothing."""
+    with walkit.open(tmp_path / "p") as log:
+        log.append(b"x")
+    with Primary(tmp_path / "p") as primary:
+        assert primary.status().durable_lsn == 1
+        (tmp_path / "p" / "manifest").rename(tmp_path / "manifest")
+        until(lambda: primary.status().state == "failed", "the manifest to be missed")
+        assert primary.status().durable_lsn == 1
+        with pytest.raises(LogNotFoundError):
+            Primary(tmp_path / "q")

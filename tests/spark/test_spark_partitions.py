@@ -1,0 +1,115 @@
+"""What a partition of the data source needs to be read: little, and once. Without a Spark session."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from walkit.format.manifest import decode_manifest
+from walkit.log.walk import FrameWalk
+from walkit.spark.source import RECORD_STRUCT, WalkitReader, plan_scan
+
+RECORDS = 6000
+OPTIONS = walkit.LogOptions(durability="none", segment_bytes=64 * 1024, frame_bytes_max=16 * 1024)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed log of more than 20 segments."""
+    path = tmp_path_factory.mktemp("log") / "many"
+    with walkit.open(path, options=OPTIONS) as log:
+        for start in range(0, RECORDS, 100):
+            numbers = range(start, start + 100)
+            log.append_many([b"%0250d" % n for n in numbers], keys=[b"key-%d" % (n % 50) for n in numbers])
+    assert len(list(path.glob("*.segment"))) > 20
+    return path
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], *modules: str) -> list[object]:
+    """The first arguments of every call of a function from here on, under its name in these modules."""
+    calls: list[object] = []
+
+    def counting(first: Any, *others: Any, **named: Any) -> Any:
+        calls.append(first)
+        return function(first, *others, **named)
+
+    for module in modules:
+        monkeypatch.setattr(f"{module}.{function.__name__}", counting)
+    return calls
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_manifest_is_decoded_once_a_partition(
+    many: Path, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read many ranges in few partitions: one decoded manifest for each partition, and every record."""
+    reader = WalkitReader(plan_scan({"path": many, "partitions": parts}), RECORD_STRUCT)
+    partitions = reader.partitions()
+    assert len(partitions) == parts and sum(len(p.value) for p in partitions) > 20
+    decoded = counted(monkeypatch, decode_manifest, "walkit.log.manifest_store")
+    lsns = [lsn for p in partitions for batch in reader.read(p) for lsn in batch.column("lsn").to_pylist()]
+    assert lsns == list(range(1, RECORDS + 1))
+    assert len(decoded) == parts
+
+
+def test_small_sealed_segments_are_planned_from_the_manifest(
+    many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plan a log of many segments that are sealed: each becomes a range, and no frame of them is looked at."""
+    scan = plan_scan({"path": many})
+    walked = counted(monkeypatch, FrameWalk, "walkit.log.reader")
+    again = plan_scan({"path": many})
+    assert again.ranges == scan.ranges and len(again.ranges) == len(list(many.glob("*.segment")))
+    assert walked == []
+    assert sum(frames.records for frames in again.ranges) == RECORDS
+
+
+def test_neighbouring_ranges_share_batches(many: Path) -> None:
+    """Batches are as large as those of a reader in process: one for each few segments, and not one for each."""
+    reader = WalkitReader(plan_scan({"path": many, "partitions": 1}), RECORD_STRUCT)
+    (partition,) = reader.partitions()
+    with walkit.open(many, mode="r") as log:
+        expected = [len(batch) for batch in log.read_batches()]
+    assert [len(batch) for batch in reader.read(partition)] == expected
+    assert len(expected) < len(partition.value) / 10
+
+
+def test_what_a_worker_is_sent_does_not_grow_with_the_log(many: Path) -> None:
+    """Pickle a reader: its size is that of one for a single range, and it reads a partition all the same."""
+    whole, part = (
+        WalkitReader(plan_scan({"path": many, **options}), RECORD_STRUCT) for options in ({}, {"lastLsn": 1})
+    )
+    assert len(whole.scan.ranges) > 20 * len(part.scan.ranges)
+    sent, little = (pickle.dumps(reader) for reader in (whole, part))
+    assert len(sent) < len(little) + 100
+    received: WalkitReader = pickle.loads(sent)
+    assert sum(len(batch) for p in whole.partitions() for batch in received.read(p)) == RECORDS
+
+
+def test_a_log_that_is_compacted_while_a_partition_is_read(tmp_path: Path) -> None:
+    """Compact behind the first batch of a partition: a GapError as of any reader, after the manifest is read anew."""
+    path, options = (
+        tmp_path / "store",
+        walkit.LogOptions(durability="none", segment_bytes=1 << 20, frame_bytes_max=1 << 19),
+    )
+    with walkit.Store.open(path, options=options) as store:
+        for start in range(0, 2400, 50):
+            numbers = range(start, start + 50)
+            store.log.append_many([b"%08000d" % n for n in numbers], keys=[b"%d" % (n % 7) for n in numbers])
+        reader = WalkitReader(plan_scan({"path": path, "partitions": 1}), RECORD_STRUCT)
+        (partition,) = reader.partitions()
+        batches = reader.read(partition)
+        read = len(next(batches))
+        assert 0 < read < 2300
+        assert store.compact().segments_rewritten > 10
+        named = {s.name for s in store.log._now()[0].manifest.segments}
+        for file in path.glob("*.segment"):
+            if file.name not in named:
+                file.unlink()
+        with pytest.raises(walkit.GapError):
+            list(batches)

@@ -1,0 +1,34 @@
+"""The example of README.md that needs Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.test_docs import examples
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.conftest import Checkout
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_example_of_the_readme_runs_by_itself(
+    spark: SparkSession, checkout: Checkout, tmp_path: Path
+) -> None:
+    """Run the block that is marked to need Spark alone, its log elsewhere: the state and the change it speaks of."""
+    (example,) = examples((checkout.root / "README.md").read_text())[1]
+    assert example.count('"orders"') == 2
+    # Spark's workers, which began before this test, have a working folder of their own.
+    example = example.replace('"orders"', repr(str(tmp_path / "orders")))
+    names: dict[str, Any] = {}
+    exec(compile(example, "README.md", "exec"), names)  # noqa: S102 - the block as it stands
+    assert names["spark"] is spark
+    state = [(bytes(row.key), bytes(row.value), row.lsn) for row in names["state"].collect()]
+    assert state == [(b"order-9", b"paid", 2)]
+    (changed,) = names["changed"].collect()
+    assert (changed.change, bytes(changed.left_value), bytes(changed.right_value)) == ("C", b"new", b"paid")

@@ -1,0 +1,371 @@
+"""Ctrl-C at every point where CPython may deliver it: open, close, upkeep; all locks are free afterwards."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.commit.places import GUARD_S, until
+from tests.interrupts import ShootingStorage, Strike
+from tests.log.logs import run_python
+from walkit.log.manifest_store import LOCK_NAME
+from walkit.storage import MemoryStorage
+
+REAL = """
+import faulthandler, json, random, signal, sys, threading, time, warnings
+import walkit
+from walkit.errors import LogLockedError
+
+path, wanted, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+warnings.simplefilter("ignore", ResourceWarning)
+options = walkit.LogOptions(segment_bytes=65536, frame_bytes_max=16384, idle_mark_ms=0)
+main, chance = threading.main_thread().ident, random.Random(seed)
+armed, counts, acked = threading.Event(), {}, 0
+
+def shoot():
+    while True:
+        armed.wait()
+        armed.clear()
+        time.sleep(chance.random() * chance.choice((0.0002, 0.002, 0.01)))
+        signal.pthread_kill(main, signal.SIGINT)
+
+def once(act):
+    return act()
+
+def interrupt(number, frame):
+    # Only within `once`: the test's own steps are not what is tested. One for each: no second is promised anything.
+    while frame is not None:
+        if frame.f_code is once.__code__:
+            raise KeyboardInterrupt
+        frame = frame.f_back
+
+def step(name, act):
+    armed.set()
+    try:
+        return once(act)
+    except KeyboardInterrupt:
+        counts[name] = counts.get(name, 0) + 1
+        return None
+    finally:
+        armed.clear()
+
+signal.signal(signal.SIGINT, interrupt)
+threading.Thread(target=shoot, daemon=True).start()
+while sum(counts.values()) < wanted:
+    faulthandler.dump_traceback_later(25, exit=True)
+    step("open", lambda: walkit.Store.open(path, options=options, events=lambda *_: None))
+    for log in walkit.opened():
+        log.close()
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            store = walkit.Store.open(path, options=options)
+            break
+        except LogLockedError:
+            assert time.monotonic() < deadline
+    assert store.log.acked_lsn == acked, (store.log.acked_lsn, acked)
+    for number in range(20):
+        acked = store.put(b"%d" % chance.randrange(9), bytes(8000)).last_lsn
+    for name in chance.choices(("trim", "retain", "hold", "snapshot", "checkpoint", "compact"), k=4):
+        step(name, {
+            "trim": lambda: store.log.trim(acked - 20),
+            "retain": lambda: store.log.enforce_retention(walkit.Retention(records_max=30)),
+            "hold": lambda: store.log.hold("consumer", acked + 1).release(),
+            "snapshot": store.snapshot,
+            "checkpoint": store.checkpoint,
+            "compact": store.compact,
+        }[name])
+        acked = store.put(b"after", name.encode()).last_lsn
+        assert store[b"after"] == name.encode()
+    step("close", store.close)
+    store.close()
+print(json.dumps(counts))
+"""
+OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_mark_ms=0)
+RECORDS = 30
+STEPS = {
+    "follow": 29,
+    "read on": 97,
+    "compact": 5,
+    "open a store": 3,
+    "retention": 3,
+    "hold": 3,
+    "snapshot": 3,
+}
+"""Of what has many points, or shares most of them with another, only some are struck; of what is not named, each."""
+Log = walkit.WriteAheadLog
+
+
+@cache
+def made(killed: bool) -> MemoryStorage:
+    """A store with sealed segments and two values for each key; with `killed` as its writer left it when it died."""
+    storage = MemoryStorage()
+    store = walkit.Store.open(storage=storage, options=OPTIONS)
+    for number in range(RECORDS):
+        store.put(b"%02d" % (number % 10), b"%06d" % number * 1000)
+    left = storage.process_kill()
+    store.close()
+    return left if killed else storage
+
+
+@dataclass
+class Scene:
+    """What one strike meets: a storage, and the log or store that is open on it, if any."""
+
+    storage: ShootingStorage
+    opened: Any = None
+    made: object = None
+    """What the call has returned: an opened log is not to be dropped before it has been looked at."""
+
+    @property
+    def log(self) -> Log:
+        """The open log."""
+        log = getattr(self.opened, "log", self.opened)
+        assert isinstance(log, Log)
+        return log
+
+    def end(self) -> None:
+        """Close what is open; no interrupt comes any more."""
+        self.storage.arm(0)
+        opened: Any = self.opened or self.made
+        opened.close()
+
+
+Act = Callable[[Scene], object]
+
+
+def open_log(scene: Scene) -> object:
+    return walkit.open(storage=scene.storage, options=OPTIONS)
+
+
+def open_store(scene: Scene) -> object:
+    return walkit.Store.open(storage=scene.storage, options=OPTIONS)
+
+
+def create(scene: Scene) -> object:
+    return walkit.open(storage=scene.storage, mode="x", options=OPTIONS)
+
+
+def close(scene: Scene) -> object:
+    return scene.opened.close()
+
+
+def trim(scene: Scene) -> object:
+    return scene.log.trim(12)
+
+
+def retain(scene: Scene) -> object:
+    return scene.log.enforce_retention(walkit.Retention(records_max=12))
+
+
+def hold(scene: Scene) -> object:
+    return scene.log.hold("consumer", 20)
+
+
+def snapshot(scene: Scene) -> object:
+    return scene.opened.snapshot()
+
+
+def checkpoint(scene: Scene) -> object:
+    return scene.opened.checkpoint()
+
+
+def compact(scene: Scene) -> object:
+    return scene.opened.compact(progress=lambda *_: None)
+
+
+def follow(scene: Scene) -> object:
+    return list(scene.log.follow(RECORDS, timeout=0.001))
+
+
+def open_with_journal(scene: Scene) -> object:
+    slots = walkit.StoreOptions(journal_slots=1024)
+    return walkit.Store.open(storage=scene.storage, options=OPTIONS, store_options=slots)
+
+
+def ask_for_checkpoint(scene: Scene) -> object:
+    demand = scene.log._driver.demand  # type: ignore[attr-defined]
+    demand()
+    return None
+
+
+def wait_for_upkeep(scene: Scene) -> object:
+    scene.log._engine.segments.upkeep.drain()
+    return None
+
+
+def read_on(scene: Scene) -> object:
+    with walkit.open(storage=scene.storage, mode="r") as reader:
+        return list(reader.follow(RECORDS + 2, timeout=0.001))
+
+
+OPENING: dict[str, tuple[Act, Callable[[], MemoryStorage]]] = {
+    "create": (create, MemoryStorage),
+    "open": (open_log, lambda: made(False).process_kill()),
+    "recover": (open_log, lambda: made(True).process_kill()),
+    "open a store": (open_store, lambda: made(False).process_kill()),
+}
+WORKING: dict[str, tuple[Act, Act]] = {
+    "trim": (open_log, trim),
+    "retention": (open_log, retain),
+    "hold": (open_log, hold),
+    "follow": (open_log, follow),
+    "read on": (open_log, read_on),
+    "wait for upkeep": (open_log, wait_for_upkeep),
+    "ask for a checkpoint": (open_with_journal, ask_for_checkpoint),
+    "snapshot": (open_store, snapshot),
+    "checkpoint": (open_store, checkpoint),
+    "compact": (open_store, compact),
+    "close": (open_log, close),
+    "close a store": (open_store, close),
+}
+
+
+def ready(name: str) -> tuple[Act, Scene]:
+    """Return what is to be struck, and where."""
+    if name in OPENING:
+        act, storage = OPENING[name]
+        return act, Scene(ShootingStorage(storage()))
+    begin, act = WORKING[name]
+    scene = Scene(ShootingStorage(made(False).process_kill()))
+    scene.opened = begin(scene)
+    scene.log.append(b"%06d" % RECORDS * 1000, key=b"last")
+    return act, scene
+
+
+def in_time(work: Callable[[], object], where: str) -> None:
+    """Do it on another thread; where it hangs, the stacks of all threads are the failure."""
+    errors: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=guarded, daemon=True)
+    thread.start()
+    thread.join(GUARD_S)
+    if thread.is_alive():
+        stacks = ["".join(traceback.format_stack(frame)) for frame in sys._current_frames().values()]
+        pytest.fail(f"struck at {where}, then a hang:\n" + "\n".join(stacks))
+    if errors:
+        raise AssertionError(f"struck at {where}: {errors[0]!r}") from errors[0]
+
+
+def goes_on(scene: Scene, expected: int) -> None:
+    """Every lock of the open log is free: all that writers and its host may ask for is done, then it closes."""
+    log = scene.log
+    assert log.append(b"after").last_lsn == expected + 1
+    log.sync()
+    log.hold("another", expected + 1).release()
+    log.trim(expected // 10, waste_ratio=0)
+    log.enforce_retention(walkit.Retention(records_max=25))
+    assert [record.lsn for record in log.follow(expected + 1, timeout=0)] == [expected + 1]
+    if isinstance(scene.opened, walkit.Store):
+        scene.opened.checkpoint()
+        scene.opened.compact()
+    scene.opened.close()
+
+
+def check(scene: Scene, where: str, expected: int) -> None:
+    """The log is open, listed and whole, or closed and unlocked; then it can be opened again, and lacks nothing."""
+    storage = scene.storage
+    listed = [log for log in walkit.opened() if log._engine.storage is storage]
+    if listed:
+        if scene.opened is None:
+            scene.opened = listed[0]
+        in_time(lambda: goes_on(scene, expected), where)
+        expected += 1
+    until(lambda: not storage.is_locked(LOCK_NAME), f"the lock, which an interrupt at {where} has left taken")
+    log = walkit.open(storage=storage, options=OPTIONS)
+    assert log.acked_lsn == expected, where
+    log.close()
+
+
+@pytest.fixture(autouse=True)
+def plain_handler() -> Iterator[None]:
+    """Interrupts are Python's own in these tests, and a log that an interrupt dropped on its way may say so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+    signal.signal(signal.SIGINT, before)
+
+
+def struck(
+    name: str, call: Callable[[Callable[[], object]], object], shoot_at: int = 0
+) -> tuple[Scene, BaseException | None]:
+    """Do it with an interrupt on its way; return where it was done, and the interrupt if it came through."""
+    act, scene = ready(name)
+    scene.storage.arm(shoot_at)
+    try:
+        scene.made = call(lambda: act(scene))
+    except KeyboardInterrupt as error:
+        return scene, error
+    return scene, None
+
+
+def expected_of(name: str) -> int:
+    """Return the last LSN that must be there afterwards."""
+    return 0 if name == "create" else RECORDS + (name in WORKING)
+
+
+def strike_at(name: str, numbers: Iterator[int]) -> int:
+    """Strike at these points, until there is none any more; return how many were struck."""
+    for number in numbers:
+        strike = Strike(number)
+        scene, interrupt = struck(name, strike.run)
+        if not strike.where:
+            scene.end()
+            return number
+        assert strike.swallowed or interrupt is not None, f"the interrupt at {strike.where} was lost"
+        check(scene, f"{name}, point {number}: {strike.where}", expected_of(name))
+    raise AssertionError("there is no end")
+
+
+@pytest.mark.parametrize("name", [*OPENING, *WORKING])
+def test_an_interrupt_at_points_of_the_main_thread(name: str) -> None:
+    """Strike at each point, or some of many: the log is open, listed and at work, or closed and unlocked."""
+    assert strike_at(name, count(1, STEPS.get(name, 1))) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*OPENING, *WORKING])
+def test_an_interrupt_at_each_point_of_the_main_thread(name: str) -> None:
+    """Strike at one point after the other, till there is none: see above."""
+    assert strike_at(name, count(1)) > 2
+
+
+@pytest.mark.parametrize("name", [*OPENING, *WORKING])
+def test_an_interrupt_at_each_operation_of_the_storage(name: str) -> None:
+    """Send SIGINT to the main thread as each operation of the storage begins: as above, and nothing is cut in two."""
+    for number in count(1):
+        scene, _ = struck(name, lambda act: act(), number)
+        if not scene.storage.shot:
+            scene.end()
+            break
+        check(scene, f"{name}, operation {number}", expected_of(name))
+    assert number > 3 or name in ("follow", "wait for upkeep", "ask for a checkpoint", "read on")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_real_interrupts_at_any_time(tmp_path: Path, seed: int) -> None:
+    """Send SIGINT at random times to a process that opens, trims, compacts, closes: nothing hangs, nothing is lost."""
+    done = run_python(REAL, tmp_path / "log", "100", str(seed), timeout=280)
+    counts = json.loads(done.stdout)
+    assert sum(counts.values()) >= 100 and {"open", "close"} <= counts.keys()

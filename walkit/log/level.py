@@ -1,0 +1,42 @@
+"""Which durability level the last opening of a log had: the manifest says where it was "none" (FORMAT.md, `extra`)."""
+
+from __future__ import annotations
+
+from walkit.errors import OptionsError
+from walkit.format.manifest import Manifest
+from walkit.log.manifest_store import ManifestStore
+
+LEVEL_KEY = "durability"
+
+
+def level_of(manifest: Manifest) -> str:
+    """Return the level of the last opening for writing, as far as the manifest says: "" or "none"."""
+    return "none" if manifest.extra.get(LEVEL_KEY) == "none" else ""
+
+
+def note_level(store: ManifestStore, durability: str) -> None:
+    """Say in the manifest, durably, that this opening has the level "none", or that it no longer is so.
+
+    For those who read the log without its writer: its acknowledgements promise nothing. The manifest is written only
+    where that changes, so an opening at another level costs nothing after one like it.
+    """
+    now = "none" if durability == "none" else ""
+    manifest = store.current
+    if level_of(manifest) == now:
+        return
+    extra = {key: value for key, value in manifest.extra.items() if key != LEVEL_KEY}
+    if now:
+        extra[LEVEL_KEY] = now
+    store.update(lambda m: m.next(extra=extra))
+
+
+def require_promises(durability: str) -> None:
+    """OptionsError for the level "none": no replica can follow what promises nothing."""
+    if durability == "none":
+        raise OptionsError(
+            "the log's durability is 'none': what it acknowledges may be lost and numbered again, so a replica "
+            "could be ahead of its primary. Replication needs 'sync' or 'interval'; of a closed log, one more opening "
+            "with either of them is enough",
+            option="durability",
+            stored="none",
+        )

@@ -1,0 +1,30 @@
+"""What the manifest says when a segment is sealed (FORMAT.md F-9)."""
+
+from __future__ import annotations
+
+from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
+from walkit.format.segment import SegmentHeader
+from walkit.log.opensegment import OpenSegment
+
+
+def record_of(segment: OpenSegment, header: SegmentHeader) -> SegmentRecord:
+    """Return what the manifest says of a segment that is sealed where its last frame ends."""
+    end = LogEnd(last_lsn=segment.last_lsn, position=segment.end_position, chain=segment.chain)
+    return sealed_record(header, end, records=segment.records, frames=segment.frames)
+
+
+def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
+    """Return the manifest with this segment sealed; one without frames is dropped instead."""
+    others = tuple(s for s in manifest.segments if s.number != record.number)
+    if record.size_bytes == 0:
+        return manifest.next(segments=others)
+    segments = tuple(sorted((*others, record), key=segment_order))
+    end = manifest.end
+    if record.end_position >= end.position:
+        end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
+    return manifest.next(segments=segments, end=end)
+
+
+def segment_order(record: SegmentRecord) -> tuple[bool, int, int]:
+    """Sealed segments by position, then unsealed ones by number."""
+    return record.state is not SegmentState.SEALED, record.start_position, record.number

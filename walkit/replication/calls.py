@@ -1,0 +1,78 @@
+"""The calls of a primary: a bounded number of callers without a hello, and one live session for each name."""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+from walkit.replication.messages import Refusal
+
+WAITING_MAX = 32
+"""So many callers may be without a place; one more takes the room of the one that has waited longest."""
+
+
+class Call(Protocol):
+    """What the table asks of a call. Safe from any thread."""
+
+    def cancel(self) -> None:
+        """End the call at once, also where its peer reads nothing."""
+
+    def is_stalled(self, now_ms: float) -> bool:
+        """Return whether a message has waited too long for the peer to read."""
+
+
+class CallTable:
+    """Who has a place, and who waits for one. Safe from any thread.
+
+    A caller gets its place with its hello. An honest one says it at once, so when too many wait, the one that has
+    waited longest goes, and silent callers cannot keep others out.
+    """
+
+    def __init__(self, places: int, holds: int) -> None:
+        self.places, self.holds = places, holds
+        self._lock = threading.Lock()
+        self._waiting: dict[Call, None] = {}
+        self._seated: dict[str, Call] = {}
+
+    def enter(self, call: Call) -> None:
+        """Take in a new caller, which has said nothing yet."""
+        with self._lock:
+            longest = next(iter(self._waiting)) if len(self._waiting) >= WAITING_MAX else None
+            if longest is not None:
+                del self._waiting[longest]
+            self._waiting[call] = None
+        if longest is not None:
+            longest.cancel()
+
+    def seat(self, call: Call, name: str, held: frozenset[str]) -> Refusal | None:
+        """Give a caller the place of this name, or return why it gets none now. `held` are the names with a hold."""
+        with self._lock:
+            if name in self._seated:
+                text = (
+                    f"another session of replica {name!r} is live; it ends when it is silent or its call ends"
+                )
+                return Refusal(reason="busy", message=text)
+            if len(self._seated) >= self.places:
+                text = f"all {self.places:,} places are taken"
+                return Refusal(reason="full", message=text)
+            names = held | self._seated.keys()
+            if name not in names and len(names) >= self.holds:
+                text = f"{len(names):,} replicas have a hold or are about to; one must expire before another begins"
+                return Refusal(reason="full", message=text)
+            self._waiting.pop(call, None)
+            self._seated[name] = call
+        return None
+
+    def leave(self, call: Call) -> None:
+        """Forget a call that has ended; its name is free again."""
+        with self._lock:
+            self._waiting.pop(call, None)
+            self._seated = {name: other for name, other in self._seated.items() if other is not call}
+
+    def cancel_stalled(self, now_ms: float) -> None:
+        """Cancel the calls whose peers do not read what is sent to them."""
+        with self._lock:
+            calls = [*self._waiting, *self._seated.values()]
+        for call in calls:
+            if call.is_stalled(now_ms):
+                call.cancel()

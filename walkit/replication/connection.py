@@ -1,0 +1,98 @@
+"""A replica's connection to its primary: one gRPC call, and the thread that takes in what comes by it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from walkit.errors import OptionsError, WalkitError
+from walkit.replication.messages import (
+    FromPublisher,
+    FromSubscriber,
+)
+from walkit.replication.transport import (
+    TOKEN_KEY,
+    ByteBudget,
+    channel_options,
+    grpc,
+)
+from walkit.replication.wire import METHOD, WireError, decode_from_publisher, encode_from_subscriber
+from walkit.threads import Bell
+
+INBOX_BYTES = 16 << 20
+"""No more is read of a publisher while so much of what came was not looked at: twice what may be in flight."""
+OUTBOX_MESSAGES = 16_384
+"""The connection to a publisher that has not read so many answers is given up: fewer batches are in flight."""
+
+Heard: TypeAlias = FromPublisher | BaseException | str
+"""A message, an error that ends replication, or why the connection ended."""
+
+
+class Connection:
+    """One call to a publisher: a thread of its own takes in what comes, and hands it to `inbox` with itself."""
+
+    def __init__(
+        self,
+        address: str,
+        token: str | None,
+        frame_bytes_max: int,
+        inbox: deque[tuple[Connection, Heard, int]],
+        wake: Bell,
+    ) -> None:
+        self._inbox, self._wake = inbox, wake
+        self.room = ByteBudget(INBOX_BYTES)
+        self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._channel = grpc.insecure_channel(address, options=channel_options(frame_bytes_max))
+        metadata = () if token is None else ((TOKEN_KEY, token),)
+        self._call = self._channel.stream_stream(METHOD)(self._outgoing(), metadata=metadata)
+        threading.Thread(target=self._listen, name="walkit-replica-ear", daemon=True).start()
+
+    def send(self, message: FromSubscriber) -> None:
+        """Queue a message to the publisher; a publisher that takes none of them loses the connection."""
+        if self._out.qsize() >= OUTBOX_MESSAGES:
+            self._call.cancel()
+            return
+        self._out.put(encode_from_subscriber(message))
+
+    def _outgoing(self) -> Iterator[bytes]:
+        while (data := self._out.get()) is not None:
+            yield data
+
+    def _listen(self) -> None:
+        end: Heard = "the publisher ended the call"
+        try:
+            for data in self._call:
+                self.room.take(len(data))
+                self._tell(decode_from_publisher(data), len(data))
+                self.room.wait()
+        except WireError as error:
+            end = str(error)
+        except grpc.RpcError as error:
+            end = _told(error)
+        except BaseException as error:  # noqa: BLE001 - the replica's thread raises it: this one has no caller
+            end = error
+        self._tell(end)
+
+    def _tell(self, what: Heard, size: int = 0) -> None:
+        self._inbox.append((self, what, size))
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the call."""
+        self.room.close()
+        self._out.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+
+def _told(error: Any) -> WalkitError | str:
+    """Return an error that lasts, or the words of one that may pass."""
+    code, details = error.code(), error.details()
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        return OptionsError(f"the primary refused this replica: {details}", option="token")
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        return OptionsError(f"what listens there is no walkit primary: {details}", option="source")
+    return f"{code.name.lower()}: {details}"

@@ -1,0 +1,32 @@
+"""What replication itself can fail with, beside the errors of logs."""
+
+from __future__ import annotations
+
+from walkit.errors import WalkitError
+
+
+class ProtocolError(WalkitError):
+    """The other side sent an intact message whose content cannot be. Nothing of it was used.
+
+    `field` names what is wrong and `found` is its value.
+    """
+
+    code = "protocol"
+
+    def __init__(self, message: str, *, field: str, found: object) -> None:
+        super().__init__(message)
+        self.field, self.found = field, found
+
+
+class ReplicaFailedError(WalkitError):
+    """The replica's own thread ended with an error that walkit does not raise on purpose.
+
+    What was imported stays. `cause` is that error as text; `__cause__` the error itself, which a pickled copy no
+    longer has.
+    """
+
+    code = "replica-failed"
+
+    def __init__(self, message: str, *, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause

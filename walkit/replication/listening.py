@@ -1,0 +1,75 @@
+"""The address that a primary listens at: off the loopback address it is refused, unless that was asked for."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from walkit.config import check_bool
+from walkit.errors import OptionsError
+from walkit.replication.address import Address, parse_address, why_not_bound
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where to listen: the host as it was given, what is bound for it, and the port (0: a free one)."""
+
+    host: str
+    bound: tuple[str, ...]
+    port: int
+
+    def bind(self, server: Any) -> str:
+        """Bind a gRPC server; return HOST:PORT to connect to. OptionsError where none of the addresses can be had."""
+        port, taken, failure = self.port, False, ""
+        for host in self.bound:
+            try:
+                port, taken = server.add_insecure_port(f"{host}:{port}"), True
+            except RuntimeError as error:
+                failure = str(error)
+        if not taken:
+            wanted = f"{self.host}:{self.port}"
+            why = why_not_bound(Address(self.host.strip("[]"), self.port)) or failure
+            raise OptionsError(f"cannot listen at {wanted}: {why}", option="listen", wanted=wanted)
+        return f"{self.host}:{port}"
+
+
+def listen_address(listen: object, insecure: object) -> ListenAddress:
+    """Return where to listen; OptionsError for what is no HOST:PORT, and off loopback unless `insecure` is True.
+
+    A name is looked up here, and what it means here is bound: it cannot mean another address a moment later.
+    """
+    check_bool(insecure, "insecure")
+    address = parse_address(listen, "listen", listening=True)
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    if insecure:
+        return ListenAddress(host, (host,), address.port)
+    found = _addresses_of(host, listen)
+    outside = [address for address in found if not ip_address(address).is_loopback]
+    if outside:
+        meant = "" if outside[0] == host.strip("[]") else f" ({outside[0]})"
+        raise OptionsError(
+            f"listen={listen!r}{meant} is not the loopback address: until there is TLS, all that is served there goes "
+            "over the network in the clear, the token included. Listen at 127.0.0.1 and lead a tunnel (SSH, WireGuard) "
+            "to it, or say insecure=True (walkit serve --insecure) where the network itself can be trusted",
+            option="listen",
+            wanted=listen,
+        )
+    bound = tuple(f"[{a}]" if ":" in a else a for a in found)
+    is_name = ":" not in host and any(c.isalpha() for c in host)
+    return ListenAddress(
+        host if is_name else bound[0], bound, address.port
+    )  # 127.1 is no address to everyone
+
+
+def _addresses_of(host: str, listen: object) -> list[str]:
+    """Return the addresses of a host, those of IPv4 first."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:  # ValueError: a name that cannot be one
+        raise OptionsError(
+            f"listen={listen!r}: {host} is not known: {error}", option="listen", wanted=listen
+        ) from error
+    plain = {str(address[0]).partition("%")[0] for *_, address in found}
+    return sorted(plain, key=lambda address: (":" in address, address))
