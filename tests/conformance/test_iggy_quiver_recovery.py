@@ -58,7 +58,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "D1.3 D1.4 reopening goes on behind what is there": (
         "log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
     ),
-    "D1.6 a cut tail": ("log/test_every_bit::test_a_cut_anywhere_recovers_exactly_what_was_whole",),
+    "D1.6 a cut tail": ("log/test_every_bit::test_a_cut_anywhere_is_refused_by_name",),
     "D1.9 D1.27 D1.30 damage with intact frames behind it": (
         "log/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
     ),
@@ -380,22 +380,39 @@ def test_b12_a_crash_while_a_segment_is_begun_leaves_no_segment_at_position_0() 
     assert hits > 8
 
 
+def torn(image: MemoryStorage, kept: int) -> MemoryStorage:
+    """Tear the last frame after so many of its bytes: the rest of the reserved space is zeros, as a crash leaves it."""
+    offset, _ = frames_of(image, segment_name(4))[1]
+    size = len(read(image, segment_name(4)))
+    patch(image, segment_name(4), offset + kept, bytes(size - offset - kept))
+    return image
+
+
 def test_c2_records_appended_behind_a_torn_tail_are_read_next_time() -> None:
     """Tear the tail, reopen, append five, reopen: all five are there, where Kevo writes them behind the garbage."""
-    image = killed()
-    shorten(image, segment_name(4), frames_of(image, segment_name(4))[1][0] + 200)
+    image = torn(killed(), 200)
     with opened(image) as log:
         for i in range(5):
             log.append(b"new %d" % i)
     assert values(reopened(image, OPTIONS))[-5:] == [b"new %d" % i for i in range(5)]
 
 
-def test_c2_three_bytes_cut_from_the_end_cost_one_record() -> None:
-    """Cut three bytes from the last frame's body: all records but that one are there, where Kevo loses every one."""
+def test_c2_three_bytes_torn_off_the_end_cost_one_record() -> None:
+    """Tear three bytes off the last frame's body: all records but that one are there, where Kevo loses every one."""
+    _, header = frames_of(killed(), segment_name(4))[1]
+    image = torn(killed(), 96 + header.body_stored_bytes - 3)
+    assert lsns(reopened(image, OPTIONS)) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_c2_a_file_that_is_three_bytes_shorter_is_refused_and_salvaged() -> None:
+    """Cut the file itself, which no crash does: refused by name; salvage keeps all records but the last."""
     image = killed()
     offset, header = frames_of(image, segment_name(4))[1]
     shorten(image, segment_name(4), offset + 96 + header.body_stored_bytes - 3)
-    assert lsns(reopened(image, OPTIONS)) == [1, 2, 3, 4, 5, 6, 7]
+    with pytest.raises(SegmentMissingError, match="cut short"):
+        opened(image)
+    with opened(image, "salvage") as log:
+        assert lsns(log.read()) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_4024_segment_numbers_do_not_restart_when_every_segment_is_gone() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 import walkit
+from tests.commit.places import until
 from tests.log import crashes, wrecks
 from tests.log.everycall import EveryCall
 from tests.log.faultloop import Ledger, Row, Scene
@@ -143,10 +144,10 @@ class Appending(LogScene):
 
 
 class Zeroing(LogScene):
-    """One large segment, which the upkeep thread zeroes ahead of the frames, step by step, while they are written."""
+    """One large segment, which is zeroed ahead of the frames, step by step; when it is idle a mark is written."""
 
     def fitted(self, options: walkit.LogOptions) -> walkit.LogOptions:
-        return replace(options, segment_bytes=3 << 20, frame_bytes_max=64 * 1024)
+        return replace(options, segment_bytes=3 << 20, frame_bytes_max=64 * 1024, idle_mark_ms=2)
 
     def play(self, storage: EveryCall, ledger: Ledger) -> Callable[[], object] | None:
         log = ledger.step("open", lambda: walkit.open(storage=storage, options=ledger.options))
@@ -159,6 +160,8 @@ class Zeroing(LogScene):
         settled(log)
         ledger.appended("append", [put(b"behind")], lambda: log.append(b"behind"))
         ledger.called_durable(ledger.step("sync", log.sync))
+        core = log._engine.core
+        until(lambda: not core.needs_mark or core.failure is not None, "a mark")
         ledger.called_durable(log.durable_lsn)
         return closing(log, ledger)
 

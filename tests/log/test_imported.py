@@ -263,6 +263,7 @@ def test_a_replica_recovers_by_the_policy_it_is_given(primary: MemoryStorage, se
     storage = MemoryStorage()
     log = replica_on(storage, load_manifest(primary))
     import_all(log, primary)
+    log.segments.upkeep.drain()  # what is full is sealed
     image = storage.process_kill()
     log.close()
     manifest = load_manifest(image)

@@ -157,7 +157,7 @@ def test_any_error_of_the_replicas_thread_is_a_state(
 def test_an_error_of_the_listening_thread_is_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run out of memory where a message is decoded, on a thread without a caller: the replica fails with that cause."""
     monkeypatch.setattr(
-        "walkit.replication.replica.decode_from_publisher", lambda data: _raise(MemoryError("too large"))
+        "walkit.replication.connection.decode_from_publisher", lambda data: _raise(MemoryError("too large"))
     )
     with (
         walkit.open(tmp_path / "p") as log,

@@ -306,3 +306,22 @@ def test_steps_that_are_not_known_end_the_search() -> None:
             parse_plan(f"Sample 0.0, 0.5, false, 7\n+- {step}\n   +- {RELATION}"), {}, facts()
         )
         assert found.reads == []
+
+
+def test_one_read_of_one_log_is_joined_by_its_lsn_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """Look at the plans: no window over one log's records, under bounds and conditions on the key too; one over two."""
+    path = str(tmp_path / "log")
+    with walkit.open(path) as log:
+        log.append_many([b"a", b"b", b"c"], [b"k", b"l", b"k"])
+    df = spark.read.format("walkit").load(path)
+    parts = df.where("key = x'6b'").union(df.where("key = x'6c'"))
+    newest, before = {b"k": b"c", b"l": b"b"}, {b"k": b"a", b"l": b"b"}
+    for records, counted, expected in (
+        (df, False, newest),
+        (df.where("lsn <= 2"), False, before),
+        (parts, True, newest),
+    ):
+        state = replay(records)
+        plan = state._jdf.queryExecution().analyzed().toString()
+        assert ("Window" in plan) is counted
+        assert {bytes(r.key): bytes(r.value) for r in state.collect()} == expected

@@ -37,9 +37,7 @@ ZERO_FROM_BYTES = ZERO_STEP_BYTES // 4
 ZEROED_FRAME_BYTES_MAX = 16 * 1024
 """Mean size up to which the frames of a segment have it zeroed ahead of them. Larger ones would be written twice.
 
-Small frames share a block, of which only the first finds it unwritten: a lone writer of 100 B makes 1.04 times the
-records. But a segment that it has brought past its zeros stays without, and 64 tasks that follow in it made 165 k
-records/s where they make 201 (medians of twelve; a synced write takes 100 us there).
+Small frames gain little by it themselves, but larger ones that follow in the segment need it (see DESIGN.md).
 """
 
 

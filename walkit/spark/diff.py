@@ -80,7 +80,8 @@ def _side(side: Side, name: str) -> DataFrame:
     if isinstance(side, tuple) and len(side) != 2:
         raise OptionsError("a side with an LSN is a pair: (DataFrame, LSN)", option=name, wanted=side)
     df, at_lsn = side if isinstance(side, tuple) else (side, None)
-    keyed = records_up_to(df, at_lsn, f"diff ({name} side)").where(F.col("key").isNotNull())
+    records, _ = records_up_to(df, at_lsn, f"diff ({name} side)")
+    keyed = records.where(F.col("key").isNotNull())
     return keyed.select(
         F.lit(name == "right").alias(SIDE), "lsn", F.col("kind").cast("byte").alias("kind"), "key", "value"
     )

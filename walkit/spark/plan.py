@@ -103,6 +103,13 @@ class Records:
     """In words, by what some records of a key may be left out and others not."""
     twice: list[str] = field(default_factory=list)
     """The logs of which records are there twice."""
+    brought_together: bool = False
+    """Whether a union or a join is among the steps, so that an LSN may stand in several rows."""
+
+    @property
+    def have_unique_lsns(self) -> bool:
+        """Whether the rows are of one read of one log, so that no two of them have the same LSN."""
+        return len(self.reads) == 1 and not self.brought_together
 
 
 def records_of(df: DataFrame) -> Records:
@@ -194,6 +201,7 @@ class _Search:
             sides = [self.look(child) for child in node.children]
             found = next((side for side in sides if side.reads), sides[0])
             found.reads = [replace(read, by_key=True) for read in found.reads]
+            found.brought_together = True
             return found
         if node.name in FIRST_SIDE:
             return self.look(node.children[0])
@@ -251,7 +259,7 @@ def _deduplicate(node: PlanNode, found: Records) -> None:
 
 def _joined(node: PlanNode, sides: Sequence[Records]) -> Records:
     """Return what a union of these has: its columns are those of its first side."""
-    found = Records(columns=sides[0].columns)
+    found = Records(columns=sides[0].columns, brought_together=True)
     for side in sides:
         found.twice += [
             read.facts.log_id

@@ -4,10 +4,10 @@ The rule is that of `walkit.state`: for each key the record with the newest LSN 
 and a record without a key is an event, which is no part of keyed state.
 
 The newest LSN of each key is found by an aggregation of numbers alone, and the records are then picked by a
-left-semi join on key and LSN. Spark has no hash aggregation over binary or struct buffers: `max(struct(lsn,
-value))`, `max_by` and a window all sort the values instead, and took 2 to 3 times as long where this was
-measured. The rows that are left are counted, key by key, where the join has put and sorted them: a DataFrame that
-has a record twice fails there, however it came to it (a union, a cache, a view, Spark Connect).
+left-semi join: on the LSN where the plan shows one read of one log, in which it is unique, else on key and LSN.
+Spark has no hash aggregation over binary or struct buffers: `max(struct(lsn, value))`, `max_by` and a window all
+sort the values instead. After a join on key and LSN the rows that are left are counted, where the join has put and
+sorted them: a DataFrame that has a record twice fails there, however it came to it (a union, a view, Connect).
 """
 
 from __future__ import annotations
@@ -52,8 +52,13 @@ def replay(df: DataFrame, at_lsn: int | None = None) -> DataFrame:
     from rows; `df.withMetadata("lsn", {})` takes off what is known. What the plan does not show, the data do: where two
     rows are the newest record of one key, Spark fails the query in words that name the key and the LSN.
     """
-    keyed = records_up_to(df, at_lsn, "replay").where(F.col("key").isNotNull())
+    records, have_unique_lsns = records_up_to(df, at_lsn, "replay")
+    keyed = records.where(F.col("key").isNotNull())
     newest = keyed.groupBy("key").agg(F.max("lsn").alias("lsn"))
+    if have_unique_lsns:
+        picked = keyed.join(newest.select("lsn"), "lsn", "left_semi")
+        live = picked.where(F.col("kind") != int(Kind.DELETE)).select("key", "value", "lsn")
+        return live.withMetadata("lsn", {})
     picked = keyed.join(newest, ["lsn", "key"], "left_semi").select("lsn", "kind", "key", "value")
     # Spark computes it where the join's rows already stand together and in order: no further shuffle.
     rows = F.count("*").over(Window.partitionBy("lsn", "key"))
@@ -80,8 +85,11 @@ def _twice() -> Column:
     return F.raise_error(F.concat(*words))
 
 
-def records_up_to(df: DataFrame, at_lsn: int | None, what: str) -> DataFrame:
-    """Return the records up to `at_lsn`, inclusive, of which a state can be made; else raise as `replay` does."""
+def records_up_to(df: DataFrame, at_lsn: int | None, what: str) -> tuple[DataFrame, bool]:
+    """Return the records up to `at_lsn`, inclusive, and whether each is known to have an LSN of its own.
+
+    Raises as `replay` does where no state can be made of them.
+    """
     require_columns(df, what)
     require_lsn(at_lsn)
     if df.isStreaming:
@@ -90,8 +98,8 @@ def records_up_to(df: DataFrame, at_lsn: int | None, what: str) -> DataFrame:
             option="df",
             wanted="readStream",
         )
-    require_state(df, at_lsn, what)
-    return df if at_lsn is None else df.where(F.col("lsn") <= at_lsn)
+    have_unique_lsns = require_state(df, at_lsn, what)
+    return df if at_lsn is None else df.where(F.col("lsn") <= at_lsn), have_unique_lsns
 
 
 def require_columns(df: DataFrame, what: str) -> None:

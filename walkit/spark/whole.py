@@ -27,8 +27,10 @@ def require_lsn(at_lsn: object) -> None:
         )
 
 
-def require_state(df: DataFrame, at_lsn: int | None, what: str) -> None:
-    """Raise what there is to raise where the records of `df`, up to `at_lsn`, are known not to tell a state.
+def require_state(df: DataFrame, at_lsn: int | None, what: str) -> bool:
+    """Say whether no two records of `df`, up to `at_lsn`, can have the same LSN, as far as the plan shows it.
+
+    Raises what there is to raise where the records are known not to tell a state.
 
     Known is what column `lsn` carries from `load()`, and what the plan shows: bounds on the LSN, other conditions and
     samples, unions. Where the column carries nothing and the log is still to be seen behind `df`, the log
@@ -42,7 +44,7 @@ def require_state(df: DataFrame, at_lsn: int | None, what: str) -> None:
                 "column): whether the records tell the state was not checked"
             )
         if is_remote() or any(read.facts is not None for read in found.reads):
-            return  # what was known was taken off
+            return False  # what was known was taken off
     else:
         _require_history(facts, found.reads, at_lsn)
     if (facts is not None and facts.push_filters) or any(read.pushes for read in found.reads):
@@ -53,6 +55,7 @@ def require_state(df: DataFrame, at_lsn: int | None, what: str) -> None:
             wanted=True,
         )
     _require_whole(found, what)
+    return facts is not None and found.have_unique_lsns
 
 
 def _require_history(facts: LogFacts, reads: Sequence[LogRead], at_lsn: int | None) -> None:
