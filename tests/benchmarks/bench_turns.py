@@ -8,9 +8,11 @@ of each are the median of its rates, and of its ratios to the first way of the s
     python tests/benchmarks/bench_turns.py tasks:../before tasks --turns 60 --path /dev/shm
 
 A way is `threads` or `tasks` (64 callers that wait for each record of 100 bytes), `alone` (one), `submit` (one that
-never waits), or `leveldb` (64 threads, synced puts; needs the extra `peers`); behind a colon, another checkout to
-import walkit from. It needs no more of it than `open`, `append`, `append_async`, `submit` and `acked_lsn`, so that it
-may be an old one. Rates are of acknowledged records.
+never waits), `append_many` and `append_arrow` (calls of 4,096 records), or `leveldb` (64 threads, synced puts; needs
+the extra `peers`). `reopen` opens a log of 200,000 records that a killed writer left, `replay` makes a state of it,
+`verify` checks it. After a colon stands another checkout to import walkit from. It needs no more of it than `open`,
+`append`, `append_async`, `submit`, `append_many`, `append_arrow`, `acked_lsn`, `replay`, `KeyedTable` of `walkit.state`
+and `verify`, so that it may be an old one. Rates are of records: acknowledged, or gone through.
 """
 
 from __future__ import annotations
@@ -31,8 +33,15 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-WAYS = ("alone", "threads", "tasks", "submit", "leveldb")
+WAYS = (
+    *("alone", "threads", "tasks", "submit", "append_many", "append_arrow"),
+    *("reopen", "replay", "verify", "leveldb"),
+)
+READING = ("reopen", "replay", "verify")
 CALLERS = 64
+CALL_RECORDS = 4096
+LOG_RECORDS = 200_000
+LOG_KEYS = 10_000
 VALUE = b"x" * 100
 WARM_S = 0.05
 HERE = Path(__file__).resolve()
@@ -99,6 +108,71 @@ def by_submits(log: Any, seconds: float) -> float:
     return count / (time.perf_counter() - began)
 
 
+def by_calls(call: Callable[[], object], records: int, seconds: float) -> float:
+    """Call again and again; return the records a second, of as many as a call goes through."""
+    count, spent = 0, 0.0
+    while spent < seconds:
+        began = time.perf_counter()
+        call()
+        spent += time.perf_counter() - began
+        count += records
+    return count / spent
+
+
+def by_openings(image: Path, folder: Path, seconds: float) -> float:
+    """Open copies of a killed writer's log; return the records a second of the openings alone."""
+    import walkit
+
+    count, spent = 0, 0.0
+    while spent < seconds:
+        copy = shutil.copytree(image, folder / "copy")
+        began = time.perf_counter()
+        log = walkit.open(copy)
+        spent += time.perf_counter() - began
+        count += LOG_RECORDS
+        log.close()
+        shutil.rmtree(copy)
+    return count / spent
+
+
+@contextmanager
+def reading(way: str, folder: Path) -> Iterator[Callable[[float], float]]:
+    """Write the log that is gone through, and give what measures going through it."""
+    import walkit
+
+    with walkit.open(folder / "log", options=walkit.LogOptions(durability="none")) as log:
+        for first in range(0, LOG_RECORDS, 100):
+            lsns = range(first, first + 100)
+            log.append_many([VALUE] * 100, [b"key %d" % (lsn * 7919 % LOG_KEYS) for lsn in lsns])
+        log.sync()
+        image = shutil.copytree(folder / "log", folder / "image")
+    if way == "reopen":
+        yield lambda seconds: by_openings(image, folder, seconds)
+    elif way == "verify":
+        yield lambda seconds: by_calls(lambda: walkit.verify(image), LOG_RECORDS, seconds)
+    else:
+        from walkit.state import KeyedTable
+
+        with walkit.open(folder / "log", mode="r") as reader:
+            yield lambda seconds: by_calls(lambda: walkit.replay(reader, KeyedTable()), LOG_RECORDS, seconds)
+
+
+def bulk_call(log: Any, way: str) -> Callable[[], object]:
+    """Return a call of `append_many` or `append_arrow`."""
+    if way == "append_many":
+        values, keys = [VALUE] * CALL_RECORDS, [b"%012d" % number for number in range(CALL_RECORDS)]
+        return lambda: log.append_many(values, keys)
+    import pyarrow as pa
+
+    table = pa.table(
+        {
+            "key": pa.array([b"%012d" % number for number in range(CALL_RECORDS)], pa.binary()),
+            "value": pa.array([VALUE] * CALL_RECORDS, pa.binary()),
+        }
+    )
+    return lambda: log.append_arrow(table)
+
+
 @contextmanager
 def opened(way: str, folder: Path) -> Iterator[Callable[[float], float]]:
     """Open what the way writes to, and give what measures it for so many seconds."""
@@ -115,6 +189,10 @@ def opened(way: str, folder: Path) -> Iterator[Callable[[float], float]]:
         yield lambda seconds: by_threads(put, lambda: sum(counts), seconds, CALLERS)
         database.close()
         return
+    if way in READING:
+        with reading(way, folder) as burst:
+            yield burst
+        return
     import walkit
 
     with walkit.open(folder / "log") as log:
@@ -126,6 +204,9 @@ def opened(way: str, folder: Path) -> Iterator[Callable[[float], float]]:
             yield lambda seconds: by_tasks(log, count, seconds)
         elif way == "submit":
             yield lambda seconds: by_submits(log, seconds)
+        elif way.startswith("append_"):
+            call = bulk_call(log, way)
+            yield lambda seconds: by_calls(call, CALL_RECORDS, seconds)
         else:
             callers = 1 if way == "alone" else CALLERS
             yield lambda seconds: by_threads(lambda _: log.append(VALUE), count, seconds, callers)
@@ -182,9 +263,7 @@ def show(rivals: list[Rival]) -> None:
 def main() -> None:
     """Measure in turns, print the medians."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "ways", nargs="+", help=f"{', '.join(WAYS)}; behind a colon, the folder of a checkout"
-    )
+    parser.add_argument("ways", nargs="+", help=f"{', '.join(WAYS)}; after a colon, the folder of a checkout")
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--path", help="where to measure; default: the system's place for temporary files")
