@@ -36,10 +36,10 @@ from tests.log.flights import Flight, torn
 from tests.log.imports import import_all, log_of_epochs, replica_on
 from walkit.errors import WalkitError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.log.imported import ImportedLog
-from walkit.log.manifest_store import load_manifest
+from walkit.replication.imported_log import ImportedLog
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage import MemoryStorage
-from walkit.storage.base import Storage
+from walkit.storage.interface import Storage
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "golden" / "damage"
 BASES, OUTCOMES = FOLDER / "bases.zip", FOLDER / "outcomes.txt"
