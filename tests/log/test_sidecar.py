@@ -316,7 +316,7 @@ def test_a_segment_with_a_lost_range_has_an_index() -> None:
 def test_segments_with_holes_have_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep every subset of frames in flight, index each: every read is the same; only a hole in front leaves none."""
     monkeypatch.setattr("walkit.format.index.INDEX_SEGMENT_BYTES_MIN", 64)
-    for module in ("format.index", "log.sidecar"):
+    for module in ("format.index", "segments.index_file"):
         monkeypatch.setattr(f"walkit.{module}.INDEX_STEP_BYTES", 64)
     indexed = 0
     for second, count in product((None, 3), range(1, 4)):
