@@ -10,10 +10,10 @@ ARGS ?=
 PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab dashboard screenshots browser test check pytest bench format lock golden clean
+.PHONY: help setup demo lab dashboard screenshots browser test test-all check pytest bench format lock golden clean
 
 help: ## say what there is to run
-	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | while IFS='	' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS='	' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 
 setup: ## make .venv, unless it is there and up to date
 	@sh scripts/setup.sh
@@ -35,6 +35,9 @@ browser: ## Debian's chromium for the tests of the dashboard, where there is non
 
 test: check browser ## ruff, mypy --strict and all tests
 	$(VENV)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-all: check browser ## every test, those marked slow too: about an hour; docs/evidence.md says what came of it last
+	$(VENV)/python -m pytest -m "" -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 pytest: setup ## the tests alone: make pytest ARGS="-m 'not spark' tests/log"
 	$(VENV)/python -m pytest $(ARGS)
