@@ -312,3 +312,23 @@ def test_a_replica_tells_of_its_recovery_as_an_open_log_does(primary: MemoryStor
         told.append([(name, {**facts, **own}) for name, facts in seen if "recovery" in name])
     assert told[0] == told[1]
     assert [name for name, _ in told[0]] == ["walkit.recovery.cut", "walkit.recovery.finish"]
+
+
+def test_who_closes_second_returns_when_the_lock_is_free(primary: MemoryStorage) -> None:
+    """Hang the first of two closings in its seal: the second one does not return before the log is sealed and free."""
+    storage = FaultyStorage(MemoryStorage())
+    log = ImportedLog(storage, SMALL)
+    manifest = load_manifest(primary)
+    log.adopt(manifest.log_id, created_us=manifest.created_us, ack_order=manifest.ack_order, extra={})
+    import_all(log, primary)
+    log.segments.upkeep.drain()
+    hang = storage.hang("replace")
+    first = Task(log.close)
+    assert hang.entered.wait(GUARD_S)
+    assert log.closed
+    began = threading.Event()
+    second = Task(lambda: (began.set(), log.close(), storage.is_locked(LOCK_NAME)))
+    assert began.wait(GUARD_S)
+    hang.release()
+    first.result()
+    assert second.result() == (None, None, False)

@@ -8,6 +8,7 @@ processes read it like any log. It mints no epoch: its lineage is that of the pr
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
@@ -190,13 +191,11 @@ class ImportedLog(ReadSurface):
                 option="retention",
                 wanted=self.options.retention,
             )
-        self.storage = storage
-        self.events = events or EventSink()
-        self.closed = False
-        self.adopted = False
+        self.storage, self.events = storage, events or EventSink()
+        self.closed = self.adopted = False
         self.recovery: RecoveryReport | None = None
         self.failure: BaseException | None = None
-        self._news = News()
+        self._news, self._closing = News(), threading.RLock()
         storage.create()
         lock = storage.lock(LOCK_NAME)
         if isinstance(lock, LockHolder):
@@ -361,24 +360,25 @@ class ImportedLog(ReadSurface):
         run_to_end(self._close, "close", events=self.events)
 
     def _close(self) -> None:
-        if self.adopted and not self.closed:
-            self.segments.upkeep.close()  # before anything else: no file is closed, no lock freed under its job
-        with self._news.lock:
+        with self._closing:  # who comes second returns when the lock is free, too
             if self.closed:
                 return
-            self.closed = True
-            self._news.tell_locked()
-        try:
             if self.adopted:
-                self.segments.close(poisoned=self.failure is not None)
-        finally:
-            self._store.close()
-            self._lock.release()
+                self.segments.upkeep.close()  # first: no file is closed, no lock freed under its job
+            with self._news.lock:
+                self.closed = True
+                self._news.tell_locked()
+            try:
+                if self.adopted:
+                    self.segments.close(poisoned=self.failure is not None)
+            finally:
+                self._store.close()
+                self._lock.release()
 
     def forget(self) -> None:
         """In a forked child: this copy is dead, the parent's log goes on untouched."""
         self.closed = True
-        self._news = News()
+        self._news, self._closing = News(), threading.RLock()
         self._store.forget()
         if self.adopted:
             self.segments.forget()
