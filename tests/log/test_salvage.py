@@ -10,6 +10,7 @@ import pytest
 import walkit
 from tests.log.wrecks import (
     HARMS,
+    OPTIONS,
     Harm,
     contents,
     gone,
@@ -21,10 +22,12 @@ from tests.log.wrecks import (
     rows_by_ranges,
     rows_of,
     rows_without,
+    shorten,
     value_of,
     wreck,
 )
 from walkit.errors import CorruptionError, GapError, StorageError
+from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import segment_name
 from walkit.models import FaultyStorage
@@ -189,3 +192,19 @@ def test_replication_sends_up_to_the_loss_and_names_what_is_behind_it() -> None:
             reader.read(run.end, 1 << 20)
         reader.close()
     assert (gap.value.wanted, gap.value.oldest) == (3, 4)
+
+
+def test_a_loss_of_all_frames_takes_in_one_between_them() -> None:
+    """Salvage a segment around a lost frame, cut its file to the header, salvage again: one lost range for both."""
+    image = MemoryStorage()
+    with walkit.open(storage=image, options=OPTIONS) as log:
+        for lsn in range(1, 13):
+            log.append(value_of(lsn)[:15_000])
+    in_frame(2, 1, 300)(image)
+    opened(image, "salvage").close()
+    shorten(image, segment_name(2), SEGMENT_HEADER_BYTES)
+    with opened(image, "salvage") as log:
+        assert [r.lsn for r in log.read()] == [*range(1, 5), *range(9, 13)]
+    (lost,) = load_manifest(image).lost
+    assert (lost.first_lsn, lost.last_lsn) == (5, 8)
+    assert walkit.verify(image).ok

@@ -158,7 +158,10 @@ class _Salvage:
             self.gaps.append(_lost(start, end, record.name, wreck.reason))
             self.steps.append(Step(finding, row, facts, None))
             return False
-        self.gaps += lost
+        taken_in = [
+            g for g in self.gaps for n in lost if n.start_position <= g.start_position < n.end_position
+        ]
+        self.gaps = [*(g for g in self.gaps if g not in taken_in), *lost]
         if finding.mended and finding.header is not None:
             finding.header = self._placed(wreck, finding.header, before)
         kept = replace(record, frames=frames, records=count)
