@@ -32,6 +32,7 @@ def test_segments_and_marks_are_those_of_the_report() -> None:
     """A live log of several segments: boxes are the report's, side by side; marks of the report, then of the log."""
     with walkit.open(storage=MemoryStorage(), options=tiny()) as log:
         log.append_many([bytes(3000)] * 190)
+        log._engine.segments.upkeep.drain()  # what is full is sealed
         report, statistics = walkit.scan(log._engine.storage), log.statistics()
     drawing = segments(report)
     found = boxes(drawing, "segments")
