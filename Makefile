@@ -10,7 +10,7 @@ ARGS ?=
 PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab dashboard screenshots browser test test-all check pytest bench format lock golden clean
+.PHONY: help setup demo lab dashboard screenshots book browser test test-all check pytest bench format lock golden clean
 
 help: ## say what there is to run
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS='	' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -29,6 +29,9 @@ dashboard: setup ## the live dashboard, on the address that it prints
 
 screenshots: setup browser ## the pictures of the dashboard in README.md, made anew
 	$(VENV)/python scripts/screenshots.py
+
+book: setup ## every notebook executed once, as one offline site in build/book
+	$(VENV)/python scripts/book.py $(ARGS)
 
 browser: ## Debian's chromium for the tests of the dashboard, where there is none and this is root
 	@sh scripts/browser.sh

@@ -1,5 +1,7 @@
-"""The dashboard, a page for each browser session: `panel serve dashboards/app.py`."""
+"""The dashboard, a page for each browser session: `panel serve dashboards/app.py [--args LOG RUN ...]`."""
+
+import sys
 
 from walkit.views import app
 
-app().servable()
+app(sys.argv[1:]).servable()

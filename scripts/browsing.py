@@ -138,8 +138,8 @@ class Seen:
         self.page.get_by_role("button", name=name, exact=True).click()
 
     def turn_to(self, tab: str) -> None:
-        """Show the part of the dashboard of this name."""
-        self.page.locator(".bk-tab", has_text=tab).click()
+        """Show the page of the dashboard of this name."""
+        self.page.get_by_role("link", name=tab, exact=True).click()
 
 
 def look_at(browser: Browser, url: str, *, width: int = 1200, height: int = 1000) -> Seen:

@@ -258,7 +258,7 @@ def build() -> dict[str, bytes]:
     files[f"log/{second.header.name}"] += bytes(256)
     reserved = len(files[f"log/{second.header.name}"])
     files["log/manifest"] = encode_manifest(manifest(first, second, reserved))
-    files["log/durable"] = durable_cell(first.position, second)
+    files["log/durable"] = durable_slots(first.position, second)
     expected = {name: made.expected for name, made in makers.items()}
     files["expected.json"] = (json.dumps(expected, indent=1) + "\n").encode()
     return files
@@ -292,9 +292,9 @@ def manifest(first: SegmentMaker, second: SegmentMaker, reserved_bytes: int) -> 
     )
 
 
-def durable_cell(first_end: int, second: SegmentMaker) -> bytes:
+def durable_slots(first_end: int, second: SegmentMaker) -> bytes:
     """Return the cell after seven stores: the slots of turns 6 and 7."""
-    cell = bytearray(layout.DURABLE_CELL_BYTES)
+    cell = bytearray(layout.DURABLE_SLOTS_BYTES)
     marks = [
         DurableMark(6, 1, EPOCHS[1], first_end, second.header.first_lsn - 1),
         DurableMark(7, 2, EPOCHS[2], second.position, second.next_lsn - 1),

@@ -98,7 +98,7 @@ def listen(name, facts):
 
 late = {"interval_ms": 86_400_000} if level == "interval" else {}
 limits = {"segment_bytes": 8 << 20, "frame_bytes_max": 64 << 10}
-options = walkit.LogOptions(durability=level, idle_mark_ms=0, **limits, **late)
+options = walkit.LogOptions(durability=level, idle_marker_ms=0, **limits, **late)
 log = walkit.open(f"{disk}/log", options=options, events=listen)
 durable = 0
 while durable < 100 or where % block:  # up to the end of a block: the next frame begins in one that is taken out

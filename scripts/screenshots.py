@@ -38,7 +38,8 @@ def main() -> int:
         time.sleep(WRITING_S)
         take(seen, "live")
         seen.turn_to("Recovery")
-        seen.press("Kill and recover")
+        seen.page.get_by_label("fault").select_option(label="half a frame")
+        seen.press("Break and recover")
         seen.page.locator(".cuts table").wait_for()
         time.sleep(1.0)  # the bars are drawn
         seen.page.set_viewport_size({"width": 1000, "height": 860})

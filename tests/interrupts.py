@@ -12,10 +12,9 @@ from functools import cache
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from tests.commit.places import GUARD_S, Task
-from walkit.models import FaultyStorage
+from tests.commit.fake_segments import GUARD_S, Task
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import Operation
-from walkit.storage import MemoryStorage
 
 LOOKS = 20
 """The main thread stands where it was seen so often, one after the other."""
@@ -163,7 +162,7 @@ class Strike:
 class ShootingStorage(FaultyStorage):
     """A storage whose `number`th operation from `armed` on is interrupted: the main thread gets SIGINT as it begins."""
 
-    def __init__(self, inner: MemoryStorage, number: int = 0) -> None:
+    def __init__(self, inner: CrashingStorage, number: int = 0) -> None:
         super().__init__(inner)
         self.shot = False
         self._left = number

@@ -6,16 +6,15 @@ import threading
 from collections.abc import Callable
 
 import walkit
-from walkit.models import FaultyStorage
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.store import Store
 
-SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_mark_ms=0)
+SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
 
 
-def memory_store(storage: MemoryStorage | FaultyStorage | None = None) -> Store:
+def memory_store(storage: CrashingStorage | FaultyStorage | None = None) -> Store:
     """A store in memory, with small segments."""
-    return Store.open(storage=storage or MemoryStorage(), options=SMALL)
+    return Store.open(storage=storage or CrashingStorage(), options=SMALL)
 
 
 def run_threads(count: int, work: Callable[[int], None]) -> None:
@@ -37,7 +36,7 @@ def run_threads(count: int, work: Callable[[int], None]) -> None:
         raise errors[0]
 
 
-def copy(source: MemoryStorage, target: MemoryStorage, name: str, change: bytes | None = None) -> None:
+def copy(source: CrashingStorage, target: CrashingStorage, name: str, change: bytes | None = None) -> None:
     """Put a file of one storage into another."""
     file = source.open(name, "read")
     data = file.read(0, file.size()) if change is None else change
@@ -46,7 +45,7 @@ def copy(source: MemoryStorage, target: MemoryStorage, name: str, change: bytes 
     target.open(name, "create").write(0, [data])
 
 
-def filled(storage: MemoryStorage, count: int, snapshots: tuple[int, ...] = ()) -> None:
+def filled(storage: CrashingStorage, count: int, snapshots: tuple[int, ...] = ()) -> None:
     """Put that many keys, with snapshots at some LSNs, and close."""
     with memory_store(storage) as store:
         for i in range(1, count + 1):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import walkit
+from tests.test_architecture import ROOMS
 
 if TYPE_CHECKING:
     from tests.conftest import Checkout
@@ -64,7 +65,12 @@ def all_places(names: list[str]) -> set[str]:
 def test_links_lead_somewhere(checkout: Checkout) -> None:
     """Each relative link of each Markdown file leads to a file that is there, and to a heading that is in it."""
     documents = checkout.files(".md")
-    assert {"README.md", "CHANGELOG.md", "walkit/DESIGN.md", "walkit/format/FORMAT.md"} <= documents.keys()
+    assert {
+        "README.md",
+        "CHANGELOG.md",
+        "docs/architecture.md",
+        "walkit/format/FORMAT.md",
+    } <= documents.keys()
     places = all_places(checkout.names())
     found = [dead for path, text in documents.items() for dead in dead_links(path, text, documents, places)]
     assert not found, "\n".join(found)
@@ -93,6 +99,120 @@ def test_the_checker_of_links_notices(text: str, dead: list[str]) -> None:
     assert dead_links("docs/this.md", text, documents, places) == [
         f"docs/this.md: {target}" for target in dead
     ]
+
+
+DECISIONS = "docs/decisions/"
+DECISION = re.compile(r"docs/decisions/(\d{4})-[a-z0-9-]+\.md")
+PARTS_OF_A_DECISION = ["Context", "Decision", "Options that lost", "Consequences"]
+DECISION_WORDS_MAX = 450
+ARCHITECTURE_WORDS_MAX = 2_500
+
+
+def words_in(text: str) -> int:
+    """How many words a reader sees: the bars and rules of tables, marks of lists and targets of links are none."""
+    shown = re.sub(r"\]\([^)]*\)", "", text)
+    return sum(any(letter.isalnum() for letter in word) for word in shown.split())
+
+
+def faults_of_decisions(documents: Mapping[str, str]) -> list[str]:
+    """Pages of decisions that lack a part, are too long, have a number twice, or differ from the index."""
+    pages = {path: text for path, text in documents.items() if path.startswith(DECISIONS)}
+    index = pages.pop(f"{DECISIONS}README.md")
+    listed = re.findall(r"^\| \[(\d{4})\]\(([^)]+)\) \| (.+?) \| .+ \|$", index, re.MULTILINE)
+    titles = {DECISIONS + name: f"{number} {title}" for number, name, title in listed}
+    found = [f"{path}: listed, and not there" for path in titles.keys() - pages.keys()]
+    for path, text in pages.items():
+        named = DECISION.fullmatch(path)
+        headings = HEADING.findall(FENCE.sub("", text))
+        if named is None or [p for p in pages if p.startswith(f"{DECISIONS}{named[1]}")] != [path]:
+            found.append(f"{path}: a decision has a number of four digits of its own")
+        if headings[:1] != [titles.get(path)]:
+            found.append(f"{path}: the index says {titles.get(path)}, the page {headings[:1]}")
+        if headings[1:] != PARTS_OF_A_DECISION:
+            found.append(f"{path}: the parts are {headings[1:]}")
+        if words_in(text) > DECISION_WORDS_MAX:
+            found.append(f"{path}: {words_in(text)} words")
+    return found
+
+
+def test_each_decision_has_one_page_of_one_form(checkout: Checkout) -> None:
+    """Each page of docs/decisions has the four parts, at most 450 words, and its number and title in the index."""
+    documents = checkout.files(".md")
+    assert sum(DECISION.fullmatch(path) is not None for path in documents) > 40
+    found = faults_of_decisions(documents)
+    assert not found, "\n".join(found)
+
+
+def test_the_checker_of_decisions_notices() -> None:
+    """A small index and its pages: a good one passes; a part, a word, a number or a title that is wrong is named."""
+    good = "# 0001 A title\n\n" + "\n\n".join(f"## {part}\n\nwords" for part in PARTS_OF_A_DECISION) + "\n"
+    index = f"{DECISIONS}README.md"
+    row = "| [0001](0001-a-title.md) | A title | In a sentence. |\n"
+    page = f"{DECISIONS}0001-a-title.md"
+    assert faults_of_decisions({index: row, page: good, "other.md": "# No\n"}) == []
+    for documents in (
+        {index: row},
+        {index: "", page: good},
+        {index: row.replace("A title", "Another"), page: good},
+        {index: row, page: good.replace("## Context\n\nwords", "")},
+        {index: row, page: good + "word " * DECISION_WORDS_MAX},
+        {index: row + row.replace("a-title", "b"), page: good, f"{DECISIONS}0001-b.md": good},
+    ):
+        assert faults_of_decisions(documents) != []
+
+
+def test_the_architecture_is_short_and_names_the_rooms(checkout: Checkout) -> None:
+    """Below 2,500 words; the rooms of its table are those of the test of imports; the public ones are drawn."""
+    text = (checkout.root / "docs" / "architecture.md").read_text()
+    assert words_in(text) < ARCHITECTURE_WORDS_MAX
+    rooms = text.partition("\n## Rooms\n")[2].partition("\n## ")[0]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", rooms, re.MULTILINE)) == ROOMS
+    drawn = (checkout.root / "docs" / "rooms.svg").read_text()
+    assert tuple(re.findall(r'class="name"[^>]*>(\w+)<', drawn)) == tuple(r for r in ROOMS if r[0] != "_")
+
+
+NOT_IN_THE_REPOSITORY = re.compile(
+    r"\bDESIGN(\.md)?\b|\bARCHITECTURE(\.md)? section|\bHOUSE(\.md)?\b|\bthe reference's\b|\bseed issue"
+    r"|\bthe seed's (volume|notes|documents?)\b|\b(automq|iggy|quiver|kevo|ecosystem)\.md\b"
+    r"|[\"(]\[?[BCDEH]\*?\d*\]?\d*\.\d+\b|\btest_[bcd]\d+_"
+)
+"""How notes are cited that a reader of the repository does not have: by name, or by their numbering."""
+
+
+def foreign_citations(files: Mapping[str, str]) -> list[str]:
+    """Lines that cite a document which is not in the repository, as "file:line: what"."""
+    return [
+        f"{path}:{number}: {found[0]}"
+        for path, text in files.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if (found := NOT_IN_THE_REPOSITORY.search(line))
+    ]
+
+
+def test_no_page_cites_what_a_reader_does_not_have(checkout: Checkout) -> None:
+    """Code, tests, documents and notebooks, but for this file: none cites a note that is not in the repository."""
+    files = checkout.files(".py", ".md", ".toml", ".ipynb", ".sh", "Makefile")
+    del files["tests/test_docs.py"]
+    found = foreign_citations(files)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "see DESIGN.md 8.3",
+        "The rules it keeps (ARCHITECTURE section 5):",
+        "the reference's sections 4.1",
+        '    "D1.1 an empty log": (',
+        "def test_c2_three_bytes_torn() -> None:",
+        "the window of automq.md 4.2",
+    ],
+)
+def test_the_checker_of_citations_notices(line: str) -> None:
+    """Each way in which such a document was cited is named with its line; public issues and pages of here are not."""
+    assert [name.split(": ")[0] for name in foreign_citations({"a.py": f"x\n{line}\n"})] == ["a.py:2"]
+    fine = "AutoMQ #1808, PR #2916, FORMAT.md F-9.10, docs/decisions/0032-recovery-is-a-table.md, LSN 2^62, the seed 7"
+    assert foreign_citations({"a.py": fine}) == []
 
 
 def undocumented(module: object, names: list[str]) -> list[str]:
@@ -183,14 +303,17 @@ def commands(text: str) -> set[str]:
     return {name for code in spans + shell for name in re.findall(r"(?:^|[\s/])walkit ([a-z]+)\b", code)}
 
 
-def test_commands_of_the_readme_exist(readme: str) -> None:
-    """Each `walkit NAME` of README.md is in `walkit --help` and answers to --help; the table has at least five."""
-    named = commands(readme)
-    assert len(named) >= 5
+def test_commands_of_the_documents_exist(readme: str, checkout: Checkout) -> None:
+    """Each `walkit NAME` of README and its page of commands is in `walkit --help` and answers; the page has all."""
+    page = commands((checkout.root / "docs" / "command-line.md").read_text())
+    named = page | commands(readme)
+    assert len(page) >= 10
     run = "import sys; from walkit.cli import main; sys.argv[0] = 'walkit'; sys.exit(main())"
     listing = subprocess.run([sys.executable, "-c", run, "--help"], capture_output=True, text=True)
     assert listing.returncode == 0, listing.stderr
     assert [name for name in sorted(named) if not re.search(rf"\b{name}\b", listing.stdout)] == []
+    listed = set(re.findall(r"^    ([a-z]+)  ", listing.stdout, re.MULTILINE))
+    assert len(listed) >= 10 and listed <= page
     for name in sorted(named):
         helped = subprocess.run([sys.executable, "-c", run, name, "--help"], capture_output=True, text=True)
         assert (name, helped.returncode) == (name, 0), helped.stderr

@@ -1,7 +1,8 @@
-"""Ctrl-C at every point where CPython may deliver it: open, close, upkeep; all locks are free afterwards."""
+"""Ctrl-C at every point where CPython may deliver it: logs, stores, replicas; all locks are free afterwards."""
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import sys
@@ -18,11 +19,14 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, until
+from tests.commit.fake_segments import GUARD_S, wait_until
 from tests.interrupts import ShootingStorage, Strike
+from tests.log.imports import replica_on, runs_after
 from tests.log.logs import run_python
-from walkit.segments.manifest_store import LOCK_NAME
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
+from walkit.replication import Primary, Replica
+from walkit.replication.imported_log import ImportedLog
+from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 
 REAL = """
 import faulthandler, json, random, signal, sys, threading, time, warnings
@@ -31,7 +35,7 @@ from walkit.errors import LogLockedError
 
 path, wanted, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 warnings.simplefilter("ignore", ResourceWarning)
-options = walkit.LogOptions(segment_bytes=65536, frame_bytes_max=16384, idle_mark_ms=0)
+options = walkit.LogOptions(segment_bytes=65536, frame_bytes_max=16384, idle_marker_ms=0)
 main, chance = threading.main_thread().ident, random.Random(seed)
 armed, counts, acked = threading.Event(), {}, 0
 
@@ -67,7 +71,7 @@ threading.Thread(target=shoot, daemon=True).start()
 while sum(counts.values()) < wanted:
     faulthandler.dump_traceback_later(25, exit=True)
     step("open", lambda: walkit.Store.open(path, options=options, events=lambda *_: None))
-    for log in walkit.opened():
+    for log in walkit.open_logs():
         log.close()
     deadline = time.monotonic() + 20
     while True:
@@ -94,7 +98,7 @@ while sum(counts.values()) < wanted:
     store.close()
 print(json.dumps(counts))
 """
-OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_mark_ms=0)
+OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
 RECORDS = 30
 STEPS = {
     "follow": 29,
@@ -104,15 +108,22 @@ STEPS = {
     "retention": 3,
     "hold": 3,
     "snapshot": 3,
+    "open a replica's log": 5,
+    "open a replica": 11,
+    "open and start": 13,
+    "start": 3,
+    "stop": 7,
+    "stop a new one": 11,
+    "close a replica's log": 7,
 }
 """Of what has many points, or shares most of them with another, only some are struck; of what is not named, each."""
 Log = walkit.WriteAheadLog
 
 
 @cache
-def made(killed: bool) -> MemoryStorage:
+def made(killed: bool) -> CrashingStorage:
     """A store with sealed segments and two values for each key; with `killed` as its writer left it when it died."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     store = walkit.Store.open(storage=storage, options=OPTIONS)
     for number in range(RECORDS):
         store.put(b"%02d" % (number % 10), b"%06d" % number * 1000)
@@ -197,13 +208,14 @@ def open_with_journal(scene: Scene) -> object:
 
 
 def ask_for_checkpoint(scene: Scene) -> object:
-    demand = scene.log._driver.demand  # type: ignore[attr-defined]
+    demand = scene.opened.journal._admission.demand
+    assert demand is not None
     demand()
     return None
 
 
-def wait_for_upkeep(scene: Scene) -> object:
-    scene.log._engine.segments.upkeep.drain()
+def wait_for_maintenance(scene: Scene) -> object:
+    scene.log.wait_idle()
     return None
 
 
@@ -212,8 +224,8 @@ def read_on(scene: Scene) -> object:
         return list(reader.follow(RECORDS + 2, timeout=0.001))
 
 
-OPENING: dict[str, tuple[Act, Callable[[], MemoryStorage]]] = {
-    "create": (create, MemoryStorage),
+OPENING: dict[str, tuple[Act, Callable[[], CrashingStorage]]] = {
+    "create": (create, CrashingStorage),
     "open": (open_log, lambda: made(False).process_kill()),
     "recover": (open_log, lambda: made(True).process_kill()),
     "open a store": (open_store, lambda: made(False).process_kill()),
@@ -224,7 +236,7 @@ WORKING: dict[str, tuple[Act, Act]] = {
     "hold": (open_log, hold),
     "follow": (open_log, follow),
     "read on": (open_log, read_on),
-    "wait for upkeep": (open_log, wait_for_upkeep),
+    "wait for maintenance": (open_log, wait_for_maintenance),
     "ask for a checkpoint": (open_with_journal, ask_for_checkpoint),
     "snapshot": (open_store, snapshot),
     "checkpoint": (open_store, checkpoint),
@@ -284,13 +296,15 @@ def goes_on(scene: Scene, expected: int) -> None:
 def check(scene: Scene, where: str, expected: int) -> None:
     """The log is open, listed and whole, or closed and unlocked; then it can be opened again, and lacks nothing."""
     storage = scene.storage
-    listed = [log for log in walkit.opened() if log._engine.storage is storage]
+    listed = [log for log in walkit.open_logs() if log.parts.storage is storage]
     if listed:
         if scene.opened is None:
             scene.opened = listed[0]
         in_time(lambda: goes_on(scene, expected), where)
         expected += 1
-    until(lambda: not storage.is_locked(LOCK_NAME), f"the lock, which an interrupt at {where} has left taken")
+    wait_until(
+        lambda: not storage.is_locked(LOCK_NAME), f"the lock, which an interrupt at {where} has left taken"
+    )
     log = walkit.open(storage=storage, options=OPTIONS)
     assert log.acked_lsn == expected, where
     log.close()
@@ -359,7 +373,137 @@ def test_an_interrupt_at_each_operation_of_the_storage(name: str) -> None:
             scene.end()
             break
         check(scene, f"{name}, operation {number}", expected_of(name))
-    assert number > 3 or name in ("follow", "wait for upkeep", "ask for a checkpoint", "read on")
+    assert number > 3 or name in ("follow", "wait for maintenance", "ask for a checkpoint", "read on")
+
+
+@cache
+def imported() -> tuple[CrashingStorage, int]:
+    """What a killed replica of that store has left, with half of its records; and the last LSN that it has."""
+    storage, manifest = CrashingStorage(), load_manifest(made(False))
+    log = replica_on(storage, manifest)
+    runs = list(runs_after(made(False), log.end, 1))
+    for run in runs[: len(runs) // 2]:
+        log.import_run(run, manifest.lineage)
+    left, lsn = storage.process_kill(), log.durable_lsn
+    log.close()
+    return left, lsn
+
+
+@dataclass
+class Following:
+    """What one strike meets: a storage, the address of a primary, and what is open on the storage, if anything."""
+
+    storage: ShootingStorage
+    address: str
+    opened: Replica | ImportedLog | None = None
+
+    def replica(self) -> Replica:
+        """Open a replica."""
+        return Replica(self.storage, self.address, options=OPTIONS)
+
+    def log(self) -> ImportedLog:
+        """Open a replica's log."""
+        return ImportedLog(self.storage, OPTIONS)
+
+    def end(self) -> None:
+        """Stop or close what is open."""
+        if isinstance(self.opened, Replica):
+            self.opened.stop()
+        elif self.opened is not None:
+            self.opened.close()
+
+
+Begin = Callable[[Following], Replica | ImportedLog | None]
+FOLLOWING: dict[str, tuple[Begin, Callable[[Following], object]]] = {
+    "open a replica's log": (lambda _: None, Following.log),
+    "open a replica": (lambda _: None, Following.replica),
+    "open and start": (lambda _: None, lambda scene: scene.replica().start()),
+    "start": (Following.replica, lambda scene: scene.opened.start()),  # type: ignore[union-attr]
+    "stop": (lambda scene: scene.replica().start(), Following.end),
+    "stop a new one": (Following.replica, Following.end),
+    "close a replica's log": (Following.log, Following.end),
+}
+
+
+QUIET = ("open a replica's log", "open a replica", "stop a new one", "close a replica's log")
+"""Only the caller's own work is done on the storage here, and no replica's thread."""
+
+
+@pytest.fixture(scope="module")
+def primary() -> Iterator[Primary]:
+    """A primary that serves that store."""
+    with Primary(made(False).process_kill()) as primary:
+        yield primary
+
+
+def check_following(scene: Following, name: str, where: str) -> None:
+    """What is open is usable, or was to end and ends now; of what is not, the lock is free. Nothing is lacking."""
+    if isinstance(scene.opened, Replica) and name == "start":
+        replica = scene.opened
+        in_time(lambda: replica.start().wait_for(RECORDS, GUARD_S), where)
+    in_time(scene.end, where)
+    gc.collect()  # what the interrupt has thrown away may stand in a cycle with its frames
+    wait_until(
+        lambda: not scene.storage.is_locked(LOCK_NAME), f"the lock, which an interrupt at {where} left taken"
+    )
+    log = scene.log()
+    assert log.durable_lsn >= imported()[1], where
+    log.close()
+
+
+def strike_following(name: str, address: str, numbers: Iterator[int]) -> int:
+    """Strike at these points, until there is none any more; return how many were struck."""
+    begin, act = FOLLOWING[name]
+    for number in numbers:
+        scene, strike = Following(ShootingStorage(imported()[0].process_kill()), address), Strike(number)
+        scene.opened = begin(scene)
+        try:
+            done, interrupted = strike.run(lambda scene=scene: act(scene)), False  # type: ignore[misc]
+        except KeyboardInterrupt:
+            done, interrupted = None, True
+        if not strike.where:
+            scene.opened = scene.opened or done  # type: ignore[assignment]
+            scene.end()
+            return number
+        assert strike.swallowed or interrupted, f"the interrupt at {strike.where} was lost"
+        del done
+        check_following(scene, name, f"{name}, point {number}: {strike.where}")
+    raise AssertionError("there is no end")
+
+
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_an_interrupt_at_points_of_who_opens_a_replica(name: str, primary: Primary) -> None:
+    """Strike at some points, as above: the replica or its log is open and usable, or ends when asked; or unlocked."""
+    assert strike_following(name, primary.address, count(1, STEPS.get(name, 1))) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_an_interrupt_at_each_point_of_who_opens_a_replica(name: str, primary: Primary) -> None:
+    """Strike at one point after the other, till there is none: see above."""
+    assert strike_following(name, primary.address, count(1)) > 2
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_an_interrupt_at_each_operation_of_a_replicas_storage(name: str, primary: Primary) -> None:
+    """Send SIGINT to the main thread as each operation of the storage begins: as above."""
+    begin, act = FOLLOWING[name]
+    for number in count(1):
+        scene = Following(ShootingStorage(imported()[0].process_kill()), primary.address)
+        scene.opened = begin(scene)
+        scene.storage.arm(number)
+        try:
+            done = act(scene)
+        except KeyboardInterrupt:
+            done = None
+        scene.storage.arm(0)
+        if isinstance(done, Replica | ImportedLog):
+            scene.opened = done
+        del done
+        if not scene.storage.shot:
+            scene.end()
+            break
+        check_following(scene, name, f"{name}, operation {number}")
 
 
 @pytest.mark.slow

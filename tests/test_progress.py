@@ -16,16 +16,16 @@ from walkit.bench.recovery import bench_recovery
 from walkit.bench.replication import bench_replication
 from walkit.bench.spark import bench_spark
 from walkit.errors import OptionsError
+from walkit.models import CrashingStorage
 from walkit.state import KeyedTable
-from walkit.storage import MemoryStorage
 from walkit.store import Store
 from walkit.workload import OpenLoop, Workload, drive, sweep
 
 CALLED: dict[str, Callable[[Store, Path, Any], object]] = {
     "open": lambda _, path, given: walkit.open(path / "new", progress=given),
     "Store.open": lambda _, path, given: Store.open(path / "new", progress=given),
-    "scan": lambda store, _, given: walkit.scan(store.log._engine.storage, progress=given),
-    "verify": lambda store, _, given: walkit.verify(store.log._engine.storage, progress=given),
+    "scan": lambda store, _, given: walkit.scan(store.log.parts.storage, progress=given),
+    "verify": lambda store, _, given: walkit.verify(store.log.parts.storage, progress=given),
     "repair": lambda _, path, given: walkit.repair(path / "new", progress=given),
     "enforce_retention": lambda store, _, given: store.log.enforce_retention(progress=given),
     "compact": lambda store, _, given: store.compact(progress=given),
@@ -50,7 +50,7 @@ WRONG += [(name, given) for name in SHOWN for given in (5, None, print)]
 @pytest.mark.parametrize(("name", "given"), WRONG, ids=str)
 def test_progress_that_cannot_be_told_is_refused_first(name: str, given: Any, tmp_path: Path) -> None:
     """Give a number, a text and the other kind of progress: OptionsError by name; no byte and no folder is made."""
-    store = memory_store(MemoryStorage())
+    store = memory_store(CrashingStorage())
     with store, pytest.raises(OptionsError, match="progress=") as found:
         (CALLED | SHOWN)[name](store, tmp_path, given)
     assert (found.value.option, found.value.wanted) == ("progress", given)

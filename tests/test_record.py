@@ -12,7 +12,7 @@ import pytest
 
 import walkit
 from walkit import Kind, Record
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -32,7 +32,7 @@ def test_a_kind_prints_as_a_word_and_is_a_number_elsewhere(kind: Kind) -> None:
 
 def test_records_of_a_log_print_their_kind(capsys: Any) -> None:
     """Put and delete a key and print record.kind as the README does: put, delete; repr of a record names the kind."""
-    with walkit.open(storage=MemoryStorage()) as log:
+    with walkit.open(storage=CrashingStorage()) as log:
         log.append(b"value", key=b"key")
         log.delete(b"key")
         records = list(log.read())

@@ -15,6 +15,7 @@ import pytest
 import walkit
 from tests.stores import memory_store, run_threads
 from walkit.commit.frame import SealedFrame
+from walkit.commit.ports import LogPorts
 from walkit.commit.ticket import SingleTicket
 from walkit.config import StoreOptions
 from walkit.errors import (
@@ -27,9 +28,10 @@ from walkit.errors import (
     SnapshotError,
     WalkitError,
 )
+from walkit.log.open import open_writer
+from walkit.models import CrashingStorage
 from walkit.state import KeyedTable, replay
 from walkit.state.applier import FRAMES_WAITING_MAX
-from walkit.storage import MemoryStorage
 from walkit.store import FRAMES_SUBMITTED_MAX, Store
 
 # -- as a mapping
@@ -89,7 +91,7 @@ def test_what_is_not_bytes_is_refused_before_anything_is_written() -> None:
 
 def test_events_are_history_and_not_state() -> None:
     """Records without a key are in the log, and count for no key, also after opening again; a keyed bundle does."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with memory_store(storage) as store:
         store.log.append(b"event")
         store.put(b"k", b"v")
@@ -160,13 +162,12 @@ def test_a_ticket_that_is_done_is_seen() -> None:
 def test_sinks_come_before_anybody_is_told() -> None:
     """When the commit path hands a frame to its sink, its tickets are not done yet, and acked_lsn has moved."""
     seen: list[tuple[bool, int, int]] = []
-    with walkit.open(storage=MemoryStorage()) as log:
 
-        def sink(frame: SealedFrame) -> None:
-            done = any(ticket.done() for ticket in frame.submissions if isinstance(ticket, SingleTicket))
-            seen.append((done, frame.last_lsn, log.acked_lsn))
+    def sink(frame: SealedFrame) -> None:
+        done = any(ticket.done() for ticket in frame.submissions if isinstance(ticket, SingleTicket))
+        seen.append((done, frame.last_lsn, log.acked_lsn))
 
-        log._engine.core.sinks = (sink,)
+    with open_writer(CrashingStorage(), "x", ports=LogPorts(sink=sink)) as log:
         for i in range(20):
             log.append(b"%d" % i)
             log.submit(b"%d" % i)
@@ -350,7 +351,7 @@ def test_opening_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     for bad in (
         lambda: Store.open(path, mode="r"),
         Store.open,
-        lambda: Store.open(path, storage=MemoryStorage()),
+        lambda: Store.open(path, storage=CrashingStorage()),
         lambda: Store.open(path, store_options=walkit.LogOptions()),  # type: ignore[arg-type]
         lambda: StoreOptions(journal_slots=1),
         lambda: StoreOptions(journal_slots=8, checkpoint_margin=8),

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 import walkit
 from tests.stores import SMALL, copy, filled, memory_store, run_threads
 from walkit.errors import CommitFailedError, LogPoisonedError, SnapshotError
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.state import KeyedTable, read_snapshot, replay, snapshot_name
-from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 KEYS = st.sampled_from([b"", b"a", b"b", b"c", b"d"])
@@ -38,7 +37,7 @@ OPERATIONS = st.one_of(
 @given(st.lists(OPERATIONS, max_size=40))
 def test_the_state_is_that_of_a_dict(operations: list[tuple[str, object, object]]) -> None:
     """Random operations with snapshots, closings, kills and power cuts in between: always what a dict would hold."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     store = memory_store(storage)
     model: dict[bytes, bytes] = {}
     for name, key, value in operations:
@@ -136,7 +135,7 @@ def test_a_killed_process_loses_nothing_acknowledged(tmp_path: Path) -> None:
 
 def test_every_acknowledged_put_survives_a_power_cut() -> None:
     """After each put the machine loses everything unsynced: the put is there, and so are all before it."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with memory_store(storage) as store:
         for i in range(40):
             store.put(b"%d" % (i % 9), b"%d" % i * 300)
@@ -148,7 +147,7 @@ def test_every_acknowledged_put_survives_a_power_cut() -> None:
 
 def test_the_recovery_report_has_the_replay() -> None:
     """The log's phases, then snapshot and replay, one after the other; what they did is in their detail."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with memory_store(storage) as store:
         assert [phase.name for phase in store.recovery.phases][-2:] == ["snapshot", "replay"]
         for i in range(30):
@@ -170,7 +169,7 @@ def test_the_recovery_report_has_the_replay() -> None:
 
 def test_snapshot_and_tail_equal_the_full_replay() -> None:
     """Snapshots at several moments, then more of everything: each opening equals a replay from the beginning."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     for turn in range(4):
         with memory_store(storage) as store:
             for i in range(25):
@@ -191,7 +190,7 @@ def test_snapshot_and_tail_equal_the_full_replay() -> None:
 
 def test_a_snapshot_while_writers_go_on_is_of_one_moment() -> None:
     """Snapshots among transactions of four writers: each restores to the state of the log at its very LSN."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with memory_store(storage) as store:
 
         def work(number: int) -> None:
@@ -214,7 +213,7 @@ def test_a_snapshot_while_writers_go_on_is_of_one_moment() -> None:
 
 def test_a_poisoned_store_shows_what_was_acknowledged() -> None:
     """A failed write: put raises what the log raises, the table keeps to acknowledged records, and can be read."""
-    memory = MemoryStorage()
+    memory = CrashingStorage()
     faulty = FaultyStorage(memory)
     store = memory_store(faulty)
     store.put(b"k", b"good")
@@ -239,7 +238,7 @@ def test_a_poisoned_store_shows_what_was_acknowledged() -> None:
 
 def test_a_failed_snapshot_leaves_the_store_as_it_was() -> None:
     """A stage fails: SnapshotError, the store goes on, the next snapshot succeeds."""
-    memory = MemoryStorage()
+    memory = CrashingStorage()
     faulty = FaultyStorage(memory)
     with memory_store(faulty) as store:
         store.put(b"k", b"v")
@@ -254,8 +253,8 @@ def test_a_failed_snapshot_leaves_the_store_as_it_was() -> None:
 @pytest.mark.parametrize("durability", ["sync", "interval", "none"])
 def test_a_snapshot_makes_its_log_durable_first(durability: str) -> None:
     """Whatever the level: after a snapshot a power cut loses nothing up to its LSN, and the log reaches it."""
-    storage = MemoryStorage()
-    options = walkit.LogOptions(durability=durability, idle_mark_ms=0)  # type: ignore[arg-type]
+    storage = CrashingStorage()
+    options = walkit.LogOptions(durability=durability, idle_marker_ms=0)  # type: ignore[arg-type]
     with Store.open(storage=storage, options=options) as store:
         for i in range(20):
             store.put(b"%d" % i, b"v")
@@ -272,7 +271,7 @@ def _note(events: list[tuple[str, object]], name: str, attributes: object) -> No
 
 def test_damaged_snapshots_are_passed_over() -> None:
     """The newest is damaged: the one before is used; both are: the whole log is replayed. The report says so."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     filled(storage, 30, (10, 20))
     names = [snapshot_name(lsn) for lsn in (20, 10)]
     for damaged, (base, records) in enumerate([(20, 10), (10, 20), (0, 30)]):
@@ -291,7 +290,7 @@ def test_damaged_snapshots_are_passed_over() -> None:
             assert len(store) == 30
 
 
-def trimmed(storage: MemoryStorage) -> None:
+def trimmed(storage: CrashingStorage) -> None:
     """Fill a store of two snapshots over several segments, and trim the log up to the newest."""
     with memory_store(storage) as store:
         for i in range(30):
@@ -304,7 +303,7 @@ def trimmed(storage: MemoryStorage) -> None:
 
 def test_a_log_that_does_not_reach_back_needs_its_snapshot() -> None:
     """Trimmed up to the snapshot: it opens with it; without it, or with it damaged: typed refusals, nothing held."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     trimmed(storage)
     with memory_store(storage) as store:
         assert len(store) == 30
@@ -322,9 +321,9 @@ def test_a_log_that_does_not_reach_back_needs_its_snapshot() -> None:
         assert log.first_lsn == 21
 
 
-def behind_its_snapshot() -> MemoryStorage:
+def behind_its_snapshot() -> CrashingStorage:
     """A log of five puts, of the same epoch as a snapshot at LSN 10 beside it: what a disk leaves that lies."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with memory_store(storage) as store:
         for i in range(10):
             if i == 5:
@@ -360,7 +359,7 @@ def test_a_snapshot_of_another_history_is_passed_over() -> None:
 
 def test_a_snapshot_of_another_log_is_passed_over() -> None:
     """A file copied from another store is told by its log id."""
-    one, other = MemoryStorage(), MemoryStorage()
+    one, other = CrashingStorage(), CrashingStorage()
     filled(one, 5, (5,))
     filled(other, 5)
     copy(one, other, snapshot_name(5))
@@ -372,7 +371,7 @@ def test_a_snapshot_of_another_log_is_passed_over() -> None:
 
 def test_an_opening_that_fails_half_way_lets_go() -> None:
     """The replay meets damage, or the progress callback raises: the error comes out, and the lock is free."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     filled(storage, 30)
 
     def stop(phase: str, done: int, total: int) -> None:

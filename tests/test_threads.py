@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.commit.places import GUARD_S, Task
+from tests.commit.fake_segments import GUARD_S, Task
 from tests.interrupts import interrupt_in
 from walkit._threads import Bell, EndingThread
 

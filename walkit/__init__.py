@@ -41,10 +41,10 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
-from walkit.log.observe import DurableFrames
+from walkit.log.observe import ObservedFrames
 from walkit.log.open import open_log as open
 from walkit.log.open import scratch
-from walkit.log.wal import WriteAheadLog, opened
+from walkit.log.wal import WriteAheadLog, open_logs
 from walkit.metrics import LogStatistics
 from walkit.read.reader import LogReader
 from walkit.record import AppendResult, Batch, Kind, Record
@@ -55,15 +55,16 @@ if TYPE_CHECKING:
     from walkit import measure as measure
     from walkit import models as models
     from walkit import plots as plots
+    from walkit import policy as policy
     from walkit import replication as replication
     from walkit import simulate as simulate
     from walkit import spark as spark
     from walkit import storage as storage
     from walkit import views as views
     from walkit import workload as workload
-    from walkit.commit import policy as policy
     from walkit.compaction.report import CompactionReport as CompactionReport
     from walkit.log.retention import RetentionReport as RetentionReport
+    from walkit.measure.health import doctor as doctor
     from walkit.read.cursor import Cursor as Cursor
     from walkit.read.describe import LogInventory as LogInventory
     from walkit.record import RECORD_SCHEMA as RECORD_SCHEMA
@@ -75,6 +76,9 @@ if TYPE_CHECKING:
     from walkit.state.checkpoint import CheckpointReport as CheckpointReport
     from walkit.state.diff import diff as diff
     from walkit.state.machine import StateMachine as StateMachine
+    from walkit.state.machine_recovery import MachineRecovery as MachineRecovery
+    from walkit.state.machine_recovery import checkpoint as checkpoint
+    from walkit.state.machine_recovery import recover as recover
     from walkit.state.replay import replay as replay
     from walkit.state.state_at import PastState as PastState
     from walkit.store import Store as Store
@@ -88,6 +92,7 @@ _ROOMS = (
         "measure",
         "models",
         "plots",
+        "policy",
         "replication",
         "simulate",
         "spark",
@@ -105,12 +110,16 @@ _LATER = {
     "CompactionReport": "compaction.report",
     "Cursor": "read.cursor",
     "LogInventory": "read.describe",
+    "MachineRecovery": "state.machine_recovery",
     "PastState": "state.state_at",
     "RetentionReport": "log.retention",
     "ScanReport": "recovery.examine.report",
     "StateMachine": "state.machine",
     "Store": "store",
+    "checkpoint": "state.machine_recovery",
     "diff": "state.diff",
+    "recover": "state.machine_recovery",
+    "doctor": "measure.health",
     "recovery_table": "recovery.decision",
     "repair": "recovery.repair",
     "replay": "state.replay",
@@ -132,7 +141,6 @@ __all__ = [
     "Cursor",
     "CursorError",
     "DivergenceError",
-    "DurableFrames",
     "FormatVersionError",
     "GapError",
     "HistoryTrimmedError",
@@ -149,8 +157,10 @@ __all__ = [
     "LogPoisonedError",
     "LogReader",
     "LogStatistics",
+    "MachineRecovery",
     "MissingExtraError",
     "NotALogError",
+    "ObservedFrames",
     "OptionsError",
     "PastState",
     "Record",
@@ -169,10 +179,13 @@ __all__ = [
     "StoreOptions",
     "WalkitError",
     "WriteAheadLog",
+    "checkpoint",
     "diff",
+    "doctor",
     "open",
-    "opened",
+    "open_logs",
     "policy",
+    "recover",
     "recovery_table",
     "repair",
     "replay",
@@ -186,8 +199,6 @@ def __getattr__(name: str) -> Any:
     """Load a room, or what lives in one, on first use."""
     if name in _ROOMS:
         return importlib.import_module(f"walkit.{name}")
-    if name == "policy":
-        return importlib.import_module("walkit.commit.policy")
     if name in _LATER:
         value = globals()[name] = getattr(importlib.import_module(f"walkit.{_LATER[name]}"), name)
         return value

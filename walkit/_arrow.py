@@ -1,7 +1,7 @@
 """pyarrow, loaded when it is first asked for: `import walkit`, opening a log and appending to it do without.
 
 `pa` and `pc` are `pyarrow` and `pyarrow.compute`. A name that was asked for once is kept, so that a loop pays for a
-plain attribute; whoever needs them at import time (a base class, a constant) pays for pyarrow there.
+plain attribute; a module that needs them at import time (a base class, a constant) pays for pyarrow there.
 
 `pa.array`, `to_numpy` and `cast` import pandas, where it is installed, and `pyarrow.compute`, a third of a second in
 each process for a question (is this a pandas object?) whose answer is known here. The functions below do without.
@@ -55,7 +55,7 @@ def array_of_mask(mask: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def numbers_of(array: pa.Array, dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """Return the numbers of a fixed-width array without a copy, read-only; what stands under a null is anything."""
+    """Return the numbers of a fixed-width array without a copy, read-only; the bytes under a null are arbitrary."""
     if not len(array):
         return np.zeros(0, dtype)
     start = array.offset * np.dtype(dtype).itemsize

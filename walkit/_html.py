@@ -1,7 +1,7 @@
 """Pieces of HTML for notebooks: every text escaped, readable on dark pages and on light ones.
 
 Text and lines take the page's own colour (`currentColor`); areas take mid-tones of Paul Tol's bright palette
-(personal.sron.nl/~pault), which both pages carry and which the colour-blind can tell apart.
+(personal.sron.nl/~pault), which both pages carry and which the colour-blind can distinguish.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 BLUE, CYAN, GREEN, YELLOW, RED, PURPLE = "#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377"
 COLOURS = (BLUE, CYAN, GREEN, YELLOW, RED, PURPLE)
 """In the order in which the parts of a bar take them."""
-GREY = "#8888"
+GREY = "#999999"
 WARNING = "#d9534f"
 LEFT, RIGHT = "text-align:left", "text-align:right;white-space:nowrap"
 
@@ -67,7 +67,11 @@ def table(
         )
         for number, row in enumerate(rows)
     ]
-    top = [tag("tr", *(tag("th", cell) for cell in head))] if head else []
+    top = (
+        [tag("tr", *(tag("th", c, style=RIGHT if i in right else LEFT) for i, c in enumerate(head)))]
+        if head
+        else []
+    )
     return tag("table", *top, *lines)
 
 
@@ -84,7 +88,7 @@ def titled(title: object, pairs: Iterable[tuple[str, object]]) -> Markup:
 def options(title: object, given: Any, told: Mapping[str, object] | None = None) -> Markup:
     """Return a table of the fields of a dataclass below a title; what is not its default is bold.
 
-    `told` says, by name, what is shown in place of a value.
+    `told` maps names to the text shown in place of a value.
     """
     rows = []
     for field in fields(given):
@@ -143,10 +147,11 @@ class Mark(NamedTuple):
     colour: str = "currentColor"
 
 
-def bar(parts: Sequence[Part], marks: Iterable[Mark] = ()) -> Markup:
-    """Return parts side by side as a drawing (SVG), with marks across it; nothing where there is no part.
+def bar(parts: Sequence[Part], marks: Iterable[Mark] = (), *, label: str | None = None) -> Markup:
+    """Return parts side by side, with marks across them; nothing where there is no part. `label` says what it shows.
 
-    Of more than 200 parts the last are drawn, and only marks on those.
+    Of more than 200 parts the last are drawn, and only marks on those. The bar is made of plain elements: what cleans
+    the HTML of a notebook that is not trusted keeps those, where it would make loose words of a drawing (SVG).
     """
     hidden = max(len(parts) - PARTS_MAX, 0)
     shown = parts[hidden:]
@@ -158,43 +163,39 @@ def bar(parts: Sequence[Part], marks: Iterable[Mark] = ()) -> Markup:
     edges = [0.0]
     for width in widths:
         edges.append(edges[-1] + width * scale)
-    boxes = [
-        tag(
-            "rect",
-            tag("title", part.title),
-            x=f"{edges[i]:.2f}",
-            y=4,
-            width=f"{edges[i + 1] - edges[i]:.2f}",
-            height=20,
-            fill=part.colour,
-            stroke="currentColor",
-            stroke_opacity="0.35",
-            vector_effect="non-scaling-stroke",
-        )
-        for i, part in enumerate(shown)
-    ]
-    lines = [_line(mark, edges, mark.part - hidden) for mark in marks if 0 <= mark.part - hidden < len(shown)]
+    placed: dict[int, list[tuple[float, Mark]]] = {}
+    for mark in marks:
+        if 0 <= mark.part - hidden < len(shown):
+            at = min(max(mark.fraction, 0.0), 1.0)
+            placed.setdefault(mark.part - hidden, []).append((at, mark))
+    cells = []
+    for index, part in enumerate(shown):
+        width, reached = edges[index + 1] - edges[index], 0.0
+        for at, mark in sorted(placed.get(index, ()), key=lambda pair: pair[0]):
+            cells += [_cell(part, (at - reached) * width, reached > 0), _line(mark)]
+            reached = at
+        cells.append(_cell(part, (1 - reached) * width, reached > 0))
+    style = "width:36em;max-width:100%;height:28px;line-height:28px;white-space:nowrap;overflow:hidden"
+    return tag("div", *cells, style=style, role="img", aria_label=label or f"bar of {len(parts):,} parts")
+
+
+def _cell(part: Part, units: float, continued: bool) -> Markup:
+    """Return a part, or a piece of it; a piece that follows another has no edge."""
+    if units <= 0 and continued:
+        return Markup()
+    edge = "" if continued else ";border-left:1px solid currentColor"
     return tag(
-        "svg",
-        *boxes,
-        *lines,
-        viewBox=f"0 0 {BAR_UNITS:g} 28",
-        preserveAspectRatio="none",
-        style="width:36em;max-width:100%;height:1.9em;display:block",
-        role="img",
+        "span",
+        title=part.title,
+        style=f"display:inline-block;box-sizing:border-box;vertical-align:middle;height:20px;"
+        f"width:{units / BAR_UNITS * 100:.4f}%;background-color:{part.colour}{edge}",
     )
 
 
-def _line(mark: Mark, edges: Sequence[float], part: int) -> Markup:
-    x = f"{edges[part] + (edges[part + 1] - edges[part]) * min(max(mark.fraction, 0.0), 1.0):.2f}"
+def _line(mark: Mark) -> Markup:
     return tag(
-        "line",
-        tag("title", mark.title),
-        x1=x,
-        x2=x,
-        y1=0,
-        y2=28,
-        stroke=mark.colour,
-        stroke_width=3,
-        vector_effect="non-scaling-stroke",
+        "span",
+        title=mark.title,
+        style="display:inline-block;vertical-align:middle;height:28px;width:3px;margin-left:-2px;"
+        f"margin-right:-1px;background-color:{mark.colour}",
     )

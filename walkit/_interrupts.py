@@ -1,9 +1,9 @@
 """Ctrl-C while the main thread leads: held back until the frame is acknowledged, then raised.
 
-A KeyboardInterrupt between two steps of a commit would leave a frame half told. The main thread is the only one that
-gets it, and the only one that may set signal handlers, so it holds SIGINT back for the one frame it writes.
+A KeyboardInterrupt between two steps of a commit would leave a frame half notified. The main thread is the only one
+that gets it, and the only one that may set signal handlers, so it holds SIGINT back for the one frame it writes.
 
-The C module behind `signal` is called directly: the enum conversions of the Python module would cost 10 us a frame.
+The C module under `signal` is called directly: the enum conversions of the Python module would cost 10 us a frame.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def bounds(first_lsn: int, last_lsn: int) -> str:
-    """Return an inclusive range of LSNs as text, as it stands beside the word LSN: "1 to 7", "7", or "no records"."""
+    """Return an inclusive range of LSNs as text, for use after the word LSN: "1 to 7", "7", or "no records"."""
     if last_lsn < first_lsn:
         return "no records"
     return f"{first_lsn:,}" if first_lsn == last_lsn else f"{first_lsn:,} to {last_lsn:,}"

@@ -1,15 +1,16 @@
-"""Threads that are waited for by who closes what they work on, and what wakes a thread that waits."""
+"""Threads that `close` waits for, and the bell that wakes a thread that waits."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from _thread import allocate_lock
 from typing import Any
 
 
 class Bell:
-    """Wakes one thread that waits; who waits takes the ring with it. Used like `threading.Event`, from any thread.
+    """Wakes one thread that waits; the wait takes the ring with it. Used like `threading.Event`, from any thread.
 
     One lock underneath, whose every step is one call in C. An Event is Python code: an interrupt of the main thread
     (Ctrl-C) in the middle of it can leave its inner lock taken, and every other thread that sets it hangs for ever.
@@ -22,7 +23,7 @@ class Bell:
         self._gate.acquire()
 
     def set(self) -> None:
-        """Wake who waits, or who waits next."""
+        """Wake the waiting thread, or the next one to wait."""
         try:
             self._gate.release()
         except RuntimeError:
@@ -81,3 +82,25 @@ class EndingThread(threading.Thread):
         if waits and not self.wait(timeout):
             return
         super().join(timeout)
+
+
+class LogThread(EndingThread):
+    """A thread of the log's own, and not one of the program: others wait for its work, so it waits for none of them."""
+
+
+def on_log_thread() -> bool:
+    """Say whether the calling thread is one of a log's own, of any log."""
+    return isinstance(threading.current_thread(), LogThread)
+
+
+def on_event_loop() -> bool:
+    """Say whether an event loop of asyncio runs in the calling thread, which must not wait then."""
+    if "asyncio" not in sys.modules:  # there is no loop yet
+        return False
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -51,7 +51,7 @@ def as_seconds(value: Any, option: str = "timeout") -> float:
 
 
 def check_progress(value: object, told: str) -> None:
-    """Refuse what cannot be told of progress: OptionsError for what is neither None nor callable.
+    """Raise OptionsError for a `progress` that is neither None nor callable.
 
     `told` are its arguments, for the message. To be called before anything is begun.
     """
@@ -70,7 +70,7 @@ def check_bool(value: object, option: str) -> None:
 
 
 class Policy(Protocol):
-    """When to seal a frame: `walkit.commit.policy` says what it is asked and may answer, and has the usual ones."""
+    """When to seal a frame: `walkit.policy` says what it is asked and may answer, and has the usual ones."""
 
     def decide(self, queue: Any) -> Any:
         """Say what to do with what waits: `Take` or `Wait`."""
@@ -91,7 +91,7 @@ DURABILITY_PROMISES: dict[str, tuple[str, str, str, bool]] = {
 acknowledged record is, and whether LSNs of acknowledged records may be given again after a power cut."""
 
 INTERVAL_MS_DEFAULT = 50
-IDLE_MARK_MS_DEFAULT = 200
+IDLE_MARKER_MS_DEFAULT = 200
 ALIGNMENT_BUFFERED = 64
 ALIGNMENT_DIRECT = 4096
 SEGMENT_BYTES_MIN = 64 * KIB
@@ -128,11 +128,11 @@ class Retention:
     below_holds: bool = False
     """Drop what the slowest hold has passed; nothing where there is no hold."""
     hard_bytes_max: int | None = None
-    """Drop the oldest while the segment files are larger, whatever holds say: a consumer so slow gets a GapError."""
+    """Drop the oldest while the segment files are larger, regardless of holds: a consumer so slow gets a GapError."""
     at_capacity: Literal["drop", "refuse"] = "drop"
     """At `bytes_max`, drop the oldest, or refuse what needs a new segment: LogFullError (reason "retention"). Looked at
-    once a segment, so the files never pass `bytes_max`, which has room for two segments at least. The other limits go
-    on dropping."""
+    once a segment, so the files never pass `bytes_max`, which has room for two segments at least. The other limits
+    still drop."""
 
     def __post_init__(self) -> None:
         age = self.age_s
@@ -188,14 +188,14 @@ class LogOptions:
     """Frames written at the same time; 1 is group commit."""
     ack_order: Literal["append", "completion"] | None = None
     """Whether acknowledgements follow append order or completion order; fixed for the log's life."""
-    window_bytes: int | None = None
-    """How far frames may stand behind the oldest that is still being written; stored in each segment, so that recovery
-    knows how far behind a hole to look. None: `in_flight * frame_bytes_max`. Only with `in_flight` above 1."""
+    reorder_window_bytes: int | None = None
+    """How far frames may be past the oldest that is still being written; stored in each segment, so that recovery
+    knows how far past a hole to look. None: `in_flight * frame_bytes_max`. Only with `in_flight` above 1."""
     policy: Policy | None = None
-    """When to seal a frame: see `walkit.commit.policy`; None takes all that waits. One object for one log."""
+    """When to seal a frame: see `walkit.policy`; None takes all that waits. One object for one log."""
     write_timeout_ms: int | None = 30_000
     """A call to the device that has not returned after this time, and a second of grace, has failed, with everything
-    behind it: the log is poisoned, and nobody waits any longer, but a caller that writes its own frame in `append`.
+    after it: the log is poisoned, and no caller waits longer, except one that writes its own frame in `append`.
     `close` raises StorageError then, and the lock is freed when the device answers. None waits for ever."""
     direct_io: bool = False
     """Write past the page cache (O_DIRECT, and O_DSYNC at level "sync"), frames aligned to 4096 bytes. Where the place
@@ -215,7 +215,7 @@ class LogOptions:
     """What opening does with damage: see `walkit.recovery.plan`."""
     retention: Retention = field(default_factory=Retention)
     """What may be dropped without being asked for."""
-    idle_mark_ms: int = IDLE_MARK_MS_DEFAULT
+    idle_marker_ms: int = IDLE_MARKER_MS_DEFAULT
     """After this idle time one mark frame promises the tail; 0 writes none."""
 
     def __post_init__(self) -> None:
@@ -295,7 +295,7 @@ class StoreOptions:
 
     @property
     def checkpoint_after(self) -> int | None:
-        """Records after which a checkpoint is taken by itself, for whichever reason; None where it never is."""
+        """Records after which a checkpoint is taken automatically, for any reason; None where never."""
         forced = None
         if self.journal_slots is not None and self.margin:
             forced = self.journal_slots - self.margin
@@ -340,14 +340,14 @@ def _check_numbers(options: LogOptions) -> None:
         "segment_bytes": (SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
         "frame_bytes_max": (4 * KIB, FRAME_BYTES_MAX_MAX),
         "queue_bytes_max": (4 * KIB, 1 << 40),
-        "idle_mark_ms": (0, 86_400_000),
+        "idle_marker_ms": (0, 86_400_000),
     }
     if options.interval_ms is not None:
         bounds["interval_ms"] = (1, 86_400_000)
     if options.write_timeout_ms is not None:
         bounds["write_timeout_ms"] = (1, 86_400_000)
-    if options.window_bytes is not None:
-        bounds["window_bytes"] = (8 * KIB, WINDOW_BYTES_MAX)
+    if options.reorder_window_bytes is not None:
+        bounds["reorder_window_bytes"] = (8 * KIB, WINDOW_BYTES_MAX)
     for name, (low, high) in bounds.items():
         value = getattr(options, name)
         if type(value) not in (int, FollowingBytes) or not low <= value <= high:
@@ -381,12 +381,12 @@ def _check_window(options: LogOptions) -> None:
             option="policy",
             wanted=policy,
         )
-    window = options.window_bytes
+    window = options.reorder_window_bytes
     if window is not None and (options.in_flight == 1 or window < 2 * options.frame_bytes_max):
         raise OptionsError(
-            f"window_bytes={window:,} goes with in_flight above 1, and holds two frames at least: in_flight="
+            f"reorder_window_bytes={window:,} goes with in_flight above 1, and holds two frames at least: in_flight="
             f"{options.in_flight}, frame_bytes_max={options.frame_bytes_max:,}",
-            option="window_bytes",
+            option="reorder_window_bytes",
             wanted=window,
             stored=2 * options.frame_bytes_max,
         )

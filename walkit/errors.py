@@ -20,9 +20,9 @@
     ├── StorageError(OSError)               mend the place, open again
     ├── LogFullError                        wait or make room, then try again
     │   └── JournalFullError                take a checkpoint, then try again
-    ├── LogExhaustedError                   nothing was written: go on in a new log
+    ├── LogExhaustedError                   nothing was written: continue in a new log
     ├── CommitFailedError                   outcome unknown: open again and look
-    │   └── CommitTimeoutError(TimeoutError) outcome unknown: look, or go on waiting
+    │   └── CommitTimeoutError(TimeoutError) outcome unknown: look, or continue waiting
     ├── AppendTimeoutError(TimeoutError)    nothing was written: try again
     ├── LogPoisonedError                    nothing was written: open again
     ├── LogClosedError                      nothing was written: open again
@@ -57,7 +57,7 @@ class WalkitError(Exception):
     code: ClassVar[str] = "walkit"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by message and facts, whatever the constructor of the subclass looks like."""
+        """Pickle by message and facts, independently of the subclass's constructor."""
         facts = dict(self.__dict__)
         if isinstance(self, OSError):
             # They live in slots of OSError, outside __dict__.
@@ -155,7 +155,7 @@ class NotALogError(WalkitError):
 
 
 class LogExistsError(WalkitError, FileExistsError):
-    """mode="x" asked for a new log, and there is one already."""
+    """`mode="x"` asked for a new log, and there is one already."""
 
     code = "log-exists"
 
@@ -168,7 +168,7 @@ class LogExistsError(WalkitError, FileExistsError):
 
 
 class LogLockedError(WalkitError):
-    """Another writer holds the log. `index` is its place in `walkit.opened()`, where it is in this process."""
+    """Another writer holds the log. `index` is its place in `walkit.open_logs()`, where it is in this process."""
 
     code = "log-locked"
 
@@ -178,8 +178,8 @@ class LogLockedError(WalkitError):
         if same_process:
             number = "i" if index is None else index
             text = (
-                f"{path} is already open for writing in this process: it is one of walkit.opened(). Go on with that "
-                f"object, or close it and run this again: walkit.opened()[{number}].close()"
+                f"{path} is already open for writing in this process: it is one of walkit.open_logs(). Continue with "
+                f"that object, or close it and run this again: walkit.open_logs()[{number}].close()"
             )
         else:
             holder = f"process {pid} ({command})" if pid else "another process"
@@ -204,7 +204,7 @@ class FormatVersionError(WalkitError):
 class CorruptionError(WalkitError):
     """Bytes that were promised are not what was written. Nothing was changed.
 
-    `first_lost_lsn` is the first LSN that cannot be read, `position` where in the log it stood;
+    `first_lost_lsn` is the first LSN that cannot be read, `position` its position in the log;
     `expected` and `found` say what differed. Facts that are not known are None.
     """
 
@@ -285,7 +285,7 @@ class LogExhaustedError(WalkitError):
     def __init__(self, what: str, wanted: int, last: int) -> None:
         super().__init__(
             f"the log has no {what} left: this needs {wanted:,}, and the last that the format holds is {last:,}. "
-            "Nothing was written; go on in a new log"
+            "Nothing was written; continue in a new log"
         )
         self.what, self.wanted, self.last = what, wanted, last
 
@@ -321,15 +321,15 @@ class CallbackError(WalkitError):
     """A callback of `events=` asked for what cannot come before it returns: its thread is in the midst of a frame.
 
     Nothing of this call was written; a ticket that was asked for its result is still on its way. `submit` queues a
-    record behind the frame, and a thread of the host's can wait for it.
+    record after the frame, and another thread can wait for it.
     """
 
     code = "callback"
 
     def __init__(
         self,
-        message: str = "this thread is beginning the segment of a frame, and tells of it: it cannot wait for the log "
-        "before the callback of the event has returned. Use submit(), or a thread of its own",
+        message: str = "this thread is beginning the segment of a frame, and reports it: it cannot wait for the log "
+        "before the callback of the event has returned. Use submit(), or another thread",
         *,
         acknowledged_prefix: int = 0,
     ) -> None:
@@ -373,7 +373,7 @@ class GapError(WalkitError):
 class CursorError(WalkitError):
     """The saved progress of a consumer is not of this log as it is, and guessing would skip records. Nothing changed.
 
-    `reason` is "beyond" (behind the end of the log), "identity" (the record at its LSN is of another epoch: what it had
+    `reason` is "beyond" (after the end of the log), "identity" (the record at its LSN is of another epoch: what it had
     done was cut, and the number given again), "foreign" (of another log), "moved" (another of this name has advanced
     it), or "undurable" (moved by a reader to what nothing vouches for yet). `expected` and `found` say what differs.
     """
@@ -389,7 +389,7 @@ class CursorError(WalkitError):
 
 
 class HistoryTrimmedError(WalkitError):
-    """State below `exact_from_lsn` can no longer be told exactly."""
+    """State below `exact_from_lsn` is no longer known exactly."""
 
     code = "history-trimmed"
 

@@ -1,9 +1,9 @@
-"""Named events: what the log tells its host while it works.
+"""Named events: what the log reports to its host while it works.
 
 An event is a name `walkit.<thing>.<verb>` with attributes. Events go to the callback given as `events=`, else to
 `logging.getLogger("walkit")`. A callback runs on the thread where the thing happened (for what the main thread asks
-for, as `close`, another one) and must be quick; if it raises, the failure is logged and the log goes on (Quiver's
-host callbacks are the source of the idea). It runs under no lock of the log: what is told under one is kept until the
+for, as `close`, another one) and must be quick; if it raises, the failure is logged and the log continues (Quiver's
+host callbacks are the source of the idea). It runs under no lock of the log: an event under a lock is kept until the
 lock is free (`EventSink.held`). So a callback may call the log; only where the thread is in the midst of a frame, what
 would have to wait for that very frame is refused by a CallbackError.
 """
@@ -39,7 +39,7 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.ERROR,
         "records that may have been acknowledged were given up, as policy salvage does",
     ),
-    "walkit.recovery.hole": (logging.WARNING, "frames behind a hole of unacknowledged ones were kept"),
+    "walkit.recovery.hole": (logging.WARNING, "frames after a hole of unacknowledged ones were kept"),
     "walkit.recovery.finish": (logging.DEBUG, "recovery is done"),
     "walkit.segment.prepare": (logging.DEBUG, "a segment was made ahead"),
     "walkit.segment.rotate": (logging.DEBUG, "frames go to a new segment"),
@@ -50,7 +50,7 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.DEBUG,
         "a copy of what is above the low watermark took the place of a segment",
     ),
-    "walkit.snapshot.write": (logging.DEBUG, "a snapshot stands under its name, durably"),
+    "walkit.snapshot.write": (logging.DEBUG, "a snapshot is durable under its name"),
     "walkit.snapshot.skip": (
         logging.WARNING,
         "a snapshot could not be used; an older one, or a longer replay, is",
@@ -61,7 +61,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     ),
     "walkit.checkpoint.fail": (
         logging.ERROR,
-        "a checkpoint failed; the log goes on, and the next one makes up for it",
+        "a checkpoint failed; the log continues, and the next one makes up for it",
     ),
     "walkit.compaction.publish": (logging.DEBUG, "a compacted segment took the place of others"),
     "walkit.cursor.reset": (
@@ -69,10 +69,10 @@ EVENTS: dict[str, tuple[int, str]] = {
         "a damaged cursor was taken for none: its consumer begins again, and sees records twice",
     ),
     "walkit.retention.drop": (logging.DEBUG, "segments beyond the limits of retention were dropped"),
-    "walkit.retention.refuse": (logging.WARNING, "the log is at its capacity and refuses; told once"),
+    "walkit.retention.refuse": (logging.WARNING, "the log is at its capacity and refuses; reported once"),
     "walkit.hold.drop": (
         logging.WARNING,
-        "a hold stood in the way of the hard cap and was dropped; its consumer gets a GapError",
+        "a hold prevented the hard cap and was dropped; its consumer gets a GapError",
     ),
     "walkit.hold.expire": (logging.WARNING, "the lease of a hold ran out"),
     "walkit.observer.lose": (
@@ -125,7 +125,7 @@ class EventSink:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep what this thread tells until the block ends, which holds locks that a callback may wait for."""
+        """Keep this thread's events until the block ends, which holds locks that a callback may wait for."""
         calling = self._calling
         if getattr(calling, "kept", None) is not None:
             yield  # within another block

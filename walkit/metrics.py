@@ -16,7 +16,7 @@ def _metric(unit: str, meaning: str) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogStatistics:
-    """What a log has done since it was opened, and where its marks stand. A frozen snapshot."""
+    """What a log has done since it was opened, and its positions. A frozen snapshot."""
 
     appended_lsn: int = _metric("lsn", "last LSN given")
     acked_lsn: int = _metric("lsn", "last LSN acknowledged")
@@ -67,6 +67,6 @@ class StoreStatistics(LogStatistics):
 
     keys: int = _metric("keys", "live keys in the table")
     applied_lsn: int = _metric("lsn", "last LSN applied to the table")
-    frames_waiting: int = _metric("frames", "acknowledged frames that nobody has applied yet")
+    frames_waiting: int = _metric("frames", "acknowledged frames not applied yet")
     snapshot_lsn: int = _metric("lsn", "LSN of the newest snapshot taken or restored; 0 where there was none")
     journal_slots: int = _metric("records", "records that may be in no snapshot; 0 where nothing bounds them")

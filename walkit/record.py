@@ -64,7 +64,7 @@ def __getattr__(name: str) -> Any:
 
 
 class Record(NamedTuple):
-    """One record as it stands in the log. An absent key or value is None; an empty one is b""."""
+    """One record as stored in the log. An absent key or value is None; an empty one is b""."""
 
     lsn: int
     kind: Kind
@@ -76,7 +76,7 @@ class Record(NamedTuple):
         """Return the Arrow batch of a bundle record, as it was given to `append_bundle`; it shares the value's memory.
 
         ValueError for any other kind. CorruptionError, with `first_lost_lsn`, where the value is no Arrow stream of one
-        batch: its frame's checksum was right, so whoever wrote it wrote that.
+        batch: its frame's checksum was right, so it was written like that.
         """
         if self.kind is not Kind.BUNDLE:
             raise ValueError(f"record {self.lsn} is a {self.kind}, not a bundle")
@@ -115,7 +115,7 @@ def decode_bundle(value: Buffer) -> pa.RecordBatch:
 class AppendResult(NamedTuple):
     """Where records went. LSNs are inclusive; `position` is that of the first frame.
 
-    `next_position` is the position valid for whatever comes next (AutoMQ's nextOffset): a reader that starts there
+    `next_position` is the position valid for the next record (AutoMQ's nextOffset): a reader that starts there
     misses nothing and repeats nothing.
     """
 
@@ -168,7 +168,7 @@ def to_datetime(microseconds: int | None) -> datetime | None:
 
 @dataclass(slots=True)
 class Batch:
-    """Records in LSN order as columns of Python objects: what a state machine applies. Nobody changes it once made.
+    """Records in LSN order as columns of Python objects: what a state machine applies. Immutable.
 
     `lsns` is a range for dense records, else a list. A column that is None is absent for every record; `kinds` may be
     one int for all. `timestamps` are microseconds since 1970.

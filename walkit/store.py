@@ -1,7 +1,7 @@
 """The Store: a log, and the keyed table that its records come to.
 
 Every change is a record of the log, acknowledged as the log's durability promises; the table follows what is
-acknowledged, in LSN order, and is never ahead of it. Whoever has been told of a record, by a return, a ticket or a
+acknowledged, in LSN order, and is never ahead of it. A caller notified of a record, by a return, a ticket or a
 callback, finds it in the table. Opening restores the newest good snapshot and replays the log from there.
 """
 
@@ -17,13 +17,14 @@ from typing import Any, Self
 import pyarrow as pa
 
 from walkit._text import counted
+from walkit.commit.ports import LogPorts
 from walkit.commit.ticket import Ticket
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.compaction import CompactingSurface, Compactor
 from walkit.config import LogOptions, StoreOptions, check_progress
 from walkit.errors import LogClosedError, OptionsError, RecordTypeError
 from walkit.events import EventCallback
-from walkit.log.open import open_log
+from walkit.log.open import open_writer
 from walkit.log.scratch import open_scratch
 from walkit.log.transaction import Transaction
 from walkit.log.validate import Values
@@ -31,9 +32,10 @@ from walkit.log.wal import WriteAheadLog
 from walkit.metrics import StoreStatistics
 from walkit.record import AppendResult
 from walkit.recovery.report import Phase, RecoveryReport, report_html
-from walkit.state.applier import Follower
-from walkit.state.checkpoint import Checkpointer, CheckpointReport
-from walkit.state.journal import Journal, check_slots, start_journal
+from walkit.state.admission import Admission
+from walkit.state.applier import Follower, FrameFeed
+from walkit.state.checkpoint import Checkpointer, CheckpointReport, checkpointer_on
+from walkit.state.journal import Journal, admission_of, check_slots, start_journal
 from walkit.state.patch import changes_of
 from walkit.state.replay import replay
 from walkit.state.restore import restore_newest
@@ -55,15 +57,21 @@ class Store(StoreSurface, CompactingSurface):
     """A durable dict of bytes to bytes. Made by `Store.open`; a context manager. Safe from any thread.
 
     `put` and `delete` return when the change is acknowledged (by default: on stable storage). Reading sees every change
-    that anybody was told of, and none that is not acknowledged. A key that a record without a value was appended for
-    (`store.log.append(None, key=...)`) has the value None. The log's other records are in `store.log`: events, history.
+    whose acknowledgement was delivered, and none that is not acknowledged. A key that a record without a value was
+    appended for (`store.log.append(None, key=...)`) has the value None. The log's other records are in `store.log`:
+    events, history.
     """
 
     def __init__(
-        self, log: WriteAheadLog, options: StoreOptions | None = None, progress: StoreProgress | None = None
+        self,
+        log: WriteAheadLog,
+        feed: FrameFeed,
+        admission: Admission | None,
+        options: StoreOptions,
+        progress: StoreProgress | None = None,
     ) -> None:
-        """Take over a log that was just opened and not appended to; `Store.open` does that."""
-        if log._engine.core.completion:
+        """Take over a log just opened with this sink and gate, and not appended to; `Store.open` does that."""
+        if log.parts.core.completion:
             raise OptionsError(
                 "ack_order='completion': a store applies records in LSN order, so it could not show a put that is "
                 "acknowledged before those in front of it. Stores need ack_order='append'",
@@ -71,21 +79,42 @@ class Store(StoreSurface, CompactingSurface):
                 stored="completion",
             )
         self.log = log
-        self.options = options or StoreOptions()
-        self._engine = log._engine
-        self._core = self._engine.core
+        self.options = options
+        self._core, self._lifetime = log.parts.core, log.parts.lifetime
         self._table = KeyedTable()
         self._recovery = log.recovery
         restored = self._restore()
-        check_slots(self.options, self._engine, 0 if restored is None else restored.lsn)
+        manifest = log.parts.manifest_store.current
+        check_slots(options, 0 if restored is None else restored.lsn, manifest.checkpoint_lsn, log.acked_lsn)
         self._replay(progress)
         # The log's threads know the follower, and not the Store: one that is dropped can close itself.
         self._follower = Follower(self._table, log.acked_lsn)
         self._frames = self._follower.frames
-        self._core.sinks = (*self._core.sinks, self._follower.feed)
-        self._checkpointer = Checkpointer(self._engine, self._table, self._follower, restored)
-        self._compactor = Compactor(self._engine, self._checkpointer.upto, self._checkpointer.bases)
-        self._journal = start_journal(log, self._checkpointer, self.options)
+        feed.add(self._follower.feed)
+        self._checkpointer = self._make_checkpointer(restored)
+        self._compactor = self._make_compactor()
+        self._journal = start_journal(log.parts, self._checkpointer, options, feed, admission)
+
+    def _make_checkpointer(self, restored: SnapshotInfo | None) -> Checkpointer:
+        return checkpointer_on(
+            self.log.parts, machine=self._table, follower=self._follower, restored=restored
+        )
+
+    def _make_compactor(self) -> Compactor:
+        parts = self.log.parts
+        return Compactor(
+            parts.storage,
+            parts.options,
+            parts.manifest_store,
+            parts.segments.maintenance,
+            parts.contents,
+            parts.holds,
+            parts.leftovers,
+            parts.lifetime,
+            parts.events,
+            upto=self._checkpointer.upto,
+            bases=self._checkpointer.bases,
+        )
 
     @classmethod
     def open(
@@ -121,14 +150,16 @@ class Store(StoreSurface, CompactingSurface):
         if (path is None) == (storage is None):
             raise OptionsError("give either a path or storage=", option="path", wanted=path, stored=storage)
         check_progress(progress, "(phase, done, total)")
-        place = storage_at(path) if path is not None else storage
+        place = storage if storage is not None else storage_at(path if path is not None else "")
 
         def work() -> Store:
             told = relayed(progress)
             scanned = None if told is None else lambda done, total: told("scan", done, total)
-            log = open_log(place, "x" if mode == "x" else "a", options, events, progress=scanned)
+            feed, wanted = FrameFeed(), store_options or StoreOptions()
+            gate = admission_of(wanted, options.on_full if isinstance(options, LogOptions) else "block")
+            log = open_writer(place, mode, options, events, scanned, LogPorts(sink=feed, gate=gate))
             try:
-                return cls(log, store_options, told)
+                return cls(log, feed, gate, wanted, told)
             except BaseException:
                 log.close()
                 raise
@@ -153,10 +184,10 @@ class Store(StoreSurface, CompactingSurface):
     def _restore(self) -> SnapshotInfo | None:
         began, started_s = time.perf_counter(), self._recovery.duration_s
         restored = restore_newest(
-            self._engine.storage,
-            self._engine.store.current,
+            self.log.parts.storage,
+            self.log.parts.manifest_store.current,
             self._table,
-            self._engine.events,
+            self.log.events,
             first_lsn=self.log.first_lsn,
             last_lsn=self.log.acked_lsn,
         )
@@ -247,11 +278,11 @@ class Store(StoreSurface, CompactingSurface):
         return self.log.transaction()
 
     def apply_patch(self, diff: Any) -> AppendResult | None:
-        """Make the changes of a `walkit.diff(left, right)`: a store that stands as its left side becomes its right.
+        """Make the changes of a `walkit.diff(left, right)`: a store equal to its left side becomes its right.
 
         All or nothing, in one transaction; RecordTooLargeError where it does not fit one frame (apply its slices then).
-        None where nothing changes. OptionsError where it is no diff, or a key stands here in another way than on the
-        left; who puts meanwhile is not waited for. Otherwise raises what a transaction does.
+        None where nothing changes. OptionsError where it is no diff, or a key differs here from the
+        left; concurrent writers are not waited for. Otherwise raises what a transaction does.
         """
         changes = changes_of(diff, self.get)
         with self.transaction() as tx:
@@ -263,7 +294,7 @@ class Store(StoreSurface, CompactingSurface):
         return tx.result
 
     def _bound_waiting(self) -> None:
-        """Keep what nobody reads from piling up. Never waits."""
+        """Bound the frames that no reader has applied. Never waits."""
         if len(self._frames) > FRAMES_SUBMITTED_MAX:
             self._follower.help_along()
 
@@ -279,16 +310,16 @@ class Store(StoreSurface, CompactingSurface):
     # -- reading
 
     def _see_acknowledged(self) -> None:
-        if self._engine.closed:
+        if self._lifetime.closed:
             raise LogClosedError(f"the store at {self.log.location} is closed, or is a forked child's copy")
         if self._follower.applied_lsn < self._core.acked_lsn:
             self._follower.catch_up()
 
-    # -- marks, upkeep
+    # -- positions, maintenance
 
     @property
     def applied_lsn(self) -> int:
-        """LSN up to which the table is now. What is acknowledged beyond it is applied by whoever reads next."""
+        """LSN up to which the table is now. What is acknowledged beyond it is applied by the next read."""
         return self._follower.applied_lsn
 
     @property
@@ -309,26 +340,26 @@ class Store(StoreSurface, CompactingSurface):
     @property
     def closed(self) -> bool:
         """Whether the store has been closed."""
-        return self._engine.closed
+        return self.log.closed
 
     def snapshot(self) -> SnapshotInfo:
-        """Write the state of this moment beside the log; durable on return. Writers go on meanwhile.
+        """Write the state of this moment beside the log; durable on return. Writers continue meanwhile.
 
         The next opening replays only what came after it. Older snapshots stay, for the case that this one is damaged.
-        SnapshotError names the stage that failed and what may be retried; the store goes on as before.
+        SnapshotError names the stage that failed and what may be retried; the store continues as before.
         """
         return self._checkpointer.snapshot()
 
     def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
         """Save the state, and drop the log that it makes needless: snapshot, low watermark, trim, in this order.
 
-        Durable on return; writers go on meanwhile. The log keeps what a hold needs, and what stands in its newest
+        Durable on return; writers continue meanwhile. The log keeps what a hold needs, and what is in its newest
         segment, though below the low watermark it cannot be read any more. `state_at` reaches back to this LSN then, or
         as far as holds keep the log; with `trim=False` nothing of the log is dropped. Older snapshots are removed, but
         for the one before while the log still reaches back to it.
 
-        SnapshotError names the stage that failed; StorageError, LogClosedError. Whatever was left undone is done by the
-        next checkpoint; the store goes on as before.
+        SnapshotError names the stage that failed; StorageError, LogClosedError. What was left undone is done by the
+        next checkpoint; the store continues as before.
         """
         return self._checkpointer.checkpoint(trim=trim)
 
@@ -340,13 +371,13 @@ class Store(StoreSurface, CompactingSurface):
         what would be needed; CorruptionError where damage is reached.
         """
         self._see_acknowledged()
-        return state_at(self.log, self._engine.storage, lsn, self.log.acked_lsn)
+        return state_at(self.log, self.log.parts.storage, lsn, self.log.acked_lsn)
 
     @property
     def exact_from_lsn(self) -> int:
-        """From this LSN on `state_at` can tell every state."""
+        """From this LSN on `state_at` can restore every state."""
         self._see_acknowledged()
-        return exact_from(self.log, self._engine.storage)
+        return exact_from(self.log, self.log.parts.storage)
 
     def statistics(self) -> StoreStatistics:
         """Return a frozen snapshot of the named metrics of the log and the table."""

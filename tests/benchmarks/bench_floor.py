@@ -4,7 +4,7 @@ The sketch does what no group commit in Python can leave out, and nothing else: 
 checksum, writes it with O_DSYNC, and tells who waits. It has no format, positions, limits, policies, errors, segments,
 observers or interrupts. What it makes is the floor; the rest is what walkit's own work costs. `by hand` is the same
 sketch with a write that is one function and makes what a log's frame is: header, both checksums, padding, marks and
-durable cell; `one wait` is that again, with tasks that are woken as walkit wakes them, by one wait for a frame::
+durable slot; `one wait` is that again, with tasks that are woken as walkit wakes them, by one wait for a frame::
 
     python tests/benchmarks/bench_floor.py --seconds 0.6 --rounds 5
 
@@ -42,7 +42,7 @@ from walkit.format.checksum import crc32c
 from walkit.format.durable_slot import encode_slot
 from walkit.format.layout import (
     CODEC_NONE,
-    DURABLE_CELL_BYTES,
+    DURABLE_SLOTS_BYTES,
     FORMAT_VERSION,
     FRAME_HEADER_BYTES,
     FRAME_HEADER_FRONT,
@@ -106,11 +106,11 @@ class Device:
 
 
 class ByHand(Device):
-    """Writes values of one length as a frame of walkit's format, and stores the durable cell, in one function."""
+    """Writes values of one length as a frame of walkit's format, and stores the durable slot, in one function."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._cell = mmap.mmap(-1, DURABLE_CELL_BYTES)
+        self._cell = mmap.mmap(-1, DURABLE_SLOTS_BYTES)
         self._position = self._lsn = self._chain = self._turn = 0
         self._calls: dict[int, int] = {}
         self.frames = self.frame_bytes = self.user_bytes = self.write_ns = 0

@@ -33,6 +33,8 @@ COMMANDS = (
     ["bench", "replication"],
     ["bench", "recovery"],
     ["bench", "order"],
+    ["dashboard"],
+    ["doctor"],
 )
 
 
@@ -113,6 +115,9 @@ BAD_ARGUMENTS: tuple[list[str], ...] = (
         ["bench", kind, "--path", "LOG/none"]
         for kind in ("write", "order", "spark", "replication", "recovery")
     ),
+    ["dashboard", "--port", "70000"],
+    ["dashboard", "--port", "1", "--socket", "x"],
+    ["doctor", "--path", "LOG/none"],
     ["inspect", "s3://bucket/log"],
     ["inspect", "LOG", "--out", "LOG/report.txt"],
     ["dump", "LOG", "--out", "LOG/manifest"],
@@ -265,6 +270,22 @@ def test_the_bench_prints_json_and_nothing_else(run: Run, tmp_path: Path) -> Non
     assert len([way for way, _ in ways if way == "raw"]) > 1 and len(ways) > 5
     assert all(row["records"] > 0 and row["records_per_s"] > 0 for row in report["rows"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_bench_saves_its_rows_for_pandas(run: Run, tmp_path: Path) -> None:
+    """Ask for FILE.parquet: pandas reads the rows that --json prints, all else is in attrs, and the text is printed."""
+    import pandas as pd
+
+    out = tmp_path / "rows.parquet"
+    ran = run(
+        "bench", "write", "--writers", "1,2", "--model", "gp3", "--seconds", "0.05", "--out", out, "--json"
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    report, found = json.loads(ran.out), pd.read_parquet(out)
+    assert found.attrs == {name: value for name, value in report.items() if name != "rows"}
+    assert found["way"].tolist() == [row["way"] for row in report["rows"]]
+    assert found["records_per_s"].tolist() == [row["records_per_s"] for row in report["rows"]]
+    assert f"{len(found)} rows saved as {out}" in ran.err
 
 
 def test_the_bench_of_replication_tells_both_ratios(run: Run, tmp_path: Path) -> None:

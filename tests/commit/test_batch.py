@@ -10,9 +10,17 @@ from typing import Any
 
 import pytest
 
-from tests.commit.places import GUARD_S, Place, Rig, Task, io_error, strike, until
-from walkit.commit import entering
-from walkit.commit.batch import ANYONE, BATCH_BYTES_MAX, Batch, BatchTicket
+from tests.commit.fake_segments import (
+    GUARD_S,
+    DriverHarness,
+    Place,
+    Task,
+    io_error,
+    raise_in_thread,
+    wait_until,
+)
+from walkit.commit import submit
+from walkit.commit.batch import ANYONE, BATCH_BYTES_MAX, Batch, BatchSlot
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import CappedFrames
 from walkit.commit.ticket import HAS_LEFT, SingleTicket
@@ -26,13 +34,15 @@ from walkit.errors import (
 )
 
 
-def held(**options: Any) -> tuple[Rig, Task]:
+def held(**options: Any) -> tuple[DriverHarness, Task]:
     """Return a rig and a caller that hangs in its write, so that whatever comes waits in line."""
-    rig = Rig(**options)
+    rig = DriverHarness(**options)
     return rig, rig.leader_in_write()
 
 
-def enqueue_awaited(rig: Rig, loop: asyncio.AbstractEventLoop, value: bytes, key: bytes | None = None) -> Any:
+def enqueue_awaited(
+    rig: DriverHarness, loop: asyncio.AbstractEventLoop, value: bytes, key: bytes | None = None
+) -> Any:
     """Queue a put as a task does while this loop runs."""
     before = asyncio._get_running_loop()
     asyncio._set_running_loop(loop)
@@ -42,11 +52,13 @@ def enqueue_awaited(rig: Rig, loop: asyncio.AbstractEventLoop, value: bytes, key
         asyncio._set_running_loop(before)
 
 
-def awaited(rig: Rig, loop: asyncio.AbstractEventLoop, value: bytes, key: bytes | None = None) -> BatchTicket:
+def awaited(
+    rig: DriverHarness, loop: asyncio.AbstractEventLoop, value: bytes, key: bytes | None = None
+) -> BatchSlot:
     """Queue a put as a task of this loop does; return a ticket for its record."""
     queued: Any = enqueue_awaited(rig, loop, value, key)
     place = queued.gi_frame.f_locals
-    ticket = BatchTicket()
+    ticket = BatchSlot()
     ticket.batch, ticket.index = place["batch"], place["index"]
     return ticket
 
@@ -123,7 +135,7 @@ def test_a_batch_that_was_taken_grows_no_more() -> None:
     rig.place.hold()
     rig.place.released.set()
     leader.join()
-    until(lambda: first.frame is not None, "the first to be taken")
+    wait_until(lambda: first.frame is not None, "the first to be taken")
     second = rig.putted(b"b")
     assert second.batch is not first.batch
     rig.place.release()
@@ -166,25 +178,24 @@ MEDDLING = {
 def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes | None, way: str) -> None:
     """End or write a batch, or close, between its owner's steps: the record is written once, or refused."""
     before, after, batches = MEDDLING[case]
-    rig, leader = held()
-    loop = asyncio.new_event_loop()
-    put = rig.putted if way == "submits" else partial(awaited, rig, loop)
     frames: list[Any] = []
 
     def note(frame: Any) -> None:
         frames.append(frame.columns)
 
-    rig.core.sinks = (note,)
+    rig, leader = held(sink=note)
+    loop = asyncio.new_event_loop()
+    put = rig.putted if way == "submits" else partial(awaited, rig, loop)
     first = put(b"first", key)
     batch = first.batch
     stopping: list[Task] = []
-    nested: list[BatchTicket] = []
+    nested: list[BatchSlot] = []
 
     def act(what: str) -> None:
         if not what:
             return
         if what == "end":
-            with rig.driver._lock:
+            with rig.driver.lock:
                 rig.core.end_batch()
         elif what == "half":
             batch.ended = True
@@ -192,10 +203,12 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
             nested.append(put(b"nested", key))
         elif what == "write":
             rig.place.release()
-            until(lambda: not batch.attached and first.done() and not batch.values, "the batch to be let go")
+            wait_until(
+                lambda: not batch.attached and first.done() and not batch.values, "the batch to be let go"
+            )
         else:
             stopping.append(Task(rig.driver.stop, LogClosedError()))
-            until(lambda: rig.driver.refusal is not None and rig.core.batch is None, "the log to refuse")
+            wait_until(lambda: rig.driver.refusal is not None and rig.core.batch is None, "the log to refuse")
 
     batch.values = Meddled(batch.values, partial(act, before), partial(act, after))
     if case == "the log is closed before":
@@ -227,11 +240,10 @@ def test_a_batch_that_ends_while_its_owner_appends_to_it(case: str, key: bytes |
 @pytest.mark.parametrize("way", ["submits", "awaits"])
 def test_a_key_of_a_caller_that_was_interrupted_is_no_record_s(way: str) -> None:
     """Leave a key without a value, as an interrupt may, before a record and before the frame: neither gets it."""
-    rig, leader = held()
+    seen: list[Any] = []
+    rig, leader = held(sink=lambda frame: seen.append(frame.columns))
     loop = asyncio.new_event_loop()
     put = rig.putted if way == "submits" else partial(awaited, rig, loop)
-    seen: list[Any] = []
-    rig.core.sinks = (lambda frame: seen.append(frame.columns),)
     first = put(b"a", b"1")
     first.batch.keys.append(b"stray")
     second = put(b"b", b"2")
@@ -289,14 +301,14 @@ def test_everybody_who_waits_for_a_record_is_told() -> None:
         return await ticket
 
     on_loop = Task(asyncio.run, awaited())
-    until(lambda: len(tickets[0].batch.attached) == 6, "all to wait")
+    wait_until(lambda: len(tickets[0].batch.attached) == 6, "all to wait")
     rig.place.release()
     assert [task.result().first_lsn for task in waiting] == [5, 2, 5]
     assert on_loop.result() == [6, 6]
-    until(lambda: len(called) == 3, "the callbacks")
+    wait_until(lambda: len(called) == 3, "the callbacks")
     assert called == [3, 4, 7]
     tickets[5].add_done_callback(lambda ticket: called.append(-ticket.first_lsn))
-    until(lambda: called[-1] == -7, "a callback that came late")
+    wait_until(lambda: called[-1] == -7, "a callback that came late")
     batch = tickets[0].batch
     assert not batch.values and not batch.attached and not batch.callers, (
         "a ticket keeps no other record's bytes"
@@ -338,7 +350,7 @@ def test_an_outcome_that_is_bad_is_told_to_every_record(case: str) -> None:
             return error
 
     on_loop = Task(asyncio.run, awaited())
-    until(lambda: rig.core.pending_records == 5, "all to wait")
+    wait_until(lambda: rig.core.pending_records == 5, "all to wait")
     if case == "the write before fails":
         rig.place.fail("write", io_error())
     elif case == "the disk is full":
@@ -352,7 +364,7 @@ def test_an_outcome_that_is_bad_is_told_to_every_record(case: str) -> None:
         assert rig.putted(b"after").result(GUARD_S).first_lsn == 2
     else:
         with pytest.raises(LogPoisonedError):
-            rig.driver.enqueue_put(None, b"after", BatchTicket())
+            rig.driver.enqueue_put(None, b"after", BatchSlot())
     rig.driver.stop(LogClosedError())
 
 
@@ -367,7 +379,7 @@ def test_callers_of_a_batch_let_each_other_through() -> None:
     assert sorted(task.result().first_lsn for task in [*tasks]) == list(range(2, 22))
     leader.join()
     assert len(rig.place.frames) == 2
-    assert len([c for c in callers if c.next_gate is not None]) == 17
+    assert len([c for c in callers if c.next_latch is not None]) == 17
     assert {c.lead for c in callers} == {HAS_LEFT}
     rig.driver.stop(LogClosedError())
 
@@ -378,7 +390,7 @@ def test_an_exception_in_a_caller_of_a_batch_strands_nobody(fails: bool) -> None
     rig, leader = held()
     tasks = rig.waiting(10)
     for task in tasks[:-1]:
-        strike(task, ZeroDivisionError)
+        raise_in_thread(task, ZeroDivisionError)
     if fails:
         rig.place.fail("write", io_error())
     rig.place.release()
@@ -396,10 +408,10 @@ def test_an_exception_in_a_caller_of_a_batch_strands_nobody(fails: bool) -> None
 
 def test_a_policy_sees_every_record_as_a_submission() -> None:
     """Queue nine puts under a policy of four records a frame: it cuts between them, as no batch could be cut."""
-    rig = Rig(policy=CappedFrames(records=4))
+    rig = DriverHarness(policy=CappedFrames(records=4))
     leader = rig.leader_in_write()
     loop = asyncio.new_event_loop()
-    tickets: list[Any] = [rig.driver.enqueue_put(None, b"%d" % n, BatchTicket()) for n in range(5)]
+    tickets: list[Any] = [rig.driver.enqueue_put(None, b"%d" % n, BatchSlot()) for n in range(5)]
     tickets += [enqueue_awaited(rig, loop, b"%d" % n) for n in range(4)]
     loop.close()
     assert all(isinstance(ticket, SingleTicket) for ticket in tickets)
@@ -414,11 +426,11 @@ def test_a_full_queue_takes_no_part_of_a_record() -> None:
     """Submit puts until the queue of 300 bytes has no room, and one that never fits: nothing of these is queued."""
     rig, leader = held(queue_bytes_max=300)
     accepted = 0
-    while rig.driver.enqueue_put(b"k" * 20, b"v" * 20, BatchTicket()) is not None:
+    while rig.driver.enqueue_put(b"k" * 20, b"v" * 20, BatchSlot()) is not None:
         accepted += 1
     assert rig.driver.append_put(b"k" * 20, b"v" * 20) is None
     with pytest.raises(RecordTooLargeError):
-        rig.driver.enqueue_put(None, bytes(300), BatchTicket())
+        rig.driver.enqueue_put(None, bytes(300), BatchSlot())
     assert accepted == rig.core.pending_records == sum(s.count for s in rig.core.pending) == 4
     rig.place.release()
     leader.join()
@@ -429,10 +441,10 @@ def test_a_full_queue_takes_no_part_of_a_record() -> None:
 
 def test_a_lone_caller_and_the_main_thread_have_a_submission_of_their_own() -> None:
     """Append from a thread with nobody beside it, and from the main thread: one frame each, and no batch is made."""
-    rig = Rig()
+    rig = DriverHarness()
     batches: list[Any] = []
-    join = rig.driver._batches.join
-    rig.driver._batches.join = lambda *a: batches.append(a) or join(*a)  # type: ignore[method-assign,func-returns-value]
+    join = rig.driver.batches.join
+    rig.driver.batches.join = lambda *a: batches.append(a) or join(*a)  # type: ignore[method-assign,func-returns-value]
     assert Task(rig.put, b"lone").result().first_lsn == 1
     assert rig.put(b"main").first_lsn == 2
     assert not batches and len(rig.place.frames) == 2
@@ -441,7 +453,7 @@ def test_a_lone_caller_and_the_main_thread_have_a_submission_of_their_own() -> N
 
 def test_many_ways_at_once() -> None:
     """Append puts, submit puts and append tickets on nine threads: LSNs are dense and in each thread's order."""
-    rig = Rig()
+    rig = DriverHarness()
     found: dict[str, list[int]] = {}
 
     def append(name: str) -> None:
@@ -465,7 +477,7 @@ def test_a_batch_is_filled_with_the_lock_where_the_interpreter_has_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Queue as an interpreter without its lock would: records share a batch of anyone's, a task has a ticket."""
-    monkeypatch.setattr(entering, "ALONE", False)
+    monkeypatch.setattr(submit, "ALONE", False)
     rig, leader = held()
     first, second = rig.putted(b"a"), rig.putted(b"b")
     assert first.batch is second.batch and first.batch.owner == ANYONE

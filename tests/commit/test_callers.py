@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.commit.places import GatedPlace, Rig, Task, io_error, strike, until
+from tests.commit.fake_segments import DriverHarness, GatedPlace, Task, io_error, raise_in_thread, wait_until
 from walkit.commit.asyncio_wait import is_woken_at_once
 from walkit.commit.ticket import HAS_LEFT
-from walkit.commit.writer_pool import Writers
+from walkit.commit.writer_pool import WriterPool
 from walkit.errors import LogClosedError, LogPoisonedError
 
 
@@ -19,24 +19,24 @@ class StruckError(Exception):
     """What a test raises in a thread that waits."""
 
 
-def waiting_callers(rig: Rig, count: int) -> list[Task]:
+def waiting_callers(rig: DriverHarness, count: int) -> list[Task]:
     """Start a leader that hangs in its write, and `count` callers who wait behind it for one frame."""
     tasks = [rig.leader_in_write()]
     for number in range(count):
         tasks.append(Task(rig.append, b"%d" % number))
-        until(lambda number=number: len(rig.core.pending) == number + 1, "a caller to wait")  # type: ignore[misc]
+        wait_until(lambda number=number: len(rig.core.pending) == number + 1, "a caller to wait")  # type: ignore[misc]
     return tasks
 
 
 def test_callers_of_one_frame_let_each_other_through() -> None:
     """Let twenty callers wait for one frame: all return, each with its own LSN, most of them let through by another."""
-    rig = Rig()
+    rig = DriverHarness()
     tasks = waiting_callers(rig, 20)
     tickets: list[Any] = list(rig.core.pending)
     rig.place.release()
     assert sorted(task.result().first_lsn for task in tasks) == list(range(1, 22))
     assert len(rig.place.frames) == 2
-    led_on = [t for t in tickets if t.next_gate is not None]
+    led_on = [t for t in tickets if t.next_latch is not None]
     assert len(led_on) == 17, "one led, two were let in by it, and the other seventeen each by another"
     assert {t.lead for t in tickets} == {HAS_LEFT}
     rig.driver.stop(LogClosedError())
@@ -45,10 +45,10 @@ def test_callers_of_one_frame_let_each_other_through() -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_exception_in_a_waiting_caller_strands_nobody(fails: bool) -> None:
     """Raise an exception of another thread in each of nine waiting callers but one, then end the write: all return."""
-    rig = Rig()
+    rig = DriverHarness()
     leader, *tasks = waiting_callers(rig, 9)
     for task in tasks[:-1]:
-        strike(task, StruckError)
+        raise_in_thread(task, StruckError)
     if fails:
         rig.place.fail("write", io_error())
     rig.place.release()
@@ -78,11 +78,10 @@ def test_an_error_of_the_log_s_own_after_the_write_is_told_with_its_cause(
     def broken(frame: Any) -> None:
         raise SinkError
 
-    rig = Rig(in_flight_max=in_flight_max)
-    rig.core.sinks = (broken,)
+    rig = DriverHarness(in_flight_max=in_flight_max, sink=broken)
     rig.place.hold()
     tasks = [Task(rig.append) for _ in range(callers)]
-    until(lambda: rig.core.queued_lsn == callers, "all to be queued or in flight")
+    wait_until(lambda: rig.core.queued_lsn == callers, "all to be queued or in flight")
     rig.place.release()
     errors = [task.join().error or task.result().exception(0) for task in tasks]
     causes = [
@@ -107,7 +106,7 @@ class SlowToWake(asyncio.SelectorEventLoop):
 @pytest.mark.parametrize("kind", [asyncio.SelectorEventLoop, SlowToWake])
 def test_a_loop_that_is_not_asyncio_s_is_woken_by_the_delivery_thread(kind: type[Any]) -> None:
     """Await a ticket on asyncio's own loop and on one that overrides the wake-up: only this one waits for delivery."""
-    rig = Rig()
+    rig = DriverHarness()
     leader = rig.leader_in_write()
     ticket = rig.queued()
     loop = kind()
@@ -117,7 +116,7 @@ def test_a_loop_that_is_not_asyncio_s_is_woken_by_the_delivery_thread(kind: type
         return int((await ticket).first_lsn)
 
     task = Task(loop.run_until_complete, main())
-    until(lambda: ticket.wait is not None or ticket.callbacks, "the loop to wait")
+    wait_until(lambda: ticket.wait is not None or ticket.callbacks, "the loop to wait")
     assert (ticket.callbacks is None) is (kind is asyncio.SelectorEventLoop)
     rig.place.release()
     assert task.result() == 2 and leader.result()
@@ -129,17 +128,17 @@ def test_a_loop_that_is_not_asyncio_s_is_woken_by_the_delivery_thread(kind: type
 def test_a_ticket_says_how_it_stands() -> None:
     """Show a ticket that waits, is on the way, is acknowledged, has failed and was refused: each says which."""
     place = GatedPlace()
-    rig = Rig(place=place)
+    rig = DriverHarness(place=place)
     assert repr(rig.ticket()) == "<Ticket: 1 record, waiting>"
     ticket = rig.queued()
-    until(lambda: ticket.frame is not None and ticket.frame.position in place.gates, "the write")
+    wait_until(lambda: ticket.frame is not None and ticket.frame.position in place.gates, "the write")
     assert repr(ticket) == "<Ticket: 1 record from LSN 1, on the way>"
     assert ticket.frame is not None
     place.let(ticket.frame)
     ticket.result()
     assert repr(ticket) == "<Ticket: 1 record from LSN 1, acknowledged>"
     failing, behind = rig.queued(), rig.queued()
-    until(lambda: failing.frame is not None and failing.frame.position in place.gates, "the write")
+    wait_until(lambda: failing.frame is not None and failing.frame.position in place.gates, "the write")
     assert failing.frame is not None
     place.let(failing.frame, io_error())
     assert failing.exception() is not None and behind.exception() is not None
@@ -150,7 +149,7 @@ def test_a_ticket_says_how_it_stands() -> None:
 
 def test_a_writer_thread_that_is_being_started_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Close while a writer thread runs and its start has not returned: it ends."""
-    writers = Writers("test", 1, lambda: None)
+    writers = WriterPool("test", 1, lambda: None)
     start, started = threading.Thread.start, list[threading.Thread]()
 
     def start_and_close(thread: threading.Thread) -> None:
@@ -165,4 +164,4 @@ def test_a_writer_thread_that_is_being_started_is_ended_too(monkeypatch: pytest.
     writers.wake()
     monkeypatch.undo()
     closing[0].result()
-    until(lambda: not started[0].is_alive(), "the writer thread to end")
+    wait_until(lambda: not started[0].is_alive(), "the writer thread to end")

@@ -49,9 +49,9 @@ class CoreMachine(RuleBasedStateMachine):
             self.core_type,
             in_flight_max=in_flight,
             completion=completion,
-            window_bytes=frames_in_window * 4096,
+            reorder_window_bytes=frames_in_window * 4096,
             ack_when_durable=durable_writes,
-            idle_mark_us=IDLE_US if idle else 0,
+            idle_marker_us=IDLE_US if idle else 0,
             interval_us=0 if durable_writes else INTERVAL_US,
         )
         self.step = self.now_us = 0
@@ -103,7 +103,7 @@ class CoreMachine(RuleBasedStateMachine):
             self.failed
             or not self.waiting
             or under_way >= self.core.in_flight_max
-            or (self.unwritten() and reach > self.core.window_bytes)
+            or (self.unwritten() and reach > self.core.reorder_window_bytes)
         ):
             assert not group
             return
@@ -211,7 +211,7 @@ class CoreMachine(RuleBasedStateMachine):
             self.synced_from.append(began)
             self.core.synced(point)
         if tick.mark:
-            assert not self.waiting and not self.core.in_flight and self.core.idle_mark_us
+            assert not self.waiting and not self.core.in_flight and self.core.idle_marker_us
             make_room(self.core, MARK_BODY.footprint(self.core.alignment))
             frame = self.core.seal_mark(self.now_us)
             assert frame.count == 0 and frame.last_lsn == frame.first_lsn - 1
@@ -234,13 +234,14 @@ class CoreMachine(RuleBasedStateMachine):
         written = [f for f in self.frames if f.count]
         if self.core.interval_us:
             assert self.core.durable_position == self.core.written_position, "an idle tail was not synced"
-        if written and self.core.idle_mark_us and self.core.durable_lsn == self.core.appended_lsn:
+        if written and self.core.idle_marker_us and self.core.durable_lsn == self.core.appended_lsn:
             promise = max(header_of(f).durable_position for f in self.frames)
             assert promise >= written[-1].next_position, "an idle tail was not promised"
 
     @invariant()
     def books_agree(self) -> None:
         core = self.core
+        core._check()
         lsn = 101
         for piece in self.pieces:
             assert piece.first_lsn == lsn
@@ -253,7 +254,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert core.pending_records == sum(p.count for p in self.waiting)
         assert core.queued_lsn == core.appended_lsn + core.pending_records
         assert core.writing <= core.in_flight_max
-        assert core.position - core.written_position <= core.window_bytes
+        assert core.position - core.written_position <= core.reorder_window_bytes
 
     @invariant()
     def marks_only_grow(self) -> None:

@@ -86,10 +86,10 @@ def marked_and_synced(core: Core) -> None:
     sync_all(core)
 
 
-SYNC_LEVEL = {"idle_mark_us": IDLE}
-INTERVAL_LEVEL = {"idle_mark_us": IDLE, "interval_us": INTERVAL, "ack_when_durable": False}
-NONE_LEVEL = {"idle_mark_us": IDLE, "ack_when_durable": False}
-NO_MARKS = {"idle_mark_us": 0}
+SYNC_LEVEL = {"idle_marker_us": IDLE}
+INTERVAL_LEVEL = {"idle_marker_us": IDLE, "interval_us": INTERVAL, "ack_when_durable": False}
+NONE_LEVEL = {"idle_marker_us": IDLE, "ack_when_durable": False}
+NO_MARKS = {"idle_marker_us": 0}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,8 @@ NO_MARKS = {"idle_mark_us": 0}
         (INTERVAL_LEVEL, written, 1300, Tick(False, True, INTERVAL)),
         (INTERVAL_LEVEL, written_twice, 1299, Tick(False, False, 1)),
         (INTERVAL_LEVEL, written_and_synced, 1300, Tick(False, False, 200)),
-        (INTERVAL_LEVEL, written_and_synced, 1500, Tick(True, False, IDLE)),
+        (INTERVAL_LEVEL, written_and_synced, 1500, Tick(True, False, INTERVAL)),
+        (INTERVAL_LEVEL | {"idle_marker_us": 9999}, written_and_synced, 1300, Tick(False, False, INTERVAL)),
         (INTERVAL_LEVEL, synced_then_written, 1300, Tick(False, False, 250)),
         (INTERVAL_LEVEL, synced_then_written, 1550, Tick(False, True, INTERVAL)),
         (INTERVAL_LEVEL, marked_and_synced, 9999, QUIET),
@@ -260,11 +261,10 @@ def test_a_frame_sealed_after_a_failure_is_failed_the_next_time() -> None:
     assert str(frame.error) == "second" and str(core.failure) == "first"
 
 
-def test_sinks_see_frames_in_order_before_they_count_as_acknowledged() -> None:
-    """Add a sink: it is given each frame with records, in order, while it is still sealed; no marks."""
-    core = make_core(in_flight_max=3)
+def test_the_sink_sees_frames_in_order_before_they_count_as_acknowledged() -> None:
+    """Give it a sink: that is given each frame with records, in order, while it is still sealed; no marks."""
     seen: list[tuple[int, str]] = []
-    core.sinks = (lambda frame: seen.append((frame.first_lsn, frame.state)),)
+    core = make_core(in_flight_max=3, sink=lambda frame: seen.append((frame.first_lsn, frame.state)))
     first, second = seal_next(core), seal_next(core)
     core.written(second, durable=True)
     assert seen == []

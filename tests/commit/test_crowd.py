@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from tests.commit.places import GUARD_S, Place, Rig, Task, io_error, until
+from tests.commit.fake_segments import GUARD_S, DriverHarness, Place, Task, io_error, wait_until
 from walkit._threads import EndingThread
+from walkit.commit.election import WRITER_THREAD_MIN_WAITERS
 from walkit.commit.frame import SealedFrame
-from walkit.commit.leader import CROWD
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError
 
 WRITER = "walkit-commit test"
@@ -27,29 +27,31 @@ class NamedPlace(Place):
         super().write(frame, sync=sync)
 
 
-def crowd(rig: Rig, callers: int = CROWD) -> list[Task]:
+def crowd(rig: DriverHarness, callers: int = WRITER_THREAD_MIN_WAITERS) -> list[Task]:
     """Return a caller that hangs in its write, and so many who wait behind it."""
     return [rig.leader_in_write(), *rig.waiting(callers)]
 
 
-def with_writer() -> tuple[Rig, NamedPlace]:
+def with_writer() -> tuple[DriverHarness, NamedPlace]:
     """Return a rig whose writer thread runs, and its place."""
     place = NamedPlace()
-    rig = Rig(place=place)
+    rig = DriverHarness(place=place)
     assert rig.putted(b"first").result(GUARD_S).first_lsn == 1
     assert place.writers == [WRITER]
     return rig, place
 
 
-@pytest.mark.parametrize("callers", [CROWD - 1, CROWD, 3 * CROWD])
+@pytest.mark.parametrize(
+    "callers", [WRITER_THREAD_MIN_WAITERS - 1, WRITER_THREAD_MIN_WAITERS, 3 * WRITER_THREAD_MIN_WAITERS]
+)
 def test_the_writer_thread_leads_for_a_crowd(callers: int) -> None:
     """Let callers wait behind a write: the writer thread writes their frame, or one of them where they are few."""
     rig, place = with_writer()
     tasks = crowd(rig, callers)
     rig.place.release()
     assert sorted(task.result().first_lsn for task in tasks) == list(range(2, callers + 3))
-    assert len(place.writers) == 3 and (place.writers[2] == WRITER) is (callers >= CROWD)
-    until(lambda: not rig.driver._leaders, "the lead to be given up")
+    assert len(place.writers) == 3 and (place.writers[2] == WRITER) is (callers >= WRITER_THREAD_MIN_WAITERS)
+    wait_until(lambda: not rig.driver.election.leaders, "the lead to be given up")
     assert Task(rig.put, b"alone").result().first_lsn == callers + 3
     assert place.writers[-1] != WRITER
     rig.driver.stop(LogClosedError())
@@ -58,13 +60,15 @@ def test_the_writer_thread_leads_for_a_crowd(callers: int) -> None:
 def test_the_first_crowd_has_the_writer_thread_started() -> None:
     """Let two crowds wait in turn: a caller leads for the first, and a writer thread is there for the next."""
     place = NamedPlace()
-    rig = Rig(place=place)
+    rig = DriverHarness(place=place)
     for _ in range(2):
         tasks = crowd(rig)
         rig.place.release()
         for task in tasks:
             task.result()
-        until(lambda: rig.driver._writers.running and not rig.driver._leaders, "the writer thread")
+        wait_until(
+            lambda: rig.driver.election.pool.running and not rig.driver.election.leaders, "the writer thread"
+        )
     assert [name == WRITER for name in place.writers] == [False, False, False, True]
     rig.driver.stop(LogClosedError())
 
@@ -80,13 +84,13 @@ def test_a_crowd_is_led_by_callers_where_no_thread_can_be_started(monkeypatch: p
 
     monkeypatch.setattr(EndingThread, "start", refuse)
     place = NamedPlace()
-    rig = Rig(place=place)
+    rig = DriverHarness(place=place)
     for _ in range(2):
         tasks = crowd(rig)
         rig.place.release()
         for task in tasks:
             task.result()
-    assert rig.core.acked_lsn == 2 * CROWD + 2 and WRITER not in place.writers
+    assert rig.core.acked_lsn == 2 * WRITER_THREAD_MIN_WAITERS + 2 and WRITER not in place.writers
     rig.driver.stop(LogClosedError())
 
 
@@ -120,9 +124,9 @@ def test_a_log_that_is_closed_while_a_crowd_waits_writes_what_was_queued() -> No
     rig, place = with_writer()
     tasks = crowd(rig)
     stopping = Task(rig.driver.stop, LogClosedError())
-    until(lambda: rig.driver.refusal is not None, "the log to refuse")
+    wait_until(lambda: rig.driver.refusal is not None, "the log to refuse")
     rig.place.release()
     stopping.result()
-    assert sorted(task.result().first_lsn for task in tasks) == list(range(2, CROWD + 3))
+    assert sorted(task.result().first_lsn for task in tasks) == list(range(2, WRITER_THREAD_MIN_WAITERS + 3))
     assert place.writers[-1] == WRITER
     assert WRITER not in {thread.name for thread in threading.enumerate()}

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.commit.places import GUARD_S, Rig, Task, io_error, until
+from tests.commit.fake_segments import GUARD_S, DriverHarness, Task, io_error, wait_until
 from tests.interrupts import Strike
 from walkit.commit.ticket import SingleTicket, Ticket
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError
@@ -27,15 +27,15 @@ def note(event: threading.Event, _: Ticket) -> None:
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
+def rig() -> Iterator[DriverHarness]:
     """A driver, stopped at the end."""
-    made = Rig()
+    made = DriverHarness()
     yield made
     made.place.release()
     made.driver.stop(LogClosedError("the test is over"))
 
 
-def test_callbacks_come_in_lsn_order_on_one_thread(rig: Rig) -> None:
+def test_callbacks_come_in_lsn_order_on_one_thread(rig: DriverHarness) -> None:
     """Add a callback to each of 300 tickets from four threads: one thread calls them, LSNs grow."""
     seen: list[tuple[int, str]] = []
 
@@ -47,13 +47,15 @@ def test_callbacks_come_in_lsn_order_on_one_thread(rig: Rig) -> None:
 
     for task in [Task(work) for _ in range(4)]:
         task.result()
-    until(lambda: len(seen) == 300, "all callbacks")
+    wait_until(lambda: len(seen) == 300, "all callbacks")
     assert [lsn for lsn, _ in seen] == list(range(1, 301))
     assert {name for _, name in seen} == {"walkit-delivery test"}
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), asyncio.CancelledError(), SystemExit(3)])
-def test_a_callback_that_raises_is_an_event_and_nothing_else(rig: Rig, error: BaseException) -> None:
+def test_a_callback_that_raises_is_an_event_and_nothing_else(
+    rig: DriverHarness, error: BaseException
+) -> None:
     """Raise anything from callbacks: reported (an observer's first alone), and the next callbacks are called."""
     seen: list[Any] = []
 
@@ -67,14 +69,14 @@ def test_a_callback_that_raises_is_an_event_and_nothing_else(rig: Rig, error: Ba
     rig.driver.enqueue(ticket)
     ticket.result(GUARD_S)
     rig.queued().result(GUARD_S)
-    until(lambda: len(seen) == 3, "those after the one that raised")
+    wait_until(lambda: len(seen) == 3, "those after the one that raised")
     assert seen == [ticket, 1, 2]
     assert [name for name, _ in rig.events] == ["walkit.callback.fail"] * 2
     assert (raised.count, rig.driver.delivery.errors) == (2, 3)
     assert type(error).__name__ in rig.events[0][1]["error"]
 
 
-def test_a_callback_that_blocks_delays_no_append(rig: Rig) -> None:
+def test_a_callback_that_blocks_delays_no_append(rig: DriverHarness) -> None:
     """Block the delivery thread: appends, waits and syncs go on, and what was held up is delivered afterwards."""
     entered, go_on, seen = threading.Event(), threading.Event(), list[Any]()
 
@@ -95,22 +97,22 @@ def test_a_callback_that_blocks_delays_no_append(rig: Rig) -> None:
     assert not rig.driver.delivery.drain(0.01)
     go_on.set()
     assert rig.driver.delivery.drain(GUARD_S)
-    until(lambda: seen == [12])
+    wait_until(lambda: seen == [12])
 
 
-def test_a_callback_added_to_what_is_done_is_called_soon(rig: Rig) -> None:
+def test_a_callback_added_to_what_is_done_is_called_soon(rig: DriverHarness) -> None:
     """Add a callback after the acknowledgement: it is called on the delivery thread, not on the caller's."""
     ticket = rig.queued()
     ticket.result(GUARD_S)
     threads: list[str] = []
     ticket.add_done_callback(lambda _: threads.append(threading.current_thread().name))
-    until(lambda: threads)
+    wait_until(lambda: threads)
     assert threads == ["walkit-delivery test"]
 
 
 def test_a_callback_added_after_the_end_is_still_called() -> None:
     """Stop the driver, then add callbacks: the thread has ended, and they are called all the same."""
-    rig = Rig()
+    rig = DriverHarness()
     ticket = rig.queued()
     ticket.result(GUARD_S)
     rig.driver.stop(LogClosedError("over"))
@@ -120,7 +122,7 @@ def test_a_callback_added_after_the_end_is_still_called() -> None:
         assert called.wait(GUARD_S), attempt
 
 
-def test_callbacks_of_failed_and_refused_tickets_are_called(rig: Rig) -> None:
+def test_callbacks_of_failed_and_refused_tickets_are_called(rig: DriverHarness) -> None:
     """Fail the write of one ticket with another queued: both callbacks come, and find their own errors."""
     rig.leader_in_write()
     waiting = rig.queued()
@@ -128,14 +130,14 @@ def test_callbacks_of_failed_and_refused_tickets_are_called(rig: Rig) -> None:
     errors: list[BaseException | None] = []
     waiting.add_done_callback(lambda t: errors.append(t.exception(0)))
     rig.place.release()
-    until(lambda: errors)
+    wait_until(lambda: errors)
     assert isinstance(errors[0], LogPoisonedError)
     failed = rig.ticket()
     with pytest.raises(LogPoisonedError):
         rig.driver.enqueue(failed)
 
 
-def test_an_observer_sees_every_frame_from_its_beginning_on_and_no_gap(rig: Rig) -> None:
+def test_an_observer_sees_every_frame_from_its_beginning_on_and_no_gap(rig: DriverHarness) -> None:
     """Observe while a frame with a callback is held up, and one without passed: neither is seen, all later ones are."""
     entered, go_on, seen = threading.Event(), threading.Event(), list[Any]()
 
@@ -154,11 +156,11 @@ def test_an_observer_sees_every_frame_from_its_beginning_on_and_no_gap(rig: Rig)
     rig.append()
     rig.append()
     go_on.set()
-    until(lambda: len(seen) == 2)
+    wait_until(lambda: len(seen) == 2)
     assert seen == [4, 5]
 
 
-def test_an_observer_that_left_is_not_called_again(rig: Rig) -> None:
+def test_an_observer_that_left_is_not_called_again(rig: DriverHarness) -> None:
     """Leave while frames for the observer are queued: none of them reaches it."""
     entered, go_on, seen = threading.Event(), threading.Event(), list[Any]()
 
@@ -178,7 +180,7 @@ def test_an_observer_that_left_is_not_called_again(rig: Rig) -> None:
     assert rig.driver.delivery.observers == (block,)
 
 
-def test_observers_that_come_and_go_at_once_are_not_lost(rig: Rig) -> None:
+def test_observers_that_come_and_go_at_once_are_not_lost(rig: DriverHarness) -> None:
     """Come and go on four threads with the shortest switching: who came and did not leave is there at the end."""
     delivery = rig.driver.delivery
     before = sys.getswitchinterval()
@@ -201,7 +203,7 @@ def test_observers_that_come_and_go_at_once_are_not_lost(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_loop_that_is_closed_hurts_nobody(rig: Rig, cancelled: bool) -> None:
+def test_a_loop_that_is_closed_hurts_nobody(rig: DriverHarness, cancelled: bool) -> None:
     """Close a loop whose task awaits a ticket, cancelled before or not: only the second is an event; others go on."""
     leader = rig.leader_in_write()
     ticket = rig.queued()
@@ -225,7 +227,7 @@ def test_a_loop_that_is_closed_hurts_nobody(rig: Rig, cancelled: bool) -> None:
     assert [name for name, _ in rig.events] == ([] if cancelled else ["walkit.callback.fail"])
 
 
-def test_a_delivered_frame_is_not_kept_alive(rig: Rig) -> None:
+def test_a_delivered_frame_is_not_kept_alive(rig: DriverHarness) -> None:
     """Deliver a frame and drop every own reference: its tickets are collected while the thread sleeps."""
 
     class Weak(SingleTicket):
@@ -240,7 +242,7 @@ def test_a_delivered_frame_is_not_kept_alive(rig: Rig) -> None:
     reference = weakref.ref(ticket)
     del ticket
     rig.place.frames.clear()
-    until(lambda: gc.collect() >= 0 and reference() is None, "the ticket to be collected")
+    wait_until(lambda: gc.collect() >= 0 and reference() is None, "the ticket to be collected")
 
 
 @pytest.mark.parametrize("in_flight_max", [1, 3])
@@ -250,7 +252,7 @@ def test_a_frame_that_everybody_was_told_of_is_not_kept(
     in_flight_max: int, completion: bool, waits: bool
 ) -> None:
     """Append and submit under each order of acknowledgement: nothing of the log keeps the frames."""
-    rig = Rig(in_flight_max=in_flight_max, completion=completion)
+    rig = DriverHarness(in_flight_max=in_flight_max, completion=completion)
     frames: list[weakref.ref[Any]] = []
     for n in range(4):
         if waits:
@@ -261,10 +263,12 @@ def test_a_frame_that_everybody_was_told_of_is_not_kept(
         rig.place.frames.clear()
         rig.place.admitted.clear()
     rig.driver.stop(LogClosedError())
-    until(lambda: gc.collect() >= 0 and not any(frame() for frame in frames), "the frames to be collected")
+    wait_until(
+        lambda: gc.collect() >= 0 and not any(frame() for frame in frames), "the frames to be collected"
+    )
 
 
-def test_many_threads_wait_for_one_ticket(rig: Rig) -> None:
+def test_many_threads_wait_for_one_ticket(rig: DriverHarness) -> None:
     """Wait for one ticket on twelve threads, with and without a timeout: all get the same answer."""
     leader = rig.leader_in_write()
     ticket = rig.queued()
@@ -280,7 +284,7 @@ def test_many_threads_wait_for_one_ticket(rig: Rig) -> None:
     assert ticket.exception() is None
 
 
-def test_many_threads_are_told_of_one_failure(rig: Rig) -> None:
+def test_many_threads_are_told_of_one_failure(rig: DriverHarness) -> None:
     """Fail a write that eight threads wait for: each gets an error object of its own, with the cause."""
     rig.place.hold()
     ticket = rig.queued()
@@ -298,20 +302,20 @@ def test_many_threads_are_told_of_one_failure(rig: Rig) -> None:
 def test_an_interrupt_of_who_waits_for_deliveries_stops_none() -> None:
     """Strike a wait for what is delivered at each point where a signal may come: what comes next is delivered."""
     for number in count(1):
-        rig, go_on, called = Rig(), threading.Event(), list[object]()
+        rig, go_on, called = DriverHarness(), threading.Event(), list[object]()
 
         def slow(ticket: object, go_on: threading.Event = go_on, called: list[object] = called) -> None:
             assert go_on.wait(GUARD_S)
             called.append(ticket)
 
         rig.queued().add_done_callback(slow)
-        until(lambda rig=rig: rig.driver.delivery._busy, "the delivery")  # type: ignore[misc]
+        wait_until(lambda rig=rig: rig.driver.delivery._busy, "the delivery")  # type: ignore[misc]
         strike = Strike(number)
         with suppress(KeyboardInterrupt):
             strike.run(lambda rig=rig: rig.driver.delivery.drain(0.001))  # type: ignore[misc]
         go_on.set()
         rig.queued().add_done_callback(slow)
-        until(lambda called=called: len(called) == 2, f"the second delivery, after {strike.where}")  # type: ignore[misc]
+        wait_until(lambda called=called: len(called) == 2, f"the second delivery, after {strike.where}")  # type: ignore[misc]
         rig.driver.stop(LogClosedError())
         if not strike.where:
             break

@@ -10,30 +10,32 @@ from typing import Any
 
 import pytest
 
-from tests.commit.places import GUARD_S, GatedPlace, Rig, Task, io_error, until
+from tests.commit.fake_segments import GUARD_S, DriverHarness, GatedPlace, Task, io_error, wait_until
 from walkit.commit.policy import CappedFrames, OneRecordPerFrame
-from walkit.commit.ticket import TO_LEAD, SingleTicket
+from walkit.commit.ticket import TO_LEAD, LeaderState, SingleTicket
 from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError, StorageError
 
 
 @pytest.fixture
-def rigs() -> Iterator[list[Rig]]:
+def rigs() -> Iterator[list[DriverHarness]]:
     """Rigs to be stopped at the end; stopping must never hang."""
-    made: list[Rig] = []
+    made: list[DriverHarness] = []
     yield made
     for rig in made:
         rig.place.release()
         Task(rig.driver.stop, LogClosedError("the test is over")).result()
 
 
-def test_a_caller_that_is_handed_the_lead_leads_until_its_own_record_is_written(rigs: list[Rig]) -> None:
+def test_a_caller_that_is_handed_the_lead_leads_until_its_own_record_is_written(
+    rigs: list[DriverHarness],
+) -> None:
     """Queue many frames between a leader and a waiting caller: the caller is handed the lead for frames without it."""
-    rig = Rig(frame_bytes_max=4096)
+    rig = DriverHarness(frame_bytes_max=4096)
     rigs.append(rig)
     leader = rig.leader_in_write()
     between = [rig.queued(bytes(3900)) for _ in range(5)]
     waiting = Task(rig.append, b"mine")
-    until(lambda: rig.core.pending_records == 6, "the caller to wait")
+    wait_until(lambda: rig.core.pending_records == 6, "the caller to wait")
     rig.place.release()
     assert leader.result().outcome().last_lsn == 1
     assert waiting.result().outcome().first_lsn == 7
@@ -41,22 +43,24 @@ def test_a_caller_that_is_handed_the_lead_leads_until_its_own_record_is_written(
     assert [f.first_lsn for f in rig.place.frames] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_waiting_callers_share_the_next_frame(rigs: list[Rig]) -> None:
+def test_waiting_callers_share_the_next_frame(rigs: list[DriverHarness]) -> None:
     """Hold a write while five callers come: they go together into one frame, written by one of them."""
-    rig = Rig()
+    rig = DriverHarness()
     rigs.append(rig)
     leader = rig.leader_in_write()
     others = [Task(rig.append) for _ in range(5)]
-    until(lambda: rig.core.pending_records == 5, "five callers to wait")
+    wait_until(lambda: rig.core.pending_records == 5, "five callers to wait")
     rig.place.release()
     leader.result()
     assert {t.result().frame.first_lsn for t in others} == {2}
     assert [f.count for f in rig.place.frames] == [1, 5]
 
 
-def test_a_sync_that_fails_between_taking_and_sealing_leaves_nobody_waiting(rigs: list[Rig]) -> None:
+def test_a_sync_that_fails_between_taking_and_sealing_leaves_nobody_waiting(
+    rigs: list[DriverHarness],
+) -> None:
     """Fail a sync in the very moment before a frame is sealed: its caller is told the outcome is unknown."""
-    rig = Rig(sync_writes=False)
+    rig = DriverHarness(sync_writes=False)
     rigs.append(rig)
     rig.append(b"written and not synced")
     rig.place.fail("sync", io_error())
@@ -76,13 +80,15 @@ def test_a_sync_that_fails_between_taking_and_sealing_leaves_nobody_waiting(rigs
         rig.driver.enqueue(rig.ticket())
 
 
-def test_a_caller_that_got_the_lead_and_a_failure_at_once_gives_the_lead_back(rigs: list[Rig]) -> None:
+def test_a_caller_that_got_the_lead_and_a_failure_at_once_gives_the_lead_back(
+    rigs: list[DriverHarness],
+) -> None:
     """Fail a sync while the lead is being handed on: the successor is refused, and stopping does not hang."""
-    rig = Rig(sync_writes=False, frame_bytes_max=4096)
+    rig = DriverHarness(sync_writes=False, frame_bytes_max=4096)
     rigs.append(rig)
     leader = rig.leader_in_write()
     waiting = Task(rig.append, b"successor")
-    until(lambda: rig.core.pending_records == 1, "the successor to wait")
+    wait_until(lambda: rig.core.pending_records == 1, "the successor to wait")
     rig.place.fail("sync", io_error())
     failed: list[BaseException] = []
 
@@ -100,7 +106,7 @@ def test_a_caller_that_got_the_lead_and_a_failure_at_once_gives_the_lead_back(ri
     Task(rig.driver.stop, LogClosedError("over")).result()
 
 
-def busy(rig: Rig) -> bool:
+def busy(rig: DriverHarness) -> bool:
     """Whether the log has acknowledged a few records."""
     return rig.core.acked_lsn > 20
 
@@ -108,10 +114,10 @@ def busy(rig: Rig) -> bool:
 def test_failing_syncs_under_load_leave_nobody_waiting() -> None:
     """Fail the sync of a busy log in many rounds: every caller is told something, and stopping never hangs."""
     for _ in range(30):
-        rig = Rig(sync_writes=False)
+        rig = DriverHarness(sync_writes=False)
         rig.append()
 
-        def work(rig: Rig = rig) -> type[BaseException]:
+        def work(rig: DriverHarness = rig) -> type[BaseException]:
             while True:
                 ticket = rig.ticket()
                 try:
@@ -121,7 +127,7 @@ def test_failing_syncs_under_load_leave_nobody_waiting() -> None:
                     return type(error)
 
         tasks = [Task(work) for _ in range(6)]
-        until(partial(busy, rig), "some load")
+        wait_until(partial(busy, rig), "some load")
         rig.place.fail("sync", io_error())
         with pytest.raises(StorageError):
             rig.driver.sync()
@@ -133,20 +139,20 @@ def test_failing_syncs_under_load_leave_nobody_waiting() -> None:
 def test_no_lead_is_lost_when_another_leader_takes_the_record_of_a_successor(completion: bool) -> None:
     """Append from eight threads with four places, many rounds: all are acknowledged, and stopping finds no leader."""
     for _ in range(25):
-        rig = Rig(in_flight_max=4, completion=completion, policy=CappedFrames(records=2))
+        rig = DriverHarness(in_flight_max=4, completion=completion, policy=CappedFrames(records=2))
 
-        def work(rig: Rig = rig) -> list[int]:
+        def work(rig: DriverHarness = rig) -> list[int]:
             return [rig.append().first_lsn for _ in range(20)]
 
         told = [lsn for task in [Task(work) for _ in range(8)] for lsn in task.result()]
         assert sorted(told) == list(range(1, 161))
         Task(rig.driver.stop, LogClosedError("over")).result()
-        assert rig.driver._leaders == 0
+        assert rig.driver.election.leaders == 0
 
 
-def test_a_failed_write_fails_its_frame_and_refuses_what_waits(rigs: list[Rig]) -> None:
+def test_a_failed_write_fails_its_frame_and_refuses_what_waits(rigs: list[DriverHarness]) -> None:
     """Fail a held write with two tickets queued: unknown for the frame, nothing written of the others."""
-    rig = Rig()
+    rig = DriverHarness()
     rigs.append(rig)
     rig.append()
     leader = rig.leader_in_write()
@@ -166,9 +172,9 @@ def test_a_failed_write_fails_its_frame_and_refuses_what_waits(rigs: list[Rig]) 
     assert rig.place.published == [(rig.place.frames[0].next_position, 1)]
 
 
-def test_an_error_that_is_no_storage_error_poisons_too(rigs: list[Rig]) -> None:
+def test_an_error_that_is_no_storage_error_poisons_too(rigs: list[DriverHarness]) -> None:
     """Raise something unforeseen in the write: the caller is not left waiting, and the log takes no more."""
-    rig = Rig()
+    rig = DriverHarness()
     rigs.append(rig)
     rig.place.fail("write", ZeroDivisionError("a bug"))
     with pytest.raises(CommitFailedError) as failed:
@@ -178,9 +184,9 @@ def test_an_error_that_is_no_storage_error_poisons_too(rigs: list[Rig]) -> None:
         rig.append()
 
 
-def test_a_full_disk_refuses_the_group_and_leaves_the_log_usable(rigs: list[Rig]) -> None:
+def test_a_full_disk_refuses_the_group_and_leaves_the_log_usable(rigs: list[DriverHarness]) -> None:
     """Fail the preparing of a segment twice: LogFullError each time, then appends go on with the same LSN."""
-    rig = Rig()
+    rig = DriverHarness()
     rigs.append(rig)
     full = [LogFullError("no room", reason="disk"), LogFullError("no room", reason="disk")]
     rig.place.fail("begin_segment", *full)
@@ -192,9 +198,9 @@ def test_a_full_disk_refuses_the_group_and_leaves_the_log_usable(rigs: list[Rig]
     assert rig.events == []
 
 
-def test_a_failed_segment_header_poisons(rigs: list[Rig]) -> None:
+def test_a_failed_segment_header_poisons(rigs: list[DriverHarness]) -> None:
     """Fail the beginning of a segment with an I/O error: nothing was written, and the log is poisoned."""
-    rig = Rig()
+    rig = DriverHarness()
     rigs.append(rig)
     rig.place.fail("begin_segment", io_error())
     with pytest.raises(LogPoisonedError):
@@ -202,9 +208,9 @@ def test_a_failed_segment_header_poisons(rigs: list[Rig]) -> None:
     assert rig.core.appended_lsn == 0
 
 
-def test_a_sync_covers_what_was_written_before_it_began(rigs: list[Rig]) -> None:
+def test_a_sync_covers_what_was_written_before_it_began(rigs: list[DriverHarness]) -> None:
     """Append while a sync is under way: the durable mark stops where the sync began (B15)."""
-    rig = Rig(sync_writes=False)
+    rig = DriverHarness(sync_writes=False)
     rigs.append(rig)
     rig.append(b"before")
     end = rig.core.written_position
@@ -217,10 +223,10 @@ def test_a_sync_covers_what_was_written_before_it_began(rigs: list[Rig]) -> None
     assert rig.core.durable_lsn == 2
 
 
-def test_syncing_nothing_new_asks_the_place_for_nothing(rigs: list[Rig]) -> None:
+def test_syncing_nothing_new_asks_the_place_for_nothing(rigs: list[DriverHarness]) -> None:
     """Sync twice, and a log whose writes are durable by themselves: the place is asked once at most."""
-    rig = Rig(sync_writes=False)
-    durable = Rig()
+    rig = DriverHarness(sync_writes=False)
+    durable = DriverHarness()
     rigs += [rig, durable]
     rig.append()
     rig.driver.sync()
@@ -231,14 +237,14 @@ def test_syncing_nothing_new_asks_the_place_for_nothing(rigs: list[Rig]) -> None
     assert durable.core.durable_lsn == 1
 
 
-def test_waiting_for_what_was_queued_does_not_wait_for_what_comes_later(rigs: list[Rig]) -> None:
+def test_waiting_for_what_was_queued_does_not_wait_for_what_comes_later(rigs: list[DriverHarness]) -> None:
     """Keep the queue from ever being empty: `wait_acked` returns once the records of its moment are acknowledged."""
-    rig = Rig(frame_bytes_max=4096)
+    rig = DriverHarness(frame_bytes_max=4096)
     rigs.append(rig)
     leader = rig.leader_in_write()
     rig.queued()
     waiting = Task(rig.driver.wait_acked)
-    until(lambda: rig.driver._news.waiting == 1, "the waiter")
+    wait_until(lambda: rig.driver.signal.waiting == 1, "the waiter")
 
     def refill() -> None:
         if waiting.thread.is_alive():
@@ -254,9 +260,9 @@ def test_waiting_for_what_was_queued_does_not_wait_for_what_comes_later(rigs: li
     waiting.result()
 
 
-def test_withdrawing_is_possible_until_a_frame_has_taken_the_record(rigs: list[Rig]) -> None:
+def test_withdrawing_is_possible_until_a_frame_has_taken_the_record(rigs: list[DriverHarness]) -> None:
     """Withdraw a queued ticket and one that is being written: the first is never written, the second not given back."""
-    rig = Rig()
+    rig = DriverHarness()
     rigs.append(rig)
     leader = rig.leader_in_write()
     first, second = rig.queued(b"first"), rig.queued(b"second")
@@ -268,9 +274,11 @@ def test_withdrawing_is_possible_until_a_frame_has_taken_the_record(rigs: list[R
     assert rig.core.pending_bytes == 0 and not first.done()
 
 
-def test_a_full_queue_takes_no_more_and_one_record_always_fits_an_empty_one(rigs: list[Rig]) -> None:
+def test_a_full_queue_takes_no_more_and_one_record_always_fits_an_empty_one(
+    rigs: list[DriverHarness],
+) -> None:
     """Fill the queue behind a held write: False for callers and tickets, room is told when the frame is taken."""
-    rig = Rig(queue_bytes_max=100)
+    rig = DriverHarness(queue_bytes_max=100)
     rigs.append(rig)
     leader = rig.leader_in_write()
     large = rig.queued(bytes(150))
@@ -285,19 +293,19 @@ def test_a_full_queue_takes_no_more_and_one_record_always_fits_an_empty_one(rigs
     leader.result()
     assert room.result() is True
     large.result(GUARD_S)
-    until(lambda: told == ["room"])
+    wait_until(lambda: told == ["room"])
 
 
-def test_room_is_told_when_a_frame_is_taken_not_when_it_has_landed(rigs: list[Rig]) -> None:
+def test_room_is_told_when_a_frame_is_taken_not_when_it_has_landed(rigs: list[DriverHarness]) -> None:
     """Wait for room behind a full queue whose frame is then taken and hangs: the waiter goes on all the same."""
     place = GatedPlace()
-    rig = Rig(place=place, queue_bytes_max=100)
+    rig = DriverHarness(place=place, queue_bytes_max=100)
     rigs.append(rig)
     first = rig.queued()
-    until(lambda: len(place.gates) == 1, "the first write")
+    wait_until(lambda: len(place.gates) == 1, "the first write")
     large = rig.queued(bytes(150))
     room = Task(rig.driver.wait_for_room, 22, None)
-    until(lambda: rig.driver._news.waiting == 1, "the waiter")
+    wait_until(lambda: rig.driver.signal.waiting == 1, "the waiter")
     assert first.frame is not None
     place.let(first.frame)
     assert room.result() is True
@@ -305,22 +313,22 @@ def test_room_is_told_when_a_frame_is_taken_not_when_it_has_landed(rigs: list[Ri
     assert rig.queued().frame is None
 
 
-def test_withdrawing_makes_room(rigs: list[Rig]) -> None:
+def test_withdrawing_makes_room(rigs: list[DriverHarness]) -> None:
     """Withdraw what fills the queue while a caller waits for room: it is woken."""
-    rig = Rig(queue_bytes_max=100)
+    rig = DriverHarness(queue_bytes_max=100)
     rigs.append(rig)
     rig.leader_in_write()
     large = rig.queued(bytes(150))
     room = Task(rig.driver.wait_for_room, 22, None)
-    until(lambda: rig.driver._news.waiting == 1, "the waiter")
+    wait_until(lambda: rig.driver.signal.waiting == 1, "the waiter")
     assert rig.driver.withdraw(large)
     assert room.result() is True
 
 
-def test_poison_is_told_once_and_carries_its_cause(rigs: list[Rig]) -> None:
+def test_poison_is_told_once_and_carries_its_cause(rigs: list[DriverHarness]) -> None:
     """Fail two writes in flight, one after the other: one event; every refusal names the first cause."""
     place = GatedPlace()
-    rig = Rig(place=place, in_flight_max=2, policy=OneRecordPerFrame())
+    rig = DriverHarness(place=place, in_flight_max=2, policy=OneRecordPerFrame())
     rigs.append(rig)
     first, second = rig.in_flight(2)
     tickets: list[Any] = [*first.submissions, *second.submissions]
@@ -342,10 +350,12 @@ def test_poison_is_told_once_and_carries_its_cause(rigs: list[Rig]) -> None:
     assert [name for name, _ in rig.events] == ["walkit.log.poison"]
 
 
-def test_observers_that_come_between_two_frames_of_one_landing_miss_none_after(rigs: list[Rig]) -> None:
+def test_observers_that_come_between_two_frames_of_one_landing_miss_none_after(
+    rigs: list[DriverHarness],
+) -> None:
     """Add an observer while several frames are released at once: from the first it sees on, it sees every one."""
     place = GatedPlace()
-    rig = Rig(place=place, in_flight_max=4, policy=OneRecordPerFrame())
+    rig = DriverHarness(place=place, in_flight_max=4, policy=OneRecordPerFrame())
     rigs.append(rig)
     frames = rig.in_flight(4)
     seen: list[int] = []
@@ -363,13 +373,13 @@ def test_observers_that_come_between_two_frames_of_one_landing_miss_none_after(r
         place.let(frame)
     place.release()
     rig.queued().result(GUARD_S)
-    until(lambda: seen and seen[-1] == 5, "the observer")
+    wait_until(lambda: seen and seen[-1] == 5, "the observer")
     assert seen == list(range(seen[0], 6))
 
 
-def test_nobody_waits_for_room_in_a_log_that_refuses(rigs: list[Rig]) -> None:
+def test_nobody_waits_for_room_in_a_log_that_refuses(rigs: list[DriverHarness]) -> None:
     """Poison a log while a caller waits for room: it is woken, and told why."""
-    rig = Rig(queue_bytes_max=100)
+    rig = DriverHarness(queue_bytes_max=100)
     rigs.append(rig)
     rig.leader_in_write()
     rig.queued(bytes(150))
@@ -381,14 +391,14 @@ def test_nobody_waits_for_room_in_a_log_that_refuses(rigs: list[Rig]) -> None:
         rig.driver.enqueue(rig.ticket())
 
 
-def test_stopping_finishes_what_is_queued_and_refuses_what_comes(rigs: list[Rig]) -> None:
+def test_stopping_finishes_what_is_queued_and_refuses_what_comes(rigs: list[DriverHarness]) -> None:
     """Stop with a held write and a queue: all of it is written, later calls get the refusal."""
-    rig = Rig()
+    rig = DriverHarness()
     rigs.append(rig)
     leader = rig.leader_in_write()
     queued = [rig.queued() for _ in range(3)]
     stopping = Task(rig.driver.stop, LogClosedError("closed"))
-    until(lambda: rig.driver.refusal is not None, "the refusal")
+    wait_until(lambda: rig.driver.refusal is not None, "the refusal")
     for attempt in (rig.driver.enqueue, rig.driver.append):
         with pytest.raises(LogClosedError):
             attempt(rig.ticket())
@@ -397,9 +407,9 @@ def test_stopping_finishes_what_is_queued_and_refuses_what_comes(rigs: list[Rig]
     assert leader.result().done() and [t.result(0).first_lsn for t in queued] == [2, 3, 4]
 
 
-def test_a_sync_under_way_ends_before_stopping_does(rigs: list[Rig]) -> None:
+def test_a_sync_under_way_ends_before_stopping_does(rigs: list[DriverHarness]) -> None:
     """Stop while a sync hangs: stop waits for it, since what comes after stopping closes the files."""
-    rig = Rig(sync_writes=False)
+    rig = DriverHarness(sync_writes=False)
     rigs.append(rig)
     rig.append()
     order: list[str] = []
@@ -419,7 +429,7 @@ def test_a_sync_under_way_ends_before_stopping_does(rigs: list[Rig]) -> None:
         order.append("stopped")
 
     stopping = Task(stop)
-    until(lambda: rig.driver.refusal is not None, "the refusal")
+    wait_until(lambda: rig.driver.refusal is not None, "the refusal")
     stopping.thread.join(0.2)
     rig.place.release()
     syncing.result()
@@ -429,46 +439,46 @@ def test_a_sync_under_way_ends_before_stopping_does(rigs: list[Rig]) -> None:
 
 def test_an_idle_log_writes_one_mark_and_then_sleeps() -> None:
     """Let the idle time pass on real time: one mark for the tail, none for the mark, then the timer parks."""
-    rig = Rig(idle_mark_us=2000)
+    rig = DriverHarness(idle_marker_us=2000)
     rig.clock = lambda: time.monotonic_ns() // 1000
     rig.append()
-    until(lambda: rig.driver.counters.marks_written == 1, "the mark")
-    until(lambda: rig.driver._timer is not None and rig.driver._timer.parked, "the timer to park")
+    wait_until(lambda: rig.driver.counters.marks_written == 1, "the mark")
+    wait_until(lambda: rig.driver.timer is not None and rig.driver.timer.parked, "the timer to park")
     assert [f.count for f in rig.place.frames] == [1, 0]
     rig.append()
-    until(lambda: rig.driver.counters.marks_written == 2, "the second mark")
-    until(lambda: rig.driver._timer is not None and rig.driver._timer.parked, "the timer to park")
+    wait_until(lambda: rig.driver.counters.marks_written == 2, "the second mark")
+    wait_until(lambda: rig.driver.timer is not None and rig.driver.timer.parked, "the timer to park")
     assert [f.count for f in rig.place.frames] == [1, 0, 1, 0]
     rig.driver.stop(LogClosedError("over"))
 
 
-def test_a_failing_mark_poisons(rigs: list[Rig]) -> None:
+def test_a_failing_mark_poisons(rigs: list[DriverHarness]) -> None:
     """Fail the write of a mark: it is a write like any other."""
-    rig = Rig(idle_mark_us=2000)
+    rig = DriverHarness(idle_marker_us=2000)
     rigs.append(rig)
     rig.clock = lambda: time.monotonic_ns() // 1000
     rig.place.fail("mark", io_error())
     rig.append()
-    until(lambda: rig.core.failure is not None, "the mark to fail")
+    wait_until(lambda: rig.core.failure is not None, "the mark to fail")
     with pytest.raises(LogPoisonedError):
         rig.append()
 
 
-def test_an_interval_syncs_the_tail_of_an_idle_log(rigs: list[Rig]) -> None:
+def test_an_interval_syncs_the_tail_of_an_idle_log(rigs: list[DriverHarness]) -> None:
     """Append once under a short interval: the record is acknowledged at once, and durable without another append."""
-    rig = Rig(sync_writes=False, interval_us=2000)
+    rig = DriverHarness(sync_writes=False, interval_us=2000)
     rigs.append(rig)
     rig.clock = lambda: time.monotonic_ns() // 1000
     rig.append()
     assert rig.core.acked_lsn == 1
-    until(lambda: rig.core.durable_lsn == 1, "the timer's sync")
-    until(lambda: rig.driver._timer is not None and rig.driver._timer.parked, "the timer to park")
+    wait_until(lambda: rig.core.durable_lsn == 1, "the timer's sync")
+    wait_until(lambda: rig.driver.timer is not None and rig.driver.timer.parked, "the timer to park")
     assert rig.place.syncs == 1
 
 
-def test_a_tail_that_somebody_synced_is_promised_too(rigs: list[Rig]) -> None:
+def test_a_tail_that_somebody_synced_is_promised_too(rigs: list[DriverHarness]) -> None:
     """Sync a log that has no interval, once its timer sleeps: when it is durable the idle tail gets its mark."""
-    rig = Rig(sync_writes=False, idle_mark_us=2000)
+    rig = DriverHarness(sync_writes=False, idle_marker_us=2000)
     rigs.append(rig)
     asked: list[int] = []
 
@@ -478,32 +488,32 @@ def test_a_tail_that_somebody_synced_is_promised_too(rigs: list[Rig]) -> None:
 
     rig.clock = clock
     rig.append()
-    until(
+    wait_until(
         lambda: len(asked) >= 3,
         "the timer's last look before it sleeps: one for the frame, two for the timer",
     )
     rig.driver.sync()
-    until(lambda: rig.driver.counters.marks_written == 1, "the mark")
+    wait_until(lambda: rig.driver.counters.marks_written == 1, "the mark")
 
 
 def test_a_lead_that_comes_to_a_caller_who_is_done_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Promote a caller and let another leader write its record before it looks: append returns, and nobody leads."""
     place = GatedPlace()
-    rig = Rig(place=place, in_flight_max=2, policy=OneRecordPerFrame())
+    rig = DriverHarness(place=place, in_flight_max=2, policy=OneRecordPerFrame())
     driver = rig.driver
     rig.in_flight(2)
-    enter = driver._enter
+    enter = driver.leader._enter
 
-    def enter_late(ticket: SingleTicket, lead: int) -> Any:
+    def enter_late(ticket: SingleTicket, lead: LeaderState) -> Any:
         gate = enter(ticket, lead)
-        with driver._lock:
+        with driver.lock:
             ticket.lead = TO_LEAD
-            driver._leaders += 1
+            driver.election.leaders += 1
         place.release()
-        until(ticket.done, "the record written by another leader")
+        wait_until(ticket.done, "the record written by another leader")
         return gate
 
-    monkeypatch.setattr(driver, "_enter", enter_late)
+    monkeypatch.setattr(driver.leader, "_enter", enter_late)
     Task(rig.append, b"third").result()
-    until(lambda: driver._leaders == 0, "the lead to be given back")
+    wait_until(lambda: driver.election.leaders == 0, "the lead to be given back")
     driver.stop(LogClosedError())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.commit.cores import make_core, seal_next
-from tests.commit.places import GUARD_S, GatedPlace, Rig, Task, io_error, until
+from tests.commit.fake_segments import GUARD_S, DriverHarness, GatedPlace, Task, io_error, wait_until
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import CommitFailedError, LogClosedError
@@ -67,14 +67,14 @@ def test_the_core_fails_by_the_rule_in_every_order(completion: bool) -> None:
             assert not core.in_flight
 
 
-def gated(completion: bool, count: int) -> tuple[Rig, GatedPlace]:
+def gated(completion: bool, count: int) -> tuple[DriverHarness, GatedPlace]:
     """Return a driver with one record to a frame, whose frames land as the test says."""
     place = GatedPlace()
-    rig = Rig(
+    rig = DriverHarness(
         place=place,
         in_flight_max=count,
         completion=completion,
-        window_bytes=64 << 20,
+        reorder_window_bytes=64 << 20,
         policy=OneRecordPerFrame(),
     )
     return rig, place
@@ -101,11 +101,11 @@ def test_the_driver_acknowledges_by_the_rule_in_every_order(completion: bool) ->
         for index in order:
             place.let(frames[index])
             landed.add(index)
-            until(partial(is_written, frames[index]), "the frame to land")
-            with rig.driver._lock:
+            wait_until(partial(is_written, frames[index]), "the frame to land")
+            with rig.driver.lock:
                 states = {i for i, f in enumerate(frames) if f.state == "acked"}
             assert states == acknowledged_by(landed, MOST, completion), order
-        until(lambda: len(called) == len(seen) == MOST, "callbacks and observers")
+        wait_until(lambda: len(called) == len(seen) == MOST, "callbacks and observers")
         assert called == [base + i for i in (order if completion else range(MOST))]
         assert seen == [base + i for i in range(MOST)]
         called.clear()

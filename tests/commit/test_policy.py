@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.commit.cores import Piece, make_core, seal_group
-from tests.commit.places import GUARD_S, GatedPlace, Rig, Task, until
+from tests.commit.fake_segments import GUARD_S, DriverHarness, GatedPlace, Task, wait_until
 from walkit.commit.policy import (
     WAIT_US_MAX,
     Adaptive,
@@ -166,7 +168,7 @@ class TakesNoNumber:
 )
 def test_a_policy_with_a_fault_loses_nothing_and_is_told_once(policy: Policy) -> None:
     """Plug in a policy that raises or answers nonsense: every record is written all the same, and one event tells."""
-    rig = Rig(policy=policy, in_flight_max=2)
+    rig = DriverHarness(policy=policy, in_flight_max=2)
     for n in range(5):
         assert rig.append().first_lsn == n + 1
     assert rig.queued().result(GUARD_S).first_lsn == 6
@@ -222,12 +224,12 @@ def test_whatever_a_policy_answers_everything_is_written_in_order(
 
 def test_what_lingers_is_written_when_its_time_is_over_or_somebody_waits() -> None:
     """Linger 2 ms, and an hour, on real time: appends come back; waiting for all, and stopping, hold nothing back."""
-    rig = Rig(policy=Linger(2000, 1 << 20))
+    rig = DriverHarness(policy=Linger(2000, 1 << 20))
     rig.clock = lambda: time.monotonic_ns() // 1000
     assert rig.append().first_lsn == 1
     assert rig.queued().result(GUARD_S).first_lsn == 2
     Task(rig.driver.stop, LogClosedError("over")).result()
-    patient = Rig(policy=Linger(HOUR_US, 1 << 20), in_flight_max=3)
+    patient = DriverHarness(policy=Linger(HOUR_US, 1 << 20), in_flight_max=3)
     patient.clock = rig.clock
     tickets = [patient.queued() for _ in range(4)]
     assert not tickets[0].done()
@@ -241,13 +243,26 @@ def test_what_lingers_is_written_when_its_time_is_over_or_somebody_waits() -> No
 def test_capped_frames_fill_all_places() -> None:
     """Queue ten records under frames of two with four places: four are in flight at once, the rest follows in order."""
     place = GatedPlace()
-    rig = Rig(place=place, policy=CappedFrames(records=2), in_flight_max=4)
+    rig = DriverHarness(place=place, policy=CappedFrames(records=2), in_flight_max=4)
     first: Any = rig.queued()
-    until(lambda: len(place.gates) == 1)
+    wait_until(lambda: len(place.gates) == 1)
     tickets = [first, *[rig.queued() for _ in range(9)]]
-    until(lambda: len(place.gates) == 4, "four writes")
+    wait_until(lambda: len(place.gates) == 4, "four writes")
     assert rig.core.writing == 4
     place.release()
     assert [t.result(GUARD_S).first_lsn for t in tickets] == list(range(1, 11))
     Task(rig.driver.stop, LogClosedError("over")).result()
     assert max(f.count for f in place.frames) == 2
+
+
+def test_policies_are_imported_from_their_public_module() -> None:
+    """A fresh interpreter: `from walkit.policy import ...` gives what the core asks, and every public name of it."""
+    code = (
+        "from walkit.policy import Linger\n"
+        "import walkit, walkit.commit.policy as inner\n"
+        "assert Linger is inner.Linger is walkit.policy.Linger\n"
+        "assert all(getattr(walkit.policy, name) is getattr(inner, name) for name in walkit.policy.__all__)\n"
+        "own = {n for n, v in vars(inner).items() if isinstance(v, type) and v.__module__ == inner.__name__}\n"
+        "assert own == set(walkit.policy.__all__), own\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

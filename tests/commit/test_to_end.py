@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.commit.places import GUARD_S, Task, until
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.interrupts import interrupt_in
 from walkit.commit import to_end
 from walkit.commit.to_end import GivenUp, end_if_given_up, relayed, run_to_end
@@ -145,9 +145,9 @@ def test_a_signal_handler_may_ask_for_work_while_the_main_thread_waits() -> None
         return name in [thread.name for thread in threading.enumerate()]
 
     def shoot() -> None:
-        until(lambda: runs("walkit-first"))
+        wait_until(lambda: runs("walkit-first"))
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-        until(lambda: runs("walkit-second"))
+        wait_until(lambda: runs("walkit-second"))
         halfway.set()
 
     before = signal.signal(signal.SIGUSR1, handler)
@@ -222,7 +222,7 @@ def test_what_nobody_takes_is_undone_and_its_failure_told(monkeypatch: pytest.Mo
     interrupted(fail, events=events, undo=undone.append)
     assert not undone and not told
     go_on.set()
-    until(lambda: undone and told)
+    wait_until(lambda: undone and told)
     assert undone == ["made"]
     assert told == [{"name": "walkit.upkeep.fail", "job": "test", "error": "too late"}]
 

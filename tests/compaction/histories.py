@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.stores import SMALL, memory_store
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.record import Record
 from walkit.segments.manifest_store import load_manifest
-from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 State = dict[bytes, bytes | None]
@@ -39,7 +38,7 @@ HISTORIES = st.lists(OPERATIONS, max_size=25)
 class History:
     """A store, and what it has been through."""
 
-    storage: MemoryStorage = field(default_factory=MemoryStorage)
+    storage: CrashingStorage = field(default_factory=CrashingStorage)
     states: dict[int, State] = field(default_factory=lambda: {0: {}})
     """The state at the end of each operation, by LSN."""
     records: dict[int, Record] = field(default_factory=dict)
@@ -110,7 +109,7 @@ class History:
         log.hold("only", max(lsn, log.first_lsn))
 
 
-def full_of_changes(storage: MemoryStorage | FaultyStorage, epochs: int = 2) -> State:
+def full_of_changes(storage: CrashingStorage | FaultyStorage, epochs: int = 2) -> State:
     """Fill a store with several epochs of several segments: puts, deletes, events, transactions; return its state."""
     state: State = {}
     for epoch in range(epochs):
@@ -133,7 +132,7 @@ def full_of_changes(storage: MemoryStorage | FaultyStorage, epochs: int = 2) -> 
     return state
 
 
-def opened_state(image: MemoryStorage) -> State:
+def opened_state(image: CrashingStorage) -> State:
     """Open what stands there, verify every byte of it, and return its state, which a replay of the log confirms."""
     report = walkit.verify(image)
     assert report.ok, [str(p) for p in report.problems]

@@ -21,14 +21,13 @@ from walkit.format.frame import decode_frame
 from walkit.format.layout import FRAME_HEADER, SegmentFlag
 from walkit.format.manifest import SegmentRecord
 from walkit.format.segment import SegmentHeader
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.read.ranges import plan_ranges, read_range
 from walkit.record import Kind
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.snapshot import snapshot_lsns
 from walkit.state.table import KeyedTable
-from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 
@@ -72,9 +71,11 @@ def check_readings(history: History) -> None:
             assert lsn in kept, record
 
 
-def compacted(**compaction: Any) -> tuple[MemoryStorage, dict[bytes, bytes | None], walkit.CompactionReport]:
+def compacted(
+    **compaction: Any,
+) -> tuple[CrashingStorage, dict[bytes, bytes | None], walkit.CompactionReport]:
     """A store of two epochs that was compacted and closed, its state, and the report."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     state = full_of_changes(storage)
     with memory_store(storage) as store:
         report = store.compact(**compaction)
@@ -83,12 +84,12 @@ def compacted(**compaction: Any) -> tuple[MemoryStorage, dict[bytes, bytes | Non
 
 def test_the_report_tells_what_the_files_show() -> None:
     """Counts and bytes before and after are those of the manifest and the files; a second run finds nothing to do."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     state = full_of_changes(storage)
     before = load_manifest(storage)
     with memory_store(storage) as store:
         report = store.compact()
-        after = store._engine.store.current
+        after = store.log.parts.manifest_store.current
         files = sum(storage.open(s.name, "read").size() for s in after.sealed)
         assert report.records_before == sum(s.records for s in before.sealed) == store.log.acked_lsn
         assert report.records_after == sum(s.records for s in after.sealed) == len(list(store.log.read()))
@@ -111,7 +112,7 @@ def test_the_report_tells_what_the_files_show() -> None:
 
 def test_frames_of_small_records_are_bounded_by_their_number() -> None:
     """Empty events, 2,000 a frame, between puts that are superseded: compacted frames hold 64 K of them and some."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     options = walkit.LogOptions(durability="none", segment_bytes=2 << 20, frame_bytes_max=64 * 1024)
     with Store.open(storage=storage, options=options) as store:
         for _ in range(160):
@@ -125,7 +126,7 @@ def test_frames_of_small_records_are_bounded_by_their_number() -> None:
 
 def test_tombstones_stay_until_every_snapshot_is_newer() -> None:
     """A key deleted after a snapshot: its tombstone stays for that snapshot, and goes once it is replaced."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with memory_store(storage) as store:
         store.put(b"gone" * 50, b"v")
         store.snapshot()
@@ -157,7 +158,7 @@ def test_tombstones_stay_until_every_snapshot_is_newer() -> None:
 
 def test_a_tombstone_stays_while_what_it_suppresses_does() -> None:
     """Where a segment cannot be made smaller and stays, with a superseded record in it, its tombstone stays too."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with memory_store(storage) as store:
         store.put(b"gone", b"")
         store.log.append_many([b"a short event %06d" % i for i in range(2800)])
@@ -178,7 +179,7 @@ def test_a_tombstone_stays_while_what_it_suppresses_does() -> None:
 
 def test_a_hold_keeps_its_segments_and_its_history() -> None:
     """Nothing at or behind a hold is touched, nor superseded by what is behind it; released, it is compacted."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     full_of_changes(storage)
     with memory_store(storage) as store:
         middle = store.log.acked_lsn // 2
@@ -198,7 +199,7 @@ def test_a_hold_keeps_its_segments_and_its_history() -> None:
 
 def test_exact_history_can_be_kept() -> None:
     """compact(exact_from_lsn=n): every state from n on is told as before, and the segments behind are as they were."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     full_of_changes(storage)
     with memory_store(storage) as store:
         border = store.log.acked_lsn * 2 // 3
@@ -214,7 +215,7 @@ def test_exact_history_can_be_kept() -> None:
 
 def test_what_is_left_of_a_transaction_is_joined_only_within_itself() -> None:
     """F-6.4: of two transactions in one frame each loses records: what is left of one is never joined to the other."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with memory_store(storage) as store:
         for keys in (("a", "x", "b"), ("y", "c", "z")):
             with store.transaction() as tx:
@@ -285,7 +286,7 @@ def test_damage_in_a_compacted_segment_is_noticed() -> None:
             walkit.open(storage=image, options=walkit.LogOptions(recovery="absolute"))
 
 
-def with_another_last_frame(storage: MemoryStorage, record: SegmentRecord) -> MemoryStorage:
+def with_another_last_frame(storage: CrashingStorage, record: SegmentRecord) -> CrashingStorage:
     """A copy in which the last frame of a segment is another one: intact, in its place, and behind the same frame."""
     image = storage.process_kill()
     file = image.open(record.name, "write")
@@ -336,7 +337,7 @@ OPERATIONS = (
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_failure_and_a_power_cut_at_every_operation(operation: Any) -> None:
     """Fail each operation of a kind in a compaction, crash there, retry: the same state each time."""
-    base = MemoryStorage()
+    base = CrashingStorage()
     state = full_of_changes(base)
     hits = 0
     for nth in range(1, 400, 9 if operation in ("write", "read", "open") else 1):
@@ -361,11 +362,11 @@ def test_a_failure_and_a_power_cut_at_every_operation(operation: Any) -> None:
     assert hits > 0 or operation == "synced_write"
 
 
-def check_image(image: MemoryStorage, state: dict[bytes, bytes | None]) -> None:
+def check_image(image: CrashingStorage, state: dict[bytes, bytes | None]) -> None:
     """Open what a crash left: the state, nothing set aside, nothing left over; and it can be compacted."""
     with memory_store(image) as store:
         assert dict(store.items()) == state
-        named = {s.name for s in store._engine.store.current.segments}
+        named = {s.name for s in store.log.parts.manifest_store.current.segments}
         assert {n for n in image.names() if n.endswith(".segment")} == named
     assert opened_state(image) == state
     with memory_store(image) as store:
@@ -376,7 +377,7 @@ def check_image(image: MemoryStorage, state: dict[bytes, bytes | None]) -> None:
 
 def test_a_power_cut_before_every_operation() -> None:
     """Stop the world before operations of a compaction, by a hang, and cut the power: the same state each time."""
-    base = MemoryStorage()
+    base = CrashingStorage()
     state = full_of_changes(base)
     stopped = 0
     operations: list[Any] = ["sync", "create", "replace", "sync_directory", "remove"]
@@ -408,7 +409,7 @@ def test_a_power_cut_before_every_operation() -> None:
 def test_a_hold_or_a_trim_that_comes_meanwhile_is_heeded() -> None:
     """While the new segment is synced a hold is taken, or the log trimmed: the old segments stay, or are gone."""
     for disturb in ("hold", "trim"):
-        storage = MemoryStorage()
+        storage = CrashingStorage()
         state = full_of_changes(storage)
         faulty = FaultyStorage(storage)
         with memory_store(faulty) as store:
@@ -427,14 +428,14 @@ def test_a_hold_or_a_trim_that_comes_meanwhile_is_heeded() -> None:
             assert dict(store.items()) == state
             if disturb == "hold":
                 assert list(store.log.read()) == before
-            named = {s.name for s in store._engine.store.current.segments}
+            named = {s.name for s in store.log.parts.manifest_store.current.segments}
             assert {n for n in storage.names() if n.endswith(".segment")} == named
         assert opened_state(storage) == state
 
 
 def test_readers_writers_and_checkpoints_go_on_meanwhile() -> None:
     """Compact again and again beside writers, readers, checkpoints: exact records or GapError, the right state."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     full_of_changes(storage)
     done = threading.Event()
     read: list[int] = []
@@ -492,7 +493,7 @@ def test_readers_writers_and_checkpoints_go_on_meanwhile() -> None:
 
 def test_closing_ends_a_compaction() -> None:
     """Close in the midst of a compaction: it ends with LogClosedError, and the next opening finds all as it was."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     state = full_of_changes(storage)
     faulty = FaultyStorage(storage)
     store = memory_store(faulty)

@@ -16,24 +16,24 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import until
+from tests.commit.fake_segments import wait_until
 from tests.compaction.histories import State, opened_state
-from tests.film import Filmed
+from tests.crash_recorder import Filmed
 from tests.log.logs import run_python
 from tests.stores import SMALL, memory_store
 from walkit.errors import GapError, LogClosedError, StorageError
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.segments.manifest_store import load_manifest
-from walkit.storage import FileStorage, MemoryStorage
+from walkit.storage import FileStorage
 from walkit.store import Store
 
 CASES = ("one group", "several groups", "with a hold", "with a snapshot")
 
 
 @cache
-def made(case: str) -> tuple[MemoryStorage, State, int]:
+def made(case: str) -> tuple[CrashingStorage, State, int]:
     """A closed store that can be compacted, its state, and its last LSN."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     state: State = {}
     epochs = 2 if case == "several groups" else 1
     for epoch in range(epochs):
@@ -55,18 +55,18 @@ def made(case: str) -> tuple[MemoryStorage, State, int]:
     return storage, state, last_lsn
 
 
-def check_opening(image: MemoryStorage, state: State, last_lsn: int, what: str) -> None:
+def check_opening(image: CrashingStorage, state: State, last_lsn: int, what: str) -> None:
     """Open what a crash left: same state, same last LSN, and nothing that was half written."""
     with memory_store(image) as store:
         assert not [n for n in image.names() if n.endswith(".new")], what
         assert (dict(store.items()), store.log.acked_lsn) == (state, last_lsn), what
 
 
-def check(image: MemoryStorage, state: State, last_lsn: int, what: str) -> None:
+def check(image: CrashingStorage, state: State, last_lsn: int, what: str) -> None:
     """Open what a crash left: same state, same next LSN, nothing left over; it can be compacted, and written to."""
     assert opened_state(image) == state, what
     with memory_store(image) as store:
-        named = {s.name for s in store._engine.store.current.segments}
+        named = {s.name for s in store.log.parts.manifest_store.current.segments}
         assert {n for n in image.names() if n.endswith(".segment")} == named, what
         assert store.log.acked_lsn == last_lsn, what
         store.compact()
@@ -202,8 +202,8 @@ def test_a_store_dropped_in_the_midst_of_a_compaction() -> None:
         thread.join(30)
         del thread
         gc.collect()
-        until(lambda: not storage.is_locked("lock"), "the log closes itself")
-        until(lambda: bool(caught), "a warning")
+        wait_until(lambda: not storage.is_locked("lock"), "the log closes itself")
+        wait_until(lambda: bool(caught), "a warning")
     assert "dropped without close" in str(caught[0].message)
     check(storage, state, last_lsn, "dropped")
 

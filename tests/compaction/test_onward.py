@@ -10,16 +10,15 @@ import pyarrow as pa
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task
+from tests.commit.fake_segments import GUARD_S, Task
 from tests.stores import memory_store
 from walkit.errors import GapError, HistoryTrimmedError
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.read.resumable_scan import Onward
 from walkit.read.view import LogView
 from walkit.record import Batch, Record
 from walkit.state import KeyedTable
 from walkit.state.exact_state import exact_state
-from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 VALUE = 9000
@@ -30,8 +29,8 @@ State = dict[bytes, bytes | None]
 class Told:
     """A store that is written to, with every record it ever had and the state after each."""
 
-    def __init__(self, seed: int = 1, storage: MemoryStorage | FaultyStorage | None = None) -> None:
-        self.storage = storage or MemoryStorage()
+    def __init__(self, seed: int = 1, storage: CrashingStorage | FaultyStorage | None = None) -> None:
+        self.storage = storage or CrashingStorage()
         self.store: Store = memory_store(self.storage)
         self.random = random.Random(seed)
         self.records: dict[int, Record] = {}
@@ -48,13 +47,13 @@ class Told:
                 log.append(b"event %d" % n * 100)
             else:
                 self.store.put(key, b"%09d" % self.random.randrange(10**9) * (VALUE // 9))
-        log._engine.segments.upkeep.drain()  # what is full is sealed beside the path of a record
+        log.wait_idle()  # what is full is sealed beside the path of a record
         for record in log.read(max(self.records, default=0) + 1):
             self.records[record.lsn] = record
         self.states = {0: {}}
         for lsn in sorted(self.records):
             self.states[lsn] = state_of(self.states[lsn - 1], [self.records[lsn]])
-        log._engine.segments.upkeep.drain()
+        log.wait_idle()
 
     @property
     def newest(self) -> int:
@@ -250,11 +249,11 @@ def test_a_state_beside_a_compaction_is_made_anew() -> None:
 
 def test_a_compaction_whose_survey_a_trim_passes_begins_it_anew() -> None:
     """Checkpoint while a compaction looks through the segments: it ends in order, and the state stays."""
-    faulty = FaultyStorage(MemoryStorage())
+    faulty = FaultyStorage(CrashingStorage())
     made = Told(storage=faulty)
     made.write(40)
     with made.store as store:
-        sealed = store.log._engine.store.current.sealed
+        sealed = store.log.parts.manifest_store.current.sealed
         hang = faulty.hang("open", sealed[3].name)
         compaction = Task(store.compact)
         assert hang.entered.wait(GUARD_S)

@@ -14,8 +14,8 @@ from walkit.compaction.throttle import Throttle
 from walkit.errors import LogClosedError, OptionsError
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import SegmentRecord, SegmentState
+from walkit.models import CrashingStorage
 from walkit.record import Kind
-from walkit.storage import MemoryStorage
 
 
 def load(number: int, droppable: int, *, compacted: bool = False, epoch: int = 1) -> SegmentLoad:
@@ -53,7 +53,7 @@ def test_only_what_is_wasteful_is_rewritten(
 
 def test_a_tombstone_stays_while_a_segment_that_is_left_alone_needs_it() -> None:
     """Leave a segment alone for its waste, and a put in it whose tombstone could go: the key stays deleted."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with memory_store(storage) as store:
         store.put(b"gone", b"")
         for i in range(10):
@@ -110,13 +110,13 @@ def test_the_throttle_keeps_to_its_rate() -> None:
 
 def test_progress_and_what_was_read_and_written() -> None:
     """Follow a compaction: stages in order, each to its end; the bytes of the report are those of the files."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     state = full_of_changes(storage)
     steps: list[tuple[str, int, int]] = []
     with memory_store(storage) as store:
-        before = store._engine.store.current.sealed
+        before = store.log.parts.manifest_store.current.sealed
         report = store.compact(bytes_per_s=1e12, progress=lambda *step: steps.append(step))
-        new = [s for s in store._engine.store.current.sealed if s not in before]
+        new = [s for s in store.log.parts.manifest_store.current.sealed if s not in before]
         assert report.bytes_written == sum(storage.open(s.name, "read").size() for s in new) > 0
         assert report.bytes_read > sum(s.size_bytes for s in before[:-1])
         assert report.write_amplification == 1 + report.bytes_written / report.bytes_before
@@ -136,15 +136,15 @@ class EnoughError(Exception):
 
 def test_a_compaction_that_is_ended_goes_on_where_it_was() -> None:
     """End a compaction by its progress before each group in turn: the same state, and the next one does the rest."""
-    whole = MemoryStorage()
+    whole = CrashingStorage()
     state = full_of_changes(whole)
     with memory_store(whole) as store:
         steps: list[str] = []
         store.compact(progress=lambda stage, *_: steps.append(stage))
-        wanted = [(s.first_lsn, s.last_lsn, s.records) for s in store._engine.store.current.sealed]
+        wanted = [(s.first_lsn, s.last_lsn, s.records) for s in store.log.parts.manifest_store.current.sealed]
     assert steps.count("rewrite") > 2
     for nth in range(1, steps.count("rewrite")):
-        storage = MemoryStorage()
+        storage = CrashingStorage()
         full_of_changes(storage)
         seen = [0]
 
@@ -156,18 +156,18 @@ def test_a_compaction_that_is_ended_goes_on_where_it_was() -> None:
         with memory_store(storage) as store:
             with pytest.raises(EnoughError):
                 store.compact(progress=stop)
-            assert sum(bool(s.flags) for s in store._engine.store.current.sealed) == nth - 1
+            assert sum(bool(s.flags) for s in store.log.parts.manifest_store.current.sealed) == nth - 1
         with memory_store(storage) as store:
             assert dict(store.items()) == state
             store.compact()
             assert [
-                (s.first_lsn, s.last_lsn, s.records) for s in store._engine.store.current.sealed
+                (s.first_lsn, s.last_lsn, s.records) for s in store.log.parts.manifest_store.current.sealed
             ] == wanted
 
 
 def test_closing_does_not_wait_for_the_throttle() -> None:
     """Close a store whose compaction may read a byte a second: it ends at once, and the log is whole."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     state = full_of_changes(storage)
     store = memory_store(storage)
     errors: list[BaseException] = []

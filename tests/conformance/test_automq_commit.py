@@ -1,9 +1,9 @@
 """What AutoMQ's WAL tests, what it never tested, and where it is at risk: each with the test that holds walkit to it.
 
-The scenarios are those of the reference's sections 4.1 (block WAL), 4.3 (blocks, headers, channels), 4.4 (unordered
-acknowledgements) and 4.5 (sequential completion); the hazards are those that it infers ([H]) or has reproduced ([H*])
-in sections 1 and 2. `WHERE` is the table; a test below walks it, so that it cannot name a test that is not there.
-The vectors of recovery with holes (4.2, scenario 7) stand by name in `test_automq_recovery.py`.
+The scenarios are those of its block WAL, of blocks, headers and channels, of unordered acknowledgements and of
+sequential completion; the hazards were found in its source, and some of them reproduced. `WHERE` is the table, in
+words; a test below walks it, so that it cannot name a test that is not there. The vectors of recovery with holes stand
+by name in `test_automq_recovery.py`.
 """
 
 from __future__ import annotations
@@ -16,61 +16,59 @@ import pytest
 
 import walkit
 from tests.commit.cores import make_core, seal_next
-from tests.commit.places import GUARD_S, GatedPlace, Rig, Task, until
+from tests.commit.fake_segments import GUARD_S, DriverHarness, GatedPlace, Task, wait_until
 from tests.conftest import Checkout
-from tests.log.held import Gates, Held
+from tests.log.held_writes import Gates, Held
 from tests.log.logs import lsns, reopened, tiny, values
 from walkit.commit.core import OrderingCore
 from walkit.commit.encode import prepare
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import OneRecordPerFrame
-from walkit.commit.ticket import ManyTicket
+from walkit.commit.ticket import BulkTicket
 from walkit.errors import LogClosedError, LogPoisonedError
 from walkit.format.body import Columns
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import HAS_VALUE
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, encode_manifest
+from walkit.models import CrashingStorage
 from walkit.segments.manifest_store import NEW_NAME, write_whole
-from walkit.storage import MemoryStorage
 
 HERE = "conformance/test_automq_commit"
 
 WHERE: dict[str, tuple[str, ...]] = {
-    # -- scenarios of 4.1
-    "1 single thread, merged and one record a block": (
+    # -- the block WAL
+    "single thread, merged and one record a block": (
         "log/test_in_flight::test_every_way_of_appending_works_with_frames_in_flight",
     ),
-    "2 over capacity, trim and try again": (
+    "over capacity, trim and try again": (
         "log/test_backpressure::test_a_full_disk_is_no_poison",
         "log/test_in_flight::test_a_full_disk_refuses_all_that_is_not_sealed_and_the_log_goes_on",
     ),
-    "3 eight threads": (
-        "log/test_in_flight::test_what_was_acknowledged_before_a_power_cut_is_there_after_it",
-    ),
-    "4 recover after append, graceful and crashed": (
+    "eight threads": ("log/test_in_flight::test_what_was_acknowledged_before_a_power_cut_is_there_after_it",),
+    "recover after append, graceful and crashed": (
         "log/test_crash::test_every_acknowledged_record_survives_a_power_cut",
         "log/test_in_flight::test_what_was_acknowledged_before_a_power_cut_is_there_after_it",
     ),
-    "5 the same, asynchronous": ("log/test_async::test_many_tasks_append_at_once",),
-    "6 append after recovery: offsets go on": (
+    "the same, asynchronous": ("log/test_async::test_many_tasks_append_at_once",),
+    "append after recovery: offsets go on": (
         "log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
     ),
-    "8 recover after reset: an opening is a new epoch": (
+    "recover after reset: an opening is a new epoch": (
         "log/test_crash::test_lsns_of_acknowledged_records_are_never_given_again",
     ),
-    "9 trim beyond what is flushed": ("log/test_hold_trim::test_only_what_is_durable_is_trimmed",),
-    "10 a window above the capacity": (
+    "trim beyond what is flushed": ("log/test_hold_trim::test_only_what_is_durable_is_trimmed",),
+    "a window above the capacity": (
         "log/test_options::test_options_that_are_wrong_contradict_or_are_not_there_yet",
     ),
-    "11 another node's log: read, not written": ("log/test_readers::test_a_reader_changes_nothing",),
-    "12 13 capacity mismatch: limits bind new segments only": (
+    "another node's log: read, not written": ("log/test_readers::test_a_reader_changes_nothing",),
+    "capacity mismatch: limits bind new segments only": (
         "log/test_options::test_limits_bind_only_new_segments",
     ),
-    "14 no file": ("log/test_readers::test_a_closed_reader_refuses_and_a_missing_log_is_named",),
-    "15 no header": ("log/test_open::test_segments_without_a_manifest_are_corruption_not_a_new_log",),
-    "16 trimming everything": ("log/test_hold_trim::test_trimming_everything_leaves_a_log_that_goes_on",),
-    "17 a gap ends the log": (f"{HERE}::test_a_torn_frame_among_intact_ones_ends_the_log_there",),
-    "18 a newer format": ("log/test_open::test_a_newer_format_is_refused_with_both_numbers",),
+    "no file": ("log/test_readers::test_a_closed_reader_refuses_and_a_missing_log_is_named",),
+    "no header": ("log/test_open::test_segments_without_a_manifest_are_corruption_not_a_new_log",),
+    "trimming everything": ("log/test_hold_trim::test_trimming_everything_leaves_a_log_that_goes_on",),
+    "a gap ends the log": (f"{HERE}::test_a_torn_frame_among_intact_ones_ends_the_log_there",),
+    "a newer format": ("log/test_open::test_a_newer_format_is_refused_with_both_numbers",),
     # -- never tested there
     "callback order under shuffled completions": (
         "commit/test_orders::test_the_core_acknowledges_by_the_rule_in_every_order",
@@ -95,13 +93,13 @@ WHERE: dict[str, tuple[str, ...]] = {
         f"{HERE}::test_the_core_counts_beyond_32_bits",
     ),
     "concurrent trim": ("log/test_in_flight::test_trimming_goes_on_beside_frames_in_flight",),
-    # -- 4.3
+    # -- blocks, headers, channels
     "a block's limits; a lone record may exceed the soft one": (
         "commit/test_core_table::test_one_large_submission_goes_alone",
     ),
     "header round trips": ("format/test_segment::test_round_trip", "format/test_durable::test_round_trip"),
     "channels": ("storage/test_memory::TestMemoryStorage", "storage/test_file::TestFileStorage"),
-    # -- 4.4, 4.5
+    # -- unordered acknowledgements, sequential completion
     "the confirm calculator, landing 3 1 2 0": (f"{HERE}::test_the_confirmed_prefix_follows_by_itself",),
     "sequential completion of three uploads": (
         f"{HERE}::test_frames_of_several_records_complete_in_sequence",
@@ -112,50 +110,50 @@ WHERE: dict[str, tuple[str, ...]] = {
     "recovery is continuous, a gap drops the rest": (
         f"{HERE}::test_a_torn_frame_among_intact_ones_ends_the_log_there",
     ),
-    # -- hazards of sections 1 and 2
-    "[H] 1.2 the newer header slot by a clock that restarts": ("format/test_durable::test_slots_alternate",),
-    "[H] 1.7 a failed head leaves the rest waiting": (
+    # -- hazards in its source; those of torn and stale records were reproduced
+    "the newer header slot by a clock that restarts": ("format/test_durable::test_slots_alternate",),
+    "a failed head leaves the rest waiting": (
         "commit/test_orders::test_a_failed_frame_fails_its_suffix_at_once_on_threads",
         "commit/test_orders::test_the_core_fails_by_the_rule_in_every_order",
     ),
-    "[H] 1.7 callbacks on an I/O thread under a lock": (
+    "callbacks on an I/O thread under a lock": (
         "commit/test_delivery::test_a_callback_that_blocks_delays_no_append",
         f"{HERE}::test_a_callback_that_blocks_holds_up_no_frame_in_flight",
     ),
-    "[H] 1.7 positions cut to 32 bits": (f"{HERE}::test_positions_and_lsns_cross_what_32_bits_hold",),
-    "[H] 1.8 what is pending at shutdown is failed": (
+    "positions cut to 32 bits": (f"{HERE}::test_positions_and_lsns_cross_what_32_bits_hold",),
+    "what is pending at shutdown is failed": (
         "commit/test_driver::test_stopping_finishes_what_is_queued_and_refuses_what_comes",
         f"{HERE}::test_closing_writes_what_is_queued_behind_frames_in_flight",
     ),
-    "[H*] 1.9 a torn record looks like the end of its block": (
+    "a torn record looks like the end of its block": (
         f"{HERE}::test_a_torn_frame_among_intact_ones_ends_the_log_there",
         "log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",
     ),
-    "[H*] 1.9 a stale or forged padding header is believed": (
+    "a stale or forged padding header is believed": (
         "format/test_walk::test_a_stale_frame_of_a_cut_history",
         "format/test_walk::test_absurd_lengths_read_nothing",
     ),
-    "[H] 1.10 the confirmed offset passes what is not confirmed": (
+    "the confirmed offset passes what is not confirmed": (
         "commit/test_core_machine::TestCore",
         "log/test_in_flight::test_trimming_goes_on_beside_frames_in_flight",
     ),
-    "[H] 1.11 a missing first record is only logged": (
+    "a missing first record is only logged": (
         "log/test_recovery::test_damage_of_sealed_segments_is_told_apart",
     ),
-    "[H] 2.3 what could not be built is acknowledged by what follows": (
+    "what could not be built is acknowledged by what follows": (
         f"{HERE}::test_what_cannot_be_prepared_fails_all_that_follows",
     ),
-    "[H] 2.4 what a fenced writer left is taken for the log's": (
+    "what a fenced writer left is taken for the log's": (
         "log/test_in_flight::test_a_hung_write_fails_everybody_and_is_never_seen_when_it_lands",
         "format/test_walk::test_a_stale_frame_of_a_cut_history",
     ),
-    "[H] 2.6 a reader believes a record by its magic": (
+    "a reader believes a record by its magic": (
         "log/test_readers::test_damage_below_the_durable_mark_is_corruption_for_a_reader_too",
     ),
-    "[H] 2.7 a pool of callback threads reorders": (
+    "a pool of callback threads reorders": (
         "commit/test_delivery::test_callbacks_come_in_lsn_order_on_one_thread",
     ),
-    "2.8 a test double that keeps another contract": ("storage/test_memory::TestMemoryStorage",),
+    "a test double that keeps another contract": ("storage/test_memory::TestMemoryStorage",),
 }
 
 
@@ -169,7 +167,7 @@ def test_each_entry_of_the_table_names_tests_that_are_there(what: str, checkout:
 
 
 def test_the_confirmed_prefix_follows_by_itself() -> None:
-    """Land four frames in the order 0, 3, 1, 2: the confirmed frame is 0, 0, 1, 3, with no timer and no scan (4.4)."""
+    """Land four frames in the order 0, 3, 1, 2: the confirmed frame is 0, 0, 1, 3, with no timer and no scan."""
     core = make_core(in_flight_max=4)
     frames = [seal_next(core) for _ in range(4)]
     confirmed = [core.acked_lsn - 101]
@@ -180,19 +178,19 @@ def test_the_confirmed_prefix_follows_by_itself() -> None:
 
 
 def test_frames_of_several_records_complete_in_sequence() -> None:
-    """Write [0,1) [1,3) [3,4): the second first, nobody; the first, three records; the third, all (4.5)."""
+    """Write [0,1) [1,3) [3,4): the second first, nobody; the first, three records; the third, all."""
     place = GatedPlace()
-    rig = Rig(place=place, in_flight_max=3, policy=OneRecordPerFrame())
+    rig = DriverHarness(place=place, in_flight_max=3, policy=OneRecordPerFrame())
     columns = Columns(2, 1 | HAS_VALUE, None, [b"1", b"2"])
-    tickets: list[Any] = [rig.ticket(), ManyTicket(rig.driver, columns, 50), rig.ticket()]
+    tickets: list[Any] = [rig.ticket(), BulkTicket(rig.driver, columns, 50), rig.ticket()]
     for ticket in tickets:
         assert rig.driver.enqueue(ticket)
-    until(lambda: len(place.gates) == 3, "three writes")
+    wait_until(lambda: len(place.gates) == 3, "three writes")
     acknowledged: list[int] = []
     for index in (1, 0, 2):
         place.let(tickets[index].frame)
-        until(partial(is_written, tickets[index].frame))
-        with rig.driver._lock:
+        wait_until(partial(is_written, tickets[index].frame))
+        with rig.driver.lock:
             acknowledged.append(sum(t.count for t in tickets if t.done()))
     assert acknowledged == [0, 3, 4]
     Task(rig.driver.stop, LogClosedError("over")).result()
@@ -207,14 +205,14 @@ def test_frames_are_sealed_in_the_order_they_were_taken(monkeypatch: pytest.Monk
     """Let the preparing of the first of three groups take longest: LSNs are in the order of the submissions."""
     place = GatedPlace()
     place.release()
-    rig = Rig(place=place, in_flight_max=3, policy=OneRecordPerFrame())
+    rig = DriverHarness(place=place, in_flight_max=3, policy=OneRecordPerFrame())
     begun: list[bytes] = []
 
     def slowly(group: Any, codec: Any, **options: Any) -> Any:
         value = group[0].value
         begun.append(value)
         if value == b"0":
-            until(lambda: len(begun) == 3, "the other two to be prepared")
+            wait_until(lambda: len(begun) == 3, "the other two to be prepared")
         return prepare(group, codec, **options)
 
     monkeypatch.setattr("walkit.commit.frame_writer.prepare", slowly)
@@ -225,9 +223,9 @@ def test_frames_are_sealed_in_the_order_they_were_taken(monkeypatch: pytest.Monk
 
 
 def test_what_cannot_be_prepared_fails_all_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise while the second of four groups is encoded: it and what follows is refused, the first may land (2.3)."""
+    """Raise while the second of four groups is encoded: it and what follows is refused, the first may land."""
     place = GatedPlace()
-    rig = Rig(place=place, in_flight_max=4, policy=OneRecordPerFrame())
+    rig = DriverHarness(place=place, in_flight_max=4, policy=OneRecordPerFrame())
 
     def fails(group: Any, codec: Any, **options: Any) -> Any:
         if group[0].value == b"1":
@@ -236,7 +234,7 @@ def test_what_cannot_be_prepared_fails_all_that_follows(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("walkit.commit.frame_writer.prepare", fails)
     first: Any = rig.queued(b"0")
-    until(lambda: len(place.gates) == 1)
+    wait_until(lambda: len(place.gates) == 1)
     others = [rig.queued(b"1")]
     with pytest.raises(LogPoisonedError) as refused:
         others[0].result(GUARD_S)
@@ -255,7 +253,7 @@ def test_a_callback_that_blocks_holds_up_no_frame_in_flight(completion: bool) ->
     """Block the callback of the first of many parallel frames: the others are written and acknowledged meanwhile."""
     place = GatedPlace()
     place.release()
-    rig = Rig(place=place, in_flight_max=4, policy=OneRecordPerFrame(), completion=completion)
+    rig = DriverHarness(place=place, in_flight_max=4, policy=OneRecordPerFrame(), completion=completion)
     go_on = threading.Event()
     first = rig.ticket()
     first.callbacks = [lambda _: go_on.wait(GUARD_S)]
@@ -268,12 +266,12 @@ def test_a_callback_that_blocks_holds_up_no_frame_in_flight(completion: bool) ->
 
 
 def test_closing_writes_what_is_queued_behind_frames_in_flight() -> None:
-    """Stop with all places taken and more queued: everything is written, in order, before it returns (1.8)."""
+    """Stop with all places taken and more queued: everything is written, in order, before it returns."""
     place = GatedPlace()
-    rig = Rig(place=place, in_flight_max=3, policy=OneRecordPerFrame())
+    rig = DriverHarness(place=place, in_flight_max=3, policy=OneRecordPerFrame())
     tickets = [rig.queued() for _ in range(9)]
     stopping = Task(rig.driver.stop, LogClosedError("closed"))
-    until(lambda: rig.driver.refusal is not None)
+    wait_until(lambda: rig.driver.refusal is not None)
     assert stopping.thread.is_alive()
     place.release()
     stopping.result()
@@ -281,23 +279,23 @@ def test_closing_writes_what_is_queued_behind_frames_in_flight() -> None:
 
 
 def test_a_torn_frame_among_intact_ones_ends_the_log_there() -> None:
-    """Tear each of six frames in flight at several bytes, the others intact: exactly the prefix is recovered (1.9)."""
+    """Tear each of six frames in flight at several bytes, the others intact: exactly the prefix is recovered."""
     written = [b"%d" % n * 700 for n in range(6)]
     for torn in range(6):
-        storage = MemoryStorage()
+        storage = CrashingStorage()
         log = walkit.open(storage=storage, options=tiny(in_flight=6, policy=OneRecordPerFrame()))
         gates = Gates(*range(1, 7))
         Held(log, gates)
         tickets = [log.submit(value) for value in written]
-        until(lambda gates=gates: len(gates.entered) == 6, "all six in flight")  # type: ignore[misc]
-        frame, segment = tickets[torn].frame, log._engine.segments.current
+        wait_until(lambda gates=gates: len(gates.entered) == 6, "all six in flight")  # type: ignore[misc]
+        frame, segment = tickets[torn].frame, log.parts.segments.current
         assert frame is not None
         assert segment is not None
         data, offset, name = b"".join(frame.buffers), frame.position + segment.base_offset, segment.file.name
         for n in range(6):
             if n != torn:
                 gates.let(n + 1)
-        until(partial(has_landed, log, 5 - torn), "the others")
+        wait_until(partial(has_landed, log, 5 - torn), "the others")
         killed = storage.process_kill()
         for keep in (0, 1, 64, 95, 97, 500, len(data) - 65):
             image = killed.process_kill()
@@ -310,14 +308,14 @@ def test_a_torn_frame_among_intact_ones_ends_the_log_there() -> None:
 
 def has_landed(log: walkit.WriteAheadLog, count: int) -> bool:
     """Whether so many frames have landed behind one that has not."""
-    return log._engine.core.landed == count and log._driver._leaders == 1
+    return log.parts.core.landed == count and log._driver.election.leaders == 1
 
 
 @pytest.mark.parametrize("start", [(1 << 31) - 4096, (1 << 32) - 4096, (1 << 40) - 4096])
 @pytest.mark.parametrize("order", ["append", "completion"])
 def test_positions_and_lsns_cross_what_32_bits_hold(start: int, order: str) -> None:
     """Let a log begin just below 2^31, 2^32 and 2^40, in positions and LSNs: append, rotate, cut, reopen and read."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     storage.create()
     manifest = Manifest(
         log_id=99,
@@ -330,7 +328,7 @@ def test_positions_and_lsns_cross_what_32_bits_hold(start: int, order: str) -> N
     options = tiny(in_flight=4, policy=OneRecordPerFrame())
     with walkit.open(storage=storage, options=options) as log:
         results = [t.result(GUARD_S) for t in [log.submit(bytes(1500)) for _ in range(100)]]
-        until(lambda: log.acked_lsn == start + 100)
+        wait_until(lambda: log.acked_lsn == start + 100)
         assert [r.first_lsn for r in results] == list(range(start + 1, start + 101))
         assert results[0].position == start
         assert results[-1].next_position > start + 100 * 1500

@@ -25,7 +25,7 @@ from walkit.errors import CorruptionError
 from walkit.format.body import Columns
 from walkit.format.durable_slot import DurableMark, encode_slot
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body, seal_frame
-from walkit.format.layout import DURABLE_CELL_BYTES, SEGMENT_HEADER_BYTES, SegmentFlag
+from walkit.format.layout import DURABLE_SLOTS_BYTES, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import (
     MANIFEST_NAME,
     EpochRecord,
@@ -36,8 +36,8 @@ from walkit.format.manifest import (
     encode_manifest,
 )
 from walkit.format.segment import SegmentHeader, segment_name
+from walkit.models import CrashingStorage
 from walkit.segments.manifest_store import DURABLE_NAME, NEW_NAME, write_whole
-from walkit.storage import MemoryStorage
 
 UNIT = 4096
 IDENTITY = FrameIdentity(0x5EED, 1, 0xABCD)
@@ -219,7 +219,7 @@ class Device:
             alignment=UNIT,
             frame_bytes_max=FRAME_BYTES_MAX,
             created_us=1,
-            window_bytes=self.window * UNIT,
+            reorder_window_bytes=self.window * UNIT,
             flags=SegmentFlag.COMPLETION_ORDER if self.order == "completion" else SegmentFlag(0),
         )
 
@@ -247,9 +247,9 @@ class Device:
 
     def store(
         self, writes: list[tuple[int, bytes]], *, low_watermark: int, durable: FrameHeader | None = None
-    ) -> MemoryStorage:
+    ) -> CrashingStorage:
         """Return the disk after these writes of (place, bytes), in this order."""
-        storage = MemoryStorage()
+        storage = CrashingStorage()
         storage.create()
         headers = [self.first, *([] if self.turned is None else [self.turned])]
         manifest = Manifest(
@@ -277,7 +277,7 @@ class Device:
             file.close()
         if durable is not None:
             mark = DurableMark(1, 1, IDENTITY.epoch_id, durable.end_position, durable.last_lsn)
-            cell = storage.cell(DURABLE_NAME, DURABLE_CELL_BYTES, writable=True)
+            cell = storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True)
             assert cell is not None
             cell.write(*encode_slot(mark))
             cell.close()
@@ -285,7 +285,7 @@ class Device:
         return storage
 
 
-def image_of(vector: Vector, order: str) -> MemoryStorage:
+def image_of(vector: Vector, order: str) -> CrashingStorage:
     """Lay a vector of single records out."""
     start, base_lsn = vector.start, 0 if vector.trim is None else 7
     device = Device(start=start, base_lsn=base_lsn, turn=vector.turn, window=vector.window, order=order)
@@ -308,7 +308,7 @@ def image_of(vector: Vector, order: str) -> MemoryStorage:
     return device.store(writes, low_watermark=base_lsn)
 
 
-def merged_image(vector: Merged, order: str, *, trimmed: bool) -> MemoryStorage:
+def merged_image(vector: Merged, order: str, *, trimmed: bool) -> CrashingStorage:
     """Lay a vector of shared blocks out; without what it trimmed, nothing says that the first block was durable."""
     start = min(place for place, _, _ in vector.blocks)
     device = Device(start=start, base_lsn=0, turn=vector.turn, window=vector.window, order=order)
@@ -329,7 +329,7 @@ def merged_image(vector: Merged, order: str, *, trimmed: bool) -> MemoryStorage:
     )
 
 
-def opened(image: MemoryStorage, policy: str) -> walkit.WriteAheadLog:
+def opened(image: CrashingStorage, policy: str) -> walkit.WriteAheadLog:
     """Open under a policy."""
     return walkit.open(storage=image, options=walkit.LogOptions(recovery=policy))  # type: ignore[arg-type]
 

@@ -1,21 +1,21 @@
 """What Iggy's metadata journal tests (PR #2916 and after), and what its users found: each with the test that holds it.
 
-The scenarios are those of the reference's lists D1 (journal), D2 (superblock) and D3 (recovery, snapshot, checkpoint),
-and the issues of its section E that are about them. `WHERE` is the table; a test below walks it. Its journal is a Store
-with `journal_slots`, its superblock the manifest with the durable cell. What has no meaning here:
+The scenarios are those of its journal, its superblock, and its recovery with snapshot and checkpoint, and the public
+issues about them. `WHERE` is the table, in words; a test below walks it. Its journal is a Store with `journal_slots`,
+its superblock the manifest with the durable slot. What has no meaning here:
 
-- D1.8, a corrupt header before more than 64 MiB: how much may be cut is not a question of size here. Promises decide,
-  and what is cut is kept in lost+found.
-- D1.10, a buffer longer than its header says: callers give records, and the log makes frames of them.
-- D1.22 to 24, `truncate_from`: nobody can take a suffix back. LSNs that were acknowledged are never given again, and
-  what recovery cuts was not.
-- D1.31 to 33, unsealed entries: there is no frame without a checksum.
-- D2.6, a second decoder: there is one. D2.8, a dropped write future: writes are calls.
-- D3.8 to 11, the client table: a store has no sessions.
-- D3.18, pairing over bytes or over re-encoded state: a snapshot's checksum is over its bytes, in its own header.
-- D3.21, the entry at the commit point stays: that is for a view change to decide. One writer has none.
-- D3.24 and 25, a dropped driver of acknowledgements: the leader of a frame tells everybody, or the log has failed.
-- D3.26, a transferred snapshot is installed: replicas do not take snapshots yet; a gap is told.
+- A corrupt header before more than 64 MiB: how much may be cut is not a question of size here. Promises decide, and
+  what is cut is kept in lost+found.
+- A buffer longer than its header says: callers give records, and the log makes frames of them.
+- `truncate_from`: a suffix cannot be taken back. LSNs that were acknowledged are never given again, and what recovery
+  cuts was not.
+- Unsealed entries: there is no frame without a checksum.
+- A second decoder: there is one. A dropped write future: writes are calls.
+- The client table: a store has no sessions.
+- Pairing over bytes or over re-encoded state: a snapshot's checksum is over its bytes, in its own header.
+- The entry at the commit point stays: that is for a view change to decide. One writer has none.
+- A dropped driver of acknowledgements: the leader of a frame releases all its callers, or the log has failed.
+- A transferred snapshot is installed: replicas do not take snapshots yet; a gap is an error.
 """
 
 from __future__ import annotations
@@ -30,121 +30,104 @@ from tests.state.test_journal import files_of, journalled
 from tests.stores import SMALL, copy, memory_store, run_threads
 from walkit.config import StoreOptions
 from walkit.errors import HistoryTrimmedError, JournalFullError, LogPoisonedError, SnapshotError
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.snapshot import snapshot_lsns, snapshot_name
-from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 HERE = "conformance/test_iggy_journal"
 JOURNAL = "state/test_journal"
 
 WHERE: dict[str, tuple[str, ...]] = {
-    # -- D1: the journal
-    "D1.1 open an empty log": (f"{HERE}::test_an_empty_journal",),
-    "D1.2 two sizes, and an absent record": (f"{HERE}::test_records_of_two_sizes_and_one_that_is_not_there",),
-    "D1.3 reopening rebuilds the index": (f"{JOURNAL}::test_reopening_finds_what_was_not_saved",),
-    "D1.4 reopening restores the write cursor": (
-        f"{HERE}::test_the_next_append_lands_behind_what_was_recovered",
-    ),
-    "D1.5 the last entry's header is flipped": (
+    # -- the journal
+    "open an empty log": (f"{HERE}::test_an_empty_journal",),
+    "two sizes, and an absent record": (f"{HERE}::test_records_of_two_sizes_and_one_that_is_not_there",),
+    "reopening rebuilds the index": (f"{JOURNAL}::test_reopening_finds_what_was_not_saved",),
+    "reopening restores the write cursor": (f"{HERE}::test_the_next_append_lands_behind_what_was_recovered",),
+    "the last entry's header is flipped": (
         "log/test_recovery::test_a_flip_in_the_last_frame_is_a_torn_tail_only_while_nothing_promises_it",
     ),
-    "D1.6 cut short": ("log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",),
-    "D1.7 junk at the tail, and the cut is durable": (
+    "cut short": ("log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",),
+    "junk at the tail, and the cut is durable": (
         "log/test_crash::test_recovery_twice_is_the_same_as_once_and_so_is_a_crash_within_it",
     ),
-    "D1.9 D1.27 D1.30 damage with intact entries behind it": (
+    "damage with intact entries behind it": (
         "log/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
     ),
-    "D1.11 from LSN N, sorted, with gaps": (
-        f"{HERE}::test_reading_from_an_lsn_is_sorted_and_ends_at_the_head",
-    ),
-    "D1.12 the one before": (f"{HERE}::test_the_record_before",),
-    "D1.13 a saved resident is overwritten": (
-        f"{JOURNAL}::test_records_are_looked_up_and_slots_taken_again",
-    ),
-    "D1.14 an unsaved one is not, and no byte is written": (
+    "from LSN N, sorted, with gaps": (f"{HERE}::test_reading_from_an_lsn_is_sorted_and_ends_at_the_head",),
+    "the one before": (f"{HERE}::test_the_record_before",),
+    "a saved resident is overwritten": (f"{JOURNAL}::test_records_are_looked_up_and_slots_taken_again",),
+    "an unsaved one is not, and no byte is written": (
         f"{JOURNAL}::test_a_full_journal_refuses_every_way_in_before_a_byte_is_written",
         f"{HERE}::test_after_a_refusal_the_log_opens_clean",
     ),
-    "D1.15 a drain shrinks the log, live entries stay": (f"{HERE}::test_a_checkpoint_shrinks_the_log",),
-    "D1.16 E#3692 two drains at once": (f"{HERE}::test_two_checkpoints_at_once",),
-    "D1.17-20 a poisoned journal": (
+    "a drain shrinks the log, live entries stay": (f"{HERE}::test_a_checkpoint_shrinks_the_log",),
+    "#3692 two drains at once": (f"{HERE}::test_two_checkpoints_at_once",),
+    "a poisoned journal": (
         f"{JOURNAL}::test_a_poisoned_log_says_so_and_not_that_it_is_full",
         "log/test_poison::test_a_failed_write_tells_everybody_and_reopening_is_right",
     ),
-    "D1.21 it still answers look-ups": (f"{HERE}::test_a_poisoned_journal_answers_look_ups",),
-    "D1.25 a whole log opens clean": (
+    "it still answers look-ups": (f"{HERE}::test_a_poisoned_journal_answers_look_ups",),
+    "a whole log opens clean": (
         "log/test_recovery::test_a_clean_opening_reads_no_frame_and_the_report_shows_its_phases",
     ),
-    "D1.26 D1.28 D1.29 header, chain or body wrong at the tail": (
+    "header, chain or body wrong at the tail": (
         "format/test_walk::test_every_bit_flip_ends_the_walk_there",
         "format/test_walk::test_misplaced_frames",
     ),
-    "D1.34 waiters are woken, and one that goes wedges nobody": (
+    "waiters are woken, and one that goes wedges nobody": (
         f"{JOURNAL}::test_appends_wait_for_the_checkpoint_that_makes_room",
         f"{JOURNAL}::test_closing_lets_go_of_who_waits_for_room",
     ),
-    # -- D2: the superblock
-    "D2.1 slots alternate, the newest wins": ("format/test_durable::test_slots_alternate",),
-    "D2.2 a corrupt slot beside a valid one": (
-        "format/test_durable::test_every_bit_flip_shows_the_other_slot",
-    ),
-    "D2.3 D2.4 unreadable is not empty, and nothing is written": (
+    # -- the superblock
+    "slots alternate, the newest wins": ("format/test_durable::test_slots_alternate",),
+    "a corrupt slot beside a valid one": ("format/test_durable::test_every_bit_flip_shows_the_other_slot",),
+    "unreadable is not empty, and nothing is written": (
         "log/test_recovery::test_a_damaged_manifest_refuses_and_a_missing_one_is_said",
     ),
-    "D2.5 D3.17 a newer version": (
+    "a newer version": (
         "log/test_recovery::test_a_newer_format_has_its_own_error",
         "state/test_snapshot::test_newer_formats_are_told_by_version",
     ),
-    "D2.7 overlapping writes": (
-        "log/test_manifest_store::test_rotation_and_compaction_never_share_a_number",
-    ),
-    "D2.9 a payload over the limit": ("format/test_manifest::test_a_manifest_over_the_limit",),
-    "D2.10 a file over the limit is not read": (
-        "format/test_manifest::test_absurd_lengths_allocate_nothing",
-    ),
-    "D2.11 offsets are pinned": ("format/test_golden::test_golden_manifest_and_cell",),
-    # -- D3: recovery, snapshot, checkpoint
-    "D3.1 an empty folder": (f"{HERE}::test_an_empty_journal",),
-    "D3.2 a snapshot alone": (f"{HERE}::test_a_snapshot_alone",),
-    "D3.3 a journal alone": (f"{HERE}::test_a_journal_alone",),
-    "D3.4 a snapshot and what is above it": (
-        "test_store_recovery::test_snapshot_and_tail_equal_the_full_replay",
-    ),
-    "D3.5 a gap": (
+    "overlapping writes": ("log/test_manifest_store::test_rotation_and_compaction_never_share_a_number",),
+    "a payload over the limit": ("format/test_manifest::test_a_manifest_over_the_limit",),
+    "a file over the limit is not read": ("format/test_manifest::test_absurd_lengths_allocate_nothing",),
+    "offsets are pinned": ("format/test_golden::test_golden_manifest_and_cell",),
+    # -- recovery, snapshot, checkpoint
+    "an empty folder": (f"{HERE}::test_an_empty_journal",),
+    "a snapshot alone": (f"{HERE}::test_a_snapshot_alone",),
+    "a journal alone": (f"{HERE}::test_a_journal_alone",),
+    "a snapshot and what is above it": ("test_store_recovery::test_snapshot_and_tail_equal_the_full_replay",),
+    "a gap": (
         "format/test_walk::test_lost_repeated_and_swapped_frames",
         "log/test_recovery::test_damage_of_sealed_segments_is_told_apart",
     ),
-    "D3.6 a broken chain never replays clean": (
+    "a broken chain never replays clean": (
         "format/test_walk::test_misplaced_frames",
         "state/test_replay::test_damage_is_told",
     ),
-    "D3.7 only what is committed is applied": (
+    "only what is committed is applied": (
         "test_store_recovery::test_a_poisoned_store_shows_what_was_acknowledged",
         "test_store_recovery::test_every_acknowledged_put_survives_a_power_cut",
     ),
-    "D3.12 a snapshot comes back": ("state/test_snapshot::test_a_snapshot_comes_back",),
-    "D3.13 D3.14 the superblock is damaged": (
+    "a snapshot comes back": ("state/test_snapshot::test_a_snapshot_comes_back",),
+    "the superblock is damaged": (
         "log/test_recovery::test_a_damaged_manifest_refuses_and_a_missing_one_is_said",
     ),
-    "D3.15 a log without a superblock is no new one": (
+    "a log without a superblock is no new one": (
         "log/test_open::test_segments_without_a_manifest_are_corruption_not_a_new_log",
     ),
-    "D3.16 a foreign identity": (
+    "a foreign identity": (
         "state/test_snapshot::test_foreign_snapshots_are_told_apart",
         "test_store_recovery::test_a_snapshot_of_another_log_is_passed_over",
     ),
-    "D3.19 the pairing matrix": (f"{HERE}::test_the_pairing_of_checkpoint_and_snapshot",),
-    "D3.20 the layout is pinned, equal state is equal bytes": (
+    "the pairing matrix": (f"{HERE}::test_the_pairing_of_checkpoint_and_snapshot",),
+    "the layout is pinned, equal state is equal bytes": (
         "state/test_snapshot::test_a_header_with_false_facts_is_damage",
         "state/test_snapshot::test_bytes_depend_on_the_state_alone",
     ),
-    "D3.22 two appends cross the boundary of a checkpoint": (
-        f"{HERE}::test_appends_that_cross_a_checkpoint",
-    ),
-    "D3.23 a failed append gives its number back": (
+    "two appends cross the boundary of a checkpoint": (f"{HERE}::test_appends_that_cross_a_checkpoint",),
+    "a failed append gives its number back": (
         f"{JOURNAL}::test_what_was_refused_for_another_reason_leaves_its_slots",
     ),
     # -- issues
@@ -168,8 +151,8 @@ def test_each_entry_of_the_table_names_tests_that_are_there(what: str, checkout:
 
 
 def test_an_empty_journal() -> None:
-    """Open, and open again, where nothing was ever appended: no record, no state, all slots free (D1.1, D3.1)."""
-    storage = MemoryStorage()
+    """Open, and open again, where nothing was ever appended: no record, no state, all slots free."""
+    storage = CrashingStorage()
     for _ in range(2):
         with journalled(storage, 8) as store:
             assert store.journal is not None
@@ -178,8 +161,8 @@ def test_an_empty_journal() -> None:
 
 
 def test_records_of_two_sizes_and_one_that_is_not_there() -> None:
-    """Append a small and a large record: each is read back by its LSN alone; the next LSN is nothing (D1.2)."""
-    with journalled(MemoryStorage(), 8) as store:
+    """Append a small and a large record: each is read back by its LSN alone; the next LSN is nothing."""
+    with journalled(CrashingStorage(), 8) as store:
         store.put(b"small", b"v")
         store.put(b"large", b"w" * 9000)
         journal = store.journal
@@ -189,8 +172,8 @@ def test_records_of_two_sizes_and_one_that_is_not_there() -> None:
 
 
 def test_the_next_append_lands_behind_what_was_recovered() -> None:
-    """Open after a kill and append: LSN and position go on, and nothing of before is overwritten (D1.4)."""
-    storage = MemoryStorage()
+    """Open after a kill and append: LSN and position go on, and nothing of before is overwritten."""
+    storage = CrashingStorage()
     with journalled(storage, 8) as store:
         before = [store.put(b"%d" % i, b"v" * 500) for i in range(3)]
         image = storage.process_kill()
@@ -201,7 +184,7 @@ def test_the_next_append_lands_behind_what_was_recovered() -> None:
 
 
 def test_reading_from_an_lsn_is_sorted_and_ends_at_the_head() -> None:
-    """Read from an LSN with numbers missing below it after a compaction: in order; beyond the head nothing (D1.11)."""
+    """Read from an LSN with numbers missing below it after a compaction: in order; beyond the head nothing."""
     with memory_store() as store:
         for i in range(60):
             store.put(b"%d" % (i % 3), b"v" * 3000)
@@ -213,8 +196,8 @@ def test_reading_from_an_lsn_is_sorted_and_ends_at_the_head() -> None:
 
 
 def test_the_record_before() -> None:
-    """Step back from the head by LSN: each record has one before it, the first has none (D1.12)."""
-    with journalled(MemoryStorage(), 8) as store:
+    """Step back from the head by LSN: each record has one before it, the first has none."""
+    with journalled(CrashingStorage(), 8) as store:
         store.put_many([b"a", b"b", b"c"], [b"v"] * 3)
         journal = store.journal
         assert journal is not None
@@ -226,8 +209,8 @@ def test_the_record_before() -> None:
 
 
 def test_after_a_refusal_the_log_opens_clean() -> None:
-    """Be refused by a full journal, crash, open: no trace of the record, and a checkpoint makes room (D1.14)."""
-    storage = MemoryStorage()
+    """Be refused by a full journal, crash, open: no trace of the record, and a checkpoint makes room."""
+    storage = CrashingStorage()
     with journalled(storage, 2) as store:
         store.put_many([b"a", b"b"], [b"v"] * 2)
         with pytest.raises(JournalFullError):
@@ -241,8 +224,8 @@ def test_after_a_refusal_the_log_opens_clean() -> None:
 
 
 def test_a_checkpoint_shrinks_the_log() -> None:
-    """Checkpoint in mid-stream: the files are smaller, what came later is readable now and after opening (D1.15)."""
-    storage = MemoryStorage()
+    """Checkpoint in mid-stream: the files are smaller, what came later is readable now and after opening."""
+    storage = CrashingStorage()
     with journalled(storage, 100) as store:
         for i in range(80):
             store.put(b"%d" % (i % 4), b"v" * 4000)
@@ -259,8 +242,8 @@ def test_a_checkpoint_shrinks_the_log() -> None:
 
 
 def test_two_checkpoints_at_once() -> None:
-    """Hold one checkpoint in its snapshot, begin another: they share no file, and both end well (D1.16)."""
-    storage = FaultyStorage(MemoryStorage())
+    """Hold one checkpoint in its snapshot, begin another: they share no file, and both end well."""
+    storage = FaultyStorage(CrashingStorage())
     with journalled(storage, 16) as store:
         store.put(b"a", b"1")
         hang = storage.hang("sync", "snapshot.new")
@@ -279,8 +262,8 @@ def test_two_checkpoints_at_once() -> None:
 
 
 def test_a_poisoned_journal_answers_look_ups() -> None:
-    """Fail a write: appends are refused with the cause, records that were acknowledged are found and read (D1.21)."""
-    storage = FaultyStorage(MemoryStorage())
+    """Fail a write: appends are refused with the cause, records that were acknowledged are found and read."""
+    storage = FaultyStorage(CrashingStorage())
     store = journalled(storage, 8)
     store.put(b"k", b"v")
     storage.fail("synced_write", "*.segment", times=None)
@@ -295,8 +278,8 @@ def test_a_poisoned_journal_answers_look_ups() -> None:
 
 
 def test_a_snapshot_alone() -> None:
-    """Save everything, drop the whole log, open: the state is there, and its LSN goes on (D3.2)."""
-    storage = MemoryStorage()
+    """Save everything, drop the whole log, open: the state is there, and its LSN goes on."""
+    storage = CrashingStorage()
     with journalled(storage, 8) as store:
         store.put_many([b"a", b"b"], [b"1", b"2"])
         store.checkpoint()
@@ -306,8 +289,8 @@ def test_a_snapshot_alone() -> None:
 
 
 def test_a_journal_alone() -> None:
-    """Open without any snapshot: the state is made of the records alone, and none of their slots is free (D3.3)."""
-    storage = MemoryStorage()
+    """Open without any snapshot: the state is made of the records alone, and none of their slots is free."""
+    storage = CrashingStorage()
     with journalled(storage, 8) as store:
         store.put_many([b"a", b"b", b"a"], [b"1", b"2", b"3"])
     with journalled(storage, 8) as store:
@@ -320,8 +303,8 @@ PAIRS = ("none", "exact", "lagging", "ahead, the log is whole", "ahead, the log 
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_pairing_of_checkpoint_and_snapshot(pair: str) -> None:
-    """What the manifest says of a checkpoint against what stands: a state that is right, or a refusal (D3.19)."""
-    storage = MemoryStorage()
+    """What the manifest says of a checkpoint against what stands: a state that is right, or a refusal."""
+    storage = CrashingStorage()
     with memory_store(storage) as store:
         store.put_many([b"a", b"b"], [b"1", b"2"])
         if pair == "lagging":  # a crash between the snapshot and the manifest
@@ -334,7 +317,7 @@ def test_the_pairing_of_checkpoint_and_snapshot(pair: str) -> None:
     if pair.startswith("ahead"):
         storage.remove(snapshot_name(2))
     if pair == "another one":
-        other = MemoryStorage()
+        other = CrashingStorage()
         with memory_store(other) as store:
             store.put_many([b"a", b"b"], [b"x", b"y"])
             store.checkpoint()
@@ -352,8 +335,8 @@ def test_the_pairing_of_checkpoint_and_snapshot(pair: str) -> None:
 
 
 def test_appends_that_cross_a_checkpoint() -> None:
-    """1,024 slots filled up to 960, a margin of 64: writers that come at once lose nothing, also in a crash (D3.22)."""
-    storage = MemoryStorage()
+    """1,024 slots filled up to 960, a margin of 64: writers that come at once lose nothing, also in a crash."""
+    storage = CrashingStorage()
     options = StoreOptions(journal_slots=1024, checkpoint_margin=64)
     with Store.open(storage=storage, options=SMALL, store_options=options) as store:
         store.put_many([b"old-%d" % i for i in range(959)], [b"v"] * 959)
@@ -368,7 +351,7 @@ def test_appends_that_cross_a_checkpoint() -> None:
 
 def test_appends_go_on_while_a_snapshot_is_written() -> None:
     """Hang a checkpoint in the sync of its snapshot: appends that have slots are acknowledged meanwhile (#3767)."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     with journalled(storage, 16) as store:
         store.put(b"k", b"0")
         hang = storage.hang("sync", "snapshot.new")

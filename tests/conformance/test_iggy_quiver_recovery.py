@@ -1,15 +1,14 @@
 """What Iggy and Quiver test of opening, tail repair, readers and many files: each with the test that shows it here.
 
-The scenarios are those of the reference's lists D1 (journal), D2 (superblock), D3 (recovery) and D6 (Quiver's WAL), as
-far as they are about what stands on the disk after a crash; suspected defects are those of B12, C2, #4024 and #4137.
-`WHERE` is the table of what other tests show; what none did is tested here.
+The scenarios are those of Iggy's journal, superblock and recovery and of Quiver's WAL, as far as they are about what
+stands on the disk after a crash; suspected defects are those of Quiver's positions, of Kevo's recovery, and of the
+public issues #4024 and #4137. `WHERE` is the table, in words, of what other tests show; what none did is tested here.
 
-Without a meaning here: D1.11 to D1.24 and D1.34 (ring index, drain, poison and gate of the journal: the tests of the
-Store's journal); D1.31, D1.32 (unsealed entries: every frame has its checksums); D2.7 to D2.10 (a superblock's future
-and payload; the cell is two stores to memory); D2.11, D3.8 to D3.11 (VSR state, client table); D3.5 beyond the stop
-(no cluster refills a log); D3.12 to D3.26 on snapshots and checkpoints (tests/state, tests/test_store_recovery.py);
-D6.2, D6.3, D6.22, D6.23, D6.30 (Quiver's slots, buffers and bundles); D6.5 (a log has no hash of its configuration);
-D6.14 (no cap on rotated files); D6.26 (a table of error texts, where walkit has types).
+Without a meaning here: the ring index, drain, poison and gate of the journal (`test_iggy_journal.py`); unsealed entries
+(every frame has its checksums); a superblock's future and payload (the durable slot is two stores to memory); the state
+of view changes and the client table; what follows a gap in a cluster (no cluster refills a log); snapshots and
+checkpoints (tests/state, tests/test_store_recovery.py); Quiver's slots, buffers and bundles; reopening with another
+configuration (a log has no hash of it); a cap on rotated files; a table of error texts, where walkit has types.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ import pytest
 
 import walkit
 from tests.conftest import Checkout
-from tests.log.logs import lsns, reopened, tiny, values
-from tests.log.wrecks import (
+from tests.log.damaged_logs import (
     OPTIONS,
     contents,
     flip,
@@ -35,6 +33,7 @@ from tests.log.wrecks import (
     value_of,
     wreck,
 )
+from tests.log.logs import lsns, reopened, tiny, values
 from walkit.errors import (
     CorruptionError,
     FormatVersionError,
@@ -43,53 +42,53 @@ from walkit.errors import (
     StorageError,
 )
 from walkit.format.checksum import crc32c
-from walkit.format.layout import DURABLE_CELL_BYTES
+from walkit.format.layout import DURABLE_SLOTS_BYTES
 from walkit.format.segment import segment_name
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.recovery.scan import read_mark
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
-from walkit.storage import MemoryStorage
 
 HERE = "conformance/test_iggy_quiver_recovery"
 
 WHERE: dict[str, tuple[str, ...]] = {
-    "D1.1 an empty log": ("log/test_tools::test_an_empty_log_is_in_order",),
-    "D1.2 read what was appended": ("log/test_append::test_what_goes_in_comes_out",),
-    "D1.3 D1.4 reopening goes on behind what is there": (
+    # -- Iggy's journal, superblock and recovery
+    "an empty log": ("log/test_tools::test_an_empty_log_is_in_order",),
+    "read what was appended": ("log/test_append::test_what_goes_in_comes_out",),
+    "reopening goes on behind what is there": (
         "log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
     ),
-    "D1.6 a cut tail": ("log/test_every_bit::test_a_cut_anywhere_is_refused_by_name",),
-    "D1.9 D1.27 D1.30 damage with intact frames behind it": (
+    "a cut tail": ("log/test_every_bit::test_a_cut_anywhere_is_refused_by_name",),
+    "damage with intact frames behind it": (
         "log/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
     ),
-    "D1.26 D1.29 a damaged last frame": (
+    "a damaged last frame": (
         "log/test_recovery::test_a_flip_in_the_last_frame_is_a_torn_tail_only_while_nothing_promises_it",
     ),
-    "D1.25 D1.33 every frame is verified": ("log/test_every_bit::test_a_flip_of_a_sample_of_bits_is_told",),
-    "D2.1 slots alternate": ("format/test_durable::test_slots_alternate",),
-    "D2.2 D2.4 a damaged slot": ("log/test_every_bit::test_a_flip_in_the_durable_cell_harms_nobody",),
-    "D3.7 what may be replayed": ("log/test_readers::test_a_reader_sees_what_is_durable_and_nothing_more",),
-    "D3.16 foreign identity": ("log/test_recovery::test_damage_of_promised_frames_refuses",),
-    "D6.1 round trip": ("log/test_append::test_what_goes_in_comes_out",),
-    "D6.7 flush policies": (
+    "every frame is verified": ("log/test_every_bit::test_a_flip_of_a_sample_of_bits_is_told",),
+    "slots alternate": ("format/test_durable::test_slots_alternate",),
+    "a damaged slot": ("log/test_every_bit::test_a_flip_in_the_durable_slots_is_harmless",),
+    "what may be replayed": ("log/test_readers::test_a_reader_sees_what_is_durable_and_nothing_more",),
+    "foreign identity": ("log/test_recovery::test_damage_of_promised_frames_refuses",),
+    # -- Quiver's WAL
+    "round trip": ("log/test_append::test_what_goes_in_comes_out",),
+    "flush policies": (
         "log/test_durability::test_the_timer_syncs_an_idle_tail",
         "log/test_durability::test_closing_makes_durable_at_every_level",
     ),
-    "D6.19 truncation, then append": (
-        "log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
-    ),
-    "D6.18 numbers go on after a restart": ("log/test_hold_trim::test_lsns_go_on_after_trim_and_reopening",),
-    "D6.24b restart after everything was purged": (
+    "truncation, then append": ("log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",),
+    "numbers go on after a restart": ("log/test_hold_trim::test_lsns_go_on_after_trim_and_reopening",),
+    "restart after everything was purged": (
         "log/test_hold_trim::test_trimming_everything_leaves_a_log_that_goes_on",
     ),
-    "D6.28 header codec": ("format/test_segment::test_round_trip",),
-    "D6.21b structure under right checksums": ("format/test_body::test_malformed_bodies",),
-    "C2 one damaged byte loses the rest in silence": (
+    "header codec": ("format/test_segment::test_round_trip",),
+    "structure under right checksums": ("format/test_body::test_malformed_bodies",),
+    # -- defects of Kevo's recovery
+    "one damaged byte loses the rest in silence": (
         "log/test_every_bit::test_a_flip_of_a_sample_of_bits_is_told",
         "log/test_salvage::test_every_harm_leaves_the_intact_frames_and_names_the_rest",
     ),
-    "C2 rotation restarts the sequence": (
+    "rotation restarts the sequence": (
         "log/test_crash::test_lsns_of_acknowledged_records_are_never_given_again",
     ),
 }
@@ -103,12 +102,12 @@ def test_each_entry_of_the_table_names_tests_that_are_there(what: str, checkout:
         assert f"def {name}(" in (checkout.root / "tests" / f"{file}.py").read_text(), entry
 
 
-def killed(**changes: bool) -> MemoryStorage:
+def killed(**changes: bool) -> CrashingStorage:
     """Return a log whose writer was killed, without its cell: only frames promise."""
     return wreck(closed=False, without_cell=True, **changes)
 
 
-def test_d1_5_a_flipped_magic_of_the_last_entry_is_cut() -> None:
+def test_a_flipped_magic_of_the_last_entry_is_cut() -> None:
     """Flip the first byte of the last frame: the log ends before it, and the next record takes its LSN."""
     image = killed()
     in_frame(4, 1, 0)(image)
@@ -116,7 +115,7 @@ def test_d1_5_a_flipped_magic_of_the_last_entry_is_cut() -> None:
         assert rows_of(log) == rows_without(8) and log.append(b"again").first_lsn == 8
 
 
-def test_d1_7_a_torn_tail_of_junk_does_not_come_back() -> None:
+def test_a_torn_tail_of_junk_does_not_come_back() -> None:
     """Write junk behind the last frame, open, cut the power at once: the tail is gone for good, and its bytes kept."""
     image = killed()
     offset, header = frames_of(image, segment_name(4))[-1]
@@ -129,7 +128,7 @@ def test_d1_7_a_torn_tail_of_junk_does_not_come_back() -> None:
     assert any(data == b"\xa5" * 999 for data in contents(after).values())
 
 
-def test_d1_8_a_damaged_header_before_much_else_is_refused_and_nothing_shortened() -> None:
+def test_a_damaged_header_before_much_else_is_refused_and_nothing_shortened() -> None:
     """Damage the first frame of the open segment, with another behind it: refused, and nothing is changed."""
     image = killed()
     in_frame(4, 0, 60)(image)
@@ -140,7 +139,7 @@ def test_d1_8_a_damaged_header_before_much_else_is_refused_and_nothing_shortened
     assert contents(image) == before
 
 
-def test_d1_10_what_is_over_the_limit_is_refused_before_a_byte_is_written() -> None:
+def test_what_is_over_the_limit_is_refused_before_a_byte_is_written() -> None:
     """Append more than a frame may hold: a typed error, and no byte of any segment is another than before."""
     image = wreck(closed=True)
     with opened(image) as log:
@@ -150,7 +149,7 @@ def test_d1_10_what_is_over_the_limit_is_refused_before_a_byte_is_written() -> N
         assert contents(image) == before
 
 
-def test_d1_28_a_broken_chain_at_the_tail_is_cut() -> None:
+def test_a_broken_chain_at_the_tail_is_cut() -> None:
     """Give the last frame another predecessor under right checksums: it is of another history, and cut."""
     image = killed()
     offset, _ = frames_of(image, segment_name(4))[-1]
@@ -163,7 +162,7 @@ def test_d1_28_a_broken_chain_at_the_tail_is_cut() -> None:
         assert "chain" in log.recovery.cuts[0].reason or "follow" in log.recovery.cuts[0].reason
 
 
-def test_d2_5_an_unknown_version_is_reported_beside_whole_records() -> None:
+def test_an_unknown_version_is_reported_beside_whole_records() -> None:
     """Say in the manifest, under its right checksum, that it is of version 9: refused by version, also by repair."""
     image = wreck(closed=True)
     data = bytearray(read(image, "manifest"))
@@ -176,12 +175,12 @@ def test_d2_5_an_unknown_version_is_reported_beside_whole_records() -> None:
         assert (refused.value.found, refused.value.supported) == (9, 0)
 
 
-def test_d2_3_a_log_with_a_damaged_slot_is_written_on() -> None:
+def test_a_log_with_a_damaged_slot_is_written_on() -> None:
     """Damage both slots of a closed log's cell, append, kill: the new slots are true, and every record is there."""
     image = wreck(closed=True)
-    cell = image.cell(DURABLE_NAME, DURABLE_CELL_BYTES, writable=True)
+    cell = image.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True)
     assert cell is not None
-    cell.write(0, b"\xff" * DURABLE_CELL_BYTES)
+    cell.write(0, b"\xff" * DURABLE_SLOTS_BYTES)
     cell.close()
     with opened(image) as log:
         log.append(b"more")
@@ -190,15 +189,15 @@ def test_d2_3_a_log_with_a_damaged_slot_is_written_on() -> None:
     assert lsns(reopened(after, OPTIONS)) == list(range(1, 10))
 
 
-def test_d3_1_an_empty_folder_becomes_a_log() -> None:
+def test_an_empty_folder_becomes_a_log() -> None:
     """Open a folder with nothing in it: a new log whose first record is LSN 1."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     storage.create()
     with opened(storage) as log:
         assert log.recovery.verdict == "created" and log.append(b"x").first_lsn == 1
 
 
-def test_d3_5_a_gap_stops_recovery_and_is_named() -> None:
+def test_a_gap_stops_recovery_and_is_named() -> None:
     """Take a segment out of the middle: no record behind the gap is read as if it followed, and the gap is named."""
     image = wreck(closed=True)
     gone(2)(image)
@@ -211,9 +210,9 @@ def test_d3_5_a_gap_stops_recovery_and_is_named() -> None:
     )
 
 
-def test_d3_6_a_broken_chain_between_segments_never_reads_clean() -> None:
+def test_a_broken_chain_between_segments_never_reads_clean() -> None:
     """Put an equal segment of another history in place: same LSNs and positions, other chain; refused and told."""
-    image, other = wreck(closed=True), MemoryStorage()
+    image, other = wreck(closed=True), CrashingStorage()
     with walkit.open(storage=other, options=OPTIONS) as log:
         for lsn in range(1, 9):
             log.append(value_of(lsn))
@@ -223,7 +222,7 @@ def test_d3_6_a_broken_chain_between_segments_never_reads_clean() -> None:
         opened(image)
 
 
-def test_d3_15_a_cell_that_is_gone_changes_nothing() -> None:
+def test_a_cell_that_is_gone_changes_nothing() -> None:
     """Remove the durable file of a closed log: it opens clean with every record."""
     image = wreck(closed=True, without_cell=True)
     with opened(image) as log:
@@ -231,7 +230,7 @@ def test_d3_15_a_cell_that_is_gone_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 4095])
-def test_d6_4_a_file_shorter_than_its_header_is_refused(size: int) -> None:
+def test_a_file_shorter_than_its_header_is_refused(size: int) -> None:
     """Cut a sealed segment within its header: refused, with the segment, what was expected and what was found."""
     image = wreck(closed=True)
     shorten(image, segment_name(2), size)
@@ -242,7 +241,7 @@ def test_d6_4_a_file_shorter_than_its_header_is_refused(size: int) -> None:
     assert isinstance(error.expected, int) and error.expected > size
 
 
-def test_d6_6_a_header_of_another_version_is_refused_by_version() -> None:
+def test_a_header_of_another_version_is_refused_by_version() -> None:
     """Give a segment header version 9 and its right checksum: FormatVersionError, by salvage too, and no change."""
     image = wreck(closed=True)
     block = bytearray(read(image, segment_name(2))[:4092])
@@ -255,7 +254,7 @@ def test_d6_6_a_header_of_another_version_is_refused_by_version() -> None:
     assert contents(image) == before
 
 
-def test_d6_20_reading_begins_where_it_is_told() -> None:
+def test_reading_begins_where_it_is_told() -> None:
     """Read from each LSN, from one beyond the end, and twice: the records from there on, none, and the same again."""
     image = wreck(closed=True)
     with walkit.open(None, mode="r", storage=image) as reader:
@@ -268,7 +267,7 @@ PARTS = {"header": 20, "first length": 97, "body": 300, "checksum": 93, "padding
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_d6_21_a_reader_that_meets_damage_says_where(part: str) -> None:
+def test_a_reader_that_meets_damage_says_where(part: str) -> None:
     """Damage one part of a sealed frame: a reader yields what is before it, then names segment, position and LSN."""
     image = wreck(closed=True)
     in_frame(3, 1, PARTS[part])(image)
@@ -281,7 +280,7 @@ def test_d6_21_a_reader_that_meets_damage_says_where(part: str) -> None:
     assert (damage.value.segment, damage.value.position) == (segment_name(3), position)
 
 
-def test_d6_21c_a_failing_read_is_a_storage_error_that_names_the_file() -> None:
+def test_a_failing_read_is_a_storage_error_that_names_the_file() -> None:
     """Fail each read of an opening in turn: StorageError with a name, and the next opening has all."""
     named: list[str | None] = []
     for nth in range(1, 40):
@@ -298,13 +297,13 @@ def test_d6_21c_a_failing_read_is_a_storage_error_that_names_the_file() -> None:
     assert len(named) > 5 and all(named)
 
 
-def test_d6_27_many_files_are_one_log_whatever_their_numbers() -> None:
+def test_many_files_are_one_log_whatever_their_numbers() -> None:
     """Trim, compact and reopen until file numbers leave gaps and disagree with positions: records come in LSN order."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.Store.open(storage, options=OPTIONS) as store:
         for i in range(8):
             store[b"key %d" % (i % 3)] = value_of(i)
-        store.log._engine.segments.upkeep.drain()
+        store.log.wait_idle()
         store.compact()
     for i in range(2):
         with walkit.open(storage=storage, options=OPTIONS) as log:
@@ -317,7 +316,7 @@ def test_d6_27_many_files_are_one_log_whatever_their_numbers() -> None:
         assert lsns(reader.read(9)) == [9, 10] and lsns(reader.read(11)) == []
 
 
-def test_d6_27c_no_segments_without_a_manifest_are_guessed() -> None:
+def test_no_segments_without_a_manifest_are_guessed() -> None:
     """Take the manifest away: not a new log and not an empty one, but an error that names it; repair finds all."""
     image = wreck(closed=True)
     image.remove("manifest")
@@ -328,7 +327,7 @@ def test_d6_27c_no_segments_without_a_manifest_are_guessed() -> None:
     assert walkit.repair(image).last_lsn == 8
 
 
-def test_b7_an_unopenable_file_is_named_and_never_skipped() -> None:
+def test_an_unopenable_file_is_named_and_never_skipped() -> None:
     """Let one segment not open: prefix refuses with its name, where Quiver logs an event and skips its entries."""
     faulty = FaultyStorage(wreck(closed=True))
     faulty.fail("open", segment_name(2), times=None, errno=13)
@@ -337,7 +336,7 @@ def test_b7_an_unopenable_file_is_named_and_never_skipped() -> None:
     assert (refused.value.errno, refused.value.name) == (13, segment_name(2))
 
 
-def test_b12_positions_come_from_headers_and_not_from_what_is_left() -> None:
+def test_positions_come_from_headers_and_not_from_what_is_left() -> None:
     """Trim the oldest segments, reopen, append: positions go on where they were, not where the files add up to."""
     image = wreck(closed=True)
     end = load_manifest(image).end.position
@@ -348,7 +347,7 @@ def test_b12_positions_come_from_headers_and_not_from_what_is_left() -> None:
         assert log.append(b"next").position == end
 
 
-def test_b12_a_crash_while_a_segment_is_begun_leaves_no_segment_at_position_0() -> None:
+def test_a_crash_while_a_segment_is_begun_leaves_no_segment_at_position_0() -> None:
     """Crash at each operation around a rotation: the next opening has every acknowledged record, in order."""
     hits = 0
     operations: tuple[OperationName, ...] = (
@@ -381,7 +380,7 @@ def test_b12_a_crash_while_a_segment_is_begun_leaves_no_segment_at_position_0() 
     assert hits > 8
 
 
-def torn(image: MemoryStorage, kept: int) -> MemoryStorage:
+def torn(image: CrashingStorage, kept: int) -> CrashingStorage:
     """Tear the last frame after so many of its bytes: the rest of the reserved space is zeros, as a crash leaves it."""
     offset, _ = frames_of(image, segment_name(4))[1]
     size = len(read(image, segment_name(4)))
@@ -389,7 +388,7 @@ def torn(image: MemoryStorage, kept: int) -> MemoryStorage:
     return image
 
 
-def test_c2_records_appended_behind_a_torn_tail_are_read_next_time() -> None:
+def test_records_appended_behind_a_torn_tail_are_read_next_time() -> None:
     """Tear the tail, reopen, append five, reopen: all five are there, where Kevo writes them behind the garbage."""
     image = torn(killed(), 200)
     with opened(image) as log:
@@ -398,14 +397,14 @@ def test_c2_records_appended_behind_a_torn_tail_are_read_next_time() -> None:
     assert values(reopened(image, OPTIONS))[-5:] == [b"new %d" % i for i in range(5)]
 
 
-def test_c2_three_bytes_torn_off_the_end_cost_one_record() -> None:
+def test_three_bytes_torn_off_the_end_cost_one_record() -> None:
     """Tear three bytes off the last frame's body: all records but that one are there, where Kevo loses every one."""
     _, header = frames_of(killed(), segment_name(4))[1]
     image = torn(killed(), 96 + header.body_stored_bytes - 3)
     assert lsns(reopened(image, OPTIONS)) == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_c2_a_file_that_is_three_bytes_shorter_is_refused_and_salvaged() -> None:
+def test_a_file_that_is_three_bytes_shorter_is_refused_and_salvaged() -> None:
     """Cut the file itself, which no crash does: refused by name; salvage keeps all records but the last."""
     image = killed()
     offset, header = frames_of(image, segment_name(4))[1]
@@ -424,7 +423,7 @@ def test_4024_segment_numbers_do_not_restart_when_every_segment_is_gone() -> Non
     assert not load_manifest(image).segments
     with opened(image) as log:
         assert log.append(b"x").first_lsn == 9
-        assert min(s.number for s in log._engine.segments.open_segments) > 4
+        assert min(s.number for s in log.parts.segments.open_segments) > 4
 
 
 def test_4137_a_removed_segment_that_comes_back_is_not_read_again() -> None:

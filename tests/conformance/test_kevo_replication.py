@@ -22,10 +22,11 @@ import walkit
 from tests.conftest import Checkout
 from tests.log.crashes import SMALL
 from tests.log.logs import lsns, memory_log, reopened, tiny, values
+from tests.replication.sim_network import World, history_of
 from tests.replication.test_grpc import WAIT_S, quick, until
-from tests.replication.worlds import World, history_of
 from walkit.errors import LogClosedError, LogNotFoundError, RecordTooLargeError
 from walkit.format.manifest import LogEnd
+from walkit.models import CrashingStorage
 from walkit.record import Kind
 from walkit.replication import Primary, Replica
 from walkit.replication.frame_reader import FrameReader
@@ -34,7 +35,6 @@ from walkit.replication.publisher import pack
 from walkit.replication.source import source_of
 from walkit.replication.subscriber import unpack
 from walkit.replication.wire import decode_from_publisher
-from walkit.storage import MemoryStorage
 
 HERE = "conformance/test_kevo_replication"
 
@@ -171,7 +171,7 @@ def test_each_entry_of_the_table_names_tests_that_are_there(what: str, checkout:
 
 def test_a_key_that_is_put_again_after_its_deletion_lives() -> None:
     """Put, delete and put a key, and delete another: after a kill one has its last value, and the other none."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.Store.open(storage=storage, options=tiny()) as store:
         for key in (b"again", b"gone"):
             store[key] = b"first"
@@ -187,7 +187,7 @@ def test_a_key_that_is_put_again_after_its_deletion_lives() -> None:
 @pytest.mark.parametrize(("key_bytes", "value_bytes"), [(8 << 10, 16 << 10), (40 << 10, 100 << 10)])
 def test_large_keys_and_values_stand_in_one_frame_or_are_refused(key_bytes: int, value_bytes: int) -> None:
     """Append records larger than a fragment would be: back byte for byte, in one frame; over the limit, none."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     options = walkit.LogOptions(segment_bytes=1 << 20, frame_bytes_max=256 << 10)
     key, value = bytes(range(256)) * (key_bytes // 256), b"\xff" * value_bytes
     with walkit.open(storage=storage, options=options) as log:
@@ -202,7 +202,7 @@ def test_large_keys_and_values_stand_in_one_frame_or_are_refused(key_bytes: int,
 
 def test_records_are_recovered_over_files_in_their_order() -> None:
     """Kill a writer in its third file: all records of the three come back, in their order, each once."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=tiny()) as log:
         log.append_many([b"%03d" % n + bytes(7000) for n in range(20)])
         assert log.statistics().rotations == 3
@@ -214,7 +214,7 @@ def test_records_are_recovered_over_files_in_their_order() -> None:
 
 def test_numbers_go_on_over_rotation_and_reopening() -> None:
     """Append over ten files and three openings: every LSN is one more than the last, and none begins at 1 again."""
-    storage, expected = MemoryStorage(), 1
+    storage, expected = CrashingStorage(), 1
     for _ in range(3):
         with walkit.open(storage=storage, options=tiny()) as log:
             for _ in range(30):
@@ -281,7 +281,7 @@ def test_frames_for_a_replica_from_any_end() -> None:
 
 def test_a_checkpoint_keeps_what_is_newest_and_what_is_deleted() -> None:
     """Put in a transaction, then alone, delete one, with checkpoints and openings between: what is newest counts."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.Store.open(storage=storage, options=tiny()) as store:
         with store.transaction() as tx:
             for key in (b"a", b"b", b"c"):

@@ -1,16 +1,15 @@
 """What Quiver tests of its WAL files, cursor, retention and start-up: each with the test that holds walkit to it.
 
-The scenarios are those of the reference's sections D6 (WAL), D7 (engine) and D8 (segments, store, subscribers, budget);
-then come the defects that its issues and its source (B12) show. `WHERE` is the table; a test below walks it, so that it
+The scenarios are those of its WAL, of its engine, and of its segments, store, subscribers and budget; then come the
+defects that its public issues and its source show. `WHERE` is the table, in words; a test below walks it, so that it
 cannot name a test that is not there. Where walkit answers otherwise on purpose, the entry says so.
 
-Without a meaning here, and why: slots, their ids and limits (D6.2, part of D6.22: a record has a key, and any
-Arrow batch is one record); a buffer that decays (D6.23: frames are joined once and not kept); a mode without a
-WAL and the closing of an open segment by size, time or streams (D7.1 to D7.3: the log is the data, nothing is
-copied out of it); item counts (D7.16: a record is the unit); budgets in replay (D7.17: replay takes no space);
-chmod probes (D7.23: modes are not used); writing and reading of Arrow segment files, their dictionaries and
-accumulation (D8.1 to D8.4: a bundle is an Arrow stream in a record); claims, rejects and the host's retries
-(part of D8.7, D8.9: progress is one LSN, moved in order).
+Without a meaning here, and why: slots, their ids and limits (a record has a key, and any Arrow batch is one record); a
+buffer that decays (frames are joined once and not kept); a mode without a WAL and the closing of an open segment by
+size, time or streams (the log is the data, nothing is copied out of it); item counts (a record is the unit); budgets in
+replay (replay takes no space); chmod probes (modes are not used); writing and reading of Arrow segment files, their
+dictionaries and accumulation (a bundle is an Arrow stream in a record); claims, rejects and the host's retries
+(progress is one LSN, moved in order).
 """
 
 from __future__ import annotations
@@ -27,141 +26,126 @@ from tests.stores import memory_store
 from walkit.config import Retention
 from walkit.errors import CursorError, LogNotFoundError
 from walkit.format.cursor import CursorMark, encode_cursor
-from walkit.log.retention import enforce
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 HERE = "conformance/test_quiver_upkeep"
 
 WHERE: dict[str, tuple[str, ...]] = {
-    # -- D6
-    "D6.1 roundtrip": ("log/test_append::test_what_goes_in_comes_out",),
-    "D6.3 a timestamp that cannot be: before 1970 can": (
+    # -- the WAL
+    "roundtrip": ("log/test_append::test_what_goes_in_comes_out",),
+    "a timestamp that cannot be: before 1970 can": (
         "log/test_append::test_a_stamp_that_could_not_be_read_back_is_refused",
     ),
-    "D6.4 a file shorter than a header": ("format/test_segment::test_cut_at_every_byte",),
-    "D6.5 a reopening with another configuration": (
+    "a file shorter than a header": ("format/test_segment::test_cut_at_every_byte",),
+    "a reopening with another configuration": (
         "log/test_options::test_what_is_stored_in_the_log_wins_over_options",
     ),
-    "D6.6 a bad header version": ("log/test_recovery::test_a_newer_format_has_its_own_error",),
-    "D6.7 flush policies, idle tails too": (
+    "a bad header version": ("log/test_recovery::test_a_newer_format_has_its_own_error",),
+    "flush policies, idle tails too": (
         "log/test_durability::test_the_timer_syncs_an_idle_tail",
         "log/test_durability::test_a_busy_log_is_synced_by_the_timer_too",
         "log/test_durability::test_closing_makes_durable_at_every_level",
     ),
-    "D6.8 a cursor recorded without truncating": (f"{HERE}::test_a_cursor_takes_nothing_away",),
-    "D6.9 a cursor on an entry's end: every record is one": (
+    "a cursor recorded without truncating": (f"{HERE}::test_a_cursor_takes_nothing_away",),
+    "a cursor on an entry's end: every record is one": (
         "log/test_cursor::test_any_record_of_a_frame_is_a_place_to_stand",
     ),
-    "D6.10 the sidecar persists": ("log/test_cursor::test_progress_is_saved_and_taken_up_again",),
-    "D6.11 regressions rejected": ("log/test_cursor::test_a_cursor_never_moves_back_or_beyond_the_log",),
-    "D6.12 a cursor inside a rotated file": (f"{HERE}::test_a_cursor_in_every_segment",),
-    "D6.13 rotation at target, reload, gaps in numbers": (f"{HERE}::test_gaps_in_the_numbers_of_segments",),
-    "D6.14 caps purge, then admit": (
+    "the sidecar persists": ("log/test_cursor::test_progress_is_saved_and_taken_up_again",),
+    "regressions rejected": ("log/test_cursor::test_a_cursor_never_moves_back_or_beyond_the_log",),
+    "a cursor inside a rotated file": (f"{HERE}::test_a_cursor_in_every_segment",),
+    "rotation at target, reload, gaps in numbers": (f"{HERE}::test_gaps_in_the_numbers_of_segments",),
+    "caps purge, then admit": (
         "log/test_retention::test_a_log_keeps_itself_small",
         "log/test_backpressure::test_a_full_disk_is_no_poison",
     ),
-    "D6.15 an invalid sidecar: begins again, and says so": (
+    "an invalid sidecar: begins again, and says so": (
         "log/test_cursor::test_a_damaged_cursor_begins_again_and_says_so",
     ),
-    "D6.16 a stale sidecar: refused, not clamped": ("log/test_cursor::test_a_cursor_holds_nothing_back",),
-    "D6.17 a crash before the sidecar's rename": (
-        "log/test_cursor::test_a_power_cut_at_every_step_of_an_advance",
-    ),
-    "D6.18 the sequence continues after restart": (
-        "log/test_hold_trim::test_lsns_go_on_after_trim_and_reopening",
-    ),
-    "D6.19 a torn tail is cut, then append works": (
+    "a stale sidecar: refused, not clamped": ("log/test_cursor::test_a_cursor_holds_nothing_back",),
+    "a crash before the sidecar's rename": ("log/test_cursor::test_a_power_cut_at_every_step_of_an_advance",),
+    "the sequence continues after restart": ("log/test_hold_trim::test_lsns_go_on_after_trim_and_reopening",),
+    "a torn tail is cut, then append works": (
         "log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",
         "log/test_crash::test_what_follows_a_recovery_survives_the_next_crash",
     ),
-    "D6.20 a reader from any offset": ("log/test_append::test_bounds_of_reading_are_inclusive",),
-    "D6.21 truncation at every field, wrong structure, failing reads": (
+    "a reader from any offset": ("log/test_append::test_bounds_of_reading_are_inclusive",),
+    "truncation at every field, wrong structure, failing reads": (
         "format/test_frame::test_cut_at_every_byte",
         "format/test_frame::test_forged_headers",
         "log/test_recovery::test_an_unreadable_segment_is_named",
     ),
-    "D6.22 large and empty payloads": ("log/test_arrow::test_a_bundle_comes_back_as_it_was",),
-    "D6.24 positions over rotation, purge, five cycles": (
-        f"{HERE}::test_positions_over_five_cycles_of_purging",
-    ),
-    "D6.24b a restart after everything was purged": (
+    "large and empty payloads": ("log/test_arrow::test_a_bundle_comes_back_as_it_was",),
+    "positions over rotation, purge, five cycles": (f"{HERE}::test_positions_over_five_cycles_of_purging",),
+    "a restart after everything was purged": (
         "log/test_hold_trim::test_lsns_go_on_after_trim_and_reopening",
         f"{HERE}::test_numbers_are_never_given_again_after_everything_was_cleaned",
     ),
-    "D6.25 counters of rotation and purge": ("log/test_retention::test_a_log_keeps_itself_small",),
-    "D6.26 errors of capacity are told by data": ("log/test_backpressure::test_a_full_disk_is_no_poison",),
-    "D6.27 a reader over many files, in the order of the log": (
+    "counters of rotation and purge": ("log/test_retention::test_a_log_keeps_itself_small",),
+    "errors of capacity are told by data": ("log/test_backpressure::test_a_full_disk_is_no_poison",),
+    "a reader over many files, in the order of the log": (
         f"{HERE}::test_a_cursor_in_every_segment",
         f"{HERE}::test_segments_are_read_in_the_order_of_the_log",
         f"{HERE}::test_only_sealed_segments_and_none_at_all",
     ),
-    "D6.28 the header's codec": ("format/test_segment::test_round_trip",),
-    "D6.29 the sidecar's codec": (
+    "the header's codec": ("format/test_segment::test_round_trip",),
+    "the sidecar's codec": (
         "format/test_cursor::test_round_trip",
         "format/test_cursor::test_every_flipped_bit_is_damage",
         "format/test_cursor::test_every_other_length_is_damage",
         "format/test_cursor::test_a_newer_version_is_told_from_damage",
     ),
-    "D6.30 bundles that do not decode": (
-        "log/test_arrow::test_a_bundle_that_cannot_be_decoded_names_its_record",
-    ),
-    # -- D7
-    "D7.4 end to end: content, then cursor": (
+    "bundles that do not decode": ("log/test_arrow::test_a_bundle_that_cannot_be_decoded_names_its_record",),
+    # -- the engine
+    "end to end: content, then cursor": (f"{HERE}::test_what_is_behind_the_cursor_is_replayed_and_no_more",),
+    "replay recovers what was not finished": (
         f"{HERE}::test_what_is_behind_the_cursor_is_replayed_and_no_more",
     ),
-    "D7.5 replay recovers what was not finished": (
-        f"{HERE}::test_what_is_behind_the_cursor_is_replayed_and_no_more",
-    ),
-    "D7.6 what was finished is not replayed": (
-        f"{HERE}::test_what_is_behind_the_cursor_is_replayed_and_no_more",
-    ),
-    "D7.7 an empty log": (f"{HERE}::test_only_sealed_segments_and_none_at_all",),
-    "D7.8 a missing file: named and refused": (
-        "log/test_recovery::test_damage_of_sealed_segments_is_told_apart",
-    ),
-    "D7.9 across rotated files": (f"{HERE}::test_what_is_behind_the_cursor_is_replayed_and_no_more",),
-    "D7.10 a tail cut: the exact prefix": (
+    "what was finished is not replayed": (f"{HERE}::test_what_is_behind_the_cursor_is_replayed_and_no_more",),
+    "an empty log": (f"{HERE}::test_only_sealed_segments_and_none_at_all",),
+    "a missing file: named and refused": ("log/test_recovery::test_damage_of_sealed_segments_is_told_apart",),
+    "across rotated files": (f"{HERE}::test_what_is_behind_the_cursor_is_replayed_and_no_more",),
+    "a tail cut: the exact prefix": (
         "log/test_recovery::test_a_cut_at_every_byte_of_the_tail_recovers_the_exact_prefix",
     ),
-    "D7.11 bytes flipped: refused, nothing is silently less": (
+    "bytes flipped: refused, nothing is silently less": (
         "log/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
     ),
-    "D7.12 a cursor beyond the end: refused": (f"{HERE}::test_a_cursor_beyond_the_end_of_the_log",),
-    "D7.13 a corrupt sidecar": ("log/test_cursor::test_a_damaged_cursor_begins_again_and_says_so",),
-    "D7.14 a missing sidecar": ("log/test_cursor::test_progress_is_saved_and_taken_up_again",),
-    "D7.15 expired entries": (f"{HERE}::test_expired_records_and_reopenings",),
-    "D7.18 numbers are not reused, also after all expired": (
+    "a cursor beyond the end: refused": (f"{HERE}::test_a_cursor_beyond_the_end_of_the_log",),
+    "a corrupt sidecar": ("log/test_cursor::test_a_damaged_cursor_begins_again_and_says_so",),
+    "a missing sidecar": ("log/test_cursor::test_progress_is_saved_and_taken_up_again",),
+    "expired entries": (f"{HERE}::test_expired_records_and_reopenings",),
+    "numbers are not reused, also after all expired": (
         f"{HERE}::test_numbers_are_never_given_again_after_everything_was_cleaned",
     ),
-    "D7.19 existing data is there, progress is honoured": (
+    "existing data is there, progress is honoured": (
         "log/test_cursor::test_progress_is_saved_and_taken_up_again",
     ),
-    "D7.20 the budget: reclaims, skips what is claimed, drops by force": (
+    "the budget: reclaims, skips what is claimed, drops by force": (
         "log/test_capacity::test_every_way_of_appending_is_refused_and_goes_on_after_a_trim",
         "log/test_capacity::test_a_consumer_that_moves_on_makes_room_by_itself",
         "log/test_retention::test_holds_and_the_hard_cap",
         "log/test_retention::test_a_slow_consumer_is_dropped_with_an_event_and_gets_a_gap",
     ),
-    "D7.21 max_age": (
+    "max_age": (
         "log/test_retention::test_every_limit_alone_and_together",
         "log/test_retention::test_the_upkeep_thread_looks_at_age_by_itself",
     ),
-    "D7.22 waiting for the next": ("log/test_readers::test_following_from_outside",),
-    "D7.24 stress, every record counted": (
+    "waiting for the next": ("log/test_readers::test_following_from_outside",),
+    "stress, every record counted": (
         "log/test_in_flight::test_what_was_acknowledged_before_a_power_cut_is_there_after_it",
     ),
-    # -- D8
-    "D8.5 deletes that fail are made up for": (
+    # -- segments, store, subscribers, budget
+    "deletes that fail are made up for": (
         "log/test_retention::test_a_failure_at_every_step_of_retention",
         "log/test_retention::test_the_background_survives_a_failure",
         "log/test_hold_trim::test_a_trim_that_crashes_before_its_files_are_gone_is_finished_by_the_next_opening",
     ),
-    "D8.5 a file time in the future": ("log/test_retention::test_a_clock_that_was_set_back_ages_nothing",),
-    "D8.6 the progress file: old one kept when the new one fails": (
+    "a file time in the future": ("log/test_retention::test_a_clock_that_was_set_back_ages_nothing",),
+    "the progress file: old one kept when the new one fails": (
         "log/test_cursor::test_a_failure_at_every_step_of_an_advance",
     ),
-    "D8.7 consumers do not disturb each other": (f"{HERE}::test_consumers_are_independent",),
-    "D8.8 the budget's caps": (
+    "consumers do not disturb each other": (f"{HERE}::test_consumers_are_independent",),
+    "the budget's caps": (
         "log/test_retention::test_every_limit_alone_and_together",
         "log/test_capacity::test_the_edge_is_where_no_further_segment_fits",
         "log/test_capacity::test_one_byte_less_is_a_segment_less",
@@ -174,11 +158,11 @@ WHERE: dict[str, tuple[str, ...]] = {
         f"{HERE}::test_what_was_dropped_does_not_come_back_after_a_power_cut",
     ),
     "#1980 replay, here compaction, makes old data young": (f"{HERE}::test_compaction_makes_nothing_young",),
-    "B12 positions summed from surviving files": (f"{HERE}::test_positions_over_five_cycles_of_purging",),
-    "B12 a crash between two files of a rotation": (
+    "positions summed from surviving files": (f"{HERE}::test_positions_over_five_cycles_of_purging",),
+    "a crash between two files of a rotation": (
         "log/test_crash::test_every_acknowledged_record_survives_a_power_cut",
     ),
-    "B12 a cursor ahead of what it stands for": (
+    "a cursor ahead of what it stands for": (
         "log/test_cursor::test_a_cursor_is_never_ahead_of_what_a_power_cut_leaves",
     ),
 }
@@ -192,11 +176,11 @@ def test_each_entry_of_the_table_names_tests_that_are_there(what: str, checkout:
         assert f"def {name}(" in (checkout.root / "tests" / f"{file}.py").read_text(encoding="utf-8"), where
 
 
-def segments_log(storage: MemoryStorage | None = None, count: int = 40) -> walkit.WriteAheadLog:
+def segments_log(storage: CrashingStorage | None = None, count: int = 40) -> walkit.WriteAheadLog:
     """A log of forty records, eight to a segment; each value says which it is."""
-    log = walkit.open(storage=storage or MemoryStorage(), options=tiny())
+    log = walkit.open(storage=storage or CrashingStorage(), options=tiny())
     log.append_many([b"%07d" % (n + 1) * 1000 for n in range(count)])
-    log._engine.segments.upkeep.drain()
+    log.wait_idle()
     return log
 
 
@@ -206,18 +190,20 @@ def numbers(records: Any) -> list[int]:
 
 
 def test_a_cursor_takes_nothing_away() -> None:
-    """D6.8: advance to the end: every record and every file is there as before, and the log's marks have not moved."""
+    """Advance to the end: every record and every file is there as before, and the log's marks have not moved."""
     with segments_log() as log:
-        before = [n for n in log._engine.storage.names() if n.endswith(".segment")]
+        before = [n for n in log.parts.storage.names() if n.endswith(".segment")]
         log.cursor("c").advance(40)
-        assert [n for n in log._engine.storage.names() if n.endswith(".segment")] == before
-        assert numbers(log.read()) == list(range(1, 41)) and log._engine.store.current.low_watermark == 0
+        assert [n for n in log.parts.storage.names() if n.endswith(".segment")] == before
+        assert (
+            numbers(log.read()) == list(range(1, 41)) and log.parts.manifest_store.current.low_watermark == 0
+        )
 
 
 def test_a_cursor_in_every_segment() -> None:
-    """D6.12, D6.27b: stand at each record, at borders of files and at the last: just what is behind it is read."""
+    """Stand at each record, at borders of files and at the last: just what is behind it is read."""
     with segments_log() as log:
-        assert len(log._engine.store.current.sealed) >= 4
+        assert len(log.parts.manifest_store.current.sealed) >= 4
         cursor = log.cursor("c")
         for lsn in range(1, 41):
             cursor.advance(lsn)
@@ -225,22 +211,22 @@ def test_a_cursor_in_every_segment() -> None:
 
 
 def test_gaps_in_the_numbers_of_segments() -> None:
-    """D6.13: reopen with prepared segments that were never used: numbers have gaps, the next is higher, all is read."""
-    storage = MemoryStorage()
+    """Reopen with prepared segments that were never used: numbers have gaps, the next is higher, all is read."""
+    storage = CrashingStorage()
     for round_ in range(3):
         with walkit.open(storage=storage, options=tiny()) as log:
             for _ in range(3):
-                log._engine.store.take_number()
+                log.parts.manifest_store.take_number()
             log.append_many([b"%07d" % (round_ * 12 + n + 1) * 1000 for n in range(12)])
     with walkit.open(storage=storage, options=tiny()) as log:
-        found = [s.number for s in log._engine.store.current.sealed]
+        found = [s.number for s in log.parts.manifest_store.current.sealed]
         assert found == sorted(found) and found[-1] - found[0] > len(found)
         assert numbers(log.read()) == list(range(1, 37))
 
 
 def test_positions_over_five_cycles_of_purging() -> None:
-    """D6.24, B12: append, trim all but the newest and restart, five times: positions and cursor never go back."""
-    storage, end, seen = MemoryStorage(), 0, 0
+    """Append, trim all but the newest and restart, five times: positions and cursor never go back."""
+    storage, end, seen = CrashingStorage(), 0, 0
     for cycle in range(5):
         with walkit.open(storage=storage, options=tiny()) as log:
             cursor = log.cursor("c")
@@ -257,39 +243,39 @@ def test_positions_over_five_cycles_of_purging() -> None:
 
 
 def test_numbers_are_never_given_again_after_everything_was_cleaned() -> None:
-    """D6.24b, D7.18, #4024: drop all, restart, append: the cursor that stood at the end sees all that is new."""
-    storage = MemoryStorage()
+    """#4024: drop all, restart, append: the cursor that stood at the end sees all that is new."""
+    storage = CrashingStorage()
     with segments_log(storage) as log:
         log.cursor("c").advance(40)
         log.trim(40)
     for round_ in range(3):
         with walkit.open(storage=storage, options=tiny()) as log:
-            taken = {s.number for s in log._engine.store.current.segments}
+            taken = {s.number for s in log.parts.manifest_store.current.segments}
             assert log.cursor("c").lsn == 40 + round_ and list(log.cursor("c").read()) == []
             assert log.append(b"new").first_lsn == 41 + round_
-            assert {s.number for s in log._engine.segments.open_segments}.isdisjoint(taken)
+            assert {s.number for s in log.parts.segments.open_segments}.isdisjoint(taken)
             assert lsns(log.cursor("c").read()) == [41 + round_]
             log.cursor("c").advance(41 + round_)
             log.trim(41 + round_)
 
 
 def test_segments_are_read_in_the_order_of_the_log() -> None:
-    """D6.27: after compaction the oldest records stand in the file of the highest number: they are read first."""
-    storage = MemoryStorage()
+    """After compaction the oldest records stand in the file of the highest number: they are read first."""
+    storage = CrashingStorage()
     with memory_store(storage) as store:
         for n in range(40):
             store.put(b"%d" % (n % 30), b"%07d" % (n + 1) * 800)
     with memory_store(storage) as store:
         assert store.compact().segments_rewritten > 0
-        found = [s.number for s in store._engine.store.current.sealed]
+        found = [s.number for s in store.log.parts.manifest_store.current.sealed]
         assert found[0] == max(found)
         left = lsns(store.log.read())
         assert left == sorted(left) and len(left) < 40 and left[-1] == 40
 
 
 def test_only_sealed_segments_and_none_at_all() -> None:
-    """D6.27, D7.7: read from a cursor over sealed segments alone, in an empty log, and where there is none."""
-    storage = MemoryStorage()
+    """Read from a cursor over sealed segments alone, in an empty log, and where there is none."""
+    storage = CrashingStorage()
     with segments_log(storage):
         pass
     with walkit.open(storage=storage, mode="r") as reader:
@@ -298,13 +284,13 @@ def test_only_sealed_segments_and_none_at_all() -> None:
         assert list(log.cursor("c").read()) == [] and log.cursor("c").lsn == 0
         log.cursor("c").advance(0)
     with pytest.raises(LogNotFoundError):
-        walkit.open(storage=MemoryStorage(), mode="r")
+        walkit.open(storage=CrashingStorage(), mode="r")
 
 
 @pytest.mark.parametrize("done", [0, 1, 13, 39, 40])
 def test_what_is_behind_the_cursor_is_replayed_and_no_more(done: int) -> None:
-    """D7.4 to D7.6, D7.9: kill after a cursor was saved in the midst of five files: just the rest is replayed."""
-    storage = MemoryStorage()
+    """Kill after a cursor was saved in the midst of five files: just the rest is replayed."""
+    storage = CrashingStorage()
     log = segments_log(storage)
     log.cursor("c", start_lsn=1).advance(done)
     image = storage.process_kill()
@@ -315,10 +301,10 @@ def test_what_is_behind_the_cursor_is_replayed_and_no_more(done: int) -> None:
 
 
 def test_a_cursor_beyond_the_end_of_the_log() -> None:
-    """D7.12: a whole cursor at LSN 999,999,999: refused by name, where Quiver clamps it and replays nothing."""
-    storage = MemoryStorage()
+    """A whole cursor at LSN 999,999,999: refused by name, where Quiver clamps it and replays nothing."""
+    storage = CrashingStorage()
     with segments_log(storage) as log:
-        manifest = log._engine.store.current
+        manifest = log.parts.manifest_store.current
         epoch = manifest.lineage[-1]
         mark = CursorMark(manifest.log_id, epoch.number, epoch.id, 999_999_999, 0)
         storage.open("cursor-c", "create").write(0, [encode_cursor(mark)])
@@ -334,24 +320,24 @@ def test_a_cursor_beyond_the_end_of_the_log() -> None:
 
 
 def test_expired_records_and_reopenings() -> None:
-    """D7.15: let all expire: all but the newest goes, once; opening again drops no more, and LSNs go on."""
-    storage = MemoryStorage()
+    """Let all expire: all but the newest goes, once; opening again drops no more, and LSNs go on."""
+    storage = CrashingStorage()
     with segments_log(storage) as log:
-        later_us = log._engine.store.current.sealed[-1].created_us + 10**12
-        dropped = enforce(log._engine, Retention(age_s=60), now_us=later_us)
+        later_us = log.parts.manifest_store.current.sealed[-1].created_us + 10**12
+        dropped = log.parts.retention.enforce(Retention(age_s=60), now_us=later_us)
         assert dropped.segments >= 4 and dropped.reasons == ("age",)
         first = log.first_lsn
     for reopened in range(3):
         with walkit.open(storage=storage, options=tiny()) as log:
             assert (log.first_lsn, log.acked_lsn) == (first, 40)
-            assert enforce(log._engine, Retention(age_s=60), now_us=later_us).segments == 0, reopened
+            assert log.parts.retention.enforce(Retention(age_s=60), now_us=later_us).segments == 0, reopened
     with walkit.open(storage=storage, options=tiny()) as log:
         assert numbers(log.read()) == list(range(first, 41)) and log.append(b"x").first_lsn == 41
 
 
 def test_what_was_dropped_does_not_come_back_after_a_power_cut() -> None:
     """#4137: undo every removal that no sync covers: the records stay dropped, an opening removes the files."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with segments_log(storage) as log:
         log.enforce_retention(Retention(records_max=10))
         first = log.first_lsn
@@ -360,27 +346,27 @@ def test_what_was_dropped_does_not_come_back_after_a_power_cut() -> None:
     for image in images:
         with walkit.open(storage=image, options=tiny()) as log:
             assert log.first_lsn == first and numbers(log.read()) == list(range(first, 41))
-            named = {s.name for s in log._engine.store.current.segments}
+            named = {s.name for s in log.parts.manifest_store.current.segments}
             assert {n for n in image.names() if n.endswith(".segment")} == named
 
 
 def test_compaction_makes_nothing_young() -> None:
     """#1980: compact and reopen: the time from which retention counts is that at which the records were written."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with memory_store(storage) as store:
         for n in range(40):
             store.put(b"%d" % (n % 30), b"%07d" % (n + 1) * 800)
     with memory_store(storage) as store:
-        oldest = store._engine.store.current.sealed[0]
+        oldest = store.log.parts.manifest_store.current.sealed[0]
         store.compact()
-        compacted = store._engine.store.current.sealed[0]
+        compacted = store.log.parts.manifest_store.current.sealed[0]
         assert compacted.flags and compacted.created_us == oldest.created_us
     with memory_store(storage) as store:
-        assert store._engine.store.current.sealed[0].created_us == oldest.created_us
+        assert store.log.parts.manifest_store.current.sealed[0].created_us == oldest.created_us
 
 
 def test_consumers_are_independent(tmp_path: Path) -> None:
-    """D8.7: several cursors, one damaged, one dropped: the others stand where they were, also after a restart."""
+    """Several cursors, one damaged, one dropped: the others stand where they were, also after a restart."""
     with walkit.open(tmp_path / "log", options=tiny()) as log:
         log.append_many([b"x"] * 10)
         for n in range(1, 6):

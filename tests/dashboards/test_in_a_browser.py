@@ -22,6 +22,17 @@ LIVE_S = 5.0
 CURVES = """element => element.data.map(
     curve => [curve.name, Array.from(curve.y ?? [], y => Number.isFinite(y) ? y : null)])"""
 VIEW = "element => [element.data[0].x.at(-1), element._fullLayout.xaxis.range[1]]"
+LANES = """element => Array.from(element.data.find(curve => curve.name == "write and sync").y)"""
+CROSSHAIRS = """() => {
+    const found = [];
+    const look = root => { for (const each of root.querySelectorAll("*")) {
+        if (each.walkitLines) found.push(each.walkitLines.filter(line => !line.hidden).length);
+        if (each.shadowRoot) look(each.shadowRoot);
+    } };
+    look(document);
+    return found;
+}"""
+"""How many lines each figure's crosshair has just now."""
 TEXTS = """elements => elements.map(element => Array.from(element.shadowRoot.children)
     .filter(part => part.tagName == "DIV").map(part => part.innerText).join(" "))"""
 
@@ -65,61 +76,75 @@ def writers(server: Server) -> list[int]:
 
 
 def test_start_writes_and_stop_ends_it(browser: Browser, server: Server, record_property: Any) -> None:
-    """Start: curves of throughput, latency, queue and frames grow; Stop: the page says so, and no child is left."""
+    """Preset, Start, a frame, Stop: curves, raw line, heat map, frames and cards are drawn; no child is left."""
     with looking(browser, server) as seen:
         record_property("ready_s", seen.ready_s)
         print(f"interactive after {seen.ready_s:.1f} s (wanted: {LIVE_S:.0f} s on a quiet machine)")
         assert curves(seen)["records/s"] == []
         assert "Nothing has been written yet" in text(seen)
+        seen.press("64 writers")
+        eventually(lambda: "writers=64" in seen.page.evaluate("location.search"))
         seen.press("Start")
         eventually(lambda: len([y for y in curves(seen)["records/s"] if y]) >= 4)
-        found = curves(seen)
-        for name in (
-            "p50",
-            "p99",
-            "max",
-            "records that wait",
-            "records a frame, mean",
-            "bytes a frame, mean",
+        rates, latency = curves(seen), curves(seen, 1)
+        for found, names in (
+            (rates, ("frames/s", "raw device", "records that wait", "records a frame", "bytes a frame")),
+            (latency, ("p50", "p99", "p99.9")),
         ):
-            assert len([y for y in found[name] if y is not None]) >= 3, name
-        p50, p99 = ([y for y in found[name] if y] for name in ("p50", "p99"))
-        assert all(low <= high for low, high in zip(p50, p99, strict=True))
+            for name in names:
+                assert len([y for y in found[name] if y is not None]) >= 3, name
+        pairs = zip(latency["p50"], latency["p99"], strict=True)
+        assert all(low <= high for low, high in pairs if low is not None)
+        lanes = seen.page.locator(".js-plotly-plot").nth(1).evaluate(LANES)
+        assert lanes and set(lanes) == {"slot 1"}
+        assert latency["records by latency"], "the heat map has no rows"
         newest_s, end_s = seen.page.locator(".js-plotly-plot").nth(0).evaluate(VIEW)
         assert newest_s - 5 < end_s, "the newest part is out of the view"
         assert len(writers(server)) == 1
-        assert "8 writer threads, 100 bytes a record, durability sync" in text(seen)
+        assert "64 writer threads, 100 bytes a record, durability sync" in text(seen)
+        assert "median of 5" in text(seen)
         eventually(lambda: curves(seen)["events"])  # a segment was made
+        box = seen.page.locator(".js-plotly-plot").nth(0).bounding_box()
+        assert box is not None
+        seen.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 120)
+        eventually(lambda: seen.page.evaluate(CROSSHAIRS) == [2, 1])
+        seen.press("Pause")
+        eventually(lambda: "Paused" in text(seen))
         seen.press("Stop")
         eventually(lambda: "Nothing is being written." in text(seen))
         assert writers(server) == []
 
 
-def test_kill_and_recover_shows_what_became_of_the_log(browser: Browser, server: Server) -> None:
-    """The button kills a child and recovers: bars of the phases, the cut with its reason, nothing acknowledged lost."""
+def test_a_fault_shows_what_became_of_the_log(browser: Browser, server: Server) -> None:
+    """Break a log by half a frame: bars of the phases, the cut with its reason, the row that applied, the bytes."""
     with looking(browser, server) as seen:
         seen.turn_to("Recovery")
-        seen.press("Kill and recover")
+        seen.page.get_by_label("fault").select_option(label="half a frame")
+        eventually(lambda: "fault=half-frame" in seen.page.evaluate("location.search"))
+        seen.press("Break and recover")
         seen.page.locator(".cuts table").wait_for()
         assert "Every record that was known to be acknowledged is there." in text(seen)
         row = seen.page.locator(".cuts table tr").nth(1).inner_text()
         assert "checksum" in row
         assert "lost+found/" in row
-        phases = seen.page.locator(".js-plotly-plot").nth(1)
-        # The browser draws the figure in its own time, the tables before it or behind it.
-        eventually(lambda: "ready" in str(phases.evaluate("element => element.data.map(trace => trace.y)")))
-        bars, cut, _ = phases.evaluate("element => element.data")
-        assert (bars["type"], cut["name"]) == ("bar", "cut")
-        assert bars["y"][:2] == ["open", "scan"]
-        assert bars["y"][-1] == "ready"
+        phases = seen.page.locator(".js-plotly-plot").nth(0)
+        # The browser draws the figure in its own time, the tables before it or after it.
+        eventually(
+            lambda: "ready" in str(phases.evaluate("element => element.data.map(trace => trace.name)"))
+        )
+        bars = phases.evaluate("element => element.data.map(trace => [trace.name, trace.type, trace.x[0]])")
+        assert [name for name, _, _ in bars][:2] == ["open", "scan"]
+        assert all(kind == "bar" and seconds >= 0 for _, kind, seconds in bars)
+        applied = seen.page.locator(".decisions tr[aria-current]")
+        assert applied.count() == 1 and "▶ F" in applied.inner_text()
         assert writers(server) == []
+        acked = re.search(r"acked LSN before the fault\s*([\d,]+)", text(seen))
+        assert acked is not None
+        assert int(acked[1].replace(",", "")) >= 200
         seen.turn_to("Live")
         plot = seen.page.locator(".js-plotly-plot").nth(0)
         eventually(lambda: "walkit.recovery.cut" in str(plot.evaluate("element => element.data.at(-1).text")))
         assert "SIGKILL" in str(plot.evaluate("element => element.data.at(-1).text"))
-        acked = re.search(r"acked LSN before the kill\s*([\d,]+)", text(seen))
-        assert acked is not None
-        assert int(acked[1].replace(",", "")) >= 200
 
 
 def test_two_sessions_do_not_mix(browser: Browser, server: Server) -> None:
@@ -131,7 +156,7 @@ def test_two_sessions_do_not_mix(browser: Browser, server: Server) -> None:
         eventually(lambda: len(curves(first)["records/s"]) > 2)
         assert "Nothing has been written yet" in text(second)
         assert curves(second)["records/s"] == []
-        second.press("asyncio tasks")
+        second.page.get_by_label("who appends").select_option("asyncio tasks")
         second.page.get_by_label("bytes a record").fill("5000")
         second.page.keyboard.press("Enter")
         second.press("Start")
@@ -216,5 +241,84 @@ def test_compaction_shows_segments_holds_and_what_a_step_did(browser: Browser, s
             eventually(partial(lambda wanted: wanted in text(seen), words))
         seen.page.locator(".steps table").wait_for()
         # As above: the figure may come behind the table.
-        eventually(lambda: {"sealed", "compacted", "live", "held"} <= set(curves(seen, 3)))
+        eventually(lambda: {"sealed", "compacted", "live", "held"} <= set(curves(seen)))
+        assert "would move the low watermark" in text(seen) or "would drop nothing" in text(seen)
         assert "bytes of the segments" in seen.page.locator(".steps table").inner_text()
+
+
+def test_pages_stand_in_the_url_and_the_browser_goes_back(browser: Browser, server: Server) -> None:
+    """Turn to a page and back with the browser's button: one session, one heading each, settings in the URL."""
+    eventually(lambda: server.folders() == [])
+    with looking(browser, server) as seen:
+        page = seen.page
+        page.get_by_label("bytes a record").fill("321")
+        page.keyboard.press("Enter")
+        eventually(lambda: "bytes=321" in page.evaluate("location.search"))
+        seen.turn_to("Recovery")
+        page.get_by_role("button", name="Break and recover").wait_for()
+        eventually(lambda: "page=recovery" in page.evaluate("location.search"))
+        assert page.get_by_role("heading", level=1).inner_text() == "Recovery"
+        page.go_back()
+        page.get_by_role("button", name="Start", exact=True).wait_for()
+        assert page.get_by_role("heading", level=1).inner_text() == "Live"
+        assert len(server.folders()) == 1
+        page.goto(server.url + "?page=live&bytes=654&writers=3&durability=nonsense")
+        page.get_by_role("button", name="Start", exact=True).wait_for()
+        assert page.get_by_label("bytes a record").input_value() == "654"
+        assert page.get_by_label("writers or tasks").input_value() == "3"
+        assert page.get_by_label("durability").input_value() == "sync"
+
+
+def test_the_theme_follows_the_system_and_is_remembered(browser: Browser, server: Server) -> None:
+    """A dark system gets a dark page; the button turns it light, and a reload keeps that."""
+    theme = "document.documentElement.dataset.theme"
+    context = browser.new_context(color_scheme="dark")
+    try:
+        page = context.new_page()
+        page.goto(server.url)
+        assert page.evaluate(theme) == "dark"
+        page.get_by_role("button", name="Switch between light and dark").click()
+        assert page.evaluate(theme) == "light"
+        page.reload()
+        assert page.evaluate(theme) == "light"
+    finally:
+        context.close()
+
+
+def test_the_inspector_shows_a_frame_and_runs_are_compared(browser: Browser, server: Server) -> None:
+    """By keyboard and mouse: the scratch log down to a frame's bytes; two runs measured, ticked and drawn together."""
+    eventually(lambda: server.folders() == [])
+    with looking(browser, server) as seen:
+        page = seen.page
+        seen.press("Start")
+        eventually(lambda: "Writing" in text(seen))
+        seen.press("Stop")
+        eventually(lambda: "Nothing is being written." in text(seen))
+        seen.turn_to("Inspector")
+        page.get_by_label("known logs").select_option(label="this session's scratch log")
+        frame = page.get_by_role("button", name="bytes of the frame at position").nth(1)
+        frame.focus()
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="Frame at position").wait_for()
+        grid = page.locator(".js-plotly-plot:visible").first
+        eventually(lambda: grid.evaluate("element => element.data?.[0]?.type") == "heatmap")
+        bytes_shown = grid.evaluate("element => Array.from(element.data[0].text[0])")
+        assert bytes.fromhex("".join(bytes_shown[:4])) == b"WLKF"
+        eventually(lambda: "log=scratch" in page.evaluate("location.search"))
+        seen.press("Verify everything")
+        page.get_by_role("heading", name="Verified").wait_for()
+        seen.turn_to("Runs")
+        page.get_by_label("records", exact=True).fill("300")
+        page.keyboard.press("Enter")
+        for number, style in enumerate(("threads", "tasks"), 1):
+            page.get_by_label("who appends").select_option(style)
+            seen.press("Measure")
+            page.get_by_role("checkbox").nth(number - 1).wait_for()
+            page.get_by_role("checkbox", name=f"compare 8 {style}").press("Space")
+        page.get_by_role("heading", name="Ratio").wait_for()
+        assert "n = 1: the difference may be chance" in text(seen)
+        names = eventually(
+            lambda: [n for n, _ in page.locator(".js-plotly-plot:visible").first.evaluate(CURVES)]
+        )
+        assert [any(f"8 {style}" in name for name in names) for style in ("threads", "tasks")] == [True, True]
+        assert page.get_by_role("button", name="Repeat 5 times, in turn").is_enabled()

@@ -14,10 +14,10 @@ import pytest
 import walkit
 from walkit.config import LogOptions
 from walkit.demo.followed_step import caught_up_at
-from walkit.demo.follower import ORPHANED
 from walkit.demo.replica import LagWatch, ReplicaProcess, ReplicaProcessError
 from walkit.errors import OptionsError
 from walkit.replication import Primary
+from walkit.workload.parent_watch import ORPHANED
 
 
 def nothing() -> None:

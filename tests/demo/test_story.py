@@ -172,11 +172,16 @@ def test_the_report_needs_nothing_from_elsewhere(story: DemoResult) -> None:
     parser.feed(html)
     assert [a for a in parser.found if not a.startswith(("data:", "#"))] == []
     assert "Plotly.newPlot(" in html
-    assert len(re.findall(r'class="plotly-graph-div"', html)) == 7
+    assert len(re.findall(r'class="plotly-graph-div"', html)) == 8
     assert story.drive is not None and story.drive.machine.file_system is not None
     assert f"<code>{story.drive.machine.file_system.type}</code>" in html
     assert f"{len(CHECKS)} of {len(CHECKS)} checks held" in html
     assert "WRONG" not in html
+    assert "<b class='ok'>identical</b>" in html
+    assert set(re.findall(r"<a href='#(\w+)'>", html)) == set(re.findall(r"<h2 id='(\w+)'>", html)) != set()
+    assert re.search(r"Made on \d\d \w+ \d{4}, .* by <code>.*pyspark \d", html)
+    shown = re.findall(r"<td><code>([IDC])</code></td><td><code>([^<]+)</code></td>", html)
+    assert {change for change, _ in shown} >= {"I", "C"}
     for check in story.checks:
         assert check.text.split(":")[0] in html.replace("&lt;", "<").replace("&#x27;", "'")
 

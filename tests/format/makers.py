@@ -24,7 +24,7 @@ from walkit.format.frame import (
     seal_frame,
 )
 from walkit.format.layout import FRAME_HEADER, FRAME_HEADER_BYTES, align_up
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 from walkit.storage.interface import StorageFile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,7 +161,7 @@ def peak_bytes(call: Callable[[], object]) -> int:
 
 def memory_file(data: bytes) -> StorageFile:
     """A file on memory storage that holds these bytes."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     storage.create()
     file = storage.open("a.segment", "create")
     file.write(0, [data])

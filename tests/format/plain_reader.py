@@ -160,9 +160,11 @@ def read_durable(cell: bytes) -> dict[str, int] | None:
     """Return the newest whole slot."""
     slots = [numbers_of("durable slot", cell[at : at + 44]) for at in (0, 64)]
     whole = [
-        s for s, at in zip(slots, (0, 64), strict=True) if s["turn"] and crc(cell[at : at + 40]) == s["crc"]
+        s
+        for s, at in zip(slots, (0, 64), strict=True)
+        if s["generation"] and crc(cell[at : at + 40]) == s["crc"]
     ]
-    return max(whole, key=lambda s: s["turn"], default=None)
+    return max(whole, key=lambda s: s["generation"], default=None)
 
 
 def read_manifest(data: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The durable cell: two slots, of which one is always whole."""
+"""The durable slot: two places for it, of which one is always whole."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.format.makers import flipped
 from tests.format.plain_reader import read_durable
 from walkit.format.checksum import crc32c
-from walkit.format.durable_slot import NOTHING_DURABLE, DurableMark, decode_cell, encode_slot
-from walkit.format.layout import DURABLE_CELL_BYTES
+from walkit.format.durable_slot import NOTHING_DURABLE, DurableMark, decode_slots, encode_slot
+from walkit.format.layout import DURABLE_SLOTS_BYTES
 
 U64 = st.integers(0, (1 << 64) - 1)
 MARKS = st.builds(DurableMark, st.integers(1, (1 << 64) - 1), U64, U64, U64, U64)
@@ -22,54 +22,54 @@ def stored(cell: bytes, mark: DurableMark) -> bytes:
     return cell[:offset] + slot + cell[offset + len(slot) :]
 
 
-def mark_of(turn: int) -> DurableMark:
-    return DurableMark(turn, 3, 0xE1E1E1E1, 128 * turn, 7 * turn)
+def mark_of(generation: int) -> DurableMark:
+    return DurableMark(generation, 3, 0xE1E1E1E1, 128 * generation, 7 * generation)
 
 
-EMPTY = bytes(DURABLE_CELL_BYTES)
+EMPTY = bytes(DURABLE_SLOTS_BYTES)
 
 
 @given(mark=MARKS, older=MARKS)
 def test_round_trip(mark: DurableMark, older: DurableMark) -> None:
-    """F-4.1: a stored mark comes back; of two slots the one with the higher turn, here and by FORMAT.md."""
-    assert decode_cell(stored(EMPTY, mark)) == mark
+    """F-4.1: a stored mark comes back; of two the one with the higher generation, here and by FORMAT.md."""
+    assert decode_slots(stored(EMPTY, mark)) == mark
     cell = stored(stored(EMPTY, older), mark)
-    wanted = mark if (mark.turn - older.turn) % 2 == 0 else max(mark, older)
-    assert decode_cell(cell) == wanted
+    wanted = mark if (mark.generation - older.generation) % 2 == 0 else max(mark, older)
+    assert decode_slots(cell) == wanted
     plain = read_durable(cell)
     assert plain is not None and tuple(plain.values())[:5] == tuple(wanted)
 
 
 def test_slots_alternate() -> None:
-    """F-4.1: over many turns each store goes to the slot that the last one left alone, and is what is found."""
+    """F-4.1: over many generations each store goes to the slot that the last one left alone, and is what is found."""
     cell, offsets = EMPTY, []
-    for turn in range(1, 40):
-        offset, slot = encode_slot(mark_of(turn))
-        assert len(slot) == 44 and offset + len(slot) <= DURABLE_CELL_BYTES
+    for generation in range(1, 40):
+        offset, slot = encode_slot(mark_of(generation))
+        assert len(slot) == 44 and offset + len(slot) <= DURABLE_SLOTS_BYTES
         offsets.append(offset)
-        cell = stored(cell, mark_of(turn))
-        assert decode_cell(cell) == mark_of(turn)
+        cell = stored(cell, mark_of(generation))
+        assert decode_slots(cell) == mark_of(generation)
         without = cell[:offset] + bytes(64) + cell[offset + 64 :]
-        assert decode_cell(without) == (mark_of(turn - 1) if turn > 1 else NOTHING_DURABLE)
-    assert offsets == [64 * (turn % 2) for turn in range(1, 40)]
+        assert decode_slots(without) == (mark_of(generation - 1) if generation > 1 else NOTHING_DURABLE)
+    assert offsets == [64 * (generation % 2) for generation in range(1, 40)]
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3, 4])
-def test_a_store_torn_at_every_byte(turns: int) -> None:
+@pytest.mark.parametrize("generations", [1, 2, 3, 4])
+def test_a_store_torn_at_every_byte(generations: int) -> None:
     """F-4.1: a store cut short at any byte shows the mark before it, or the new one where it came whole."""
     cell = EMPTY
-    for turn in range(1, turns):
-        cell = stored(cell, mark_of(turn))
-    before = decode_cell(cell)
-    offset, slot = encode_slot(mark_of(turns))
+    for generation in range(1, generations):
+        cell = stored(cell, mark_of(generation))
+    before = decode_slots(cell)
+    offset, slot = encode_slot(mark_of(generations))
     for size in range(len(slot) + 1):
         for torn in (
             cell[:offset] + slot[:size] + cell[offset + size :],
             cell[: offset + size] + slot[size:] + cell[offset + len(slot) :],
         ):
-            whole = torn == stored(cell, mark_of(turns))
-            assert decode_cell(torn) == (mark_of(turns) if whole else before)
-            assert decode_cell(torn) == before or whole
+            whole = torn == stored(cell, mark_of(generations))
+            assert decode_slots(torn) == (mark_of(generations) if whole else before)
+            assert decode_slots(torn) == before or whole
 
 
 def test_every_bit_flip_shows_the_other_slot() -> None:
@@ -77,15 +77,15 @@ def test_every_bit_flip_shows_the_other_slot() -> None:
     cell = stored(stored(EMPTY, mark_of(6)), mark_of(7))
     for bit in range(len(cell) * 8):
         slot, at = divmod(bit >> 3, 64)
-        found = decode_cell(flipped(cell, bit))
+        found = decode_slots(flipped(cell, bit))
         assert found == (mark_of(7) if at >= 44 or slot == 0 else mark_of(6))
-    assert decode_cell(flipped(flipped(cell, 8), 64 * 8 + 8)) == NOTHING_DURABLE
+    assert decode_slots(flipped(flipped(cell, 8), 64 * 8 + 8)) == NOTHING_DURABLE
 
 
 def test_zero_is_no_slot() -> None:
-    """F-1.5, F-4.1: zeros say nothing, and turn 0 under a right checksum says nothing either."""
-    assert decode_cell(EMPTY) == NOTHING_DURABLE
-    assert decode_cell(stored(EMPTY, mark_of(5)._replace(turn=0))) == NOTHING_DURABLE
+    """F-1.5, F-4.1: zeros say nothing, and generation 0 under a right checksum says nothing either."""
+    assert decode_slots(EMPTY) == NOTHING_DURABLE
+    assert decode_slots(stored(EMPTY, mark_of(5)._replace(generation=0))) == NOTHING_DURABLE
 
 
 def test_cells_of_other_sizes() -> None:
@@ -93,8 +93,8 @@ def test_cells_of_other_sizes() -> None:
     cell = stored(stored(EMPTY, mark_of(6)), mark_of(7))
     for size in range(len(cell)):
         wanted = NOTHING_DURABLE if size < 44 else mark_of(6) if size < 108 else mark_of(7)
-        assert decode_cell(cell[:size]) == wanted
-    assert decode_cell(cell + cell) == mark_of(7)
+        assert decode_slots(cell[:size]) == wanted
+    assert decode_slots(cell + cell) == mark_of(7)
 
 
 @given(cell=st.binary(max_size=200), sealed=st.booleans())
@@ -102,7 +102,7 @@ def test_arbitrary_cells(cell: bytes, sealed: bool) -> None:
     """F-13.5: any bytes are a mark or nothing; under a right checksum any fields are a mark."""
     if sealed and len(cell) >= 44:
         cell = cell[:40] + crc32c(cell[:40]).to_bytes(4, "little") + cell[44:]
-    found = decode_cell(cell)
-    assert found == NOTHING_DURABLE or found.turn > 0
+    found = decode_slots(cell)
+    assert found == NOTHING_DURABLE or found.generation > 0
     if sealed and len(cell) >= 44 and cell[:8] != bytes(8):
-        assert found.turn >= int.from_bytes(cell[:8], "little")
+        assert found.generation >= int.from_bytes(cell[:8], "little")

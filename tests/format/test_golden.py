@@ -20,7 +20,7 @@ from tests.format.plain_reader import (
     was_cut_short,
 )
 from walkit.format.body import joined_flags, to_arrow
-from walkit.format.durable_slot import decode_cell
+from walkit.format.durable_slot import decode_slots
 from walkit.format.frame import FrameHeader, decode_frame
 from walkit.format.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import decode_manifest
@@ -112,7 +112,7 @@ def test_a_reader_made_from_the_document_reads_them_too(name: str) -> None:
 
 
 def test_golden_manifest_and_cell() -> None:
-    """F-4, F-12: codec and document agree on the golden manifest and durable cell."""
+    """F-4, F-12: codec and document agree on the golden manifest and durable slot."""
     manifest = decode_manifest(data_of("log/manifest"), "log")
     plain = read_manifest(data_of("log/manifest"))
     reserved = len(data_of(SEGMENTS_OF_LOG[1]))
@@ -123,9 +123,9 @@ def test_golden_manifest_and_cell() -> None:
         11,
         {"later": [1, None, "field"]},
     )
-    mark, cell = decode_cell(data_of("log/durable")), read_durable(data_of("log/durable"))
+    mark, cell = decode_slots(data_of("log/durable")), read_durable(data_of("log/durable"))
     assert cell is not None and tuple(cell.values())[:5] == tuple(mark)
-    assert (mark.turn, mark.epoch, mark.lsn) == (7, 2, 12)
+    assert (mark.generation, mark.epoch, mark.lsn) == (7, 2, 12)
 
 
 def test_a_golden_log_opens(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 import walkit
 from walkit.errors import RecordTypeError
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
-OPTIONS = walkit.LogOptions(idle_mark_ms=0, segment_bytes=1 << 20, frame_bytes_max=1 << 18)
+OPTIONS = walkit.LogOptions(idle_marker_ms=0, segment_bytes=1 << 20, frame_bytes_max=1 << 18)
 
 
 class Longer(bytes):
@@ -97,7 +97,7 @@ def plain(buffer: Any) -> bytes:
 @pytest.fixture
 def log() -> Iterator[walkit.WriteAheadLog]:
     """A log in memory; it holds the record b"before" already."""
-    with walkit.open(storage=MemoryStorage(), options=OPTIONS) as opened:
+    with walkit.open(storage=CrashingStorage(), options=OPTIONS) as opened:
         opened.append(b"before", key=b"first")
         yield opened
 

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.request import urlopen
 
 import nbformat
 import pytest
 
-from scripts.browsing import find_browser, open_browser
+from tests.lab.labs import GUARD_S, lab, write_settings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-ROOT = Path(__file__).resolve().parents[2]
-GUARD_S = 120.0
 SEEN = """() => {
     const figure = document.querySelector('.js-plotly-plot');
     const numbers = curve => Array.from(curve.y ?? [], y => Number.isFinite(y) ? y : null);
@@ -48,57 +41,6 @@ CELLS = (
     "walkit.views.recorded(run)",
     "print('acked', log.statistics().acked_lsn, 'rate', f'{run.records_per_s:,.0f}', 'end')",
 )
-
-
-@contextmanager
-def lab(folder: Path) -> Iterator[str]:
-    """Serve a folder in JupyterLab, and give its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    options = (
-        *("--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--IdentityProvider.token="),
-        *("--ServerApp.password=", "--LabApp.news_url=", "--LabApp.expose_app_in_browser=True"),
-        f"--LabApp.user_settings_dir={folder / 'settings'}",
-    )
-    variables = {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(folder / "ipython"), "TMPDIR": str(folder)}
-    with (folder / "lab.log").open("w") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "jupyter", "lab", *options],
-            cwd=folder,
-            env=os.environ | variables,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + GUARD_S
-            while not _answers(f"{url}/api/status"):
-                assert process.poll() is None, (folder / "lab.log").read_text()
-                assert time.monotonic() < deadline, (folder / "lab.log").read_text()
-            yield url
-        finally:
-            process.terminate()
-            process.wait(GUARD_S)
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urlopen(url, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
-def write_settings(folder: Path, theme: str) -> None:
-    """Choose a theme, and no news."""
-    for plugin, settings in (
-        ("apputils-extension/themes", {"theme": f"JupyterLab {theme}"}),
-        ("apputils-extension/notification", {"fetchNews": "false", "checkForUpdates": False}),
-    ):
-        name, _, part = plugin.partition("/")
-        path = folder / "settings" / "@jupyterlab" / name / f"{part}.jupyterlab-settings"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(settings))
 
 
 @contextmanager
@@ -132,18 +74,6 @@ def moved(page: Page, times: int) -> list[list[list[Any]]]:
         if drawn is not None and drawn not in seen:
             seen.append(drawn)
     return [json.loads(one) for one in seen]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = find_browser()
-    if path is None:
-        missing = "no Chromium on this machine: install it (Debian: apt-get install chromium)"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    with open_browser(path) as running:
-        yield running
 
 
 def check_run_all(browser: Browser, folder: Path, theme: str = "Light") -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import walkit
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 from walkit.storage.interface import Storage
 
-SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_mark_ms=0)
+SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
 Row = tuple[int, bytes | None, bytes | None]
 
 
@@ -78,14 +78,14 @@ def log_of(storage: Storage, options: walkit.LogOptions = SMALL) -> walkit.Write
     return walkit.open(storage=storage, options=options)
 
 
-def dirty_image(records: int = 40) -> tuple[MemoryStorage, list[Row]]:
+def dirty_image(records: int = 40) -> tuple[CrashingStorage, list[Row]]:
     """Return what a power cut left of a log in use: unsealed segments, a torn unacknowledged tail, and its rows."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = log_of(storage)
     script = Script()
     script.run(log, lambda: None, records)
-    number = max(s.number for s in log._engine.segments.open_segments)
-    segment = next(s for s in log._engine.segments.open_segments if s.number == number)
+    number = max(s.number for s in log.parts.segments.open_segments)
+    segment = next(s for s in log.parts.segments.open_segments if s.number == number)
     assert segment.header is not None
     torn = segment.header.offset_of(segment.end_position)
     segment.file.write(torn, [b"WLKF" + b"torn" * 50])

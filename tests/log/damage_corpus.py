@@ -32,13 +32,13 @@ from pathlib import Path
 from typing import Any
 
 import walkit
-from tests.log.flights import Flight, torn
 from tests.log.imports import import_all, log_of_epochs, replica_on
+from tests.log.in_flight_logs import Flight, torn
 from walkit.errors import WalkitError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.models import CrashingStorage
 from walkit.replication.imported_log import ImportedLog
 from walkit.segments.manifest_store import load_manifest
-from walkit.storage import MemoryStorage
 from walkit.storage.interface import Storage
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "golden" / "damage"
@@ -46,7 +46,7 @@ BASES, OUTCOMES = FOLDER / "bases.zip", FOLDER / "outcomes.txt"
 CASES = 20_000
 HASHES_A_LINE = 10
 HASH_DIGITS = 8
-OPTIONS: dict[str, Any] = {"segment_bytes": 64 * 1024, "frame_bytes_max": 16 * 1024, "idle_mark_ms": 0}
+OPTIONS: dict[str, Any] = {"segment_bytes": 64 * 1024, "frame_bytes_max": 16 * 1024, "idle_marker_ms": 0}
 POLICIES = ("prefix", "holes", "absolute", "salvage")
 UNTOLD = ("lock", "lock.tmp")
 """Files whose bytes say who held the lock, and nothing of the log."""
@@ -88,7 +88,7 @@ class Author:
 
     def note(self, log: walkit.WriteAheadLog) -> None:
         """Keep the manifest as it is now."""
-        log._engine.segments.upkeep.drain()
+        log.wait_idle()
         manifest = (self.path / "manifest").read_bytes()
         if manifest not in self.stale:
             self.stale.append(manifest)
@@ -192,7 +192,7 @@ def _compacted(author: Author, *, killed: bool) -> None:
     store.checkpoint()
     for i in range(40):
         store.put(b"key %d" % (i % 7), b"%04d+" % i * 400)
-    store.log._engine.segments.upkeep.drain()
+    store.log.wait_idle()
     store.compact()
     store.put(b"last", b"one" * 500)
     if killed:
@@ -228,7 +228,7 @@ def _held(author: Author) -> None:
 AUTHORS: dict[str, Callable[[Author], None]] = {
     "closed": _closed,
     "killed": _killed,
-    "killed, promised by a marker": partial(_killed, idle_mark_ms=1),
+    "killed, promised by a marker": partial(_killed, idle_marker_ms=1),
     "killed, without its durable slot": partial(_killed, without=("durable",)),
     "one record": partial(_killed, count=1),
     "none": partial(_closed, count=0),
@@ -270,7 +270,7 @@ FLIGHTS: dict[str, tuple[Flight, tuple[int, ...], int | None]] = {
 
 def _imported(*, killed: bool) -> Files:
     """Return the files of a replica's log, which holds the frames of three epochs."""
-    primary, storage = log_of_epochs(30, 20, 25), MemoryStorage()
+    primary, storage = log_of_epochs(30, 20, 25), CrashingStorage()
     log = replica_on(storage, load_manifest(primary))
     import_all(log, primary)
     files = files_in(storage)
@@ -486,9 +486,9 @@ class Case:
     damages: list[str]
     files: Files
 
-    def image(self) -> MemoryStorage:
+    def image(self) -> CrashingStorage:
         """Return a new storage with these files, all of them durable."""
-        storage = MemoryStorage()
+        storage = CrashingStorage()
         storage.create()
         for name, data in self.files.items():
             file = storage.open(name, "create")
@@ -562,7 +562,7 @@ def _common(report: Any) -> dict[str, Any]:
     }
 
 
-def _opened(image: MemoryStorage, policy: str) -> dict[str, Any]:
+def _opened(image: CrashingStorage, policy: str) -> dict[str, Any]:
     options = walkit.LogOptions(**OPTIONS, recovery=policy)  # type: ignore[arg-type]
     with walkit.open(storage=image, options=options) as log:
         said = _common(log.recovery) | {
@@ -575,7 +575,7 @@ def _opened(image: MemoryStorage, policy: str) -> dict[str, Any]:
     return said | {"files": _sizes(image)}
 
 
-def _imported_again(image: MemoryStorage, policy: str) -> dict[str, Any]:
+def _imported_again(image: CrashingStorage, policy: str) -> dict[str, Any]:
     log = ImportedLog(image, walkit.LogOptions(**OPTIONS, recovery=policy))  # type: ignore[arg-type]
     try:
         if log.recovery is None:
@@ -590,7 +590,7 @@ def _imported_again(image: MemoryStorage, policy: str) -> dict[str, Any]:
     return said
 
 
-def _read(image: MemoryStorage) -> dict[str, Any]:
+def _read(image: CrashingStorage) -> dict[str, Any]:
     with walkit.open(storage=image, mode="r") as log:
         return {"marks": [log.first_lsn, log.durable_lsn], "records": _told(lambda: _rows_digest(log.read()))}
 
@@ -621,7 +621,7 @@ def _reported(report: Any) -> dict[str, Any]:
     }
 
 
-def _repaired(image: MemoryStorage, policy: str) -> dict[str, Any]:
+def _repaired(image: CrashingStorage, policy: str) -> dict[str, Any]:
     dry = walkit.repair(image, policy=policy, dry_run=True)  # type: ignore[arg-type]
     report = walkit.repair(image, policy=policy)  # type: ignore[arg-type]
     said = _common(report) | {

@@ -20,7 +20,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.recovery.examine.report import Verdict
 from walkit.segments.manifest_store import DURABLE_NAME
 
-OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_mark_ms=0)
+OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
 RECORDS = 60
 """Of `value_of`: three sealed segments and a bit; one record a frame."""
 
@@ -30,7 +30,7 @@ from tests.log.damaged import OPTIONS, key_of, value_of
 log = walkit.open(sys.argv[1], options=OPTIONS)
 for i in range(int(sys.argv[2])):
     log.append(value_of(i), key_of(i), timestamp=i * 1_000_000)
-log._engine.segments.upkeep.drain()  # one segment is open then, not one more that is just being sealed
+log.wait_idle()  # one segment is open then, not one more that is just being sealed
 print("ready", flush=True)
 sys.stdin.readline()
 log.close()

@@ -13,10 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from walkit.models import CrashingStorage
+from walkit.models.crashing import CrashingFile
 from walkit.storage.bulk import BulkThrough
 from walkit.storage.interface import Buffer, Cell, LockHolder, OpenMode, StorageLock
 from walkit.storage.io_errors import storage_error
-from walkit.storage.memory import MemoryCell, MemoryFile, MemoryStorage
+from walkit.storage.memory import MemoryCell
 
 Kind = Literal["error", "landed", "short", "full", "delay", "slow sync"]
 """error: nothing is done, EIO is told. landed: it is done, and EIO is told. short: of a write one half arrives.
@@ -55,7 +57,7 @@ class Fault:
 class EveryCall:
     """The storage: see the module's words. Without a fault it is what `inner` is."""
 
-    def __init__(self, inner: MemoryStorage, *, write_s: float = 0.0) -> None:
+    def __init__(self, inner: CrashingStorage, *, write_s: float = 0.0) -> None:
         self.inner = inner
         self.write_s = write_s
         """How long a write takes: with none, frames in flight would land one after the other."""
@@ -173,9 +175,9 @@ class EveryCell:
 class EveryFile(BulkThrough):
     """A file of it. A sync that fails leaves pages that look clean: no later one writes them, a crash has lost them."""
 
-    inner: MemoryFile
+    inner: CrashingFile
 
-    def __init__(self, storage: EveryCall, inner: MemoryFile, mode: OpenMode) -> None:
+    def __init__(self, storage: EveryCall, inner: CrashingFile, mode: OpenMode) -> None:
         self.inner, self._storage, self._mode = inner, storage, mode
         if mode != "read":
             storage.open_files.add(self)

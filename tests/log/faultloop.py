@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 import walkit
-from tests.commit.places import Task
+from tests.commit.fake_segments import Task
 from tests.log.everycall import EveryCall, Fault, Kind
 from walkit.errors import (
     CommitFailedError,
@@ -29,8 +29,8 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
+from walkit.models import CrashingStorage
 from walkit.recovery.scan import read_mark
-from walkit.storage import MemoryStorage
 from walkit.storage.interface import Storage
 
 STEP_S = 30.0
@@ -166,7 +166,7 @@ class Scene(Protocol):
     def fitted(self, options: walkit.LogOptions) -> walkit.LogOptions:
         """Return the options of the log, in whose place the scene may want others."""
 
-    def image(self, ledger: Ledger) -> MemoryStorage:
+    def image(self, ledger: Ledger) -> CrashingStorage:
         """Return a storage to begin with, and note in the ledger what stands in it."""
 
     def play(self, storage: EveryCall, ledger: Ledger) -> Callable[[], object] | None:
@@ -183,11 +183,11 @@ class Run:
     fault: Fault
     ledger: Ledger
     storage: EveryCall
-    cuts: list[tuple[str, MemoryStorage, Ledger]] = field(default_factory=list)
+    cuts: list[tuple[str, CrashingStorage, Ledger]] = field(default_factory=list)
     """Power cuts: when, what is left, and what was promised by then."""
 
     def cut(self, when: str) -> None:
-        """Cut the power of a copy, now; what the durable cell says has been called durable."""
+        """Cut the power of a copy, now; what the durable slot says has been called durable."""
         self.ledger.called_durable(read_mark(self.storage.inner).lsn)
         known = self.ledger.copy()
         self.cuts.append((when, self.storage.inner.crash(keep="none"), known))

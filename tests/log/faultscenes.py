@@ -6,41 +6,60 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 
 import walkit
-from tests.commit.places import until
-from tests.log import crashes, wrecks
+from tests.commit.fake_segments import wait_until
+from tests.log import crashes, damaged_logs
+from tests.log.damaged_logs import HARMS, flip, wreck
 from tests.log.everycall import EveryCall
 from tests.log.faultloop import Ledger, Row, Scene
 from tests.log.imports import bytes_of, import_all, log_of_epochs, replica_on, runs_after
-from tests.log.wrecks import HARMS, flip, wreck
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.names import UNFINISHED_NAMES
 from walkit.format.segment import segment_name
+from walkit.models import CrashingStorage
 from walkit.record import encode_bundle
 from walkit.replication.imported_log import ImportedLog
 from walkit.segments.manifest_store import load_manifest
-from walkit.storage import MemoryStorage
 from walkit.storage.interface import Storage
 
+Made = TypeVar("Made")
+Given = ParamSpec("Given")
+
 SETTLE_S = 20.0
-SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=8 * 1024, idle_mark_ms=0)
+SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=8 * 1024, idle_marker_ms=0)
 BUNDLE = pa.RecordBatch.from_pydict({"n": [1, 2, 3]})
+_making = threading.RLock()
+
+
+def once(make: Callable[Given, Made]) -> Callable[Given, Made]:
+    """Return `make` with a cache that makes each thing once, whichever of the runs side by side ask first.
+
+    A second log of the same kind would have another id: what one run imported would not follow what another looks for.
+    """
+    cached = cache(make)
+
+    @wraps(make)
+    def made(*arguments: Given.args, **named: Given.kwargs) -> Made:
+        with _making:
+            return cached(*arguments, **named)  # type: ignore[arg-type]
+
+    return made
 
 
 def settled(log: walkit.WriteAheadLog) -> None:
-    """Wait until the upkeep thread has done all that it was asked for, or the log has failed."""
+    """Wait until the maintenance thread has done all that it was asked for, or the log has failed."""
     done = threading.Event()
-    upkeep = log._engine.segments.upkeep
-    upkeep.submit("index", done.set)  # the last in its order
+    maintenance = log.parts.segments.maintenance
+    maintenance.submit("index", done.set)  # the last in its order
     for _ in range(int(SETTLE_S / 0.002)):
-        if done.wait(0.002) or log._engine.core.failure is not None:
+        if done.wait(0.002) or log.parts.core.failure is not None:
             return
-    raise AssertionError("the upkeep thread does nothing any more")
+    raise AssertionError("the maintenance thread does nothing any more")
 
 
 def put(value: bytes, key: bytes | None = None) -> Row:
@@ -111,15 +130,15 @@ class LogScene:
     def fitted(self, options: walkit.LogOptions) -> walkit.LogOptions:
         return options
 
-    def image(self, ledger: Ledger) -> MemoryStorage:
-        return MemoryStorage()
+    def image(self, ledger: Ledger) -> CrashingStorage:
+        return CrashingStorage()
 
     def look(self, storage: Storage, ledger: Ledger) -> None:
         look_at_log(storage, ledger)
 
 
 class Appending(LogScene):
-    """A new log, over three segments, to its close: appends, syncs, a cursor; its upkeep zeroes, seals and prepares."""
+    """A new log, over three segments until closed: appends, syncs, a cursor; its maintenance zeroes, seals."""
 
     def play(self, storage: EveryCall, ledger: Ledger) -> Callable[[], object] | None:
         log = ledger.step("open", lambda: walkit.open(storage=storage, options=ledger.options))
@@ -147,7 +166,7 @@ class Zeroing(LogScene):
     """One large segment, which is zeroed ahead of the frames, step by step; when it is idle a mark is written."""
 
     def fitted(self, options: walkit.LogOptions) -> walkit.LogOptions:
-        return replace(options, segment_bytes=3 << 20, frame_bytes_max=64 * 1024, idle_mark_ms=2)
+        return replace(options, segment_bytes=3 << 20, frame_bytes_max=64 * 1024, idle_marker_ms=2)
 
     def play(self, storage: EveryCall, ledger: Ledger) -> Callable[[], object] | None:
         log = ledger.step("open", lambda: walkit.open(storage=storage, options=ledger.options))
@@ -160,8 +179,8 @@ class Zeroing(LogScene):
         settled(log)
         ledger.appended("append", [put(b"behind")], lambda: log.append(b"behind"))
         ledger.called_durable(ledger.step("sync", log.sync))
-        core = log._engine.core
-        until(lambda: not core.needs_mark or core.failure is not None, "a mark")
+        core = log.parts.core
+        wait_until(lambda: not core.needs_mark or core.failure is not None, "a mark")
         ledger.called_durable(log.durable_lsn)
         return closing(log, ledger)
 
@@ -191,10 +210,10 @@ def look_at_log(storage: Storage, ledger: Ledger) -> None:
         assert reader.durable_lsn == result.last_lsn
 
 
-@cache
-def closed_log(count: int, in_flight: int, ack_order: Any) -> tuple[MemoryStorage, list[Row]]:
+@once
+def closed_log(count: int, in_flight: int, ack_order: Any) -> tuple[CrashingStorage, list[Row]]:
     """Return a closed log of so many records, eight to a segment, and its rows."""
-    storage, rows = MemoryStorage(), [put(b"%03d" % n * 2300, b"key %d" % (n % 5)) for n in range(count)]
+    storage, rows = CrashingStorage(), [put(b"%03d" % n * 2300, b"key %d" % (n % 5)) for n in range(count)]
     options = walkit.LogOptions(
         segment_bytes=64 * 1024, frame_bytes_max=8 * 1024, in_flight=in_flight, ack_order=ack_order
     )
@@ -207,7 +226,7 @@ def closed_log(count: int, in_flight: int, ack_order: Any) -> tuple[MemoryStorag
 class FromClosed(LogScene):
     """A scene that begins with a closed log of five segments."""
 
-    def image(self, ledger: Ledger) -> MemoryStorage:
+    def image(self, ledger: Ledger) -> CrashingStorage:
         storage, rows = closed_log(36, ledger.options.in_flight, ledger.options.ack_order)
         ledger.rows = list(rows)
         ledger.called_durable(len(rows))
@@ -242,7 +261,7 @@ class Trimming(FromClosed):
 
 
 class Retaining(LogScene):
-    """A log that keeps itself small on its upkeep thread while it is appended to."""
+    """A log that keeps itself small on its maintenance thread while it is appended to."""
 
     def fitted(self, options: walkit.LogOptions) -> walkit.LogOptions:
         return replace(options, retention=walkit.Retention(bytes_max=70_000))
@@ -270,17 +289,17 @@ def state_of(rows: list[Row]) -> dict[bytes, bytes | None]:
     return state
 
 
-@cache
-def killed_store() -> tuple[MemoryStorage, list[Row]]:
+@once
+def killed_store() -> tuple[CrashingStorage, list[Row]]:
     """Return what a killed process left of a store with a snapshot and most keys written over, and its rows."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     rows = [put(b"%03d" % n * 2300, b"key %d" % (n % 7)) for n in range(30)]
     store = walkit.Store.open(storage=storage, options=SMALL)
     for number, (_, key, value) in enumerate(rows):
         store.put(key, value)
         if number == 9:
             store.snapshot()
-    store.log._engine.segments.upkeep.drain()
+    store.log.wait_idle()
     image = storage.process_kill()
     store.close()
     return image, rows
@@ -291,7 +310,7 @@ class Keeping(LogScene):
 
     store_options: walkit.StoreOptions | None = None
 
-    def image(self, ledger: Ledger) -> MemoryStorage:
+    def image(self, ledger: Ledger) -> CrashingStorage:
         image, rows = killed_store()
         ledger.rows = list(rows)
         ledger.called_durable(len(rows))
@@ -356,13 +375,13 @@ class KeepingByItself(Keeping):
             self.change(store, ledger, 10)
 
 
-@cache
-def killed_log(options: walkit.LogOptions) -> tuple[MemoryStorage, list[Row], int]:
+@once
+def killed_log(options: walkit.LogOptions) -> tuple[CrashingStorage, list[Row], int]:
     """Return what a killed process left of a log in use: its rows, and the last LSN that is durable.
 
     Sealed segments, one in use with a torn tail, one made ahead, and files that were half written or are needless.
     """
-    storage, ledger = MemoryStorage(), Ledger(options)
+    storage, ledger = CrashingStorage(), Ledger(options)
     log = walkit.open(storage=storage, options=options)
     append_in_all_ways(log, ledger)
     burst(log, ledger, 20, 6000)
@@ -371,7 +390,7 @@ def killed_log(options: walkit.LogOptions) -> tuple[MemoryStorage, list[Row], in
         value = b"tail %d" % number * 300
         ledger.appended("append", [put(value)], lambda value=value: log.append(value))  # type: ignore[misc]
     settled(log)
-    segment = log._engine.segments.open_segments[-1]
+    segment = log.parts.segments.open_segments[-1]
     assert segment.header is not None
     segment.file.write(segment.header.offset_of(segment.end_position), [b"WLKF" + b"torn" * 50])
     image = storage.process_kill()
@@ -387,7 +406,7 @@ def killed_log(options: walkit.LogOptions) -> tuple[MemoryStorage, list[Row], in
 class Recovering(LogScene):
     """The opening after a kill, which seals, cuts, sets aside and removes; then the opening after that."""
 
-    def image(self, ledger: Ledger) -> MemoryStorage:
+    def image(self, ledger: Ledger) -> CrashingStorage:
         image, rows, durable = killed_log(ledger.options)
         ledger.rows = list(rows)
         ledger.called_durable(durable)
@@ -409,15 +428,16 @@ class Repairing:
     harm = next(h for h in HARMS if h.name == "killed: sealed and open damage")
 
     def fitted(self, options: walkit.LogOptions) -> walkit.LogOptions:
-        return replace(wrecks.OPTIONS, recovery="salvage")
+        return replace(damaged_logs.OPTIONS, recovery="salvage")
 
-    def image(self, ledger: Ledger) -> MemoryStorage:
+    def image(self, ledger: Ledger) -> CrashingStorage:
         image = wreck(closed=self.harm.closed)
         self.harm.do(image)
         ledger.rows = [
-            put(wrecks.value_of(lsn), b"key %d" % (lsn % 3)) for lsn in range(1, wrecks.RECORDS + 1)
+            put(damaged_logs.value_of(lsn), b"key %d" % (lsn % 3))
+            for lsn in range(1, damaged_logs.RECORDS + 1)
         ]
-        ledger.acknowledged = {lsn for lsn, _ in wrecks.rows_without(*self.harm.lost)}
+        ledger.acknowledged = {lsn for lsn, _ in damaged_logs.rows_without(*self.harm.lost)}
         ledger.given_up = set(self.harm.lost)
         return image
 
@@ -434,7 +454,7 @@ class Repairing:
     def look_at_rest(self, storage: Storage, ledger: Ledger) -> None:
         """Compare; what a file held that could not be opened is given up, and the manifest says so."""
         with walkit.open(storage=storage, options=ledger.options) as log:
-            lost = log._engine.store.current.lost
+            lost = log.parts.manifest_store.current.lost
         given_up = {lsn for part in lost for lsn in range(part.first_lsn, part.last_lsn + 1)}
         look_at_log(storage, replace(ledger, given_up=ledger.given_up | given_up))
 
@@ -444,7 +464,7 @@ class RepairingMore(Repairing):
 
     harm = next(h for h in HARMS if h.name == "killed: the open segment's header and first frame")
 
-    def image(self, ledger: Ledger) -> MemoryStorage:
+    def image(self, ledger: Ledger) -> CrashingStorage:
         image = super().image(ledger)
         flip(image, MANIFEST_NAME, 100)
         return image
@@ -461,8 +481,8 @@ class Salvaging(Repairing):
         self.look_at_rest(storage, ledger)
 
 
-@cache
-def primary_log() -> tuple[MemoryStorage, list[Row]]:
+@once
+def primary_log() -> tuple[CrashingStorage, list[Row]]:
     """Return a closed log of two epochs over several segments, and its rows."""
     storage = log_of_epochs(14, 12)
     with walkit.open(storage=storage.process_kill(), mode="r") as reader:
@@ -475,9 +495,9 @@ class Importing:
     def fitted(self, options: walkit.LogOptions) -> walkit.LogOptions:
         return crashes.SMALL
 
-    def image(self, ledger: Ledger) -> MemoryStorage:
+    def image(self, ledger: Ledger) -> CrashingStorage:
         ledger.rows = primary_log()[1]
-        return MemoryStorage()
+        return CrashingStorage()
 
     def play(self, storage: EveryCall, ledger: Ledger) -> Callable[[], object] | None:
         primary = primary_log()[0]
@@ -519,7 +539,7 @@ class Importing:
         assert log.durable_lsn >= max(ledger.promised(), default=0)
         import_all(log, primary)
         log.close()
-        assert isinstance(storage, MemoryStorage)
+        assert isinstance(storage, CrashingStorage)
         assert bytes_of(storage) == bytes_of(primary), "not the frames of the primary"
 
 

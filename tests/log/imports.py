@@ -10,18 +10,18 @@ from walkit.format.frame import FrameHeader, FrameIdentity
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
+from walkit.models import CrashingStorage
 from walkit.read.reader import view_of
 from walkit.replication.frame_batch import FrameLimits, FrameRun, check_run
 from walkit.replication.imported_log import ImportedLog
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.manifest_store import load_manifest
-from walkit.storage import MemoryStorage
 from walkit.storage.interface import Storage
 
 
-def log_of_epochs(*steps: int) -> MemoryStorage:
+def log_of_epochs(*steps: int) -> CrashingStorage:
     """Return a closed log of so many epochs, each of so many steps of the crash tests' script."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     for count in steps:
         with walkit.open(storage=storage, options=SMALL) as log:
             Script().run(log, lambda: None, count)

@@ -13,15 +13,15 @@ from typing import Any, Self
 
 import walkit
 from walkit.format.frame import FrameHeader
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.read.view import LogView
-from walkit.storage import MemoryStorage, Storage
+from walkit.storage import Storage
 
 SEGMENTS = "*.segment"
 SMALL_SEGMENT = 64 * 1024
 SMALL_FRAME = 8 * 1024
 
-TINY = walkit.LogOptions(segment_bytes=SMALL_SEGMENT, frame_bytes_max=SMALL_FRAME, idle_mark_ms=0)
+TINY = walkit.LogOptions(segment_bytes=SMALL_SEGMENT, frame_bytes_max=SMALL_FRAME, idle_marker_ms=0)
 """Rotates every few frames, and writes no marks."""
 
 
@@ -32,16 +32,16 @@ def tiny(**options: Any) -> walkit.LogOptions:
 
 def memory_log(options: walkit.LogOptions | None = None, **named: Any) -> walkit.WriteAheadLog:
     """Return a new log in memory."""
-    return walkit.open(storage=MemoryStorage(), options=options or tiny(**named))
+    return walkit.open(storage=CrashingStorage(), options=options or tiny(**named))
 
 
 class FaultyMemory(FaultyStorage):
     """A storage in memory whose operations can be failed or held up."""
 
-    inner: MemoryStorage
+    inner: CrashingStorage
 
     def __init__(self) -> None:
-        super().__init__(MemoryStorage())
+        super().__init__(CrashingStorage())
 
 
 def faulty_log(**options: Any) -> tuple[FaultyMemory, walkit.WriteAheadLog]:

@@ -266,7 +266,7 @@ def test_submit_gives_a_ticket_for_the_same_result(log: walkit.WriteAheadLog) ->
 )
 def test_what_goes_in_comes_out(rows: list[tuple[Any, Any, Any, bool]], codec: Any) -> None:
     """Round-trip random records by append, submit and delete over a reopening, compressed or not."""
-    storage = walkit.storage.MemoryStorage()
+    storage = walkit.models.CrashingStorage()
     expected = []
     with walkit.open(storage=storage, options=tiny(codec=codec)) as log:
         for lsn, (key, value, stamp, submits) in enumerate(rows, 1):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import SEGMENTS, faulty_log, headers, memory_log
 from walkit.errors import (
     CommitFailedError,
@@ -218,7 +218,7 @@ def test_arrays_that_lie_are_refused(log: walkit.WriteAheadLog) -> None:
 def test_memory_that_changes_afterwards_changes_nothing() -> None:
     """Overwrite the memory under a submitted array while its write hangs: the log and observers have the old bytes."""
     storage, log = faulty_log()
-    seen: list[walkit.DurableFrames] = []
+    seen: list[walkit.ObservedFrames] = []
     log.observe(seen.append)
     memory = bytearray(b"as it was")
     column = pa.Array.from_buffers(
@@ -230,7 +230,7 @@ def test_memory_that_changes_afterwards_changes_nothing() -> None:
     memory[:] = b"changed!!"
     hang.release()
     ticket.result(GUARD_S)
-    until(lambda: bool(seen))
+    wait_until(lambda: bool(seen))
     assert [r.value for r in log.read(2)] == [r.value for r in seen[0].records()] == [b"as it was"]
     log.close()
 
@@ -262,7 +262,7 @@ def test_packed_tickets_that_share_a_frame_keep_their_records() -> None:
     calls = []
     for count, table in zip((2, 3, 4), tables, strict=True):
         calls.append(Task(log.append_arrow, table))
-        until(lambda count=count: log.statistics().queue_records >= count)  # type: ignore[misc]
+        wait_until(lambda count=count: log.statistics().queue_records >= count)  # type: ignore[misc]
     hang.release()
     for call in calls:
         call.result()
@@ -282,7 +282,7 @@ def test_packed_tickets_that_share_a_frame_keep_their_records() -> None:
 
 def test_a_store_sees_what_comes_by_arrow() -> None:
     """Append puts and a tombstone to a store's log by Arrow: the table has them, also after opening again."""
-    storage = walkit.storage.MemoryStorage()
+    storage = walkit.models.CrashingStorage()
     with walkit.Store.open(storage=storage) as store:
         store.put(b"old", b"1")
         store.log.append_arrow(

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import SEGMENTS, faulty_log, lsns, memory_log, reopened, tiny, values
 from walkit import AppendResult
 from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError, RecordTypeError
@@ -51,7 +51,7 @@ def test_a_loop_in_each_of_two_threads() -> None:
         return first, rest, threading.current_thread().name
 
     tasks = [Task(asyncio.run, main()) for _ in range(2)]
-    until(lambda: getattr(shared, "wait", None) and shared.callbacks, "both loops to wait")
+    wait_until(lambda: getattr(shared, "wait", None) and shared.callbacks, "both loops to wait")
     hang.release()
     (first, one, name), (second, other, other_name) = (t.result() for t in tasks)
     assert first == second == shared.result()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, reopened, tiny, values
 from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError
 
@@ -22,7 +22,7 @@ def test_a_full_queue_blocks_until_there_is_room() -> None:
     assert hang.entered.wait(GUARD_S)
     filling = log.submit(bytes(4000))
     waiting = [Task(log.append, bytes(500)), Task(lambda: log.submit(bytes(500)).result(GUARD_S))]
-    until(lambda: log._driver._news.waiting == 2, "both to wait for room")
+    wait_until(lambda: log._driver.signal.waiting == 2, "both to wait for room")
     assert log.statistics().queue_records == 1
     hang.release()
     assert first.result().first_lsn == 2 and filling.result(GUARD_S).first_lsn == 3
@@ -130,7 +130,7 @@ def test_an_answer_in_the_last_moment_is_an_answer(monkeypatch: pytest.MonkeyPat
 
     def late(ticket: walkit.commit.ticket.SingleTicket) -> bool:
         hang.release()
-        until(ticket.done)
+        wait_until(ticket.done)
         return withdraw(ticket)
 
     monkeypatch.setattr(log._driver, "withdraw", late)
@@ -153,9 +153,9 @@ def test_room_is_waited_for_until_the_log_is_closed() -> None:
     assert hang.entered.wait(GUARD_S)
     filling = log.submit(bytes(4000))
     waiting = [Task(log.append, bytes(500)) for _ in range(3)]
-    until(lambda: log._driver._news.waiting == 3, "three to wait for room")
+    wait_until(lambda: log._driver.signal.waiting == 3, "three to wait for room")
     closing = Task(log.close)
-    until(lambda: log.closed)
+    wait_until(lambda: log.closed)
     hang.release()
     closing.result()
     assert (first.result().first_lsn, filling.result(0).first_lsn) == (2, 3)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import FaultyMemory, faulty_log, lsns, reopened, tiny
 from walkit.commit import delivery
 from walkit.errors import CommitFailedError, LogPoisonedError
 from walkit.log import retention
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 
 def raiser(error: BaseException, times: int = 1) -> Callable[..., Any]:
@@ -28,13 +28,14 @@ def raiser(error: BaseException, times: int = 1) -> Callable[..., Any]:
     return broken
 
 
-def check_poisoned(log: walkit.WriteAheadLog, storage: FaultyMemory | MemoryStorage, cause: str) -> None:
+def check_poisoned(log: walkit.WriteAheadLog, storage: FaultyMemory | CrashingStorage, cause: str) -> None:
     """The log is poisoned with this cause, everything ends, and the next opening finds all that was acknowledged."""
-    until(lambda: log.statistics().poisoned, "the poison")
+    wait_until(lambda: log.statistics().poisoned, "the poison")
     for attempt in (lambda: log.append(b"refused"), lambda: log.submit(b"refused"), log.sync):
         with pytest.raises(LogPoisonedError, match=cause):
             Task(attempt).result()
-    Task(log._engine.segments.upkeep.drain).result()
+    with pytest.raises(LogPoisonedError, match=cause):
+        Task(log.wait_idle).result()
     Task(log.close).result()
     image = storage.inner if isinstance(storage, FaultyMemory) else storage
     assert lsns(reopened(image.process_kill())) == list(range(1, log.acked_lsn + 1))
@@ -45,11 +46,11 @@ def check_poisoned(log: walkit.WriteAheadLog, storage: FaultyMemory | MemoryStor
 def test_an_error_on_the_upkeep_thread_poisons(job: str, error: BaseException) -> None:
     """Raise in each kind of job what is no WalkitError: poison with its cause, and what is queued behind is done."""
     storage, log = faulty_log()
-    upkeep = log._engine.segments.upkeep
+    maintenance = log.parts.segments.maintenance
     done: list[str] = []
-    upkeep.submit(job, raiser(error))
-    upkeep.submit("index", lambda: done.append("behind it"))
-    until(lambda: done, "the job behind it")
+    maintenance.submit(job, raiser(error))
+    maintenance.submit("index", lambda: done.append("behind it"))
+    wait_until(lambda: done, "the job behind it")
     check_poisoned(log, storage, type(error).__name__)
 
 
@@ -61,21 +62,21 @@ def test_an_error_of_a_seal_poisons_and_the_others_are_made(monkeypatch: pytest.
     for _ in range(60):
         with suppress(LogPoisonedError, CommitFailedError):
             log.append(bytes(7000))
-    until(lambda: log.statistics().poisoned, "the poison")
+    wait_until(lambda: log.statistics().poisoned, "the poison")
     monkeypatch.undo()
     assert Task(log.trim, 0).result() == 0
     check_poisoned(log, storage, "none left")
 
 
 def test_an_error_of_the_periodic_retention_poisons(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise where the upkeep thread looks at age from time to time: poison with its cause, and close ends."""
+    """Raise where the maintenance thread looks at age from time to time: poison with its cause, and close ends."""
     storage = FaultyMemory()
     options = tiny(retention=walkit.Retention(age_s=5.0))
     monkeypatch.setattr(retention, "period_s", lambda _: 0.01)
-    monkeypatch.setattr(retention, "enforce", raiser(RuntimeError("a fault")))
+    monkeypatch.setattr(retention.Retainer, "enforce", raiser(RuntimeError("a fault")))
     log = walkit.open(storage=storage, options=options)
     log.append(b"first")
-    log._engine.segments.upkeep.submit("index", lambda: None)
+    log.parts.segments.maintenance.submit("index", lambda: None)
     check_poisoned(log, storage, "a fault")
 
 
@@ -86,7 +87,7 @@ def test_an_error_of_the_timers_sync_poisons(monkeypatch: pytest.MonkeyPatch, in
     log = walkit.open(
         storage=storage, options=tiny(durability="interval", interval_ms=1, in_flight=in_flight)
     )
-    monkeypatch.setattr(log._engine.segments, "sync", raiser(MemoryError("none left"), times=99))
+    monkeypatch.setattr(log.parts.segments, "sync", raiser(MemoryError("none left"), times=99))
     log.append(b"first")
     check_poisoned(log, storage, "none left")
 
@@ -94,11 +95,11 @@ def test_an_error_of_the_timers_sync_poisons(monkeypatch: pytest.MonkeyPatch, in
 def test_an_error_on_the_hand_poisons() -> None:
     """Raise in a job of the thread that syncs: poison, and the job behind it is done all the same."""
     storage, log = faulty_log(durability="none")
-    hand = log._driver._hand
+    hand = log._driver.syncer.worker
     done: list[str] = []
     assert hand.do("broken", raiser(ZeroDivisionError("a fault")))
     assert hand.do("behind it", lambda: done.append("behind it"))
-    until(lambda: done, "the job behind it")
+    wait_until(lambda: done, "the job behind it")
     check_poisoned(log, storage, "a fault")
 
 
@@ -107,7 +108,7 @@ def test_an_error_of_the_timer_poisons(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = FaultyMemory()
     log = walkit.open(storage=storage, options=tiny(durability="interval", interval_ms=1))
     monkeypatch.setattr(
-        log._driver._hand, "do_once", raiser(RuntimeError("can't start new thread"), times=99)
+        log._driver.syncer.worker, "do_once", raiser(RuntimeError("can't start new thread"), times=99)
     )
     log.append(b"first")
     check_poisoned(log, storage, "new thread")
@@ -117,7 +118,7 @@ def test_an_error_of_the_timer_poisons(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_of_a_writer_thread_poisons(monkeypatch: pytest.MonkeyPatch, in_flight: int) -> None:
     """Raise where a writer thread takes what waits: the ticket is told, and the log closes."""
     storage, log = faulty_log(in_flight=in_flight)
-    monkeypatch.setattr(log._engine.core, "take", raiser(MemoryError("none left")))
+    monkeypatch.setattr(log.parts.core, "take", raiser(MemoryError("none left")))
     ticket = log.submit(b"never taken")
     assert isinstance(ticket.exception(GUARD_S), LogPoisonedError)
     check_poisoned(log, storage, "none left")
@@ -132,10 +133,10 @@ def test_an_error_of_the_delivery_thread_poisons(monkeypatch: pytest.MonkeyPatch
     broken = raiser(MemoryError("none left"))
     monkeypatch.setattr(delivery, "with_callbacks", lambda frames: broken() or find(frames))
     log.append(b"its delivery breaks")
-    until(lambda: log.statistics().poisoned, "the poison")
+    wait_until(lambda: log.statistics().poisoned, "the poison")
     monkeypatch.undo()
     called: list[Any] = []
     log._driver.delivery.put_callback(object(), called.append)  # type: ignore[arg-type]
-    until(lambda: called, "the callback behind it")
+    wait_until(lambda: called, "the callback behind it")
     assert log._driver.delivery.waiting_bytes == 0
     check_poisoned(log, storage, "none left")

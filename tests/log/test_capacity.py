@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, until
+from tests.commit.fake_segments import GUARD_S, wait_until
 from tests.log.logs import SMALL_SEGMENT, lsns, memory_log, reopened, tiny
 from walkit.config import Retention
 from walkit.errors import LogFullError, OptionsError
-from walkit.log.capacity import used_bytes
-from walkit.log.retention import enforce
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 from walkit.storage.interface import Storage
 
 Events = list[tuple[str, dict[str, Any]]]
@@ -50,11 +48,11 @@ def fill(log: walkit.WriteAheadLog) -> LogFullError:
 @pytest.mark.parametrize("segments", [2, 3, 5])
 def test_the_edge_is_where_no_further_segment_fits(segments: int) -> None:
     """Fill logs of some capacities: each holds as many whole segments, its files never more, and nothing is dropped."""
-    with opened(MemoryStorage(), segments=segments) as log:
+    with opened(CrashingStorage(), segments=segments) as log:
         full = fill(log)
         assert (full.reason, full.limit_bytes) == ("retention", segments * SMALL_SEGMENT)
         assert log.acked_lsn == 8 * segments and log.first_lsn == 1
-        assert used_bytes(log._engine) <= segments * SMALL_SEGMENT
+        assert log.parts.contents.used_bytes() <= segments * SMALL_SEGMENT
         assert lsns(log.read()) == list(range(1, 8 * segments + 1))
         assert log.append(b"fits the segment in use").first_lsn == 8 * segments + 1
         assert log.statistics().poisoned == 0
@@ -62,12 +60,12 @@ def test_the_edge_is_where_no_further_segment_fits(segments: int) -> None:
 
 def test_one_byte_less_is_a_segment_less() -> None:
     """Set the capacity a byte below three full segments and at what they use: two segments of records, and three."""
-    with opened(MemoryStorage()) as log:
+    with opened(CrashingStorage()) as log:
         fill(log)
-        log._engine.segments.upkeep.drain()
-        used = used_bytes(log._engine)
+        log.wait_idle()
+        used = log.parts.contents.used_bytes()
     for spare, records in ((0, 24), (-1, 24), (used - 3 * SMALL_SEGMENT, 16)):
-        with opened(MemoryStorage(), spare_bytes=spare) as log:
+        with opened(CrashingStorage(), spare_bytes=spare) as log:
             fill(log)
             assert log.acked_lsn == records
 
@@ -76,7 +74,7 @@ def test_one_byte_less_is_a_segment_less() -> None:
 def test_every_way_of_appending_is_refused_and_goes_on_after_a_trim(in_flight: int) -> None:
     """Refuse append, delete, transaction, submit and many at once: typed, nothing written; a trim lets all through."""
     options = tiny(retention=refusing(), in_flight=in_flight)
-    with walkit.open(storage=MemoryStorage(), options=options) as log:
+    with walkit.open(storage=CrashingStorage(), options=options) as log:
         fill(log)
         acked = log.acked_lsn
 
@@ -106,7 +104,7 @@ def test_every_way_of_appending_is_refused_and_goes_on_after_a_trim(in_flight: i
 
 def test_what_a_hold_keeps_stays_and_reading_it_up_makes_room() -> None:
     """Hold the oldest of a full log: a trim frees nothing; drain it after the hold is gone: the next append fits."""
-    with opened(MemoryStorage()) as log:
+    with opened(CrashingStorage()) as log:
         hold = log.hold("consumer", 1)
         fill(log)
         assert log.trim(log.acked_lsn) == 0
@@ -120,7 +118,7 @@ def test_what_a_hold_keeps_stays_and_reading_it_up_makes_room() -> None:
 
 def test_a_consumer_that_moves_on_makes_room_by_itself() -> None:
     """Let retention follow the slowest hold: full, refused, the hold moves, and appends go on without a trim."""
-    with opened(MemoryStorage(), below_holds=True) as log:
+    with opened(CrashingStorage(), below_holds=True) as log:
         hold = log.hold("consumer", 1)
         fill(log)
         hold.move(17)
@@ -132,13 +130,13 @@ def test_a_consumer_that_moves_on_makes_room_by_itself() -> None:
                 return False
             return True
 
-        until(appended, "room")
+        wait_until(appended, "room")
         assert log.first_lsn == 17
 
 
 def test_a_full_log_opens_is_read_and_goes_on_once_it_is_trimmed() -> None:
     """Reopen a full log, with the same and a smaller capacity: it opens, refuses the first append, and a trim helps."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     events: Events = []
     with opened(storage) as log:
         fill(log)
@@ -163,8 +161,8 @@ def test_a_full_log_opens_is_read_and_goes_on_once_it_is_trimmed() -> None:
 def test_a_power_cut_at_capacity_loses_nothing() -> None:
     """Cut the power of a full log, and of one with idle marks: all that was acknowledged is there, and no more."""
     for mark_ms in (0, 1):
-        storage = MemoryStorage()
-        options = tiny(retention=refusing(), idle_mark_ms=mark_ms)
+        storage = CrashingStorage()
+        options = tiny(retention=refusing(), idle_marker_ms=mark_ms)
         with walkit.open(storage=storage, options=options) as log:
             fill(log)
             image = storage.crash(keep="none")
@@ -180,7 +178,7 @@ def put_many(store: walkit.Store) -> None:
 def test_a_store_is_full_and_a_checkpoint_makes_room() -> None:
     """Fill a Store on such a log: puts are refused, its state stays; a checkpoint trims, and puts go on."""
     options = tiny(retention=refusing())
-    with walkit.Store.open(storage=MemoryStorage(), options=options) as store:
+    with walkit.Store.open(storage=CrashingStorage(), options=options) as store:
         with pytest.raises(LogFullError) as full:
             put_many(store)
         assert full.value.reason == "retention"
@@ -194,8 +192,8 @@ def test_dropping_is_as_it_was_and_refusing_drops_nothing_for_its_bytes() -> Non
     """Enforce the same limit in both ways: one drops the oldest segments, the other none, whatever it has of bytes."""
     with memory_log() as log:
         log.append_many([VALUE] * 80)
-        assert enforce(log._engine, refusing()).segments == 0
-        assert enforce(log._engine, Retention(bytes_max=3 * SMALL_SEGMENT)).reasons == ("bytes",)
+        assert log.parts.retention.enforce(refusing()).segments == 0
+        assert log.parts.retention.enforce(Retention(bytes_max=3 * SMALL_SEGMENT)).reasons == ("bytes",)
 
 
 @pytest.mark.parametrize(

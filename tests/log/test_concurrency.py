@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import SEGMENTS, faulty_log, headers, lsns, memory_log, reopened, tiny, values
 from walkit.errors import LogClosedError, LogFullError
+from walkit.models import CrashingStorage
 from walkit.segments.frame_walk import FrameWalk
-from walkit.storage import FileStorage, MemoryStorage
+from walkit.storage import FileStorage
 
 
 def has_acked(log: walkit.WriteAheadLog, lsn: int) -> bool:
@@ -60,7 +61,7 @@ def test_every_record_once_and_each_threads_order_kept(threads: int, durability:
 
 def test_every_way_in_at_the_same_time() -> None:
     """Mix append, submit, append_many, transactions, deletes and tasks of two loops: each record once."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     told: dict[int, bytes] = {}
     guard = threading.Lock()
 
@@ -130,14 +131,14 @@ def test_acknowledgements_come_in_lsn_order() -> None:
 
         for task in [Task(work) for _ in range(16)]:
             task.result()
-        until(lambda: len(order) == 640)
+        wait_until(lambda: len(order) == 640)
         assert order == list(range(1, 641))
 
 
 @pytest.mark.parametrize("on", ["memory", "files"])
 def test_hundreds_of_segments_under_load(on: str, tmp_path: Path) -> None:
     """Rotate over hundreds of segments from eight threads: no frame crosses a segment, ends meet beginnings."""
-    storage = MemoryStorage() if on == "memory" else FileStorage(tmp_path / "log")
+    storage = CrashingStorage() if on == "memory" else FileStorage(tmp_path / "log")
     rounds = 220 if on == "memory" else 30
     with walkit.open(storage=storage, options=tiny(durability="sync" if on == "memory" else "none")) as log:
 
@@ -151,7 +152,7 @@ def test_hundreds_of_segments_under_load(on: str, tmp_path: Path) -> None:
         assert len(list(log.read())) == rounds * 8
     with walkit.open(storage=storage, options=tiny()) as log:
         assert log.recovery.verdict == "clean"
-        sealed = log._engine.store.current.sealed
+        sealed = log.parts.manifest_store.current.sealed
         assert len(sealed) >= rounds
         ends = [(s.end_position, s.last_lsn + 1, s.end_chain) for s in sealed]
         begins = [(s.start_position, s.first_lsn, s.start_chain) for s in sealed]
@@ -172,7 +173,7 @@ def test_hundreds_of_segments_under_load(on: str, tmp_path: Path) -> None:
 def test_close_while_threads_append() -> None:
     """Close in the midst of appends: each call has a result or LogClosedError, and every result is there afterwards."""
     for round_ in range(5):
-        storage = MemoryStorage()
+        storage = CrashingStorage()
         log = walkit.open(storage=storage, options=tiny())
         told: dict[int, bytes] = {}
 
@@ -188,7 +189,7 @@ def test_close_while_threads_append() -> None:
                 n += 1
 
         tasks = [Task(work, who) for who in range(8)]
-        until(partial(has_acked, log, 20 * (round_ + 1)))
+        wait_until(partial(has_acked, log, 20 * (round_ + 1)))
         log.close()
         for task in tasks:
             task.result()
@@ -198,7 +199,7 @@ def test_close_while_threads_append() -> None:
 def test_closing_from_many_threads_and_from_a_callback() -> None:
     """Close on four threads and in a callback at once: it is closed once, nobody waits for anybody for ever."""
     events: list[str] = []
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny(), events=lambda name, _: events.append(name))
     go_on, entered = threading.Event(), threading.Event()
 
@@ -210,7 +211,7 @@ def test_closing_from_many_threads_and_from_a_callback() -> None:
     log.submit(b"1").add_done_callback(close_here)
     assert entered.wait(GUARD_S)
     tasks = [Task(log.close) for _ in range(4)]
-    until(lambda: log.closed)
+    wait_until(lambda: log.closed)
     go_on.set()
     for task in tasks:
         task.result()
@@ -221,7 +222,7 @@ def test_closing_from_many_threads_and_from_a_callback() -> None:
 
 def test_closing_in_a_callback_alone() -> None:
     """Close in a callback and nowhere else: the lock is free afterwards, the log whole."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny())
     ended = threading.Event()
 
@@ -270,7 +271,7 @@ def test_after_close_everything_is_refused_and_the_marks_stay() -> None:
     ):
         with pytest.raises(LogClosedError):
             attempt()
-    assert log.closed and log not in walkit.opened()
+    assert log.closed and log not in walkit.open_logs()
     assert (log.first_lsn, log.acked_lsn, log.durable_lsn) == (1, 1, 1)
     assert log.statistics().records_acked == 1
     assert "closed" in repr(log) and "closed" in log._repr_html_()
@@ -278,7 +279,7 @@ def test_after_close_everything_is_refused_and_the_marks_stay() -> None:
 
 def test_a_block_that_raises_closes_too() -> None:
     """Leave the `with` block by an exception: the log is closed, what was acknowledged is there."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
 
     def fails() -> None:
         with walkit.open(storage=storage, options=tiny()) as log:
@@ -342,7 +343,7 @@ def test_a_queue_that_is_never_empty_does_not_keep_sync_waiting() -> None:
                 log.append(b"x")
 
         tasks = [Task(work) for _ in range(6)]
-        until(lambda: log.acked_lsn > 10)
+        wait_until(lambda: log.acked_lsn > 10)
         for _ in range(5):
             before = log.acked_lsn
             assert Task(log.sync).result() >= before
@@ -375,20 +376,20 @@ def test_an_error_of_one_caller_is_nobody_elses() -> None:
 
 def test_idle_marks_are_written_when_needed_and_only_then(tmp_path: Path) -> None:
     """Let a log with a short idle time rest: one mark after records, none after a mark, none for an opening."""
-    options = tiny(idle_mark_ms=5)
+    options = tiny(idle_marker_ms=5)
     with walkit.open(tmp_path / "log", options=options) as log:
-        timer = log._driver._timer
+        timer = log._driver.timer
         assert timer is not None
         for expected in (1, 2):
             log.append(b"x")
-            until(partial(has_marks, log, expected), "the mark")
-            until(lambda: timer.parked, "the timer to park")
+            wait_until(partial(has_marks, log, expected), "the mark")
+            wait_until(lambda: timer.parked, "the timer to park")
         assert log.statistics().marks_written == 2
         assert [h.records for h in headers(log)] == [1, 1]
         assert log.append(b"y").position == headers(log)[1].end_position + 128
     with walkit.open(tmp_path / "log", options=options) as log:
         assert log.recovery.verdict == "clean" and values(log.read()) == [b"x", b"x", b"y"]
-        assert log._driver._timer is not None and log._driver._timer._thread is None
+        assert log._driver.timer is not None and log._driver.timer._thread is None
 
 
 def test_a_hung_sync_is_waited_for_by_close() -> None:
@@ -398,7 +399,7 @@ def test_a_hung_sync_is_waited_for_by_close() -> None:
     syncing = Task(log.sync)
     assert hang.entered.wait(GUARD_S)
     closing = Task(log.close)
-    until(lambda: log.closed)
+    wait_until(lambda: log.closed)
     hang.release()
     assert syncing.result() == 1
     closing.result()

@@ -12,11 +12,11 @@ import pytest
 import walkit
 from tests.log.crashes import SMALL, Script, dirty_image, log_of, recovered_rows, rows_of
 from walkit.errors import CommitFailedError, LogFullError, LogPoisonedError, StorageError, WalkitError
+from walkit.models import CrashingStorage
 from walkit.models.faults import FaultyStorage
-from walkit.storage import MemoryStorage
 
 
-def crash_images(storage: MemoryStorage, seed: int) -> list[MemoryStorage]:
+def crash_images(storage: CrashingStorage, seed: int) -> list[CrashingStorage]:
     """Return power cuts that lose all, keep all, and keep at random, torn by sector."""
     return [
         storage.crash(keep="none"),
@@ -28,11 +28,11 @@ def crash_images(storage: MemoryStorage, seed: int) -> list[MemoryStorage]:
 @pytest.mark.parametrize("codec", [None, "zstd"])
 def test_every_acknowledged_record_survives_a_power_cut(codec: str | None) -> None:
     """Crash after each acknowledgement, losing everything unsynced or at random: the acknowledged prefix is there."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     options = walkit.LogOptions(
         segment_bytes=64 * 1024,
         frame_bytes_max=16 * 1024,
-        idle_mark_ms=0,
+        idle_marker_ms=0,
         codec=codec,  # type: ignore[arg-type]
     )
     script = Script()
@@ -58,7 +58,7 @@ MUTANTS: dict[str, tuple[str, Callable[[FaultyStorage], object]]] = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_taking_a_sync_out_is_noticed(mutant: str) -> None:
     """Let one kind of sync do nothing: the crash check after an acknowledgement must fail, or it proves nothing."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     faulty = FaultyStorage(storage)
     durability, mutate = MUTANTS[mutant]
     mutate(faulty)
@@ -83,9 +83,9 @@ def test_taking_a_sync_out_is_noticed(mutant: str) -> None:
 
 def test_a_sync_is_credited_only_with_writes_that_completed_before_it_began() -> None:
     """Durability interval: hang a sync, append behind it, let it end; the later records are not durable (B15)."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     faulty = FaultyStorage(storage)
-    options = walkit.LogOptions(durability="none", idle_mark_ms=0)
+    options = walkit.LogOptions(durability="none", idle_marker_ms=0)
     log = log_of(faulty, options)
     log.append(b"before")
     hang = faulty.hang("sync", "*.segment")
@@ -105,7 +105,7 @@ def test_a_sync_is_credited_only_with_writes_that_completed_before_it_began() ->
 @pytest.mark.parametrize("durability", ["sync", "interval", "none"])
 def test_a_killed_process_loses_nothing_acknowledged(durability: str) -> None:
     """Kill the process (the page cache survives) after each acknowledgement, at every durability level."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     options = walkit.LogOptions(
         segment_bytes=64 * 1024,
         frame_bytes_max=16 * 1024,
@@ -118,9 +118,9 @@ def test_a_killed_process_loses_nothing_acknowledged(durability: str) -> None:
 
 def test_what_sync_returned_for_survives_whatever_the_level() -> None:
     """Durability none: after log.sync() a power cut that loses everything unsynced keeps what came before it."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     options = walkit.LogOptions(
-        segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, durability="none", idle_mark_ms=0
+        segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, durability="none", idle_marker_ms=0
     )
     script = Script()
     with log_of(storage, options) as log:
@@ -166,7 +166,7 @@ def test_recovery_twice_is_the_same_as_once_and_so_is_a_crash_within_it() -> Non
                 break
             crashed += 1
             inner = faulty.inner
-            assert isinstance(inner, MemoryStorage)
+            assert isinstance(inner, CrashingStorage)
             for after in (
                 inner.crash(keep="random", seed=nth),
                 inner.crash(keep="none"),
@@ -189,7 +189,7 @@ def test_one_failing_operation_loses_nothing_acknowledged(operation: str) -> Non
     """Fail the nth operation of a kind, for every n, in a log in use: typed errors, no acknowledged record lost."""
     hit = 0
     for nth in range(1, 40):
-        storage = MemoryStorage()
+        storage = CrashingStorage()
         faulty = FaultyStorage(storage)
         script = Script()
         fault = faulty.fail(operation, nth=nth)  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ def test_one_failing_operation_loses_nothing_acknowledged(operation: str) -> Non
 
 def test_pages_that_look_clean_after_a_failed_sync_are_not_believed() -> None:
     """Fail the sync of a frame; reopening must go by what the device holds, not by the page cache (ATC'20)."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     faulty = FaultyStorage(storage)
     log = log_of(faulty)
     log.append(b"kept")
@@ -246,7 +246,7 @@ def test_what_follows_a_recovery_survives_the_next_crash() -> None:
 
 def test_lsns_of_acknowledged_records_are_never_given_again() -> None:
     """Trim everything, close, crash and reopen: the next LSN goes on where it was, though no segment is left."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with log_of(storage) as log:
         for i in range(50):
             log.append(b"x" * 2000 + b"%d" % i)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.film import Filmed
+from tests.crash_recorder import Filmed
 from tests.log.logs import faulty_log, lsns, memory_log, run_python, tiny, values
 from tests.stores import memory_store
 from walkit.errors import CursorError, FormatVersionError, GapError, LogClosedError, StorageError
 from walkit.format.checksum import crc32c
 from walkit.format.cursor import decode_cursor, encode_cursor
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 FILE = "cursor-c"
 
@@ -36,16 +36,16 @@ def put(storage: Any, data: bytes, name: str = FILE) -> None:
     storage.open(name, "create").write(0, [data])
 
 
-def ten(storage: MemoryStorage | None = None, **options: Any) -> walkit.WriteAheadLog:
+def ten(storage: CrashingStorage | None = None, **options: Any) -> walkit.WriteAheadLog:
     """A log with ten records more."""
-    log = walkit.open(storage=storage or MemoryStorage(), options=tiny(**options))
+    log = walkit.open(storage=storage or CrashingStorage(), options=tiny(**options))
     log.append_many([b"%d" % i for i in range(10)])
     return log
 
 
 def test_progress_is_saved_and_taken_up_again() -> None:
     """Advance, close and open again, also read-only: the cursor stands where it was, and reads on from there."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with ten(storage) as log:
         cursor = log.cursor("c")
         assert (cursor.lsn, lsns(cursor.read())) == (0, list(range(1, 11)))
@@ -85,7 +85,7 @@ def test_a_cursor_holds_nothing_back() -> None:
 
 def test_where_a_new_consumer_begins() -> None:
     """Give start_lsn: a missing cursor stands there, durably; one that is there stays; what cannot be is refused."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with ten(storage) as log:
         assert log.cursor("c", start_lsn=11).lsn == 10
         assert log.cursor("c", start_lsn=3).lsn == 10
@@ -108,7 +108,7 @@ def test_names_that_are_none(name: Any) -> None:
 
 def test_a_cursor_never_moves_back_or_beyond_the_log() -> None:
     """Advance below where it stands, beyond the end, or to no number: refused, and the file is as it was."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with ten(storage) as log:
         cursor = log.cursor("c")
         cursor.advance(5)
@@ -145,7 +145,7 @@ def test_any_record_of_a_frame_is_a_place_to_stand() -> None:
 )
 def test_a_damaged_cursor_begins_again_and_says_so(damage: Any, caplog: pytest.LogCaptureFixture) -> None:
     """F-17.3: damage a cursor: all is seen again, with a fault and an event, whatever start is given."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with ten(storage) as log:
         log.cursor("c").advance(7)
     put(storage, damage(stored(storage)))
@@ -164,7 +164,7 @@ def test_a_damaged_cursor_begins_again_and_says_so(damage: Any, caplog: pytest.L
 
 def test_a_newer_cursor_is_refused() -> None:
     """F-17.1: a cursor of a newer version: FormatVersionError, and neither reading nor advancing writes over it."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with ten(storage) as log:
         cursor = log.cursor("c")
         cursor.advance(4)
@@ -191,7 +191,7 @@ def test_a_newer_cursor_is_refused() -> None:
 )
 def test_a_cursor_that_does_not_fit_is_refused(change: dict[str, int], reason: str) -> None:
     """F-17.4: a whole cursor beyond the end, of another log or epoch: refused by name, nothing is changed."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with ten(storage) as log:
         log.cursor("c").advance(10)
     mark = decode_cursor(stored(storage), FILE)._replace(**change)
@@ -209,7 +209,7 @@ def test_a_cursor_that_does_not_fit_is_refused(change: dict[str, int], reason: s
 
 def test_a_number_that_was_given_again_is_told_from_the_first() -> None:
     """F-17.4: lose records on a device that lies, give their numbers again: the cursor knows that it saw others."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with ten(storage):
         pass
     image = storage.process_kill()
@@ -243,7 +243,7 @@ def test_two_consumers_of_one_name_are_told() -> None:
 @pytest.mark.parametrize("durability", ["interval", "none"])
 def test_a_cursor_is_never_ahead_of_what_a_power_cut_leaves(durability: Any) -> None:
     """F-17.2: advance over records that are not durable yet: they are then; the power cut keeps both."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with ten(storage, durability=durability, interval_ms=60_000 if durability == "interval" else None) as log:
         assert log.durable_lsn < 10
         log.cursor("c").advance(6)
@@ -261,7 +261,7 @@ def test_a_cursor_is_never_ahead_of_what_a_power_cut_leaves(durability: Any) -> 
 
 def test_a_power_cut_at_every_step_of_an_advance() -> None:
     """F-17.2: cut the power at each operation of two advances: the old LSN stands or the new one, and never a fault."""
-    film = Filmed(MemoryStorage(), every_way=True)
+    film = Filmed(CrashingStorage(), every_way=True)
     with walkit.open(storage=film, options=tiny(durability="none")) as log:
         log.append_many([b"%d" % i for i in range(10)])
         cursor = log.cursor("c", start_lsn=1)
@@ -325,7 +325,7 @@ def test_failures_one_after_the_other_that_stand_all_the_same() -> None:
 
 def test_closed_logs_refuse() -> None:
     """Use cursors of a closed log and a closed reader: LogClosedError each time."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with ten(storage) as log, walkit.open(storage=storage, mode="r") as reader:
         kept = [log.cursor("c"), reader.cursor("c")]
     for cursor in kept:

@@ -20,23 +20,22 @@ from walkit.errors import CorruptionError, SegmentMissingError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.segment import SegmentHeader
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.recovery.plan import make_plan
 from walkit.recovery.scan import read_mark, scan_log
 from walkit.replication.imported_log import ImportedLog
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
-from walkit.storage import MemoryStorage
 
 OPTIONS = tiny(segment_bytes=128 * 1024)
 
 
-def killed(records: int, size: int = 900, **options: Any) -> MemoryStorage:
-    """What a power cut leaves of a log in use: all of its frames, and no durable cell."""
-    storage = MemoryStorage()
+def killed(records: int, size: int = 900, **options: Any) -> CrashingStorage:
+    """What a power cut leaves of a log in use: all of its frames, and no durable slot."""
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=replace(OPTIONS, **options))
     for n in range(records):
         log.append(b"%d" % n + bytes(size))
-    log._engine.segments.upkeep.drain()
+    log.wait_idle()
     image = storage.crash(keep="all")
     log.close()
     if DURABLE_NAME in image.names():
@@ -44,7 +43,7 @@ def killed(records: int, size: int = 900, **options: Any) -> MemoryStorage:
     return image
 
 
-def cut(image: MemoryStorage, name: str, size: int) -> None:
+def cut(image: CrashingStorage, name: str, size: int) -> None:
     """Cut a file short, durably."""
     file = image.open(name, "write")
     file.shorten(size)
@@ -52,7 +51,7 @@ def cut(image: MemoryStorage, name: str, size: int) -> None:
     file.close()
 
 
-def last_used(image: MemoryStorage) -> tuple[str, SegmentHeader, int]:
+def last_used(image: CrashingStorage) -> tuple[str, SegmentHeader, int]:
     """Name, header and size of the last segment with a header."""
     for record in reversed(load_manifest(image).unsealed):
         file = image.open(record.name, "read")
@@ -154,9 +153,9 @@ def test_short_files_that_a_writer_or_recovery_leaves_are_none(records: int) -> 
 
 def test_a_segment_behind_which_the_log_goes_on_may_be_short() -> None:
     """Crash between the seal's manifest, lost, and the next segment: the unused end of a full file is not missed."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=OPTIONS)
-    log._engine.segments.upkeep.submit = lambda *_: None  # type: ignore[method-assign]
+    log.parts.segments.maintenance.submit = lambda *_: None  # type: ignore[method-assign]
     for n in range(80):
         log.append(b"%d" % n + bytes(2100))
     image = storage.crash(keep="all")
@@ -183,15 +182,15 @@ def test_the_reserved_size_is_durable_before_the_manifest_says_it() -> None:
     """Cut the power at each operation while segments are made, keeping nothing unsynced: no file is short of it."""
 
     class Moments(FaultyStorage):
-        images: list[MemoryStorage] = []
+        images: list[CrashingStorage] = []
 
         def perform(self, operation: Any, act: Any, **rest: Any) -> Any:
             if operation.name not in ("read", "open"):
-                assert isinstance(self.inner, MemoryStorage)
+                assert isinstance(self.inner, CrashingStorage)
                 self.images.append(self.inner.crash(keep=("none", "random")[len(self.images) % 2]))
             return super().perform(operation, act, **rest)
 
-    storage = Moments(MemoryStorage())
+    storage = Moments(CrashingStorage())
     log = walkit.open(storage=storage, options=replace(SMALL, segment_bytes=2 << 20))
     Script().run(log, lambda: None, 20)
     log.close()
@@ -209,7 +208,7 @@ def test_the_reserved_size_is_durable_before_the_manifest_says_it() -> None:
 def test_a_replica_whose_last_file_was_cut_short_is_refused() -> None:
     """Cut the file that a replica imports into: its opening refuses, as that of any log does."""
     primary = log_of_epochs(23)
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = replica_on(storage, load_manifest(primary))
     import_all(log, primary)
     image = storage.crash(keep="all")
@@ -232,7 +231,7 @@ def test_a_storage_that_cannot_reserve_is_asked_what_there_is(
     monkeypatch.setattr(os, "posix_fallocate", refused)
     with walkit.open(tmp_path / "log", options=OPTIONS) as log:
         log.append(b"1")
-        record = load_manifest(log._engine.storage).unsealed[0]
+        record = load_manifest(log.parts.storage).unsealed[0]
         assert record.reserved_bytes == OPTIONS.segment_bytes
         shutil.copytree(tmp_path / "log", tmp_path / "killed")
     (tmp_path / "killed" / DURABLE_NAME).unlink()

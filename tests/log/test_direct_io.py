@@ -11,16 +11,16 @@ import pytest
 
 import walkit
 from tests.log.crashes import Script, log_of, recovered_rows, rows_of
-from tests.log.flights import Flight
+from tests.log.in_flight_logs import Flight
 from tests.storage.test_direct import Ways
 from walkit.errors import CorruptionError, OptionsError
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.replication.imported_log import ImportedLog
-from walkit.storage import FileStorage, MemoryStorage, StorageFile
+from walkit.storage import FileStorage, StorageFile
 from walkit.storage.interface import OpenMode
 
-SIZES = {"segment_bytes": 256 * 1024, "frame_bytes_max": 32 * 1024, "idle_mark_ms": 0}
+SIZES = {"segment_bytes": 256 * 1024, "frame_bytes_max": 32 * 1024, "idle_marker_ms": 0}
 DIRECT = walkit.LogOptions(**SIZES, direct_io=True)  # type: ignore[arg-type]
 BUFFERED = walkit.LogOptions(**SIZES)  # type: ignore[arg-type]
 
@@ -34,7 +34,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-class DirectMemory(MemoryStorage):
+class DirectMemory(CrashingStorage):
     """A memory storage that takes direct files, to let the power fail under a log that uses them."""
 
     def why_not_direct(self) -> str | None:
@@ -115,9 +115,9 @@ def test_a_reader_in_another_process_sees_what_is_acknowledged(place: Path) -> N
 
 def test_where_the_place_refuses_the_log_is_buffered_and_says_so(tmp_path: Path) -> None:
     """Ask for direct I/O in memory, behind a wrapper and on a memory file system: an event, and frames at 64."""
-    places: list[MemoryStorage | FaultyStorage | FileStorage] = [
-        MemoryStorage(),
-        FaultyStorage(MemoryStorage()),
+    places: list[CrashingStorage | FaultyStorage | FileStorage] = [
+        CrashingStorage(),
+        FaultyStorage(CrashingStorage()),
     ]
     shm = Path("/dev/shm")
     if shm.is_dir():
@@ -203,7 +203,7 @@ def test_options_that_cannot_go_with_it() -> None:
     """Ask for frames with no room beside the alignment, and for a direct replica: refused by name."""
     with pytest.raises(OptionsError, match="frame_bytes_max"):
         walkit.LogOptions(direct_io=True, frame_bytes_max=4096)
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with pytest.raises(OptionsError, match="direct_io"):
         ImportedLog(storage, DIRECT)
     assert not storage.exists()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import walkit
-from tests.film import Filmed
+from tests.crash_recorder import Filmed
 from tests.log.logs import faulty_log, lsns, memory_log, tiny
 from tests.stores import memory_store
 from walkit.errors import GapError, LogClosedError, StorageError
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 
 def forty() -> walkit.WriteAheadLog:
@@ -70,7 +70,7 @@ def test_holds_and_states_keep_what_was_yielded() -> None:
 
 def test_what_is_not_durable_is_made_durable_first() -> None:
     """Drain a log of level none: what is yielded is on stable storage, and its numbers are not given again."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=tiny(durability="none")) as log:
         log.append_many([b"x"] * 10)
         assert lsns(log.drain(10)) == list(range(1, 11)) and log.first_lsn == 11
@@ -95,7 +95,7 @@ def test_a_trim_that_fails_is_made_up_for() -> None:
         storage, log = faulty_log()
         with log:
             log.append_many([bytes(7000)] * 30)
-            log._engine.segments.upkeep.drain()
+            log.wait_idle()
             storage.fail(operation, file)  # type: ignore[arg-type]
             taken: list[int] = []
             with pytest.raises(StorageError):
@@ -103,16 +103,16 @@ def test_a_trim_that_fails_is_made_up_for() -> None:
             assert log.first_lsn == left
             assert lsns(log.drain(16)) == list(range(left, 17)) and log.first_lsn == 17
             log.trim(16)
-            named = {s.name for s in log._engine.store.current.segments}
+            named = {s.name for s in log.parts.manifest_store.current.segments}
             assert {n for n in storage.names() if n.endswith(".segment")} == named
 
 
 def test_a_power_cut_at_every_step_of_a_drain() -> None:
     """Cut the power at each record and operation of a drain: all of it is there, or none, and numbers go on."""
-    film = Filmed(MemoryStorage(), every_way=True)
+    film = Filmed(CrashingStorage(), every_way=True)
     with walkit.open(storage=film, options=tiny()) as log:
         log.append_many([bytes(7000)] * 24)
-        log._engine.segments.upkeep.drain()
+        log.wait_idle()
         film.running = True
         for record in log.drain(16):
             if record.lsn % 8 == 0:

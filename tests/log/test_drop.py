@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, until
+from tests.commit.fake_segments import GUARD_S, wait_until
 from tests.log.logs import SEGMENTS, FaultyMemory, run_python, tiny, values
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 
 @pytest.fixture(autouse=True)
@@ -75,19 +75,19 @@ def has_marks(log: walkit.WriteAheadLog) -> bool:
 
 def test_threads_of_a_log_do_not_keep_it_alive(tmp_path: Path) -> None:
     """Start every thread of a log, then drop it: it is collected, and all its threads end."""
-    log = walkit.open(tmp_path / "log", options=tiny(idle_mark_ms=1))
+    log = walkit.open(tmp_path / "log", options=tiny(idle_marker_ms=1))
     called = threading.Event()
     log.submit(b"1").add_done_callback(lambda _: called.set())
     assert called.wait(GUARD_S)
     log.append_many([bytes(3000)] * 30)
-    until(partial(has_marks, log))
+    wait_until(partial(has_marks, log))
     names = {t.name.split()[0] for t in threading.enumerate()}
-    assert {"walkit-commit", "walkit-delivery", "walkit-timer", "walkit-upkeep"} <= names
+    assert {"walkit-commit", "walkit-delivery", "walkit-timer", "walkit-maintenance"} <= names
     reference = weakref.ref(log)
     with pytest.warns(ResourceWarning):
         del log
     assert reference() is None
-    until(
+    wait_until(
         lambda: not [t for t in threading.enumerate() if t.name.startswith("walkit-")], "the threads to end"
     )
 
@@ -136,7 +136,7 @@ def test_a_log_in_a_cycle_is_collected_wherever_the_collector_runs() -> None:
         del owner
         hang.release()
         assert ticket.result(GUARD_S).first_lsn == 1
-        until(lambda: not storage.is_locked("lock"), "the dropped log to close")
+        wait_until(lambda: not storage.is_locked("lock"), "the dropped log to close")
     finally:
         gc.enable()
     assert [w.category for w in caught] == [ResourceWarning]
@@ -146,7 +146,7 @@ def test_a_log_in_a_cycle_is_collected_wherever_the_collector_runs() -> None:
 
 def test_a_log_dropped_in_its_own_callback_closes() -> None:
     """Drop the last reference on the delivery thread: it closes from there, and can be opened again."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     box = [walkit.open(storage=storage, options=tiny())]
     dropped = threading.Event()
     caught: list[Any] = []
@@ -160,7 +160,7 @@ def test_a_log_dropped_in_its_own_callback_closes() -> None:
 
     box[0].submit(b"1").add_done_callback(drop)
     assert dropped.wait(GUARD_S)
-    until(lambda: not storage.is_locked("lock"), "the dropped log to close")
+    wait_until(lambda: not storage.is_locked("lock"), "the dropped log to close")
     assert [w.category for w in caught] == [ResourceWarning]
 
 
@@ -232,11 +232,11 @@ def test_a_scratch_log_that_is_dropped_is_removed() -> None:
         log = walkit.scratch("name", options=tiny())
         log.append(b"1")
         place = log.location
-        assert os.path.isdir(place) and log in walkit.opened()
+        assert os.path.isdir(place) and log in walkit.open_logs()
         if closes:
             log.close()
             assert os.path.isdir(place), "its owner may still want to read it"
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             del log
-        until(partial(is_gone, place), "the folder to go")
+        wait_until(partial(is_gone, place), "the folder to go")

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, memory_log, reopened, tiny, values
 from walkit.config import DURABILITY_PROMISES
+from walkit.models import CrashingStorage
 from walkit.recovery.scan import read_mark
-from walkit.storage import MemoryStorage
 
 FOREVER_MS = 86_400_000
 
 
 def test_sync_means_durable_when_acknowledged() -> None:
     """Append with durability sync: the marks move together, and a power cut right then loses nothing."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny())
     for n in range(1, 40):
         assert log.append(b"%d" % n + bytes(2000)).last_lsn == log.acked_lsn == log.durable_lsn == n
@@ -61,15 +61,23 @@ def test_sync_waits_for_what_was_submitted() -> None:
 
 def test_the_timer_syncs_an_idle_tail() -> None:
     """Append once at level interval and do nothing: the record becomes durable by itself, and is promised by a mark."""
-    storage = MemoryStorage()
-    log = walkit.open(storage=storage, options=tiny(durability="interval", interval_ms=3, idle_mark_ms=5))
+    storage = CrashingStorage()
+    log = walkit.open(storage=storage, options=tiny(durability="interval", interval_ms=3, idle_marker_ms=5))
     log.append(b"tail")
-    until(lambda: log.durable_lsn == 1, "the timer's sync")
-    until(lambda: log.statistics().marks_written == 1, "the mark")
-    until(lambda: log._driver._timer is not None and log._driver._timer.parked, "the timer to park")
+    wait_until(lambda: log.durable_lsn == 1, "the timer's sync")
+    wait_until(lambda: log.statistics().marks_written == 1, "the mark")
+    wait_until(lambda: log._driver.timer is not None and log._driver.timer.parked, "the timer to park")
     assert lsns(reopened(storage.crash(keep="none"))) == [1]
     assert log.statistics().syncs <= 2
     log.close()
+
+
+def test_a_record_after_a_synced_one_has_its_interval_too() -> None:
+    """Append, wait for the timer's sync, append again, with a marker in a day: each becomes durable by itself."""
+    with memory_log(tiny(durability="interval", interval_ms=3, idle_marker_ms=FOREVER_MS)) as log:
+        for lsn in range(1, 4):
+            log.append(b"x")
+            wait_until(lambda lsn=lsn: log.durable_lsn == lsn, "the timer's sync")  # type: ignore[misc]
 
 
 def test_a_busy_log_is_synced_by_the_timer_too() -> None:
@@ -98,7 +106,7 @@ def test_at_level_none_nobody_syncs_but_rotation_and_the_caller() -> None:
 @pytest.mark.parametrize("level", ["sync", "interval", "none"])
 def test_the_durable_mark_and_its_file_are_never_ahead(level: str) -> None:
     """Append from four threads while a power cut is taken again and again: what the cell says is always there."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     options = tiny(durability=level, **({"interval_ms": 1} if level == "interval" else {}))
     log = walkit.open(storage=storage, options=options)
 
@@ -134,7 +142,7 @@ def test_a_sync_taken_out_is_noticed() -> None:
 def test_closing_makes_durable_at_every_level() -> None:
     """Close without a sync and cut the power: everything acknowledged is there, at every level."""
     for level in DURABILITY_PROMISES:
-        storage = MemoryStorage()
+        storage = CrashingStorage()
         with walkit.open(storage=storage, options=tiny(durability=level)) as log:
             log.append_many([bytes(3000)] * 30)
         assert len(reopened(storage.crash(keep="none"))) == 30

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task
+from tests.commit.fake_segments import GUARD_S, Task
 from tests.log.logs import reopened, tiny, values
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 WAITING: dict[str, Callable[[walkit.WriteAheadLog], Any]] = {
     "append": lambda log: log.append(b"more"),
@@ -47,7 +47,7 @@ def test_who_begins_a_segment_is_not_let_wait_for_its_own_frame(
             except walkit.CallbackError as error:
                 seen[0] = error
 
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny(in_flight=in_flight), events=called_back)
     assert Task(lambda: log.append(b"first")).result().first_lsn == 1
     assert isinstance(seen[0], walkit.CallbackError)
@@ -70,7 +70,7 @@ def test_what_is_submitted_while_a_segment_begins_comes_behind(in_flight: int) -
             except walkit.CallbackError as error:
                 refused.append(error)
 
-    log = walkit.open(storage=MemoryStorage(), options=tiny(in_flight=in_flight), events=called_back)
+    log = walkit.open(storage=CrashingStorage(), options=tiny(in_flight=in_flight), events=called_back)
     assert Task(lambda: log.append(b"first")).result().first_lsn == 1
     assert refused
     assert tickets[0].result(GUARD_S).first_lsn == 2
@@ -87,7 +87,7 @@ def test_who_is_told_of_an_expired_hold_may_call_the_log(call: str, monkeypatch:
             OTHERS[call](log)
             done.append(call)
 
-    log = walkit.open(storage=MemoryStorage(), options=tiny(), events=called_back)
+    log = walkit.open(storage=CrashingStorage(), options=tiny(), events=called_back)
     log.append_many([b"x"] * 20)
     log.hold("gone", 1, lease_s=1).leave()
     later = time.time_ns() + 3600 * 10**9

@@ -16,22 +16,22 @@ from functools import cache, partial
 import pytest
 
 import walkit
-from tests.commit.places import Task, until
-from tests.log.flights import Flight, torn
-from tests.log.held import Held
+from tests.commit.fake_segments import Task, wait_until
+from tests.log.damaged_logs import OPTIONS, Rows, flip, frames_of, read, rows_of, shorten, wipe
+from tests.log.held_writes import Held
+from tests.log.in_flight_logs import Flight, torn
 from tests.log.logs import tiny
-from tests.log.wrecks import OPTIONS, Rows, flip, frames_of, read, rows_of, shorten, wipe
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME, decode_manifest
 from walkit.format.segment import SegmentHeader, segment_name
+from walkit.models import CrashingStorage
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.planning import plan_recovery
 from walkit.recovery.scan import read_mark
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
-from walkit.storage import MemoryStorage
 
 NAMES = (segment_name(1), segment_name(2), segment_name(3))
 RECORDS = (2, 1, 3)
@@ -39,8 +39,8 @@ RECORDS = (2, 1, 3)
 
 
 @cache
-def _small(closed: bool) -> tuple[MemoryStorage, Rows]:
-    storage = MemoryStorage()
+def _small(closed: bool) -> tuple[CrashingStorage, Rows]:
+    storage = CrashingStorage()
     rows: Rows = []
     for number, count in enumerate(RECORDS, 1):
         log = walkit.open(storage=storage, options=OPTIONS)
@@ -54,13 +54,13 @@ def _small(closed: bool) -> tuple[MemoryStorage, Rows]:
     return image, rows
 
 
-def small(*, closed: bool) -> tuple[MemoryStorage, Rows]:
+def small(*, closed: bool) -> tuple[CrashingStorage, Rows]:
     """Return a copy of a log of three segments, closed or left by a killed writer, and its rows."""
     image, rows = _small(closed)
     return image.process_kill(), rows
 
 
-def told_or_harmless(image: MemoryStorage, rows: Rows) -> str:
+def told_or_harmless(image: CrashingStorage, rows: Rows) -> str:
     """Say what became of a flip: verify tells of it ("told"), or every record is read as it was ("harmless")."""
     try:
         found = walkit.verify(image)
@@ -95,7 +95,7 @@ def _flip_all(closed: bool, header_step: int) -> set[str]:
 STEPS = (11, pytest.param(1, marks=(pytest.mark.slow, pytest.mark.timeout(3600))))
 
 
-def flipped(image: MemoryStorage, name: str, begin: int, end: int, step: int = 1) -> Iterator[int]:
+def flipped(image: CrashingStorage, name: str, begin: int, end: int, step: int = 1) -> Iterator[int]:
     """Flip bits of these bytes of a file in place, one after the other; yields which is flipped just now."""
     data = read(image, name)
     file = image.open(name, "write")
@@ -107,7 +107,7 @@ def flipped(image: MemoryStorage, name: str, begin: int, end: int, step: int = 1
     file.close()
 
 
-def planned(image: MemoryStorage, policy: str) -> RecoveryPlan:
+def planned(image: CrashingStorage, policy: str) -> RecoveryPlan:
     """Return what an opening would do, having looked at every frame that this policy has it look at."""
     return plan_recovery(image, load_manifest(image), read_mark(image), policy)
 
@@ -233,7 +233,7 @@ def test_a_flip_of_every_bit_is_told(closed: bool) -> None:
     assert _flip_all(closed, 1) == {"told"}
 
 
-def test_a_flip_in_the_durable_cell_harms_nobody() -> None:
+def test_a_flip_in_the_durable_slots_is_harmless() -> None:
     """Flip every third bit of the cell of a killed log: no record is lost, and none is invented."""
     whole, rows = small(closed=False)
     for bit in range(0, 128 * 8, 3):
@@ -285,7 +285,7 @@ def test_a_cut_anywhere_is_refused_by_name(name: str, closed: bool, cell: bool) 
 def test_a_power_cut_under_parallel_writes_loses_nothing_acknowledged(order: str) -> None:
     """Cut the power 60 times under eight writers whose writes land shuffled: each record that was told of is there."""
     chance = random.Random(7)
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     told: dict[int, bytes] = {}
     options = tiny(in_flight=4, ack_order=order)
     images = []
@@ -302,7 +302,7 @@ def test_a_power_cut_under_parallel_writes_loses_nothing_acknowledged(order: str
 
         tasks = [Task(partial(work, number)) for number in range(8)]
         for seed in range(60):
-            until(lambda seed=seed: len(told) > 3 * seed)  # type: ignore[misc]
+            wait_until(lambda seed=seed: len(told) > 3 * seed)  # type: ignore[misc]
             images.append((dict(told), storage.crash(keep="random" if seed % 3 else "none", seed=seed)))
         stop.set()
         for task in tasks:

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import until
+from tests.commit.fake_segments import wait_until
 from tests.log.logs import lsns, reopened, tiny
 from walkit.errors import LogExhaustedError
 from walkit.format.layout import EPOCH_MAX, LSN_LAST, POSITION_MAX, SEGMENT_NUMBER_MAX
 from walkit.format.manifest import MANIFEST_NAME, EpochRecord, LogEnd, Manifest, encode_manifest
+from walkit.models import CrashingStorage
 from walkit.segments.manifest_store import NEW_NAME, write_whole
-from walkit.storage import MemoryStorage
 
 LEFT = 6
 Way = Callable[[walkit.WriteAheadLog], object]
 
 
-def near_the_end(**facts: Any) -> MemoryStorage:
+def near_the_end(**facts: Any) -> CrashingStorage:
     """Return a log without records whose manifest says how far it has come."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     storage.create()
     end = LogEnd(last_lsn=facts.pop("last_lsn", 10), position=facts.pop("position", 640), chain=7)
     manifest = Manifest(
@@ -69,12 +69,12 @@ def test_the_last_lsn_is_given_and_none_behind_it(
 ) -> None:
     """Append three at a time until six LSNs are gone, by each way: then a typed error; all that was told is there."""
     storage = near_the_end(last_lsn=LSN_LAST - LEFT)
-    options = tiny(in_flight=in_flight, idle_mark_ms=5)
+    options = tiny(in_flight=in_flight, idle_marker_ms=5)
     with walkit.open(storage=storage, options=options) as log:
         for _ in range(LEFT // 3):
             way(log)
         assert log.acked_lsn == LSN_LAST
-        until(lambda: log.statistics().marks_written, "a mark, which takes no LSN")
+        wait_until(lambda: log.statistics().marks_written, "a mark, which takes no LSN")
         for _ in range(2):
             with pytest.raises(LogExhaustedError) as refused:
                 way(log)
@@ -117,17 +117,17 @@ def test_append_many_says_how_much_was_written_before_the_end() -> None:
 def test_the_last_position_is_used_and_none_behind_it(in_flight: int, durability: str) -> None:
     """Append until the space of positions is full: a typed error before a segment is made for it, the log opens."""
     storage = near_the_end(position=(POSITION_MAX & -64) - 100 * 1024)
-    options = tiny(in_flight=in_flight, durability=durability, idle_mark_ms=5)
+    options = tiny(in_flight=in_flight, durability=durability, idle_marker_ms=5)
     with walkit.open(storage=storage, options=options) as log:
         log.append(b"first")
         written = [log.append(b"mark comes").next_position]
-        until(lambda: durability == "none" or log.statistics().marks_written, "a mark")
+        wait_until(lambda: durability == "none" or log.statistics().marks_written, "a mark")
         with pytest.raises(LogExhaustedError) as refused:
             append_on(log, written)
         assert (refused.value.what, refused.value.last) == ("position", POSITION_MAX)
         assert POSITION_MAX - 4096 < max(written) <= POSITION_MAX
-        until(lambda: log._engine.segments.upkeep._thread is not None)
-        log._engine.segments.upkeep.drain()
+        wait_until(lambda: log.parts.segments.maintenance._thread is not None)
+        log.wait_idle()
         names = storage.names()
         with pytest.raises(LogExhaustedError):
             log.append_many([bytes(6000)] * 3)

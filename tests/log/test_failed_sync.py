@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
-from tests.log.held import Gates, Held
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
+from tests.log.held_writes import Gates, Held
 from tests.log.logs import SEGMENTS, FaultyMemory, lsns, reopened, tiny
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import LogFullError, LogPoisonedError, StorageError, WalkitError
@@ -50,7 +50,7 @@ class Writeback(FaultyMemory):
 
 
 def waits_for(event: threading.Event) -> Callable[[], None]:
-    """Return a job that keeps the upkeep thread until the event comes."""
+    """Return a job that keeps the maintenance thread until the event comes."""
 
     def wait() -> None:
         assert event.wait(GUARD_S)
@@ -91,15 +91,15 @@ def fill(log: walkit.WriteAheadLog, stop: Callable[[], object], size: int = 4000
 
 def check_the_rule(storage: FaultyMemory, log: walkit.WriteAheadLog, durable: int | None = None) -> None:
     """The log has failed, says what is durable and no more, closes, and opens with that after a power cut."""
-    until(lambda: log.statistics().poisoned, "the poison")
+    wait_until(lambda: log.statistics().poisoned, "the poison")
     durable = log.durable_lsn if durable is None else durable
     for attempt in (log.sync, lambda: log.append(b"refused"), lambda: log.submit(b"refused")):
         with pytest.raises(LogPoisonedError):
             attempt()
     assert log.durable_lsn == durable
-    sealed = log._engine.store.current.end.last_lsn
+    sealed = log.parts.manifest_store.current.end.last_lsn
     log.close()
-    assert log.durable_lsn == durable and log._engine.store.current.end.last_lsn == sealed
+    assert log.durable_lsn == durable and log.parts.manifest_store.current.end.last_lsn == sealed
     for image in (storage.inner.crash(keep="none"), storage.inner.process_kill()):
         found = lsns(reopened(image, tiny(**WIDE)))
         assert found == list(range(1, len(found) + 1)) and len(found) >= durable
@@ -124,27 +124,33 @@ def test_a_failed_zeroing_beside_nothing_unsynced_poisons(durability: str) -> No
     """Sync all, then fail a step of zeroing of the file: it is a failed sync of a file with frames like any other."""
     storage = Writeback(is_zeroing)
     log = walkit.open(storage=storage, options=options_of(durability, 1, **WIDE))
-    segments = log._engine.segments
+    segments = log.parts.segments
     held = threading.Event()
-    segments.upkeep.submit("seal", waits_for(held))
-    while not any(segments.upkeep._jobs["zero"]):
+    segments.maintenance.submit("seal", waits_for(held))
+    while not any(segments.maintenance._jobs["zero"]):
         log.append(bytes(4000))
     durable = log.sync()
     held.set()
     check_the_rule(storage, log, durable)
 
 
-def first_segment_is_full(log: walkit.WriteAheadLog, held: int) -> list[walkit.Ticket]:
-    """Fill the first segment and begin the next with one of its frames held: its sync is still to come."""
+def first_segment_is_full(
+    log: walkit.WriteAheadLog, held: int, *, poisons: bool = False
+) -> list[walkit.Ticket]:
+    """Fill the first segment and begin the next with one of its frames held: its sync is still to come.
+
+    With `poisons` that sync fails, and may do so before the last frames of the next segment have landed.
+    """
     gates = Gates(held)
     Held(log, gates)
     tickets = [log.submit(bytes(7000)) for _ in range(12)]
-    until(
-        lambda: len(log._engine.segments.open_segments) == 2 and log._engine.core.landed > 3, "the rotation"
+    wait_until(
+        lambda: len(log.parts.segments.open_segments) == 2 and log.parts.core.landed > 3, "the rotation"
     )
     gates.let(held)
     for ticket in tickets:
-        ticket.result(GUARD_S)
+        error = ticket.exception(GUARD_S)
+        assert error is None or (poisons and isinstance(error, walkit.WalkitError)), error
     return tickets
 
 
@@ -152,9 +158,9 @@ def first_segment_is_full(log: walkit.WriteAheadLog, held: int) -> list[walkit.T
 def test_a_failed_sync_of_a_seal_poisons(durability: str) -> None:
     """Let the sync of a seal hear of a lost writeback: poison, no seal then or at the close, a cut leaves all told."""
     storage = Writeback(is_sync, 2)
-    log = walkit.open(storage=storage, options=options_of(durability, 8, window_bytes=1 << 20))
-    first_segment_is_full(log, 5)
-    until(storage.heard.is_set, "the sync of the seal")
+    log = walkit.open(storage=storage, options=options_of(durability, 8, reorder_window_bytes=1 << 20))
+    first_segment_is_full(log, 5, poisons=True)
+    wait_until(storage.heard.is_set, "the sync of the seal")
     check_the_rule(storage, log)
 
 
@@ -162,18 +168,19 @@ def test_a_failed_sync_of_a_seal_poisons(durability: str) -> None:
 def test_a_seal_that_waits_while_a_sync_fails_is_skipped(durability: str) -> None:
     """Fail a sync while a seal of the same file is queued: the seal is not made, then or at the close."""
     storage = FaultyMemory()
-    log = walkit.open(storage=storage, options=options_of(durability, 8, window_bytes=1 << 20))
+    log = walkit.open(storage=storage, options=options_of(durability, 8, reorder_window_bytes=1 << 20))
     held = threading.Event()
-    log._engine.segments.upkeep.submit("seal", waits_for(held))
+    log.parts.segments.maintenance.submit("seal", waits_for(held))
     first_segment_is_full(log, 5)
     durable = log.durable_lsn
-    until(lambda: log._engine.segments.upkeep._jobs["seal"], "the seal to wait")
+    wait_until(lambda: log.parts.segments.maintenance._jobs["seal"], "the seal to wait")
     storage.fail("sync", SEGMENTS)
     with pytest.raises(StorageError):
         log.sync()
     held.set()
-    log._engine.segments.upkeep.drain()
-    assert log._engine.store.current.sealed == ()
+    with pytest.raises(LogPoisonedError):
+        log.wait_idle()
+    assert log.parts.manifest_store.current.sealed == ()
     check_the_rule(storage, log, durable)
 
 
@@ -191,7 +198,7 @@ def test_a_failed_sync_of_the_last_seal_is_raised_and_believed_by_nobody(
     with pytest.raises(StorageError):
         log.close()
     assert (log.durable_lsn, log.statistics().poisoned) == (1, 1)
-    assert log._engine.store.current.sealed == ()
+    assert log.parts.manifest_store.current.sealed == ()
     assert lsns(reopened(storage.inner.crash(keep="none"))) == [1]
 
 
@@ -205,8 +212,8 @@ def test_a_failed_file_is_not_synced_again() -> None:
         log.sync()
     asked = [o.name for o in storage.trace].count("sync")
     with pytest.raises(StorageError, match="EIO") as refused:
-        log._engine.segments.sync()
-    assert refused.value.__cause__ is log._engine.core.failure
+        log.parts.segments.sync()
+    assert refused.value.__cause__ is log.parts.core.failure
     log.close()
     assert [o.name for o in storage.trace if o.file.endswith(".segment")].count("sync") == 1 <= asked
 
@@ -226,7 +233,7 @@ def test_a_full_disk_beside_the_frames_is_no_poison(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(full, "meets", only_a_first_step(full))
         while log.statistics().frame_bytes < log.options.segment_bytes * 3 // 4:
             log.append(bytes(4000))
-        log._engine.segments.upkeep.drain()
+        log.wait_idle()
         assert full.hits == 1 and seen.count("walkit.upkeep.fail") == told
         assert not log.statistics().poisoned
         if code != errno.EIO:
@@ -273,21 +280,21 @@ def stands_in(task: Task, name: str, looks: int = 20) -> Callable[[], bool]:
 def test_a_sync_under_way_and_a_seal_of_the_file_do_not_meet(durability: str) -> None:
     """Hold a sync of the first segment while it is sealed, then let it go on: no poison, and both are done."""
     storage = FaultyMemory()
-    log = walkit.open(storage=storage, options=options_of(durability, 8, window_bytes=1 << 20))
-    segments = log._engine.segments
+    log = walkit.open(storage=storage, options=options_of(durability, 8, reorder_window_bytes=1 << 20))
+    segments = log.parts.segments
     beside = threading.Event()
-    segments.upkeep.submit("seal", waits_for(beside))
+    segments.maintenance.submit("seal", waits_for(beside))
     first_segment_is_full(log, 5)
     hang = storage.hang("sync", SEGMENTS)
     syncing = Task(log.sync)
     assert hang.entered.wait(GUARD_S)
     sealing = Task(segments.seal, segments.open_segments[0])
-    until(stands_in(sealing, "sync"), "the seal")
+    wait_until(stands_in(sealing, "sync"), "the seal")
     hang.release()
     assert syncing.result() == log.acked_lsn == 12
     sealing.result()
     beside.set()
-    assert log.statistics().poisoned == 0 and len(log._engine.store.current.sealed) == 1
+    assert log.statistics().poisoned == 0 and len(log.parts.manifest_store.current.sealed) == 1
     log.append(b"goes on")
     log.close()
     assert len(reopened(storage.inner.crash(keep="none"))) == 13
@@ -338,7 +345,7 @@ def test_no_two_synced_writes_share_a_handle() -> None:
     log.append(b"first")
     hang = storage.hang("synced_write", SEGMENTS, times=4)
     tickets = [log.submit(b"beside") for _ in range(4)]
-    until(lambda: len(storage.under_way) == 4)
+    wait_until(lambda: len(storage.under_way) == 4)
     hang.release()
     for ticket in tickets:
         ticket.result(GUARD_S)

@@ -52,7 +52,7 @@ class Case:
     def run(self) -> None:
         """Run the loop."""
         options = walkit.LogOptions(
-            segment_bytes=64 * 1024, frame_bytes_max=8 * 1024, idle_mark_ms=0, **LEVELS[self.level],
+            segment_bytes=64 * 1024, frame_bytes_max=8 * 1024, idle_marker_ms=0, **LEVELS[self.level],
             **FLIGHTS[self.flights],
         )  # fmt: skip
         threads = DELAYED_AT_ONCE if self.kind in ("delay", "slow sync") else 1

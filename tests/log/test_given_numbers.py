@@ -13,7 +13,7 @@ import pytest
 import walkit
 from walkit.config import NUMBER_MAX
 from walkit.format.manifest import HoldRecord, Manifest, encode_manifest
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 LOG: dict[str, Callable[[walkit.WriteAheadLog, Any], object]] = {
     "read": lambda log, lsn: list(log.read(lsn, lsn)),
@@ -30,9 +30,9 @@ LOG: dict[str, Callable[[walkit.WriteAheadLog, Any], object]] = {
 NO_LSN = (1.5, 2.0, "2", b"2", True, 1 << 64, NUMBER_MAX + 1, np.float64(2), math.nan)
 
 
-def a_log() -> tuple[walkit.WriteAheadLog, MemoryStorage]:
+def a_log() -> tuple[walkit.WriteAheadLog, CrashingStorage]:
     """A log of five records, and where it is."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage)
     log.append_many([b"value"] * 5)
     return log, storage

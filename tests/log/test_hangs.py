@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import SEGMENTS, FaultyMemory, reopened, tiny, values
 from walkit.errors import LogLockedError, LogPoisonedError, StorageError
 from walkit.segments.manifest_store import LOCK_NAME
@@ -29,7 +29,7 @@ def hung_log(**options: Any) -> tuple[FaultyMemory, walkit.WriteAheadLog]:
 def test_a_hung_sync_of_the_timer_fails_the_log(in_flight: int) -> None:
     """Hang the interval's own sync: the log is poisoned with the cause, and who appends, syncs or closes is told."""
     storage, log = hung_log(durability="interval", interval_ms=5, in_flight=in_flight)
-    until(lambda: log.durable_lsn == 1, "the first sync")
+    wait_until(lambda: log.durable_lsn == 1, "the first sync")
     hang = storage.hang("sync", SEGMENTS)
     log.append(b"acknowledged, and never durable")
     syncing = Task(log.sync)
@@ -74,15 +74,15 @@ def test_who_waits_for_room_behind_a_hung_sync_is_told() -> None:
 
 def test_a_hung_mark_fails_the_log() -> None:
     """Hang the write of a mark on an idle log: it is watched like any other."""
-    plain, without = hung_log(idle_mark_ms=0)
+    plain, without = hung_log(idle_marker_ms=0)
     without.close()
     written = [done.file for done in plain.trace if done.name == "synced_write"]
     before_the_mark = sum(fnmatch(file, SEGMENTS) for file in written)
     storage = FaultyMemory()
     hang = storage.hang("synced_write", SEGMENTS, nth=before_the_mark + 1)
-    log = walkit.open(storage=storage, options=tiny(idle_mark_ms=5, write_timeout_ms=LIMIT_MS))
+    log = walkit.open(storage=storage, options=tiny(idle_marker_ms=5, write_timeout_ms=LIMIT_MS))
     log.append(b"first")
-    until(lambda: log.statistics().poisoned, "the poison")
+    wait_until(lambda: log.statistics().poisoned, "the poison")
     assert hang.entered.is_set()
     with pytest.raises(LogPoisonedError, match="write_timeout_ms"):
         log.append(b"refused")
@@ -91,7 +91,7 @@ def test_a_hung_mark_fails_the_log() -> None:
 
 
 def test_a_frame_that_waits_for_a_hung_zeroing_fails() -> None:
-    """Hang the upkeep thread's zeroing and write up to it: the frame's callers and who closes are told the cause."""
+    """Hang the maintenance thread's zeroing and write up to it: the frame's callers and `close` get the cause."""
     storage = FaultyMemory()
     options = tiny(
         durability="none", segment_bytes=4 << 20, frame_bytes_max=1 << 20, write_timeout_ms=LIMIT_MS
@@ -110,7 +110,7 @@ def test_a_frame_that_waits_for_a_hung_zeroing_fails() -> None:
     with pytest.raises(StorageError, match="lock is freed"):
         Task(log.close).result()
     hang.release()
-    until(lambda: not storage.inner.is_locked(LOCK_NAME), "the lock")
+    wait_until(lambda: not storage.inner.is_locked(LOCK_NAME), "the lock")
 
 
 def test_a_hung_seal_does_not_keep_who_closes_and_keeps_the_lock() -> None:
@@ -123,19 +123,19 @@ def test_a_hung_seal_does_not_keep_who_closes_and_keeps_the_lock() -> None:
     with pytest.raises(LogLockedError):
         walkit.open(storage=storage.inner, options=tiny())
     hang.release()
-    until(lambda: not storage.inner.is_locked(LOCK_NAME), "the lock")
+    wait_until(lambda: not storage.inner.is_locked(LOCK_NAME), "the lock")
     assert values(reopened(storage.inner)) == [b"first"]
     log.close()
 
 
 def test_who_trims_behind_a_hung_upkeep_job_is_told() -> None:
-    """Hang the making of the next segment on the upkeep thread, and trim: the trim ends with the cause."""
+    """Hang the making of the next segment on the maintenance thread, and trim: the trim ends with the cause."""
     storage, log = hung_log()
     hang = storage.hang("allocate", SEGMENTS)
     while log.statistics().frame_bytes < log.options.segment_bytes // 2:
         log.append(bytes(4000))
     assert hang.entered.wait(GUARD_S)
-    with pytest.raises(StorageError, match="upkeep job"):
+    with pytest.raises(StorageError, match="maintenance job"):
         Task(log.trim, 1).result()
     hang.release()
     log.close()

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 import walkit
-from tests.commit.places import Task
+from tests.commit.fake_segments import Task
 from tests.log.logs import faulty_log, lsns, memory_log, tiny, values
 from walkit.errors import GapError, LogClosedError, StorageError
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 
 @pytest.fixture
@@ -19,13 +19,13 @@ def log() -> Iterator[walkit.WriteAheadLog]:
     """A log of 80 records in ten segments."""
     with memory_log() as made:
         made.append_many([bytes(7000)] * 80)
-        made._engine.segments.upkeep.drain()
+        made.wait_idle()
         yield made
 
 
 def segments_of(log: walkit.WriteAheadLog) -> list[str]:
     """Return the names of the segment files there are."""
-    return [n for n in log._engine.storage.names() if n.endswith(".segment")]
+    return [n for n in log.parts.storage.names() if n.endswith(".segment")]
 
 
 def test_trim_drops_whole_segments_and_moves_the_oldest_lsn(log: walkit.WriteAheadLog) -> None:
@@ -45,14 +45,14 @@ def test_trim_drops_whole_segments_and_moves_the_oldest_lsn(log: walkit.WriteAhe
 def test_trim_never_moves_back(log: walkit.WriteAheadLog, up_to: int) -> None:
     """Trim to less than before: nothing changes, the watermark of before is returned."""
     assert log.trim(10) == 10
-    generation = log._engine.store.current.generation
+    generation = log.parts.manifest_store.current.generation
     assert log.trim(up_to) == 10
-    assert (log.first_lsn, log._engine.store.current.generation) == (11, generation)
+    assert (log.first_lsn, log.parts.manifest_store.current.generation) == (11, generation)
 
 
 def test_trimming_everything_leaves_a_log_that_goes_on(log: walkit.WriteAheadLog) -> None:
     """Trim beyond the end: all is gone, nothing beyond what is durable; LSNs and positions go on."""
-    end = log._engine.core.position
+    end = log.parts.core.position
     assert log.trim(10_000) == 80
     assert (log.first_lsn, log.acked_lsn, list(log.read())) == (81, 80, [])
     assert log.to_arrow().num_rows == 0 and log.statistics().segments <= 1
@@ -73,7 +73,7 @@ def test_only_what_is_durable_is_trimmed() -> None:
 @pytest.mark.parametrize("trimmed", [0, 13, 79, 80])
 def test_lsns_go_on_after_trim_and_reopening(trimmed: int) -> None:
     """Trim, close and open again: the oldest and the next LSN are the same, also where no segment is left."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=tiny()) as log:
         log.append_many([bytes(7000)] * 80)
         log.trim(trimmed)
@@ -94,7 +94,7 @@ def test_a_trim_that_crashes_before_its_files_are_gone_is_finished_by_the_next_o
     """Fail the removal of trimmed files: the watermark stands, and reopening removes them without keeping them."""
     storage, log = faulty_log()
     log.append_many([bytes(7000)] * 40)
-    log._engine.segments.upkeep.drain()
+    log.wait_idle()
     storage.fail("remove", "*.segment", times=None)
     with pytest.raises(StorageError):
         log.trim(30)
@@ -106,7 +106,7 @@ def test_a_trim_that_crashes_before_its_files_are_gone_is_finished_by_the_next_o
     for place in (image, storage.inner):
         with walkit.open(storage=place, options=tiny()) as again:
             assert again.first_lsn == 31 and again.acked_lsn == 42
-            assert len(segments_of(again)) == len(again._engine.store.current.segments)
+            assert len(segments_of(again)) == len(again.parts.manifest_store.current.segments)
             assert not [n for n in place.names() if n.startswith("lost+found")]
 
 
@@ -149,7 +149,7 @@ def test_a_hold_needs_a_name_a_lease_and_a_record_that_is_there(log: walkit.Writ
     with pytest.raises(GapError) as gap:
         log.hold("h", 10)
     assert (gap.value.wanted, gap.value.oldest) == (10, 11)
-    assert log._engine.holds == {} and log.trim(70) == 70
+    assert log.parts.holds.mine == {} and log.trim(70) == 70
 
 
 def test_a_hold_that_could_not_be_saved_is_none() -> None:
@@ -168,7 +168,7 @@ def test_a_hold_that_could_not_be_saved_is_none() -> None:
 
 def test_a_hold_outlives_its_process_until_the_lease_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hold, kill and reopen, and move the clock: kept back while the lease runs, reported and gone afterwards."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny())
     log.append_many([b"x"] * 20)
     log.hold("reader", 5, lease_s=60)
@@ -203,7 +203,7 @@ def test_a_hold_that_lives_needs_no_renewal_by_hand(
 
 def test_a_released_hold_stays_released_over_a_kill() -> None:
     """Release and kill: the next opening is not kept back."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny())
     log.append_many([b"x"] * 20)
     log.hold("h", 5).release()
@@ -215,16 +215,16 @@ def test_a_released_hold_stays_released_over_a_kill() -> None:
 
 def test_a_closed_logs_hold_never_touches_the_next_writers_manifest() -> None:
     """Move and release a hold after another writer has opened the log: refused, and the new manifest stays as it is."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny())
     log.append(b"1")
     hold = log.hold("h", 1)
     log.close()
     with walkit.open(storage=storage, options=tiny()) as new:
         new.append_many([bytes(7000)] * 30)
-        new._engine.segments.upkeep.drain()  # what it seals and makes by itself is done
+        new.wait_idle()  # what it seals and makes by itself is done
         before = walkit.segments.manifest_store.load_manifest(storage)
-        for attempt in (hold.release, lambda: hold.move(5), lambda: walkit.log.trim.trim(log._engine, 1)):
+        for attempt in (hold.release, lambda: hold.move(5), lambda: log.parts.trimmer.trim(1)):
             with pytest.raises(LogClosedError):
                 attempt()
         assert walkit.segments.manifest_store.load_manifest(storage).segments == before.segments

@@ -10,22 +10,21 @@ import pytest
 
 import walkit
 from tests.format.makers import forged
-from tests.log.flights import Flight, headless, torn
+from tests.log.in_flight_logs import Flight, headless, torn
 from walkit.errors import CorruptionError, GapError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import segment_name
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.read.ranges import plan_ranges, read_range
 from walkit.replication.frame_reader import FrameReader
 from walkit.replication.source import source_of
 from walkit.segments.manifest_store import load_manifest
-from walkit.storage import MemoryStorage
 from walkit.storage.interface import Storage
 
 Rows = list[tuple[int, bytes | None]]
-SMALL = {"segment_bytes": 64 * 1024, "frame_bytes_max": 16 * 1024, "idle_mark_ms": 0}
+SMALL = {"segment_bytes": 64 * 1024, "frame_bytes_max": 16 * 1024, "idle_marker_ms": 0}
 
 OPERATIONS: tuple[OperationName, ...] = (
     *("write", "synced_write", "sync", "shorten", "create", "replace", "remove", "sync_directory"),
@@ -143,7 +142,7 @@ def test_readers_and_tools_know_holes_from_loss(order: str) -> None:
 @pytest.mark.parametrize("order", ["append", "completion"])
 @pytest.mark.parametrize("second", [None, 3, 4])
 def test_a_promise_behind_a_hole_makes_it_corruption(second: int | None, order: str, policy: str) -> None:
-    """Let a later frame, or the durable cell, say that a frame is durable, and lose it: every policy refuses."""
+    """Let a later frame, or the durable slot, say that a frame is durable, and lose it: every policy refuses."""
     for lost, promising in combinations(range(2, 5), 2):
         flight = Flight(order=order, second=second, promises={promising: lost + 1})
         rest = frozenset(range(2, 5)) - {lost}
@@ -259,7 +258,7 @@ def test_recovery_of_a_hole_survives_a_crash_at_each_of_its_steps(order: str, po
                 opened(faulty, policy).close()
             crashes += fault.hits
             inner = faulty.inner
-            assert isinstance(inner, MemoryStorage)
+            assert isinstance(inner, CrashingStorage)
             for after in (
                 (inner.crash(keep="none"), inner.crash(keep="random", seed=nth)) if fault.hits else ()
             ):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task
+from tests.commit.fake_segments import GUARD_S, Task
 from tests.interrupts import Strike, interrupt_in
 from tests.log.crashes import SMALL, rows_of
 from tests.log.imports import bytes_of, frames_of, import_all, log_of_epochs, replica_on, runs_after
@@ -22,23 +22,22 @@ from walkit.format.body import Columns
 from walkit.format.frame import FrameFault, prepare_body, seal_frame
 from walkit.format.layout import HAS_VALUE, SegmentFlag
 from walkit.format.manifest import LogEnd
-from walkit.models import FaultyStorage, Operation
+from walkit.models import CrashingStorage, FaultyStorage, Operation
 from walkit.replication.frame_batch import FrameRun, check_run
 from walkit.replication.imported_log import ImportedLog
 from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
-from walkit.storage import MemoryStorage
 
 
 @pytest.fixture(scope="module")
-def primary() -> MemoryStorage:
+def primary() -> CrashingStorage:
     """A log of three epochs and several segments, with marks; closed."""
     return log_of_epochs(23, 17, 31)
 
 
 @pytest.mark.parametrize("frames_max", [1, 3, 1000])
-def test_imported_frames_are_the_primarys_frame_by_frame(primary: MemoryStorage, frames_max: int) -> None:
+def test_imported_frames_are_the_primarys_frame_by_frame(primary: CrashingStorage, frames_max: int) -> None:
     """Import in runs of 1, 3 and all frames: equal frames and lineage, IMPORTED segments, every reader agrees."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = replica_on(storage, load_manifest(primary))
     import_all(log, primary, frames_max)
     with walkit.open(storage=primary, mode="r") as original:
@@ -59,15 +58,15 @@ def test_imported_frames_are_the_primarys_frame_by_frame(primary: MemoryStorage,
 class Moments(FaultyStorage):
     """Takes what a power cut and a kill would leave before every operation that changes anything."""
 
-    def __init__(self, inner: MemoryStorage) -> None:
+    def __init__(self, inner: CrashingStorage) -> None:
         super().__init__(inner)
         self.durable = 0
-        self.images: list[tuple[int, MemoryStorage]] = []
+        self.images: list[tuple[int, CrashingStorage]] = []
 
     def perform(self, operation: Operation, act: Callable[[], Any], **rest: Any) -> Any:
         """See FaultyStorage; the image says how far the replica had been told that it is durable."""
         if operation.name not in ("read", "open"):
-            assert isinstance(self.inner, MemoryStorage)
+            assert isinstance(self.inner, CrashingStorage)
             number = len(self.images)
             keep: Any = ("none", "random", "all", "random")[number % 4]
             image = self.inner.process_kill() if number % 5 == 4 else self.inner.crash(keep=keep, seed=number)
@@ -75,11 +74,11 @@ class Moments(FaultyStorage):
         return super().perform(operation, act, **rest)
 
 
-def test_a_crash_at_any_moment_of_import_leaves_a_prefix_and_import_goes_on(primary: MemoryStorage) -> None:
+def test_a_crash_at_any_moment_of_import_leaves_a_prefix_and_import_goes_on(primary: CrashingStorage) -> None:
     """Take an image before every change that an import makes: each recovers a prefix, goes on, and ends equal."""
     whole = bytes_of(primary)
     manifest = load_manifest(primary)
-    moments = Moments(MemoryStorage())
+    moments = Moments(CrashingStorage())
     log = replica_on(moments, manifest)
     for run in runs_after(primary, log.end, 3):
         moments.durable = log.import_run(run, manifest.lineage[: run.identity.epoch]).position
@@ -98,9 +97,9 @@ def test_a_crash_at_any_moment_of_import_leaves_a_prefix_and_import_goes_on(prim
     assert len(ends) > 10
 
 
-def test_the_primarys_promises_are_not_the_replicas(primary: MemoryStorage) -> None:
+def test_the_primarys_promises_are_not_the_replicas(primary: CrashingStorage) -> None:
     """Damage a frame that later frames promise: without a cell the replica cuts there and imports it again."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = replica_on(storage, load_manifest(primary))
     import_all(log, primary)
     image = storage.crash(keep="all")
@@ -123,9 +122,9 @@ def test_the_primarys_promises_are_not_the_replicas(primary: MemoryStorage) -> N
     assert bytes_of(without_cell) == bytes_of(primary)
 
 
-def test_a_failed_write_poisons_and_opening_again_goes_on(primary: MemoryStorage) -> None:
+def test_a_failed_write_poisons_and_opening_again_goes_on(primary: CrashingStorage) -> None:
     """Fail one synced write of frames: that import raises, the next is refused, a new opening imports the rest."""
-    inner = MemoryStorage()
+    inner = CrashingStorage()
     faulty = FaultyStorage(inner)
     manifest = load_manifest(primary)
     log = replica_on(faulty, manifest)
@@ -146,13 +145,13 @@ def test_a_failed_write_poisons_and_opening_again_goes_on(primary: MemoryStorage
 
 def test_one_writer_and_a_frame_larger_than_a_segment() -> None:
     """A second opening is refused; a frame that no segment has room for gets one of its own."""
-    source = MemoryStorage()
-    large = walkit.LogOptions(segment_bytes=1 << 20, frame_bytes_max=512 * 1024, idle_mark_ms=0)
+    source = CrashingStorage()
+    large = walkit.LogOptions(segment_bytes=1 << 20, frame_bytes_max=512 * 1024, idle_marker_ms=0)
     with walkit.open(storage=source, options=large) as log:
         log.append(b"small")
         log.append(b"x" * 300_000)
         log.append(b"small again")
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     replica = replica_on(storage, load_manifest(source))
     with pytest.raises(LogLockedError):
         ImportedLog(storage)
@@ -184,7 +183,7 @@ def moved(run: FrameRun, after: LogEnd, position: int) -> FrameRun:
 
 def test_positions_may_jump_before_a_segment() -> None:
     """Import frames that begin above where the log ends: a segment begins there, and a crash recovers over the gap."""
-    source = MemoryStorage()
+    source = CrashingStorage()
     with walkit.open(storage=source, options=SMALL) as log:
         for number in range(4):
             log.append(b"small %d" % number)
@@ -193,7 +192,7 @@ def test_positions_may_jump_before_a_segment() -> None:
     start = second.start_position + 64
     _, fault, _ = check_run(second.data, second.identity, second.limits, first.end, start)
     assert fault is FrameFault.POSITION
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     replica = replica_on(storage, manifest)
     replica.import_run(first, manifest.lineage)
     jumped = moved(second, first.end, first.end.position + 4096)
@@ -210,7 +209,7 @@ def test_positions_may_jump_before_a_segment() -> None:
 
 def test_an_empty_replica_is_no_log_until_it_is_adopted() -> None:
     """Open a folder without a log: nothing to read, and no manifest until the first contact."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = ImportedLog(storage)
     assert (list(log.read()), log.durable_lsn, log.first_lsn, log.adopted) == ([], 0, 1, False)
     log.close()
@@ -222,7 +221,7 @@ def test_an_interrupt_of_who_waits_for_an_lsn_stops_no_import() -> None:
     """Strike a wait for an LSN at each point where a signal may come: the next import arrives, and closing ends."""
     source = log_of_epochs(3)
     for number in count(1):
-        replica = replica_on(MemoryStorage(), load_manifest(source))
+        replica = replica_on(CrashingStorage(), load_manifest(source))
         strike = Strike(number)
         with suppress(KeyboardInterrupt):
             strike.run(lambda replica=replica: replica.wait_for(10**6, timeout=0.001))  # type: ignore[misc]
@@ -234,9 +233,9 @@ def test_an_interrupt_of_who_waits_for_an_lsn_stops_no_import() -> None:
 
 
 def test_an_interrupted_close_is_done_again_and_frees_nothing_before() -> None:
-    """Interrupt closing twice while an upkeep job runs: the lock stays, the log is open, and the last close ends it."""
+    """Interrupt closing twice while a maintenance job runs: the lock stays, the log is open, the last close ends it."""
     source = log_of_epochs(3)
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     replica = replica_on(storage, load_manifest(source))
     import_all(replica, source)
     entered, go_on = threading.Event(), threading.Event()
@@ -245,7 +244,7 @@ def test_an_interrupted_close_is_done_again_and_frees_nothing_before() -> None:
         entered.set()
         go_on.wait(GUARD_S)
 
-    replica.segments.upkeep.submit("zero", job)
+    replica.segments.maintenance.submit("zero", job)
     assert entered.wait(GUARD_S)
     for _ in range(2):
         shooter = interrupt_in("close", "serve")
@@ -259,12 +258,12 @@ def test_an_interrupted_close_is_done_again_and_frees_nothing_before() -> None:
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_a_replica_recovers_by_the_policy_it_is_given(primary: MemoryStorage, sealed: bool) -> None:
+def test_a_replica_recovers_by_the_policy_it_is_given(primary: CrashingStorage, sealed: bool) -> None:
     """Damage a promised frame of a replica: "salvage" gives it up, says so by events, and keeps every other record."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = replica_on(storage, load_manifest(primary))
     import_all(log, primary)
-    log.segments.upkeep.drain()  # what is full is sealed
+    log.segments.maintenance.drain()  # what is full is sealed
     image = storage.process_kill()
     log.close()
     manifest = load_manifest(image)
@@ -290,9 +289,9 @@ def test_a_replica_recovers_by_the_policy_it_is_given(primary: MemoryStorage, se
     log.close()
 
 
-def test_a_replica_tells_of_its_recovery_as_an_open_log_does(primary: MemoryStorage) -> None:
+def test_a_replica_tells_of_its_recovery_as_an_open_log_does(primary: CrashingStorage) -> None:
     """Open one image with a torn tail as a log and as a replica: the same recovery events with the same facts."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = replica_on(storage, load_manifest(primary))
     import_all(log, primary)
     image = storage.process_kill()
@@ -314,14 +313,14 @@ def test_a_replica_tells_of_its_recovery_as_an_open_log_does(primary: MemoryStor
     assert [name for name, _ in told[0]] == ["walkit.recovery.cut", "walkit.recovery.finish"]
 
 
-def test_who_closes_second_returns_when_the_lock_is_free(primary: MemoryStorage) -> None:
+def test_who_closes_second_returns_when_the_lock_is_free(primary: CrashingStorage) -> None:
     """Hang the first of two closings in its seal: the second one does not return before the log is sealed and free."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     log = ImportedLog(storage, SMALL)
     manifest = load_manifest(primary)
     log.adopt(manifest.log_id, created_us=manifest.created_us, ack_order=manifest.ack_order, extra={})
     import_all(log, primary)
-    log.segments.upkeep.drain()
+    log.segments.maintenance.drain()
     hang = storage.hang("replace")
     first = Task(log.close)
     assert hang.entered.wait(GUARD_S)

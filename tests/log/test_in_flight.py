@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
-from tests.log.held import Gates, Held
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
+from tests.log.held_writes import Gates, Held
 from tests.log.logs import SEGMENTS, FaultyMemory, headers, lsns, reopened, tiny, values
 from walkit.commit.policy import Adaptive, CappedFrames, Linger, OneRecordPerFrame
 from walkit.errors import (
@@ -26,8 +26,8 @@ from walkit.errors import (
 )
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.segment import SegmentHeader
+from walkit.models import CrashingStorage
 from walkit.segments.segment_set import SegmentSet
-from walkit.storage import MemoryStorage
 
 ORDERS = ["append", "completion"]
 POLICIES: dict[str, Any] = {
@@ -41,8 +41,12 @@ POLICIES: dict[str, Any] = {
 
 def stands_at_the_window(log: walkit.WriteAheadLog) -> bool:
     """Whether one frame is being written, what stands behind it has landed, and nobody leads any more."""
-    core = log._engine.core
-    return len(core.in_flight) > 1 and core.landed == len(core.in_flight) - 1 and log._driver._leaders == 1
+    core = log.parts.core
+    return (
+        len(core.in_flight) > 1
+        and core.landed == len(core.in_flight) - 1
+        and log._driver.election.leaders == 1
+    )
 
 
 def one_per_frame(**options: Any) -> walkit.LogOptions:
@@ -55,7 +59,7 @@ def one_per_frame(**options: Any) -> walkit.LogOptions:
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_every_way_of_appending_works_with_frames_in_flight(policy: Any, durability: str, order: str) -> None:
     """Append by every way from six threads over several segments: results find their records, after reopening too."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     options = tiny(in_flight=4, policy=policy, durability=durability, ack_order=order)
     told: dict[int, bytes] = {}
 
@@ -93,7 +97,7 @@ def test_every_way_of_appending_works_with_frames_in_flight(policy: Any, durabil
 def test_what_was_acknowledged_before_a_power_cut_is_there_after_it(order: str) -> None:
     """Cut the power at random moments under eight writers whose writes land shuffled: a dense prefix with all told."""
     chance = random.Random(5)
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     options = one_per_frame(ack_order=order)
     with walkit.open(storage=storage, options=options) as log:
         Held(log, lambda _: threading.Event().wait(chance.random() * 0.002))
@@ -107,7 +111,7 @@ def test_what_was_acknowledged_before_a_power_cut_is_there_after_it(order: str) 
         tasks = [Task(work) for _ in range(8)]
         images = []
         for seed in range(12):
-            until(lambda seed=seed: len(told) > 10 * seed)  # type: ignore[misc]
+            wait_until(lambda seed=seed: len(told) > 10 * seed)  # type: ignore[misc]
             before = log.acked_lsn if order == "completion" else max(told)
             images.append((before, storage.crash(keep="random" if seed % 3 else "none", seed=seed)))
         stop.set()
@@ -124,18 +128,18 @@ def test_what_was_acknowledged_before_a_power_cut_is_there_after_it(order: str) 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_rotation_with_frames_in_flight_seals_when_they_have_landed(order: str) -> None:
     """Hold a frame of the first segment and go on into the next two: no seal until it lands; a cut keeps the prefix."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     options = one_per_frame(ack_order=order, in_flight=4)
-    log = walkit.open(storage=storage, options=replace(options, window_bytes=1 << 20))
+    log = walkit.open(storage=storage, options=replace(options, reorder_window_bytes=1 << 20))
     gates = Gates(3)
     Held(log, gates)
     tickets = [log.submit(bytes(7000)) for _ in range(20)]
-    until(lambda: 20 in gates.entered, "the last frame")
-    until(lambda: log._engine.core.landed == 17, "all but one to land")
-    segments: SegmentSet = log._engine.segments
-    segments.upkeep.drain()
+    wait_until(lambda: 20 in gates.entered, "the last frame")
+    wait_until(lambda: log.parts.core.landed == 17, "all but one to land")
+    segments: SegmentSet = log.parts.segments
+    log.wait_idle()
     assert len(segments.open_segments) == 3
-    assert log._engine.store.current.sealed == ()
+    assert log.parts.manifest_store.current.sealed == ()
     assert (log.acked_lsn, log.durable_lsn) == (2, 2)
     assert [t.done() for t in tickets] == [n < 2 or (n > 2 and order == "completion") for n in range(20)]
     assert values(log.read()) == [bytes(7000)] * 2
@@ -143,8 +147,8 @@ def test_a_rotation_with_frames_in_flight_seals_when_they_have_landed(order: str
     assert lsns(reopened(image, tiny()))[:2] == [1, 2]
     gates.let(3)
     assert [t.result(GUARD_S).first_lsn for t in tickets] == list(range(1, 21))
-    until(lambda: log.acked_lsn == 20)
-    until(lambda: len(log._engine.store.current.sealed) == 2, "the seals")
+    wait_until(lambda: log.acked_lsn == 20)
+    wait_until(lambda: len(log.parts.manifest_store.current.sealed) == 2, "the seals")
     log.close()
     assert len(reopened(storage, tiny())) == 20
 
@@ -152,13 +156,13 @@ def test_a_rotation_with_frames_in_flight_seals_when_they_have_landed(order: str
 @pytest.mark.parametrize("durability", ["interval", "none"])
 def test_a_sync_covers_only_the_contiguous_prefix_that_was_written(durability: str) -> None:
     """Hold the second of four unsynced frames, sync, and cut the power: durable is the first alone, and truly is."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     late: dict[str, Any] = {"interval_ms": 86_400_000} if durability == "interval" else {}
     log = walkit.open(storage=storage, options=one_per_frame(durability=durability, **late))
     gates = Gates(2)
     Held(log, gates)
     tickets = [log.submit(b"%d" % n) for n in range(4)]
-    until(lambda: log._engine.core.landed == 2, "the two behind it")
+    wait_until(lambda: log.parts.core.landed == 2, "the two behind it")
     log._driver.sync()
     assert (log.acked_lsn, log.durable_lsn) == (1, 1)
     assert lsns(reopened(storage.crash(keep="none")))[:1] == [1]
@@ -217,7 +221,7 @@ def test_a_hung_write_fails_everybody_and_is_never_seen_when_it_lands(in_flight:
         assert values(again.read()) == [b"acknowledged"]
         again.append(b"of the next epoch")
         hang.release()
-        until(
+        wait_until(
             lambda: not any(t.name.startswith("walkit-commit") for t in threading.enumerate()), "the writers"
         )
     assert values(reopened(storage.inner)) == [b"acknowledged", b"of the next epoch"]
@@ -228,16 +232,16 @@ def test_a_hung_write_fails_everybody_and_is_never_seen_when_it_lands(in_flight:
 def test_a_slow_write_is_no_hung_one(order: str) -> None:
     """Hold a write for less than the limit: nothing fails, and the watch finds nothing when all is quiet again."""
     with walkit.open(
-        storage=MemoryStorage(), options=one_per_frame(ack_order=order, write_timeout_ms=60_000)
+        storage=CrashingStorage(), options=one_per_frame(ack_order=order, write_timeout_ms=60_000)
     ) as log:
         gates = Gates(1)
         Held(log, gates)
         tickets = [log.submit(b"x") for _ in range(5)]
-        until(lambda: log._engine.core.landed == 4)
-        assert log._driver._watch.hanging() == []
+        wait_until(lambda: log.parts.core.landed == 4)
+        assert log._driver.watch.hanging() == []
         gates.let(1)
         assert [t.result(GUARD_S).first_lsn for t in tickets] == [1, 2, 3, 4, 5]
-        assert len(log._driver._watch) == 0
+        assert len(log._driver.watch) == 0
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])
@@ -267,44 +271,44 @@ def test_what_a_timed_append_raises_says_what_became_of_it(in_flight: int) -> No
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_window_is_stored_before_it_matters_and_is_kept(order: str) -> None:
     """Hold a frame under a small window, then reopen with a larger one: never more behind it than the header says."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     for round_, window in enumerate((16 * 1024, 32 * 1024)):
-        options = one_per_frame(ack_order=order, window_bytes=window)
+        options = one_per_frame(ack_order=order, reorder_window_bytes=window)
         with walkit.open(storage=storage, options=options) as log:
             begun = log.append(b"before").next_position
             held = log.acked_lsn + 1
             gates = Gates(held)
             Held(log, gates)
             tickets = [log.submit(bytes(3000)) for _ in range(30)]
-            core = log._engine.core
-            until(partial(stands_at_the_window, log), "the others to stop at the window")
+            core = log.parts.core
+            wait_until(partial(stands_at_the_window, log), "the others to stop at the window")
             assert begun < core.position <= begun + window
             assert core.position + core.frame_bytes_max > begun + window, "the window was not used"
-            segment = log._engine.segments.current
+            segment = log.parts.segments.current
             assert segment is not None
             header = SegmentHeader.decode(segment.file.read(0, SEGMENT_HEADER_BYTES), segment.file.name)
             assert header is not None
-            assert header.window_bytes == window
+            assert header.reorder_window_bytes == window
             assert bool(header.flags & SegmentFlag.COMPLETION_ORDER) == (order == "completion")
             gates.let(held)
             for ticket in tickets:
                 ticket.result(GUARD_S)
-        assert len(reopened(storage, replace(options, window_bytes=None))) == 31 * (round_ + 1)
+        assert len(reopened(storage, replace(options, reorder_window_bytes=None))) == 31 * (round_ + 1)
 
 
 def test_one_frame_in_flight_stamps_no_window() -> None:
     """Write a log as ever: the header says neither window nor order."""
-    with walkit.open(storage=MemoryStorage(), options=tiny()) as log:
+    with walkit.open(storage=CrashingStorage(), options=tiny()) as log:
         log.append(b"x")
-        segment = log._engine.segments.current
+        segment = log.parts.segments.current
         assert segment is not None
         assert segment.header is not None
-        assert (segment.header.window_bytes, segment.header.flags) == (0, SegmentFlag(0))
+        assert (segment.header.reorder_window_bytes, segment.header.flags) == (0, SegmentFlag(0))
 
 
 def test_trimming_goes_on_beside_frames_in_flight() -> None:
     """Trim after every acknowledgement under four writers: never past what is durable, and the rest stays readable."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=one_per_frame(in_flight=4)) as log:
 
         def work() -> None:
@@ -343,7 +347,7 @@ def test_a_full_disk_refuses_all_that_is_not_sealed_and_the_log_goes_on() -> Non
 
 def test_a_store_refuses_completion_order() -> None:
     """Open a store on a log of completion order: OptionsError says why, and the lock is free."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     for _ in range(2):
         with pytest.raises(OptionsError, match="LSN order") as refused:
             walkit.Store.open(storage=storage, options=tiny(ack_order="completion"))
@@ -356,11 +360,11 @@ def test_a_store_refuses_completion_order() -> None:
 def test_frames_of_one_submitter_keep_their_order(order: str) -> None:
     """Submit 300 records from one thread, many frames in flight: their LSNs are in the order of the calls."""
     options = tiny(in_flight=8, ack_order=order, policy=CappedFrames(records=2), codec="zstd")
-    with walkit.open(storage=MemoryStorage(), options=options) as log:
+    with walkit.open(storage=CrashingStorage(), options=options) as log:
         chance = random.Random(7)
         Held(log, lambda _: threading.Event().wait(chance.random() * 0.001))
         tickets = [log.submit(bytes(chance.randrange(2000))) for _ in range(300)]
         assert [t.result(GUARD_S).first_lsn for t in tickets] == list(range(1, 301))
-        until(lambda: log.acked_lsn == 300)
+        wait_until(lambda: log.acked_lsn == 300)
         chains = headers(log)
         assert [h.chain for h in chains[1:]] == [h.header_crc for h in chains[:-1]]

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.interrupts import interrupt_in
 from tests.log.logs import SEGMENTS, faulty_log, lsns, reopened, run_python, tiny, values
 from walkit.errors import LogClosedError, LogLockedError
+from walkit.models import CrashingStorage
 from walkit.segments.manifest_store import LOCK_NAME
-from walkit.storage import MemoryStorage
 
 STORM = """
 import dataclasses, faulthandler, json, random, signal, sys, threading
@@ -27,7 +27,7 @@ from walkit.commit.policy import Linger
 path, way, wanted, companions = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 faulthandler.dump_traceback_later(25, exit=True)
 sys.setswitchinterval(1e-5)
-options = walkit.LogOptions(segment_bytes=65536, frame_bytes_max=8192, idle_mark_ms=0, queue_bytes_max=16384)
+options = walkit.LogOptions(segment_bytes=65536, frame_bytes_max=8192, idle_marker_ms=0, queue_bytes_max=16384)
 if way == "policy":
     way = "submit"
     options = dataclasses.replace(options, in_flight=2, policy=Linger(wait_us=200, size_bytes=2048))
@@ -122,7 +122,7 @@ def interrupt_when(predicate: Any) -> Task:
     assert main is not None
 
     def shoot() -> None:
-        until(predicate)
+        wait_until(predicate)
         signal.pthread_kill(main, signal.SIGINT)
 
     return Task(shoot)
@@ -155,7 +155,7 @@ def test_an_interrupt_while_waiting_leaves_the_record_on_its_way() -> None:
 
 @pytest.mark.parametrize("write_timeout_ms", [None, 30_000])
 def test_an_interrupted_close_frees_the_lock_only_when_upkeep_has_ended(write_timeout_ms: int | None) -> None:
-    """Interrupt a close that waits for an upkeep job: the lock is held until the job is done, and free after it."""
+    """Interrupt a close that waits for a maintenance job: the lock is held until the job is done, and free after it."""
     storage, log = faulty_log(write_timeout_ms=write_timeout_ms)
     entered, go_on = threading.Event(), threading.Event()
 
@@ -163,7 +163,7 @@ def test_an_interrupted_close_frees_the_lock_only_when_upkeep_has_ended(write_ti
         entered.set()
         go_on.wait(GUARD_S)
 
-    log._engine.segments.upkeep.submit("zero", job)
+    log.parts.segments.maintenance.submit("zero", job)
     assert entered.wait(GUARD_S)
     shooter = interrupt_in("close", "serve")
     with pytest.raises(KeyboardInterrupt):
@@ -171,7 +171,7 @@ def test_an_interrupted_close_frees_the_lock_only_when_upkeep_has_ended(write_ti
     shooter.result()
     assert storage.is_locked(LOCK_NAME)
     go_on.set()
-    until(lambda: not storage.is_locked(LOCK_NAME))
+    wait_until(lambda: not storage.is_locked(LOCK_NAME))
     with walkit.open(storage=storage) as again:
         assert again.acked_lsn == 1
 
@@ -204,7 +204,7 @@ def test_an_interrupt_while_waiting_for_room_queues_nothing() -> None:
     leader = Task(log.append, b"hangs")
     assert hang.entered.wait(GUARD_S)
     log.submit(bytes(4000))
-    shooter = interrupt_when(lambda: log._driver._news.waiting == 1)
+    shooter = interrupt_when(lambda: log._driver.signal.waiting == 1)
     with pytest.raises(KeyboardInterrupt):
         log.append(bytes(500))
     shooter.result()
@@ -237,10 +237,10 @@ def test_an_interrupted_close_keeps_the_lock_and_can_be_called_again() -> None:
 
 def test_an_interrupted_sync_is_not_taken_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt sync() in the device, then call it again: only then is the record durable, and it really is."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny(durability="none"))
     log.append(b"1")
-    segment = log._engine.segments.current
+    segment = log.parts.segments.current
     assert segment is not None
     sync = segment.file.sync
     interrupts = [KeyboardInterrupt()]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import walkit
 from tests.log.logs import tiny
 from tests.stores import memory_store
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 
 def test_an_inventory_is_what_the_log_and_its_files_say() -> None:
     """Trim, hold and save progress: segments, bytes, marks, holds and cursors are the log's; a reader sees them too."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=tiny()) as log:
         log.append_many([bytes(7000)] * 44)
-        log._engine.segments.upkeep.drain()
+        log.wait_idle()
         log.trim(10)
         log.hold("slow", 19)
         log.hold("fast", 40).move(41)
@@ -21,7 +21,7 @@ def test_an_inventory_is_what_the_log_and_its_files_say() -> None:
         storage.open("cursor-bad", "create").write(0, [b"?"])
         found = log.inventory()
         assert (found.first_lsn, found.last_lsn, found.low_watermark, found.checkpoint_lsn) == (11, 44, 10, 0)
-        sealed = log._engine.store.current.sealed
+        sealed = log.parts.manifest_store.current.sealed
         assert [s.name for s in found.segments[:-1]] == [s.name for s in sealed]
         assert [s.state for s in found.segments] == ["sealed"] * len(sealed) + ["open"]
         for one, following in zip(found.segments, found.segments[1:], strict=False):
@@ -39,7 +39,7 @@ def test_an_inventory_is_what_the_log_and_its_files_say() -> None:
         with walkit.open(storage=storage, mode="r") as reader:
             seen = reader.inventory()
             assert (seen.first_lsn, seen.last_lsn, seen.cursors) == (11, 44, found.cursors)
-    with walkit.open(storage=MemoryStorage(), options=tiny()) as log:
+    with walkit.open(storage=CrashingStorage(), options=tiny()) as log:
         empty = log.inventory()
         assert (empty.segments, empty.size_bytes, empty.held_bytes, empty.slowest) == ((), 0, 0, None)
         assert "cursor" not in empty._repr_html_()
@@ -51,7 +51,7 @@ def test_the_live_keys_of_each_segment() -> None:
         for n in range(60):
             store.put(b"%d" % (n % 25), bytes(5000))
         store.delete(b"3")
-        store._engine.segments.upkeep.drain()
+        store.log.wait_idle()
         for compacted in (False, True):
             if compacted:
                 store.compact()

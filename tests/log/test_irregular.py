@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import Task
+from tests.commit.fake_segments import Task
 from tests.log.logs import tiny
 from walkit.errors import StorageError, WalkitError
 from walkit.format.index import index_name

@@ -7,13 +7,12 @@ from collections.abc import Callable
 import pytest
 
 import walkit
-from tests.film import Filmed
+from tests.crash_recorder import Filmed
 from tests.log.crashes import SMALL
 from walkit.format.names import UNFINISHED_NAMES
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication.imported_log import ImportedLog
 from walkit.segments.orphan_files import KEPT_NEW_NAME
-from walkit.storage import MemoryStorage
 from walkit.storage.interface import Storage
 
 LEFT = (*UNFINISHED_NAMES, "manifest.new", KEPT_NEW_NAME)
@@ -42,9 +41,9 @@ def put(storage: Storage, name: str) -> None:
     storage.sync_directory()
 
 
-def made() -> MemoryStorage:
+def made() -> CrashingStorage:
     """A closed log of three records, beside which stands every file that may be left half written."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=SMALL) as log:
         log.append_many([b"1", b"2", b"3"], keys=[b"a", b"b", b"a"])
     for name in (*LEFT, *STAY):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, until
+from tests.commit.fake_segments import GUARD_S, wait_until
 from tests.log.logs import Child, lsns, run_python, tiny, values
 from walkit.errors import LogLockedError
 
@@ -32,7 +32,7 @@ def test_a_second_opening_in_this_process_says_so_and_how_to_close(tmp_path: Pat
     path = tmp_path / "log"
     with walkit.open(tmp_path / "other"), walkit.open(path) as log, walkit.open("memory://third"):
         log.append(b"1")
-        i = walkit.opened().index(log)
+        i = walkit.open_logs().index(log)
         (tmp_path / "link").symlink_to(path)
         spellings: list[str | Path] = [
             path,
@@ -43,16 +43,16 @@ def test_a_second_opening_in_this_process_says_so_and_how_to_close(tmp_path: Pat
         ]
         for spelling in spellings:
             with pytest.raises(
-                LogLockedError, match=rf"again: walkit\.opened\(\)\[{i}\]\.close\(\)"
+                LogLockedError, match=rf"again: walkit\.open_logs\(\)\[{i}\]\.close\(\)"
             ) as locked:
                 walkit.open(spelling)
             assert locked.value.index == i
             assert locked.value.same_process and locked.value.pid == os.getpid()
             assert locked.value.command
         assert log.append(b"2").first_lsn == 2
-        with pytest.raises(LogLockedError, match=rf"walkit\.opened\(\)\[{i + 1}\]\.close\(\)"):
+        with pytest.raises(LogLockedError, match=rf"walkit\.open_logs\(\)\[{i + 1}\]\.close\(\)"):
             walkit.open("memory://third")
-        walkit.opened()[i].close()
+        walkit.open_logs()[i].close()
         assert log.closed
     with walkit.open(tmp_path / "link") as log:
         assert values(log.read()) == [b"1", b"2"]
@@ -135,16 +135,16 @@ from walkit.models import FaultyStorage
 from walkit.storage import FileStorage
 
 storage = FaultyStorage(FileStorage(sys.argv[1]))
-log = walkit.open(storage=storage, options=walkit.LogOptions(idle_mark_ms=0))
+log = walkit.open(storage=storage, options=walkit.LogOptions(idle_marker_ms=0))
 log.append(b"before")
 hold = log.hold("h", 1)
 hang = storage.hang("synced_write", "*.segment")
 waiting = threading.Thread(target=log.append, args=(b"while it forks",), daemon=True)
 waiting.start()
 assert hang.entered.wait(30)
-in_flight = log._engine.core.in_flight[0].submissions[0]
+in_flight = log.parts.core.in_flight[0].submissions[0]
 queued = log.submit(b"queued while it forks")
-locks = [log._driver._lock, log._engine.store._lock, log._engine._close_lock, log._engine.trimming]
+locks = [log._driver.lock, log.parts.manifest_store._lock, log._resources._close_lock, log.parts.leftovers.lock]
 if sys.argv[2] == "holding":
     taken, go_on = threading.Event(), threading.Event()
     def hold_locks():
@@ -188,7 +188,7 @@ if child == 0:
             answers[name] = "forked" if "forked" in str(error) or "closed" in str(error) else str(error)
         except BaseException as error:
             answers[name] = repr(error)
-    answers["opened"] = len(walkit.opened())
+    answers["opened"] = len(walkit.open_logs())
     answers["close"] = log.close()
     try:
         walkit.open(sys.argv[1])
@@ -291,6 +291,6 @@ def test_many_openings_at_once_have_one_winner(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join(GUARD_S)
-    until(lambda: not any(t.is_alive() for t in threads))
+    wait_until(lambda: not any(t.is_alive() for t in threads))
     assert not wrong
     assert won == list(range(1, 17))

@@ -13,14 +13,13 @@ from walkit.errors import StorageError
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import Manifest
 from walkit.format.segment import segment_name
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.segments.manifest_store import ManifestStore, load_manifest
-from walkit.storage import MemoryStorage
 
 
 def test_a_number_is_given_once() -> None:
     """Take numbers in threads, with manifests in between that name some of them: no number twice, none given before."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     storage.create()
     store = ManifestStore(storage, Manifest(log_id=1, next_segment=7))
     taken: list[list[int]] = [[] for _ in range(4)]
@@ -39,7 +38,7 @@ def test_a_number_is_given_once() -> None:
 
 def test_a_number_is_not_given_again_after_a_failure() -> None:
     """Fail the manifest that would name a number: the next one is another, as the file may be there all the same."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     storage.create()
     faulty = FaultyStorage(storage)
     store = ManifestStore(faulty, Manifest(log_id=1))
@@ -53,17 +52,17 @@ def test_a_number_is_not_given_again_after_a_failure() -> None:
 
 def test_rotation_and_compaction_never_share_a_number() -> None:
     """Write and compact at the same time: every segment that was ever made has a number of its own."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     made: list[int] = []
 
     with memory_store(storage) as store:
-        inner = store._engine.store.take_number
+        inner = store.log.parts.manifest_store.take_number
 
         def noted() -> int:
             made.append(inner())
             return made[-1]
 
-        store._engine.store.take_number = noted  # type: ignore[method-assign]
+        store.log.parts.manifest_store.take_number = noted  # type: ignore[method-assign]
 
         def work(thread: int) -> None:
             for i in range(150 if thread else 12):
@@ -74,19 +73,19 @@ def test_rotation_and_compaction_never_share_a_number() -> None:
 
         run_threads(3, work)
         store.compact()
-        flags = {s.flags for s in store._engine.store.current.sealed}
+        flags = {s.flags for s in store.log.parts.manifest_store.current.sealed}
     assert SegmentFlag.COMPACTED in flags and len(made) > 10
     assert len(set(made)) == len(made)
 
 
 def test_a_file_that_somebody_put_there_is_never_overwritten() -> None:
     """Put files under the next numbers of an open store, write and compact: they are passed over and stay."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with memory_store(storage) as store:
         for i in range(40):
             store.put(b"k", b"%d" % i * 4000)
-        store._engine.segments.upkeep.drain()
-        number = store._engine.store.take_number()
+        store.log.wait_idle()
+        number = store.log.parts.manifest_store.take_number()
         others = [segment_name(n) for n in range(number + 1, number + 6)]
         for name in others:
             storage.open(name, "create").write(0, [name.encode()])
@@ -101,21 +100,21 @@ def test_a_file_that_somebody_put_there_is_never_overwritten() -> None:
 def test_reading_a_manifest_lists_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the manifest of a folder that may be large: it is opened by its name, and the folder is not listed."""
     with memory_store() as store:
-        storage = store._engine.storage
+        storage = store.log.parts.storage
         store.put(b"k", b"v")
 
         def listed(folder: str = "") -> list[str]:
             raise AssertionError(f"listed {folder!r}")
 
         monkeypatch.setattr(storage, "names", listed)
-        assert load_manifest(storage) == store._engine.store.current
+        assert load_manifest(storage) == store.log.parts.manifest_store.current
         monkeypatch.undo()
 
 
 def test_a_log_that_is_made_this_very_moment_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the manifest and a segment appear between the look for the manifest and the listing: it is read then."""
     with memory_store() as store:
-        storage = store._engine.storage
+        storage = store.log.parts.storage
         store.put(b"k", b"v")
         opened, missing = storage.open, [StorageError("gone", errno=errno.ENOENT, name="manifest")]
 
@@ -125,5 +124,5 @@ def test_a_log_that_is_made_this_very_moment_is_no_damage(monkeypatch: pytest.Mo
             return opened(*arguments)
 
         monkeypatch.setattr(storage, "open", open_late)
-        assert load_manifest(storage) == store._engine.store.current
+        assert load_manifest(storage) == store.log.parts.manifest_store.current
         monkeypatch.undo()

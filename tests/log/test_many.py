@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
-from tests.log.held import Gates, Held
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
+from tests.log.held_writes import Gates, Held
 from tests.log.logs import SEGMENTS, faulty_log, headers, lsns, memory_log, reopened, tiny, values
 from walkit.errors import (
     CommitFailedError,
@@ -67,7 +67,7 @@ def test_columns_of_every_kind_are_taken(
     assert (result.first_lsn, result.last_lsn) == (2, 1 + len(expected))
     assert values(log.read(2)) == list(expected)
     assert {r.key for r in log.read(2)} <= {None}
-    assert result.next_position == log._engine.core.position
+    assert result.next_position == log.parts.core.position
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_the_prefix_is_right_where_the_log_closes_in_the_midst() -> None:
     hang = storage.hang("synced_write", SEGMENTS)
     call = Task(log.append_many, [bytes(3000)] * 40)
     assert hang.entered.wait(GUARD_S)
-    until(lambda: log.appended_lsn == 3, "the call's first part to be written")
+    wait_until(lambda: log.appended_lsn == 3, "the call's first part to be written")
     closing = Task(log.close)
-    until(lambda: log.closed)
+    wait_until(lambda: log.closed)
     hang.release()
     closing.result()
     error = call.join().error
@@ -227,7 +227,7 @@ def test_a_queue_that_fills_in_the_midst_is_told_by_the_ticket() -> None:
     with pytest.raises(LogFullError) as full:
         ticket.result(GUARD_S)
     assert vars(full.value)["acknowledged_prefix"] == ticket.acknowledged == log.acked_lsn - 2 > 0
-    until(lambda: called == [ticket])
+    wait_until(lambda: called == [ticket])
     log.close()
 
 
@@ -286,7 +286,7 @@ def test_a_short_list_that_changes_while_it_waits_changes_nothing() -> None:
         gates = Gates(1)
         Held(log, gates)
         first = Task(log.append, b"first")
-        until(lambda: gates.entered, "the write")
+        wait_until(lambda: gates.entered, "the write")
         given_values, given_keys = [b"a", b"b"], [b"k", b"l"]
         ticket = log.submit_many(given_values, given_keys)
         given_values[0], given_keys[:] = b"changed", []

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, memory_log, reopened, tiny, values
-from walkit import DurableFrames, GapError
+from walkit import GapError, ObservedFrames
 from walkit.errors import LogClosedError
 
 
@@ -27,13 +27,13 @@ def log() -> Iterator[walkit.WriteAheadLog]:
 def test_observers_see_the_frames_as_they_stand_in_the_files(log: walkit.WriteAheadLog) -> None:
     """Observe a mixed load: ranges and positions join up, bytes are those of the files."""
     log.append(b"before")
-    seen: list[DurableFrames] = []
+    seen: list[ObservedFrames] = []
     observation = log.observe(seen.append)
     log.append(b"1", key=b"k", timestamp=5)
     log.append_many([b"2", None, bytes(3000)] * 10)
     with log.transaction() as tx:
         tx.delete(b"k")
-    until(lambda: seen and seen[-1].last_lsn == 33)
+    wait_until(lambda: seen and seen[-1].last_lsn == 33)
     observation.close()
     log.append(b"after")
     assert seen[0].first_lsn == 2
@@ -48,15 +48,15 @@ def test_observers_see_the_frames_as_they_stand_in_the_files(log: walkit.WriteAh
 
 def test_frames_can_be_read_after_they_were_trimmed(log: walkit.WriteAheadLog) -> None:
     """Keep what an observer was given, trim it away in the log: its records are still there."""
-    seen: list[DurableFrames] = []
+    seen: list[ObservedFrames] = []
     log.observe(seen.append)
     log.append_many([bytes(7000)] * 40)
-    until(lambda: seen and seen[-1].last_lsn == 40)
+    wait_until(lambda: seen and seen[-1].last_lsn == 40)
     log.trim(40)
     assert lsns(r for frames in seen for r in frames.records()) == list(range(1, 41))
 
 
-def raises(_: DurableFrames) -> None:
+def raises(_: ObservedFrames) -> None:
     """An observer with a fault."""
     raise RuntimeError("mine")
 
@@ -65,7 +65,7 @@ def test_an_observer_that_raises_is_named_once_counted_and_called_again() -> Non
     """Raise in an observer for three frames: one event with its name, all counted; the log and the other go on."""
     events: list[tuple[str, dict[str, Any]]] = []
     log = walkit.open(
-        storage=walkit.storage.MemoryStorage(), options=tiny(), events=lambda *event: events.append(event)
+        storage=walkit.models.CrashingStorage(), options=tiny(), events=lambda *event: events.append(event)
     )
     seen: list[int] = []
     observations = [
@@ -73,7 +73,7 @@ def test_an_observer_that_raises_is_named_once_counted_and_called_again() -> Non
     ]
     for _ in range(3):
         log.append(b"value")
-    until(lambda: seen == [1, 2, 3])
+    wait_until(lambda: seen == [1, 2, 3])
     assert log.statistics().callback_errors == 6
     log.close()
     assert [o.errors for o in observations] == [3, 3, 0]
@@ -86,7 +86,7 @@ def test_an_observer_may_use_the_log(log: walkit.WriteAheadLog) -> None:
     """Append, read and stop observing from within an observer: no lock is held there."""
     done = threading.Event()
 
-    def echo(frames: DurableFrames) -> None:
+    def echo(frames: ObservedFrames) -> None:
         if frames.first_lsn == 1:
             assert log.append(b"echo").first_lsn == 2
             assert lsns(log.read()) == [1, 2]
@@ -125,7 +125,7 @@ def test_a_follower_with_a_timeout_ends_when_nothing_comes(log: walkit.WriteAhea
     log.append(b"1")
     assert values(log.follow(1, timeout=0.01)) == [b"1"]
     assert values(log.follow(5, timeout=0)) == []
-    assert not log._driver.delivery.observers and not log._engine.followers
+    assert not log._driver.delivery.observers and not log.parts.lifetime.followers
 
 
 def test_a_follower_that_is_dropped_leaves_nothing_behind(log: walkit.WriteAheadLog) -> None:
@@ -147,9 +147,9 @@ def test_a_follower_ends_with_the_log_after_its_last_record() -> None:
     log.submit(b"on its way")
     assert hang.entered.wait(GUARD_S)
     closing = Task(log.close)
-    until(lambda: log.closed)
+    wait_until(lambda: log.closed)
     rest = Task(lambda: values(following))
-    until(lambda: not rest.thread.is_alive() or len(log._engine.followers) == 1)
+    wait_until(lambda: not rest.thread.is_alive() or len(log.parts.lifetime.followers) == 1)
     rest.thread.join(0.05)
     hang.release()
     closing.result()
@@ -186,33 +186,33 @@ def test_a_trim_in_the_moment_of_looking_is_a_gap(
 ) -> None:
     """Trim between the acknowledged mark and the view of a reader or follower: GapError, or all of it; never a part."""
     log.append_many([bytes(7000)] * 40)
-    engine_view = log._engine.view
+    engine_view = log.parts.contents.view
 
     def trim_first() -> Any:
-        monkeypatch.setattr(log._engine, "view", engine_view)
+        monkeypatch.setattr(log.parts.contents, "view", engine_view)
         log.trim(35)
         return engine_view()
 
-    monkeypatch.setattr(log._engine, "view", trim_first)
+    monkeypatch.setattr(log.parts.contents, "view", trim_first)
     with pytest.raises(GapError):
         next(log.follow(1))
     log.append_many([bytes(7000)] * 40)
 
     def trim_more() -> Any:
-        monkeypatch.setattr(log._engine, "view", engine_view)
+        monkeypatch.setattr(log.parts.contents, "view", engine_view)
         log.trim(60)
         return engine_view()
 
-    monkeypatch.setattr(log._engine, "view", trim_more)
+    monkeypatch.setattr(log.parts.contents, "view", trim_more)
     with pytest.raises(GapError):
         log.read(36)
 
 
 def test_the_oldest_record_does_not_move_while_a_segment_is_being_sealed(log: walkit.WriteAheadLog) -> None:
     """Seal the first segment between two looks at the log: the oldest LSN stays 1."""
-    while len(log._engine.segments.open_segments) + len(log._engine.store.current.sealed) < 1:
+    while len(log.parts.segments.open_segments) + len(log.parts.manifest_store.current.sealed) < 1:
         log.append(bytes(7000))
-    segments = log._engine.segments
+    segments = log.parts.segments
 
     class SealsWhenLookedAt(list[Any]):
         """A list of open segments whose first one is sealed the moment somebody looks."""
@@ -226,7 +226,7 @@ def test_the_oldest_record_does_not_move_while_a_segment_is_being_sealed(log: wa
 
     segments.open_segments = SealsWhenLookedAt(segments.open_segments)
     assert log.first_lsn == 1
-    assert [s.first_lsn for s in log._engine.store.current.sealed] == [1]
+    assert [s.first_lsn for s in log.parts.manifest_store.current.sealed] == [1]
 
 
 @pytest.mark.parametrize("when", ["walkit.segment.rotate", "walkit.segment.seal", "walkit.log.poison"])
@@ -246,7 +246,7 @@ def test_closing_from_an_events_callback_closes_once_it_has_returned(when: str) 
             storage.fail("synced_write", SEGMENTS)
         if Task(opened.append, bytes(4000)).join().error is not None:
             break
-    until(lambda: opened._engine.ended, "the close")
+    wait_until(lambda: opened.parts.lifetime.ended, "the close")
     assert returned
     found = lsns(reopened(storage.inner))
     assert found == list(range(1, len(found) + 1))

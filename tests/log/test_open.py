@@ -26,8 +26,9 @@ from walkit.errors import (
 )
 from walkit.format.checksum import crc32c
 from walkit.format.layout import MANIFEST_HEADER
-from walkit.log import engine as engine_module
-from walkit.storage import FileStorage, MemoryStorage
+from walkit.log import open as open_module
+from walkit.models import CrashingStorage
+from walkit.storage import FileStorage
 
 
 def everything(folder: Path) -> dict[str, bytes | None]:
@@ -81,13 +82,13 @@ def test_an_opening_that_writes_nothing_makes_no_segment(tmp_path: Path) -> None
         with walkit.open(tmp_path / "log") as log:
             assert log.acked_lsn == 1
     assert sorted(os.listdir(tmp_path / "log")) == files
-    assert len(log._engine.store.current.lineage) == 1
+    assert len(log.parts.manifest_store.current.lineage) == 1
 
 
 def test_a_log_made_by_another_thread_meanwhile_is_not_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let another caller make the log between the look and the lock: mode "x" still only makes new ones."""
-    storage = MemoryStorage()
-    look = engine_module._require_a_log
+    storage = CrashingStorage()
+    look = open_module._require_a_log
 
     def and_then_somebody_is_quicker(place: Any, mode: str) -> bool:
         existed = look(place, mode)
@@ -96,7 +97,7 @@ def test_a_log_made_by_another_thread_meanwhile_is_not_new(monkeypatch: pytest.M
                 quicker.append(b"theirs")
         return existed
 
-    monkeypatch.setattr(engine_module, "_require_a_log", and_then_somebody_is_quicker)
+    monkeypatch.setattr(open_module, "_require_a_log", and_then_somebody_is_quicker)
     with pytest.raises(LogExistsError):
         walkit.open(storage=storage, mode="x")
     with walkit.open(storage=storage) as log:
@@ -256,7 +257,7 @@ def test_a_path_is_the_one_of_the_call(tmp_path: Path, monkeypatch: pytest.Monke
     ("named", "match"),
     [
         ({}, "either"),
-        ({"path": "a", "storage": MemoryStorage()}, "either"),
+        ({"path": "a", "storage": CrashingStorage()}, "either"),
         ({"path": ""}, "empty"),
         ({"path": "http://host/log"}, "file://"),
         ({"path": 7}, "not int"),
@@ -279,19 +280,19 @@ def test_wrong_arguments(
 
 def test_opened_lists_what_is_open_oldest_first() -> None:
     """Open three and close one: the others are listed in the order of their opening."""
-    before = walkit.opened()
-    logs = [walkit.open(storage=MemoryStorage()) for _ in range(3)]
-    assert walkit.opened() == [*before, *logs]
+    before = walkit.open_logs()
+    logs = [walkit.open(storage=CrashingStorage()) for _ in range(3)]
+    assert walkit.open_logs() == [*before, *logs]
     logs[1].close()
-    assert walkit.opened() == [*before, logs[0], logs[2]]
+    assert walkit.open_logs() == [*before, logs[0], logs[2]]
     logs[0].close()
     logs[2].close()
-    assert walkit.opened() == before
+    assert walkit.open_logs() == before
 
 
 def test_progress_and_report_of_an_opening() -> None:
     """Reopen a killed log with a progress callback: bytes grow to the total, the report has timed phases."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=tiny()) as log:
         log.append_many([bytes(3000)] * 50)
         image = storage.process_kill()
@@ -338,15 +339,15 @@ def test_importing_starts_nothing_and_loads_nothing_heavy() -> None:
         assert not opened, opened
         heavy = {"pyspark", "panel", "plotly", "grpc", "pandas", "bokeh", "hdrh", "IPython"} & set(sys.modules)
         assert not heavy, heavy
-        assert walkit.opened() == []
+        assert walkit.open_logs() == []
     """
     run_python(script)
 
 
 def test_opening_starts_no_thread_before_it_is_needed() -> None:
     """Open, append, read and close on one thread, marks and the watch over writes off: no other thread is started."""
-    options = LogOptions(idle_mark_ms=0, write_timeout_ms=None)
-    with walkit.open(storage=MemoryStorage(), options=options) as log:
+    options = LogOptions(idle_marker_ms=0, write_timeout_ms=None)
+    with walkit.open(storage=CrashingStorage(), options=options) as log:
         log.append(b"1")
         assert values(log.read()) == [b"1"]
         assert not [t for t in threading.enumerate() if t.name.startswith("walkit-")]

@@ -17,7 +17,7 @@ from walkit.commit.policy import TakeAll
 from walkit.errors import OptionsError
 from walkit.format.names import cursor_file_name
 from walkit.log.limits import value_bytes_max
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"durability": "often"}, "durability"),
@@ -33,9 +33,9 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"ack_order": "none"}, "ack_order"),
     ({"policy": "take all"}, "policy"),
     ({"policy": TakeAll}, "policy"),
-    ({"window_bytes": 1 << 24}, "window_bytes"),
-    ({"window_bytes": 1 << 22, "in_flight": 2}, "window_bytes"),
-    ({"window_bytes": 1.0, "in_flight": 2}, "window_bytes"),
+    ({"reorder_window_bytes": 1 << 24}, "reorder_window_bytes"),
+    ({"reorder_window_bytes": 1 << 22, "in_flight": 2}, "reorder_window_bytes"),
+    ({"reorder_window_bytes": 1.0, "in_flight": 2}, "reorder_window_bytes"),
     ({"write_timeout_ms": 0}, "write_timeout_ms"),
     ({"direct_io": True, "frame_bytes_max": 4096}, "frame_bytes_max"),
     ({"segment_bytes": 1000}, "segment_bytes"),
@@ -50,7 +50,7 @@ WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"on_full": "drop"}, "on_full"),
     ({"recovery": "hope"}, "recovery"),
     ({"retention": None}, "retention"),
-    ({"idle_mark_ms": -1}, "idle_mark_ms"),
+    ({"idle_marker_ms": -1}, "idle_marker_ms"),
 ]
 
 
@@ -82,7 +82,7 @@ def test_a_switch_is_true_or_false(given: Any) -> None:
 )
 def test_reading_takes_no_option_that_it_would_ignore(name: str, given: Any) -> None:
     """Open for reading with options or progress: OptionsError that names it; events are taken, and are called."""
-    storage, seen = MemoryStorage(), list[str]()
+    storage, seen = CrashingStorage(), list[str]()
     with walkit.open(storage=storage) as log:
         log.append(b"v")
     with pytest.raises(OptionsError, match=f"{name} .*mode='r'") as refused:
@@ -105,14 +105,14 @@ def test_reading_takes_no_option_that_it_would_ignore(name: str, given: Any) -> 
         {"segment_bytes": 1 << 16, "frame_bytes_max": (1 << 16) - 4096},
         {"frame_bytes_max": 4096, "queue_bytes_max": 4096},
         {"in_flight": 1024, "policy": TakeAll(), "write_timeout_ms": None},
-        {"in_flight": 2, "frame_bytes_max": 4096, "window_bytes": 8192},
-        {"codec": "zstd", "ack_order": "append", "recovery": "absolute", "idle_mark_ms": 0},
+        {"in_flight": 2, "frame_bytes_max": 4096, "reorder_window_bytes": 8192},
+        {"codec": "zstd", "ack_order": "append", "recovery": "absolute", "idle_marker_ms": 0},
     ],
     ids=str,
 )
 def test_options_at_their_limits_work(options: dict[str, Any]) -> None:
     """Open, append and read with options at the edges of what is allowed."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     for _ in range(2):
         with walkit.open(storage=storage, options=LogOptions(**options)) as log:
             log.append_many([bytes(n) for n in range(1000)])
@@ -132,7 +132,7 @@ def test_options_are_frozen_and_keyword_only() -> None:
 @pytest.mark.parametrize(("stored", "other"), [("append", "completion"), ("completion", "append")])
 def test_what_is_stored_in_the_log_wins_over_options(stored: Any, other: Any) -> None:
     """Reopen with another acknowledgement order: OptionsError with both values, the lock free; None takes the log's."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=LogOptions(ack_order=stored)) as log:
         log.append(b"1")
     with pytest.raises(OptionsError, match=f"'{other}'.*'{stored}'") as conflict:
@@ -145,7 +145,7 @@ def test_what_is_stored_in_the_log_wins_over_options(stored: Any, other: Any) ->
     for options in (LogOptions(ack_order=stored), LogOptions()):
         with walkit.open(storage=storage, options=options) as log:
             assert log.acked_lsn == 1
-            assert log._engine.core.completion == (stored == "completion")
+            assert log.parts.core.completion == (stored == "completion")
 
 
 @pytest.mark.parametrize("direct_io", [False, True])
@@ -181,7 +181,7 @@ def test_the_largest_frame_follows_from_the_size_of_a_segment() -> None:
 
 def test_limits_bind_only_new_segments() -> None:
     """Shrink and grow segments and frames from opening to opening: old records stay readable, new limits hold."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     sizes = [(1 << 20, 1 << 19), (1 << 16, 1 << 12), (1 << 18, 1 << 16)]
     expected = []
     for segment_bytes, frame_bytes_max in sizes:

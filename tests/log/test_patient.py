@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.commit.places import Task
+from tests.commit.fake_segments import Task
 from tests.log.logs import tiny
 from walkit.errors import StorageError
 from walkit.recovery.tolerant_file import PatientFile

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.everycall import EveryCall, Fault
 from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, reopened, tiny, values
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, StorageError
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 WAYS_TO_FAIL: dict[str, dict[str, Any]] = {
     "nothing arrives": {},
@@ -36,7 +36,7 @@ def test_a_failed_write_tells_everybody_and_reopening_is_right(way: dict[str, An
     queued = [log.submit(b"queued") for _ in range(3)]
     queued[-1].add_done_callback(lambda t: told.append(type(t.exception(0)).__name__))
     waiting = [Task(log.append, b"waits") for _ in range(3)]
-    until(lambda: log.statistics().queue_records == 6)
+    wait_until(lambda: log.statistics().queue_records == 6)
     hang.release()
     with pytest.raises(CommitFailedError) as failed:
         in_flight.result(GUARD_S)
@@ -48,7 +48,7 @@ def test_a_failed_write_tells_everybody_and_reopening_is_right(way: dict[str, An
     assert [type(t.join().error) for t in waiting] == [LogPoisonedError] * 3
     with pytest.raises(LogPoisonedError, match="open it again"):
         log.append(b"later")
-    until(lambda: told == ["CommitFailedError", "LogPoisonedError"])
+    wait_until(lambda: told == ["CommitFailedError", "LogPoisonedError"])
     assert log.statistics().poisoned == 1 and "poisoned" in log._repr_html_()
     assert values(log.read()) == [b"first"], "what is acknowledged can still be read"
     log.close()
@@ -91,7 +91,7 @@ def test_the_timers_failed_sync_poisons_as_well() -> None:
     storage.fail("sync", SEGMENTS, times=None)
     log = walkit.open(storage=storage, options=tiny(durability="interval", interval_ms=1))
     log.append(b"acknowledged, and never durable")
-    until(lambda: log.statistics().poisoned, "the timer's sync")
+    wait_until(lambda: log.statistics().poisoned, "the timer's sync")
     with pytest.raises(LogPoisonedError):
         log.append(b"x")
     assert (log.acked_lsn, log.durable_lsn) == (1, 0)
@@ -141,7 +141,7 @@ def test_a_follower_is_told_that_the_log_has_failed() -> None:
     storage, log = faulty_log()
     seen: list[int] = []
     following = Task(lambda: seen.extend(r.lsn for r in log.follow(1)))
-    until(lambda: seen == [1])
+    wait_until(lambda: seen == [1])
     storage.fail("synced_write", SEGMENTS)
     with pytest.raises(CommitFailedError):
         log.append(b"lost")
@@ -189,9 +189,9 @@ def test_a_seal_that_fails_is_made_up_for_in_order(monkeypatch: pytest.MonkeyPat
     """Fail two seals in the background: the next makes up for them in order, and a kill at any time loses nothing."""
     # A segment that stays unsealed before a sealed one would be taken for something that does not follow.
     events: list[str] = []
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny(), events=lambda name, _: events.append(name))
-    store = log._engine.store
+    store = log.parts.manifest_store
     update, failures = store.update, [1, 1]
 
     def flaky(change: Any) -> Any:
@@ -204,7 +204,7 @@ def test_a_seal_that_fails_is_made_up_for_in_order(monkeypatch: pytest.MonkeyPat
     images = []
     while len(store.current.sealed) < 5:
         log.append(bytes(7000))
-        log._engine.segments.upkeep.drain()
+        log.wait_idle()
         images.append((log.acked_lsn, storage.process_kill()))
         images.append((log.acked_lsn, storage.crash(keep="none")))
     numbers = [s.number for s in store.current.sealed]
@@ -219,17 +219,17 @@ def test_a_seal_takes_those_before_it_along() -> None:
     """Hold the background up over three segments, then seal the newest full one: the one before it is sealed first."""
     storage, log = faulty_log()
     held = threading.Event()
-    segments = log._engine.segments
+    segments = log.parts.segments
 
     def hold_up() -> None:
         assert held.wait(GUARD_S)
 
-    segments.upkeep.submit("seal", hold_up)
+    segments.maintenance.submit("seal", hold_up)
     while len(segments.open_segments) < 3:
         log.append(bytes(7000))
     order = [s.number for s in segments.open_segments]
     segments.seal(segments.open_segments[-2])
-    assert [s.number for s in log._engine.store.current.sealed] == order[:-1]
+    assert [s.number for s in log.parts.manifest_store.current.sealed] == order[:-1]
     assert [s.number for s in segments.open_segments] == order[-1:]
     held.set()
     log.append(b"goes on")
@@ -256,15 +256,15 @@ def test_the_poison_event_names_the_cause_once() -> None:
 
 def test_closing_lets_go_of_every_file_where_the_device_fails_for_good() -> None:
     """Keep three segments open, let every call fail from then on, and close: the error is told, no file stays open."""
-    storage = EveryCall(MemoryStorage())
+    storage = EveryCall(CrashingStorage())
     log = walkit.open(storage=storage, options=tiny())
     held = threading.Event()
-    segments = log._engine.segments
+    segments = log.parts.segments
 
     def hold_up() -> None:
         assert held.wait(GUARD_S)
 
-    segments.upkeep.submit("seal", hold_up)
+    segments.maintenance.submit("seal", hold_up)
     while len(segments.open_segments) < 3:
         log.append(bytes(7000))
     storage.arm(Fault("error", 1, forever=True))

@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, Task
+from tests.commit.fake_segments import GUARD_S, Task
 from tests.log.logs import SEGMENTS, Child, faulty_log, lsns, tiny, values
 from walkit import GapError
 from walkit.errors import CorruptionError, LogClosedError, LogNotFoundError
+from walkit.models import CrashingStorage
 from walkit.read import reader as logreader
 from walkit.recovery.scan import read_mark
 from walkit.segments.manifest_store import load_manifest
-from walkit.storage import MemoryStorage
 
 
 @pytest.fixture
-def storage() -> MemoryStorage:
+def storage() -> CrashingStorage:
     """A place that writer and readers share, as processes share a folder."""
-    return MemoryStorage()
+    return CrashingStorage()
 
 
-def test_a_reader_sees_what_is_durable_and_nothing_more(storage: MemoryStorage) -> None:
+def test_a_reader_sees_what_is_durable_and_nothing_more(storage: CrashingStorage) -> None:
     """Append below level sync with a reader beside it: it sees each sync's prefix, while the writer sees all."""
     with (
         walkit.open(storage=storage, options=tiny(durability="none")) as log,
@@ -44,7 +44,7 @@ def test_a_reader_sees_what_is_durable_and_nothing_more(storage: MemoryStorage) 
         assert values(reader.read()) == [b"1", b"2", b"3"]
 
 
-def test_a_reader_follows_every_acknowledgement(storage: MemoryStorage) -> None:
+def test_a_reader_follows_every_acknowledgement(storage: CrashingStorage) -> None:
     """Append with durability sync over many segments: after each call a reader sees exactly that much."""
     with (
         walkit.open(storage=storage, options=tiny()) as log,
@@ -58,7 +58,7 @@ def test_a_reader_follows_every_acknowledgement(storage: MemoryStorage) -> None:
         assert lsns(reader.read(10, 12)) == [10, 11, 12]
 
 
-def test_readers_in_step_with_a_busy_writer(storage: MemoryStorage) -> None:
+def test_readers_in_step_with_a_busy_writer(storage: CrashingStorage) -> None:
     """Read again and again while four threads append, rotate and trim: dense ranges that only grow, or a GapError."""
     log = walkit.open(storage=storage, options=tiny())
     log.append(b"0")
@@ -93,7 +93,7 @@ def test_readers_in_step_with_a_busy_writer(storage: MemoryStorage) -> None:
 
 
 def test_the_writer_moves_on_between_manifest_and_mark(
-    storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+    storage: CrashingStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rotate several times between a reader's two looks, at the manifest and at the durable file: never damage."""
     log = walkit.open(storage=storage, options=tiny())
@@ -118,7 +118,7 @@ def test_the_writer_moves_on_between_manifest_and_mark(
 
 
 def test_a_writer_that_begins_in_the_midst_of_reading_is_not_damage(
-    storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+    storage: CrashingStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Open, append and rotate after a reader found no writer: it looks again instead of calling the log corrupt."""
     with walkit.open(storage=storage, options=tiny()) as log:
@@ -140,7 +140,7 @@ def test_a_writer_that_begins_in_the_midst_of_reading_is_not_damage(
     writers[0].close()
 
 
-def test_a_reader_pausing_over_a_trim_has_a_gap_or_all(storage: MemoryStorage) -> None:
+def test_a_reader_pausing_over_a_trim_has_a_gap_or_all(storage: CrashingStorage) -> None:
     """Trim while a reader is in the midst of a long log: it gets all it was promised, or a GapError; never a part."""
     with (
         walkit.open(storage=storage, options=tiny()) as log,
@@ -157,7 +157,7 @@ def test_a_reader_pausing_over_a_trim_has_a_gap_or_all(storage: MemoryStorage) -
         assert lsns(reader.read(91)) == list(range(91, 101))
 
 
-def test_following_from_outside(storage: MemoryStorage) -> None:
+def test_following_from_outside(storage: CrashingStorage) -> None:
     """Follow as a reader while the writer appends below level sync and syncs now and then: each durable record once."""
     with walkit.open(storage=storage, options=tiny(durability="none")) as log:
         reader = walkit.open(storage=storage, mode="r")
@@ -177,7 +177,7 @@ def test_following_from_outside(storage: MemoryStorage) -> None:
         assert ends.result() == []
 
 
-def test_a_closed_reader_refuses_and_a_missing_log_is_named(storage: MemoryStorage) -> None:
+def test_a_closed_reader_refuses_and_a_missing_log_is_named(storage: CrashingStorage) -> None:
     """Use a reader after close, and open one where nothing is: typed errors."""
     with pytest.raises(LogNotFoundError):
         walkit.open(storage=storage, mode="r")
@@ -195,7 +195,7 @@ def test_a_closed_reader_refuses_and_a_missing_log_is_named(storage: MemoryStora
     assert not hasattr(reader, "append")
 
 
-def test_a_reader_changes_nothing(storage: MemoryStorage) -> None:
+def test_a_reader_changes_nothing(storage: CrashingStorage) -> None:
     """Read a log with a torn tail and a stray file: not a byte changes, and no lock is taken."""
     log = walkit.open(storage=storage, options=tiny())
     log.append_many([bytes(3000)] * 30)
@@ -227,7 +227,7 @@ def test_an_unpromised_tail_is_seen_after_death_as_recovery_would_keep_it() -> N
         assert list(again.read()) == seen and lsns(seen) == [1, 2, 3, 4]
 
 
-def test_damage_below_the_durable_mark_is_corruption_for_a_reader_too(storage: MemoryStorage) -> None:
+def test_damage_below_the_durable_mark_is_corruption_for_a_reader_too(storage: CrashingStorage) -> None:
     """Flip a byte of an acknowledged frame under a living writer: CorruptionError that names the record."""
     with (
         walkit.open(storage=storage, options=tiny()) as log,
@@ -319,7 +319,7 @@ def test_a_reader_in_another_process_follows_this_writer(tmp_path: Path) -> None
             for n in range(1, 40):
                 log.append(bytes(n * 100))
             log.sync()
-            assert read_mark(log._engine.storage).lsn == 40
+            assert read_mark(log.parts.storage).lsn == 40
             assert [child.read() for _ in range(40)] == [[n + 1, n * 100] for n in range(40)]
 
 
@@ -358,9 +358,9 @@ def test_a_segment_that_is_named_and_was_not_made_is_no_loss() -> None:
     log.close()
 
 
-def test_a_durable_segment_that_is_lost_under_a_living_writer_is_corruption(storage: MemoryStorage) -> None:
+def test_a_durable_segment_that_is_lost_under_a_living_writer_is_corruption(storage: CrashingStorage) -> None:
     """Remove the segment that the writer writes to: a reader is told, instead of seeing a shorter log."""
-    log = walkit.open(storage=storage, options=tiny(idle_mark_ms=0))
+    log = walkit.open(storage=storage, options=tiny(idle_marker_ms=0))
     log.append(b"1")
     with walkit.open(storage=storage, mode="r") as reader:
         assert lsns(reader.read()) == [1]
@@ -371,9 +371,9 @@ def test_a_durable_segment_that_is_lost_under_a_living_writer_is_corruption(stor
     log.close()
 
 
-def killed_below_sync(*, synced: int, more: int, slot: bool = True, marks: bool = False) -> MemoryStorage:
+def killed_below_sync(*, synced: int, more: int, slot: bool = True, marks: bool = False) -> CrashingStorage:
     """A killed log of level none: `synced` records on stable storage, and `more` that only the page cache has."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny(durability="none"))
     log.append_many([b"%d" % n + bytes(700) for n in range(synced)])
     log.sync()
@@ -415,7 +415,7 @@ def test_what_a_dead_writer_left_in_the_page_cache_is_not_durable(synced: int, m
         assert log.acked_lsn >= durable and log.cursor("c").lsn == durable
 
 
-def test_the_next_opening_makes_what_is_left_durable(storage: MemoryStorage) -> None:
+def test_the_next_opening_makes_what_is_left_durable(storage: CrashingStorage) -> None:
     """Open a killed log of level none for writing: a reader beside it goes on to the end, and its cursor may follow."""
     image = killed_below_sync(synced=2, more=3)
     with walkit.open(storage=image, mode="r") as reader:
@@ -429,7 +429,7 @@ def test_the_next_opening_makes_what_is_left_durable(storage: MemoryStorage) -> 
         assert log.cursor("c").lsn == log.acked_lsn == 5
 
 
-def test_of_a_killed_log_of_level_sync_all_that_was_acknowledged_is_durable(storage: MemoryStorage) -> None:
+def test_of_a_killed_log_of_level_sync_all_that_was_acknowledged_is_durable(storage: CrashingStorage) -> None:
     """Kill a writer of level sync over many segments: a reader follows, and a cursor saves, all it acknowledged."""
     log = walkit.open(storage=storage, options=tiny())
     for n in range(40):

@@ -11,7 +11,7 @@ import pytest
 
 import walkit
 from tests.log.crashes import SMALL, dirty_image, log_of, recovered_rows, rows_of
-from tests.log.flights import Flight
+from tests.log.in_flight_logs import Flight
 from walkit.errors import (
     CorruptionError,
     FormatVersionError,
@@ -23,6 +23,7 @@ from walkit.format.checksum import crc32c
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.segment import segment_name
+from walkit.models import CrashingStorage
 from walkit.models.faults import FaultyStorage
 from walkit.recovery.decision import (
     DECISION_TABLE,
@@ -34,7 +35,6 @@ from walkit.recovery.decision import (
     table_rows,
 )
 from walkit.segments.manifest_store import DURABLE_NAME
-from walkit.storage import MemoryStorage
 
 ALL_FACTS = [Facts(*f) for f in product((False, True), repeat=len(Facts._fields))]
 
@@ -85,9 +85,9 @@ def test_the_table_as_a_frame_answers_as_the_table_does() -> None:
         )
 
 
-def test_the_table_in_the_design_is_the_table_of_the_code() -> None:
-    """Write the table and the meanings of its facts as DESIGN.md has them, and find them there."""
-    text = (Path(walkit.__file__).parent / "DESIGN.md").read_text()
+def test_the_table_in_the_documents_is_the_table_of_the_code() -> None:
+    """Write the table and the meanings of its facts as docs/recovery-table.md has them, and find them there."""
+    text = (Path(__file__).parent.parent.parent / "docs" / "recovery-table.md").read_text()
     for row in table_rows():
         line = "| " + " | ".join(str(v).replace("any", "") for k, v in row.items() if k != "meaning") + " |"
         assert line in text, line
@@ -103,7 +103,7 @@ class Live:
     def __init__(
         self, records: int = 10, *, lose_cell: bool = True, options: walkit.LogOptions = SMALL
     ) -> None:
-        self.storage = MemoryStorage()
+        self.storage = CrashingStorage()
         self.log = log_of(self.storage, options)
         self.results = [self.log.append(b"value %d" % i * 20, b"k") for i in range(records)]
         self.image = self.storage.crash(keep="all") if lose_cell else self.storage.process_kill()
@@ -168,7 +168,7 @@ def test_a_damaged_segment_header_does_not_hide_what_its_frames_promise(
 
 
 def test_a_flip_in_the_last_frame_is_a_torn_tail_only_while_nothing_promises_it() -> None:
-    """Damage the last frame with and without the durable cell: cut without the promise, refused with it."""
+    """Damage the last frame with and without the durable slot: cut without the promise, refused with it."""
     live = Live()
     live.flip(live.segment(), live.offset(9) + 100)
     with log_of(live.image) as log:
@@ -189,10 +189,10 @@ def test_a_mark_promises_the_tail() -> None:
     """Let the log fall idle so that a mark is written: damage of the last record is corruption then."""
     import threading
 
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     faulty = FaultyStorage(storage)
     written = threading.Event()
-    options = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_mark_ms=1)
+    options = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=1)
     log = walkit.open(storage=faulty, options=options)
     result = log.append(b"the last record" * 10)
     while log.statistics().marks_written == 0:
@@ -285,7 +285,7 @@ class Sealed(Live):
 
     def __init__(self) -> None:
         super().__init__(records=0)
-        self.storage = MemoryStorage()
+        self.storage = CrashingStorage()
         with log_of(self.storage) as log:
             self.results = [log.append(b"%05d" % i * 600, b"k%d" % (i % 3)) for i in range(80)]
         self.image = self.storage
@@ -368,7 +368,7 @@ def test_an_unreadable_segment_is_named() -> None:
         faulty.clear()
 
 
-def _newer(storage: MemoryStorage, name: str, offset: int, crc_at: int, crc_from: int, size: int) -> None:
+def _newer(storage: CrashingStorage, name: str, offset: int, crc_at: int, crc_from: int, size: int) -> None:
     file = storage.open(name, "write")
     block = bytearray(file.read(0, size))
     block[offset] = 9
@@ -403,10 +403,10 @@ def test_a_damaged_manifest_refuses_and_a_missing_one_is_said() -> None:
     with pytest.raises(CorruptionError):
         log_of(sealed.image)
     with pytest.raises(LogNotFoundError):
-        walkit.open(storage=MemoryStorage(), mode="r")
+        walkit.open(storage=CrashingStorage(), mode="r")
 
 
-def _contents(storage: MemoryStorage, name: str) -> bytes:
+def _contents(storage: CrashingStorage, name: str) -> bytes:
     file = storage.open(name, "read")
     try:
         return file.read(0, 1 << 24)
@@ -417,7 +417,7 @@ def _contents(storage: MemoryStorage, name: str) -> bytes:
 @pytest.mark.parametrize("cell_lost", [False, True])
 def test_an_older_manifest_put_back_is_refused(cell_lost: bool) -> None:
     """Put an earlier manifest back under a log that went on: the newer segment or the cell refuses it."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with log_of(storage) as log:
         log.append(b"first epoch")
     older = _contents(storage, MANIFEST_NAME)
@@ -436,8 +436,8 @@ def test_an_older_manifest_put_back_is_refused(cell_lost: bool) -> None:
 
 
 def test_a_new_log_forgets_the_cell_of_one_that_was_removed_by_hand() -> None:
-    """Remove manifest and segments but not the durable cell: a new log starts, and is believed only for itself."""
-    storage = MemoryStorage()
+    """Remove manifest and segments but not the durable slot: a new log starts, and is believed only for itself."""
+    storage = CrashingStorage()
     with log_of(storage) as log:
         log.append(b"gone")
     for name in storage.names():

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.log.logs import TINY, lsns, reopened
-from tests.log.wrecks import (
+from tests.log.damaged_logs import (
     HARMS,
     HEAD,
     OPTIONS,
@@ -30,23 +29,23 @@ from tests.log.wrecks import (
     value_of,
     wreck,
 )
+from tests.log.logs import TINY, lsns, reopened
 from walkit.errors import CorruptionError, FormatVersionError, LogLockedError, OptionsError, StorageError
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.segment import segment_name
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.segments.manifest_store import load_manifest
-from walkit.storage import MemoryStorage
 
 
-def without_manifest(image: MemoryStorage) -> None:
+def without_manifest(image: CrashingStorage) -> None:
     """Take the manifest away, durably."""
     image.remove(MANIFEST_NAME)
     image.sync_directory()
 
 
-def with_damaged_manifest(image: MemoryStorage) -> None:
+def with_damaged_manifest(image: CrashingStorage) -> None:
     """Flip a bit in the manifest's payload."""
     flip(image, MANIFEST_NAME, 100)
 
@@ -80,7 +79,7 @@ def test_repair_does_what_the_salvaging_opening_does(harm: Harm) -> None:
 
 MANIFESTS = {"missing": without_manifest, "damaged": with_damaged_manifest}
 UNTOLD = ("the last segment missing", "killed: the open segment missing")
-"""Without a manifest nothing tells what these lost but the durable cell."""
+"""Without a manifest nothing tells what these lost but the durable slot."""
 
 
 @pytest.mark.parametrize("spoil", MANIFESTS)
@@ -164,7 +163,7 @@ def test_repair_survives_a_crash_at_each_of_its_steps(harm: Harm) -> None:
             continue
         crashes += 1
         inner = faulty.inner
-        assert isinstance(inner, MemoryStorage)
+        assert isinstance(inner, CrashingStorage)
         for after in (inner.crash(keep="none"), inner.crash(keep="random", seed=nth)):
             walkit.repair(after, policy="salvage")
             found = load_manifest(after).lost
@@ -175,9 +174,9 @@ def test_repair_survives_a_crash_at_each_of_its_steps(harm: Harm) -> None:
     assert crashes > 5
 
 
-def compacted_log() -> MemoryStorage:
+def compacted_log() -> CrashingStorage:
     """Return a closed log whose front was compacted, with a tombstone and keys that were written many times."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.Store.open(storage, options=OPTIONS) as store:
         for i in range(12):
             store[b"key %d" % (i % 2)] = value_of(i)
@@ -185,7 +184,7 @@ def compacted_log() -> MemoryStorage:
         store.log.append(b"event")
         for i in range(4):
             store[b"last"] = value_of(i)
-        store.log._engine.segments.upkeep.drain()
+        store.log.wait_idle()
         store.compact()
     return storage.process_kill()
 
@@ -214,11 +213,11 @@ def test_a_manifest_of_a_compacted_log_is_made_anew() -> None:
 
 def test_originals_beside_their_compacted_segment_are_kept_and_not_read_twice() -> None:
     """Put the originals back beside the compacted segment, without a manifest: each record once, the originals kept."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.Store.open(storage, options=OPTIONS) as store:
         for i in range(12):
             store[b"key %d" % (i % 2)] = value_of(i)
-        store.log._engine.segments.upkeep.drain()
+        store.log.wait_idle()
         before = storage.process_kill()
         store.compact()
     image = storage.process_kill()
@@ -239,7 +238,7 @@ def test_originals_beside_their_compacted_segment_are_kept_and_not_read_twice() 
 
 def test_repair_refuses_what_it_must_not_touch() -> None:
     """Repair a live log, a newer format, wrong arguments, and manifests without a segment: a typed error, no change."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=OPTIONS) as log:
         log.append(b"x")
         for dry_run in (False, True):
@@ -248,7 +247,7 @@ def test_repair_refuses_what_it_must_not_touch() -> None:
     with pytest.raises(OptionsError, match="hope"):
         walkit.repair(storage, policy="hope")  # type: ignore[arg-type]
     with pytest.raises(walkit.LogNotFoundError):
-        walkit.repair(MemoryStorage())
+        walkit.repair(CrashingStorage())
     image = wreck(closed=True)
     name = segment_name(2)
     data = bytearray(read(image, name)[:4096])
@@ -260,7 +259,7 @@ def test_repair_refuses_what_it_must_not_touch() -> None:
     with pytest.raises(FormatVersionError):
         walkit.repair(image, policy="salvage")
     assert contents(image) == before
-    empty = MemoryStorage()
+    empty = CrashingStorage()
     walkit.open(storage=empty).close()
     flip(empty, MANIFEST_NAME, 100)
     with pytest.raises(CorruptionError):
@@ -270,7 +269,7 @@ def test_repair_refuses_what_it_must_not_touch() -> None:
 @pytest.mark.parametrize("name", [f"{10**20 - 1}.segment", f"snapshot-{10**20 - 1}"])
 def test_a_number_that_no_writer_gives_does_not_reach_a_manifest(name: str) -> None:
     """Rename the manifest to a segment or snapshot of a number beyond the limit, and repair: all is there."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=TINY) as log:
         log.append_many([b"x"] * 9)
     storage.replace("manifest", name)
@@ -300,7 +299,7 @@ def test_pages_that_cannot_be_read_are_lost_and_the_others_are_not() -> None:
 class UnreadablePages(FaultyStorage):
     """A storage on which one file does not open, and some bytes of another cannot be read."""
 
-    def __init__(self, inner: MemoryStorage, name: str, pages: range, closed: str) -> None:
+    def __init__(self, inner: CrashingStorage, name: str, pages: range, closed: str) -> None:
         super().__init__(inner)
         self.bad_name, self.pages, self.closed_name = name, pages, closed
 
@@ -345,7 +344,7 @@ def test_a_short_file_of_a_missing_segment_is_told_from_a_missing_one() -> None:
     assert "missing" in done.lost[1].reason and "missing" not in done.lost[0].reason
 
 
-def epochs_log() -> MemoryStorage:
+def epochs_log() -> CrashingStorage:
     """Return a log with a compacted front, an original behind it, and two more epochs, the last left by a kill."""
     storage = compacted_log()
     with walkit.open(storage=storage, options=OPTIONS) as log:
@@ -353,7 +352,7 @@ def epochs_log() -> MemoryStorage:
     log = walkit.open(storage=storage, options=OPTIONS)
     for i in range(3):
         log.append(value_of(i))
-    log._engine.segments.upkeep.drain()
+    log.wait_idle()
     image = storage.process_kill()
     log.close()
     return image
@@ -410,7 +409,7 @@ def test_what_is_missing_before_a_segment_without_header_and_first_frame_is_reco
 @pytest.mark.parametrize("missing", [1, 2])
 def test_a_manifest_made_anew_misses_the_segments_at_the_front(policy: Any, missing: int) -> None:
     """Lose the manifest and the first segments: repair says which LSNs nothing accounts for, and that it is not ok."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=TINY) as log:
         log.append_many([bytes(7000)] * 60)
     manifest = load_manifest(storage)
@@ -430,7 +429,7 @@ def test_a_manifest_made_anew_misses_the_segments_at_the_front(policy: Any, miss
 
 def test_what_a_snapshot_holds_is_not_missing() -> None:
     """Lose the manifest of a store that has trimmed up to its snapshot: all is accounted for, and repair says ok."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.Store.open(storage, TINY) as store:
         for n in range(40):
             store.put(b"%d" % n, bytes(7000))

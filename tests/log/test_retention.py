@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import until
-from tests.film import Filmed
+from tests.commit.fake_segments import wait_until
+from tests.crash_recorder import Filmed
 from tests.log.logs import faulty_log, lsns, memory_log, tiny
 from tests.stores import SMALL
 from walkit.config import Retention
 from walkit.errors import GapError, LogClosedError, OptionsError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoldRecord, SegmentRecord, SegmentState
-from walkit.log.retention import RetentionFacts, enforce, period_s, plan_retention
+from walkit.log.retention import RetentionFacts, period_s, plan_retention
+from walkit.models import CrashingStorage
 from walkit.replication.imported_log import ImportedLog
-from walkit.storage import MemoryStorage
 
 FRAMES = 1000 - SEGMENT_HEADER_BYTES % 1000
 SIZE = SEGMENT_HEADER_BYTES + FRAMES
@@ -155,22 +155,22 @@ def test_limits_that_are_none(given: dict[str, Any]) -> None:
         Retention(**given)
     assert refused.value.option in given
     with pytest.raises(OptionsError, match="replica"):
-        ImportedLog(MemoryStorage(), walkit.LogOptions(retention=Retention(bytes_max=1)))
+        ImportedLog(CrashingStorage(), walkit.LogOptions(retention=Retention(bytes_max=1)))
 
 
 def test_a_log_keeps_itself_small() -> None:
-    """Append to a log with a limit of records: after each seal the oldest segments go, on the upkeep thread."""
+    """Append to a log with a limit of records: after each seal the oldest segments go, on the maintenance thread."""
     seen: list[tuple[str, dict[str, Any]]] = []
     options = tiny(retention=Retention(records_max=20))
     with walkit.open(
-        storage=MemoryStorage(), options=options, events=lambda n, a: seen.append((n, a))
+        storage=CrashingStorage(), options=options, events=lambda n, a: seen.append((n, a))
     ) as log:
         for _ in range(10):
             log.append_many([bytes(7000)] * 10)
-            log._engine.segments.upkeep.drain()
+            log.wait_idle()
         assert log.acked_lsn == 100 and 80 < log.first_lsn <= 100 - 8
         assert lsns(log.read()) == list(range(log.first_lsn, 101))
-        assert len(log._engine.store.current.sealed) <= 2
+        assert len(log.parts.manifest_store.current.sealed) <= 2
     drops = [a for n, a in seen if n == "walkit.retention.drop"]
     assert drops and all(a["reasons"] == ("records",) for a in drops)
     assert sum(a["segments"] for a in drops) == (log.first_lsn - 1) // 8
@@ -199,27 +199,27 @@ def test_age_is_looked_at_from_time_to_time() -> None:
     assert [period_s(Retention(age_s=s)) for s in (0.5, 100, 1e6)] == [1.0, 10.0, 60.0]
     with memory_log() as log:
         log.append_many([bytes(7000)] * 80)
-        log._engine.segments.upkeep.drain()  # what is full is sealed beside the path of a record
-        now_us = log._engine.store.current.sealed[-1].created_us + 3600 * SECOND
-        assert enforce(log._engine, Retention(age_s=7200), now_us=now_us).segments == 0
-        report = enforce(log._engine, Retention(age_s=1800), now_us=now_us)
+        log.wait_idle()  # what is full is sealed beside the path of a record
+        now_us = log.parts.manifest_store.current.sealed[-1].created_us + 3600 * SECOND
+        assert log.parts.retention.enforce(Retention(age_s=7200), now_us=now_us).segments == 0
+        report = log.parts.retention.enforce(Retention(age_s=1800), now_us=now_us)
         assert report.reasons == ("age",) and log.first_lsn > 60
         assert log.read() is not None and log.append(b"goes on").first_lsn == 81
 
 
 def test_the_upkeep_thread_looks_at_age_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the period and age: without a further append the upkeep thread drops what has become old."""
+    """Shorten the period and age: without a further append the maintenance thread drops what has become old."""
     monkeypatch.setattr("walkit.log.retention.period_s", lambda _: 0.01)
     with memory_log(tiny(retention=Retention(age_s=0.02))) as log:
         log.append_many([bytes(7000)] * 40)
-        until(lambda: log.first_lsn > 30, "all but the newest segment is dropped")
-        assert not log._engine.store.current.sealed and log.acked_lsn == 40
+        wait_until(lambda: log.first_lsn > 30, "all but the newest segment is dropped")
+        assert not log.parts.manifest_store.current.sealed and log.acked_lsn == 40
 
 
 def test_a_slow_consumer_is_dropped_with_an_event_and_gets_a_gap() -> None:
     """Outrun a hold past the hard cap: its event, a GapError from the hold and its reader; another hold stands."""
     seen: list[tuple[str, dict[str, Any]]] = []
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     limits = Retention(records_max=20, hard_bytes_max=8 * 64 * 1024)
     with walkit.open(
         storage=storage, options=tiny(retention=limits), events=lambda n, a: seen.append((n, a))
@@ -229,12 +229,12 @@ def test_a_slow_consumer_is_dropped_with_an_event_and_gets_a_gap() -> None:
         assert next(followed, None) is None
         for n in range(4):
             log.append_many([bytes(7000)] * 10)
-            log._engine.segments.upkeep.drain()
+            log.wait_idle()
             assert log.first_lsn == 1, "a hold is enough under the hard cap"
             fast.move(n * 10 + 1)
         for n in range(4, 12):
             log.append_many([bytes(7000)] * 10)
-            log._engine.segments.upkeep.drain()
+            log.wait_idle()
             fast.move(n * 10 + 1)
         assert [a["name"] for n, a in seen if n == "walkit.hold.drop"] == ["slow"]
         assert log.first_lsn > 60
@@ -246,16 +246,16 @@ def test_a_slow_consumer_is_dropped_with_an_event_and_gets_a_gap() -> None:
             log.read(1)
         slow.release()
         slow.leave()
-        assert [h.name for h in log._engine.store.current.holds] == ["fast"]
+        assert [h.name for h in log.parts.manifest_store.current.holds] == ["fast"]
         again = log.hold("slow", log.first_lsn)
         again.move(log.first_lsn + 1)
     with walkit.open(storage=storage, options=tiny()) as log:
-        assert [h.name for h in log._engine.store.current.holds] == ["fast", "slow"]
+        assert [h.name for h in log.parts.manifest_store.current.holds] == ["fast", "slow"]
 
 
 def test_a_store_loses_nothing_to_any_limit() -> None:
     """Give a Store the smallest limits: nothing that its newest snapshot does not hold goes; reopened, all is there."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     options = walkit.LogOptions(**{**_of(SMALL), "retention": Retention(records_max=1, hard_bytes_max=1)})
     with walkit.Store.open(storage=storage, options=options) as store:
         for i in range(40):
@@ -265,19 +265,19 @@ def test_a_store_loses_nothing_to_any_limit() -> None:
         store.snapshot()
         for i in range(40, 60):
             store.put(b"%d" % i, bytes(7000))
-        store.log._engine.segments.upkeep.drain()
+        store.log.wait_idle()
         assert 1 < store.log.first_lsn <= 41
     with walkit.Store.open(storage=storage, options=options) as store:
         assert set(store) == {b"%d" % i for i in range(60)}
 
 
 def _of(options: walkit.LogOptions) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in ("segment_bytes", "frame_bytes_max", "idle_mark_ms")}
+    return {name: getattr(options, name) for name in ("segment_bytes", "frame_bytes_max", "idle_marker_ms")}
 
 
 def test_a_power_cut_at_every_step_of_retention() -> None:
     """Cut the power at each operation of a drop past a hold: the log of before or after, whole, and LSNs go on."""
-    film = Filmed(MemoryStorage(), every_way=True)
+    film = Filmed(CrashingStorage(), every_way=True)
     with walkit.open(storage=film, options=tiny()) as log:
         log.append_many([bytes(7000)] * 40)
         hold = log.hold("slow", 9)
@@ -289,13 +289,13 @@ def test_a_power_cut_at_every_step_of_retention() -> None:
         low = report.low_watermark
     for what, image in film.images:
         with walkit.open(storage=image, options=tiny()) as again:
-            held = [h.name for h in again._engine.store.current.holds]
+            held = [h.name for h in again.parts.manifest_store.current.holds]
             assert (again.first_lsn, held) in ((1, ["slow"]), (low + 1, [])), what
             if "after it" in what:
                 assert held == [], what
             assert lsns(again.read()) == list(range(again.first_lsn, 41)), what
             assert again.append(b"next").first_lsn == 41, what
-            named = {s.name for s in again._engine.store.current.segments}
+            named = {s.name for s in again.parts.manifest_store.current.segments}
             assert {n for n in image.names() if n.endswith(".segment")} == named, what
 
 
@@ -308,7 +308,7 @@ def test_a_failure_at_every_step_of_retention(operation: Any) -> None:
         log.events.add_listener(lambda name, _, seen=seen: seen.append(name))  # type: ignore[misc]
         with log:
             log.append_many([bytes(7000)] * 40)
-            log._engine.segments.upkeep.drain()
+            log.wait_idle()
             hold = log.hold("slow", 9)
             fault = storage.fail(operation, "*", nth=nth)
             limits = Retention(hard_bytes_max=3 * 64 * 1024)
@@ -320,16 +320,16 @@ def test_a_failure_at_every_step_of_retention(operation: Any) -> None:
             fault.cancel()
             log.append(b"goes on")
             log.enforce_retention(limits)
-            assert log.first_lsn == 18 and log._engine.store.current.holds == ()
+            assert log.first_lsn == 18 and log.parts.manifest_store.current.holds == ()
             assert seen.count("walkit.hold.drop") == 1, "it is told once, whatever fails"
             with pytest.raises(GapError):
                 hold.move(11)
-            named = {s.name for s in log._engine.store.current.segments}
+            named = {s.name for s in log.parts.manifest_store.current.segments}
             assert {n for n in storage.names() if n.endswith(".segment")} == named
 
 
 def test_the_background_survives_a_failure() -> None:
-    """Fail the removal of files on the upkeep thread: an event, and the next seal makes up for it."""
+    """Fail the removal of files on the maintenance thread: an event, and the next seal makes up for it."""
     seen: list[str] = []
     storage, first = faulty_log()
     first.close()
@@ -338,23 +338,23 @@ def test_the_background_survives_a_failure() -> None:
         storage.fail("remove", "*.segment")
         for _ in range(4):
             log.append_many([bytes(7000)] * 10)
-            log._engine.segments.upkeep.drain()
+            log.wait_idle()
         assert seen.count("walkit.upkeep.fail") == 1
-        named = {s.name for s in log._engine.store.current.segments}
+        named = {s.name for s in log.parts.manifest_store.current.segments}
         assert {n for n in storage.names() if n.endswith(".segment")} == named and len(named) <= 4
 
 
 def test_a_callback_of_an_event_may_trim() -> None:
-    """Trim in the callback of a seal, which runs on the upkeep thread: it does not wait for itself."""
+    """Trim in the callback of a seal, which runs on the maintenance thread: it does not wait for itself."""
     logs: list[walkit.WriteAheadLog] = []
 
     def on_event(name: str, attributes: dict[str, Any]) -> None:
         if name == "walkit.segment.seal" and logs:
             logs[0].trim(8)
 
-    with walkit.open(storage=MemoryStorage(), options=tiny(), events=on_event) as log:
+    with walkit.open(storage=CrashingStorage(), options=tiny(), events=on_event) as log:
         logs.append(log)
         log.append_many([bytes(7000)] * 40)
-        log._engine.segments.upkeep.drain()
+        log.wait_idle()
         assert log.first_lsn == 9
         logs.clear()

@@ -14,9 +14,9 @@ import walkit
 from tests.state.histories import random_rows, write
 from walkit.errors import CorruptionError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.models import CrashingStorage
 from walkit.read.vectorised import row_batches
 from walkit.read.view import LogView
-from walkit.storage import MemoryStorage
 
 SMALL: dict[str, Any] = {"durability": "none", "segment_bytes": 64 * 1024, "frame_bytes_max": 16 * 1024}
 
@@ -37,7 +37,7 @@ def check(view: LogView, first: int, last: int) -> None:
 @given(st.integers(0, 1000), st.integers(1, 120), st.integers(1, 120))
 def test_any_records_between_any_bounds(seed: int, one: int, two: int) -> None:
     """Events, deletes, transactions, absent and empty values over three epochs: equal tables for any bounds."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     write(storage, random_rows(seed, 120), epochs=3)
     first, last = sorted((one, two))
     with walkit.open(storage=storage, mode="r") as log:
@@ -47,7 +47,7 @@ def test_any_records_between_any_bounds(seed: int, one: int, two: int) -> None:
 @pytest.mark.parametrize("more", [{}, {"codec": "zstd"}])
 def test_frames_of_all_shapes(more: dict[str, Any]) -> None:
     """Uniform and mixed lengths, timestamps, bundles, frames that fill a segment, compressed ones: equal tables."""
-    with walkit.open(storage=MemoryStorage(), options=walkit.LogOptions(**SMALL, **more)) as log:
+    with walkit.open(storage=CrashingStorage(), options=walkit.LogOptions(**SMALL, **more)) as log:
         for turn in range(40):
             log.append_many([b"v" * 100] * 20, [b"k%03d" % n for n in range(20)])
             log.append_many([b"v" * (n * turn % 90) for n in range(20)])
@@ -72,7 +72,7 @@ def records_and_error(batches: Iterator[pa.RecordBatch]) -> tuple[int, int | Non
 
 def test_what_stands_before_a_damage_is_given_out() -> None:
     """Flip a bit in the middle of a segment: the records before it, then the error, as frame by frame."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=walkit.LogOptions(**SMALL)) as log:
         for turn in range(200):
             log.append(b"value", b"%d" % turn)

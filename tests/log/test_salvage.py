@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 import walkit
-from tests.log.wrecks import (
+from tests.log.damaged_logs import (
     HARMS,
     OPTIONS,
     Harm,
@@ -30,13 +30,12 @@ from walkit.errors import CorruptionError, GapError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import segment_name
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.recovery.examine.report import Verdict
 from walkit.replication.frame_reader import FrameReader
 from walkit.replication.source import source_of
 from walkit.segments.manifest_store import load_manifest
-from walkit.storage import MemoryStorage
 
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda h: h.name)
@@ -106,7 +105,7 @@ def test_salvage_survives_a_crash_at_each_of_its_steps(harm: Harm) -> None:
             continue
         crashes += 1
         inner = faulty.inner
-        assert isinstance(inner, MemoryStorage)
+        assert isinstance(inner, CrashingStorage)
         for after in (inner.crash(keep="none"), inner.crash(keep="random", seed=nth)):
             with opened(after, "salvage") as log:
                 assert rows_of(log) == rows_without(*harm.lost)
@@ -196,7 +195,7 @@ def test_replication_sends_up_to_the_loss_and_names_what_is_behind_it() -> None:
 
 def test_a_loss_of_all_frames_takes_in_one_between_them() -> None:
     """Salvage a segment around a lost frame, cut its file to the header, salvage again: one lost range for both."""
-    image = MemoryStorage()
+    image = CrashingStorage()
     with walkit.open(storage=image, options=OPTIONS) as log:
         for lsn in range(1, 13):
             log.append(value_of(lsn)[:15_000])

@@ -23,7 +23,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(room, "_home", None)
     yield tmp_path
-    for log in walkit.opened():
+    for log in walkit.open_logs():
         if log.location.startswith(str(tmp_path)):
             log.close()
 
@@ -60,7 +60,7 @@ def test_a_log_takes_the_place_of_a_store_and_other_names_stay() -> None:
     assert store.log.closed
     assert len({log.location, first.location, second.location}) == 3
     assert not (first.closed or second.closed or log.closed)
-    assert {first, second, log} <= set(walkit.opened())
+    assert {first, second, log} <= set(walkit.open_logs())
 
 
 def test_the_default_logger_says_it(caplog: pytest.LogCaptureFixture) -> None:

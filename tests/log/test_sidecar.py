@@ -11,13 +11,14 @@ import pytest
 import walkit
 from tests.format.makers import flipped
 from tests.log.crashes import SMALL
-from tests.log.flights import Flight
+from tests.log.in_flight_logs import Flight
 from tests.log.logs import FaultyMemory, tiny
 from walkit.errors import CorruptionError
 from walkit.format.index import IndexEntry, IndexIdentity, encode_index, index_name
+from walkit.models import CrashingStorage
 from walkit.read.ranges import plan_ranges, ranges_of, read_range
 from walkit.segments.index_file import index_segment, read_index, reindex
-from walkit.storage import MemoryStorage, Storage
+from walkit.storage import Storage
 
 LARGE = tiny(segment_bytes=1 << 20, frame_bytes_max=1 << 13)
 RECORDS = 1_500
@@ -26,7 +27,7 @@ PUT = bytes(1_000)
 
 def made(storage: Storage | None = None) -> Storage:
     """A log of two sealed segments with an index each."""
-    storage = storage or MemoryStorage()
+    storage = storage or CrashingStorage()
     with walkit.open(storage=storage, options=LARGE) as log:
         for start in range(0, RECORDS, 4):
             log.append_many([b"%06d" % i + PUT for i in range(start, start + 4)])
@@ -263,8 +264,8 @@ def test_an_index_that_is_absent_or_damaged_is_made_anew(damage: Callable[[Stora
         assert name not in storage.names() or contents(storage, name) != whole
     with walkit.open(storage=storage, options=LARGE) as log:
         log.append(b"more")
-        upkeep = log._engine.segments.upkeep
-        assert upkeep._news.wait_for(
+        maintenance = log.parts.segments.maintenance
+        assert maintenance._news.wait_for(
             lambda: name in storage.names() and contents(storage, name) == whole, timeout=60
         )
         log.trim(10)  # which waits for what the thread is to do first
@@ -272,7 +273,7 @@ def test_an_index_that_is_absent_or_damaged_is_made_anew(damage: Callable[[Stora
 
 def test_a_segment_that_recovery_sealed_gets_an_index() -> None:
     """Kill a writer in a large segment: the next one seals it without an index, and then makes that of its frames."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=LARGE)
     for start in range(0, 700, 4):
         log.append_many([b"%06d" % i + PUT for i in range(start, start + 4)])
@@ -281,7 +282,7 @@ def test_a_segment_that_recovery_sealed_gets_an_index() -> None:
     with walkit.open(storage=killed, options=LARGE):
         assert indexes(killed) == []
     with walkit.open(storage=killed, options=LARGE) as log:
-        manifest = log._engine.store.current
+        manifest = log.parts.manifest_store.current
         for _ in reindex(killed, lambda: manifest):
             pass
     assert indexes(killed) == indexes(storage) != []
@@ -298,7 +299,7 @@ def test_a_segment_with_a_lost_range_has_an_index() -> None:
     put(storage, name, bytes(data))
     with walkit.open(storage=storage, options=replace(LARGE, recovery="salvage")) as log:
         (lost,) = log.recovery.lost
-        manifest = log._engine.store.current
+        manifest = log.parts.manifest_store.current
     left = [lsn for lsn in range(1, RECORDS + 1) if not lost.first_lsn <= lsn <= lost.last_lsn]
     assert read_index(storage, manifest.log_id, manifest.sealed[0]) is None, "it counts records that are lost"
     walked = plan_ranges(storage, parts=5)
@@ -324,7 +325,7 @@ def test_segments_with_holes_have_an_index(monkeypatch: pytest.MonkeyPatch) -> N
             flight = Flight(second=second)
             image = flight.landed(landed)
             with walkit.open(storage=image, options=replace(SMALL, recovery="holes")) as log:
-                manifest = log._engine.store.current
+                manifest = log.parts.manifest_store.current
                 wanted = [(r.lsn, r.value) for r in log.read()]
             assert wanted == flight.rows({0, 1, *landed})
             for _ in reindex(image, lambda found=manifest: found):  # type: ignore[misc]
@@ -361,14 +362,14 @@ def test_a_segment_that_goes_while_it_is_indexed_leaves_no_index() -> None:
 
 def test_a_compacted_segment_has_an_index() -> None:
     """After a compaction the new segment has one, the old ones' are gone, and reads in its middle agree."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.Store.open(storage=storage, options=LARGE) as store:
         for start in range(0, 2 * RECORDS, 6):
             with store.transaction() as tx:
                 for i in range(start, start + 6):
                     tx.put(b"%d" % i if i % 2 else b"over and over", b"%06d" % i + PUT)
         store.compact()
-        sealed = store.log._engine.store.current.sealed
+        sealed = store.log.parts.manifest_store.current.sealed
         compacted = [s for s in sealed if s.flags]
         assert compacted
         large = [s for s in sealed if s.size_bytes >= 256 << 10]

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import Task
+from tests.commit.fake_segments import Task
 from tests.log.logs import lsns, tiny
 from walkit.errors import WalkitError
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 
 class AlarmError(Exception):
@@ -75,7 +75,7 @@ def test_a_handler_that_raises_in_an_append_leaves_nobody_waiting(durability: st
     nth, went_on = 0, 0
     while True:
         nth += 1
-        storage = MemoryStorage()
+        storage = CrashingStorage()
         log = walkit.open(storage=storage, options=tiny(in_flight=8, durability=durability))
         acked = 0 if first else log.append(b"before").last_lsn
         reached = raised_in(lambda log=log: log.append(b"struck"), nth)  # type: ignore[misc]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S, until
+from tests.commit.fake_segments import GUARD_S, wait_until
 from tests.log.logs import memory_log, tiny
-from walkit import DurableFrames, GapError
+from walkit import GapError, ObservedFrames
 from walkit.log.observe import Observation
 
 LIMIT_BYTES = 64 * 1024
@@ -23,9 +23,9 @@ class Slow:
     def __init__(self) -> None:
         self.go_on = threading.Event()
         self.entered = threading.Event()
-        self.seen: list[DurableFrames] = []
+        self.seen: list[ObservedFrames] = []
 
-    def __call__(self, frames: DurableFrames) -> None:
+    def __call__(self, frames: ObservedFrames) -> None:
         self.entered.set()
         assert self.go_on.wait(GUARD_S)
         self.seen.append(frames)
@@ -51,9 +51,9 @@ def test_an_observer_that_is_behind_gets_every_frame_once(options: dict[str, Any
         assert delivery.waiting_bytes <= LIMIT_BYTES
         assert len(delivery._queue) < 20 < log.statistics().deliveries_waiting
         slow.go_on.set()
-        until(lambda: slow.seen and slow.seen[-1].last_lsn == 61)
+        wait_until(lambda: slow.seen and slow.seen[-1].last_lsn == 61)
         log.append(b"and what comes now")
-        until(lambda: slow.seen[-1].last_lsn == 62)
+        wait_until(lambda: slow.seen[-1].last_lsn == 62)
         assert all(b.first_lsn == a.last_lsn + 1 for a, b in pairwise(slow.seen))
         assert all(b.position == a.next_position for a, b in pairwise(slow.seen))
         assert [r for frames in slow.seen for r in frames.records()] == list(log.read())
@@ -71,7 +71,7 @@ def test_an_observer_whose_frames_were_trimmed_is_ended_and_told() -> None:
     assert next(followed).lsn == 61
     log.trim(55)
     slow.go_on.set()
-    until(lambda: observation.error, "the end of the observer")
+    wait_until(lambda: observation.error, "the end of the observer")
     assert isinstance(observation.error, GapError)
     told = [facts for name, facts in events if name == "walkit.observer.lose"]
     assert [facts["after_lsn"] for facts in told] == [slow.seen[-1].last_lsn]
@@ -93,7 +93,7 @@ def test_a_callback_that_blocks_holds_no_records() -> None:
         for ticket in tickets:
             ticket.add_done_callback(lambda t: called.append(t.result(0).first_lsn))
         tickets[-1].result(GUARD_S)
-        until(lambda: log._driver.delivery.waiting, "the callbacks")
+        wait_until(lambda: log._driver.delivery.waiting, "the callbacks")
         assert log._driver.delivery.waiting_bytes == 0
         slow.set()
-        until(lambda: called == list(range(2, 22)), "all of them, in order")
+        wait_until(lambda: called == list(range(2, 22)), "all of them, in order")

@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.places import Task, until
-from tests.film import Filmed
-from tests.log.flights import Flight, torn
+from tests.commit.fake_segments import Task, wait_until
+from tests.crash_recorder import Filmed
+from tests.log.damaged_logs import flip, rows_by_ranges
+from tests.log.in_flight_logs import Flight, torn
 from tests.log.logs import headers, lsns, memory_log, tiny, values
-from tests.log.wrecks import flip, rows_by_ranges
 from walkit.errors import GapError, OptionsError, StorageError
 from walkit.format.index import index_name
 from walkit.format.manifest import SegmentRecord
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.read.ranges import plan_ranges, read_range
-from walkit.storage import MemoryStorage
 
 RECORDS = 40
 """Eight a segment, one a frame: five segments, of which the last is open."""
@@ -31,18 +30,18 @@ def value(lsn: int) -> bytes:
     return b"%07d" % lsn * 1000
 
 
-def filled(storage: MemoryStorage | FaultyStorage | None = None, **options: Any) -> walkit.WriteAheadLog:
+def filled(storage: CrashingStorage | FaultyStorage | None = None, **options: Any) -> walkit.WriteAheadLog:
     """Return a log of `RECORDS` records, its full segments sealed."""
-    log = walkit.open(storage=storage or MemoryStorage(), options=tiny(**options))
+    log = walkit.open(storage=storage or CrashingStorage(), options=tiny(**options))
     for lsn in range(1, RECORDS + 1):
         log.append(value(lsn))
-    log._engine.segments.upkeep.drain()
+    log.wait_idle()
     return log
 
 
 def oldest(log: walkit.WriteAheadLog) -> SegmentRecord:
     """Return the oldest sealed segment."""
-    return log._engine.store.current.sealed[0]
+    return log.parts.manifest_store.current.sealed[0]
 
 
 def check(log: walkit.WriteAheadLog | walkit.LogReader, low: int) -> None:
@@ -72,9 +71,9 @@ def check(log: walkit.WriteAheadLog | walkit.LogReader, low: int) -> None:
 )
 def test_above_the_waste_ratio_the_segment_is_rewritten(ratio: float, low: int, begins: int) -> None:
     """Trim to places in the second segment: it begins anew where its waste reaches the ratio, and reads alike."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with filled(storage) as log:
-        before, end = headers(log), log._engine.store.current.sealed[1]
+        before, end = headers(log), log.parts.manifest_store.current.sealed[1]
         report = log.trim(low, waste_ratio=ratio)
         first = oldest(log)
         assert (report, first.first_lsn) == (low, begins)
@@ -105,11 +104,11 @@ def test_a_report_is_the_low_watermark_and_shows_itself() -> None:
     """Trim twice, and look at the report, its event and its table: bytes of both kinds, and none the second time."""
     told: list[tuple[str, dict[str, Any]]] = []
     with walkit.open(
-        storage=MemoryStorage(), options=tiny(), events=lambda name, facts: told.append((name, facts))
+        storage=CrashingStorage(), options=tiny(), events=lambda name, facts: told.append((name, facts))
     ) as log:
         for lsn in range(1, RECORDS + 1):
             log.append(value(lsn))
-        log._engine.segments.upkeep.drain()
+        log.wait_idle()
         report = log.trim(13)
         done = report.rewritten
         assert (report.low_watermark, report.segments, done.waste, done.failure) == (13, 1, 5 / 8, None)
@@ -135,7 +134,7 @@ def test_a_report_is_the_low_watermark_and_shows_itself() -> None:
 
 def test_a_segment_is_rewritten_again_and_again() -> None:
     """Trim record by record with ratio 0: each copy is of the one before, and every reader sees the same log."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with filled(storage) as log:
         for low in range(1, 24):
             assert log.trim(low, waste_ratio=0) == low
@@ -143,7 +142,7 @@ def test_a_segment_is_rewritten_again_and_again() -> None:
             assert walkit.verify(storage).ok
         check(log, 23)
         names = {n for n in storage.names() if n.endswith(".segment")}
-        assert names == {s.name for s in log._engine.store.current.segments}
+        assert names == {s.name for s in log.parts.manifest_store.current.segments}
 
 
 def test_a_frame_that_straddles_is_kept_whole() -> None:
@@ -153,7 +152,7 @@ def test_a_frame_that_straddles_is_kept_whole() -> None:
             log.append_many([value(first)[:1600]] * 4)
         for _ in range(20):
             log.append(bytes(7000))
-        log._engine.segments.upkeep.drain()
+        log.wait_idle()
         assert log.trim(18, waste_ratio=0) == 18 and oldest(log).first_lsn == 17
         assert log.trim(19, waste_ratio=0) == 19 and log.trim(19, waste_ratio=0).rewritten.bytes_written == 0
         assert lsns(log.read())[0] == 20 and log.first_lsn == 20
@@ -161,9 +160,9 @@ def test_a_frame_that_straddles_is_kept_whole() -> None:
 
 def test_the_newest_sealed_segment_stays_as_it_was_written() -> None:
     """Trim into the only sealed segment, into an open one, and into a closed log's last: none is rewritten."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with filled(storage) as log:
-        sealed = log._engine.store.current.sealed
+        sealed = log.parts.manifest_store.current.sealed
         low = sealed[-1].last_lsn - 1
         assert log.trim(low, waste_ratio=0).rewritten.bytes_before == 0
         assert oldest(log) == sealed[-1]
@@ -187,7 +186,7 @@ def test_a_hold_bounds_what_is_rewritten() -> None:
 
 def test_readers_with_an_older_view_go_on_in_the_copy() -> None:
     """Take views, plan ranges and begin to read, then trim: what is left is read where it stands, the rest is a gap."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with filled(storage) as log:
         other = walkit.open(mode="r", storage=storage)
         ranges = [r for r in plan_ranges(storage, parts=RECORDS) if r.segment == 1]
@@ -215,11 +214,11 @@ def test_readers_with_an_older_view_go_on_in_the_copy() -> None:
 
 def test_an_index_of_the_copy_is_made_and_that_of_the_segment_goes() -> None:
     """Rewrite a segment that has an index: the copy has one, the old one is gone, and a seek in it reads the same."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=tiny(segment_bytes=1 << 20)) as log:
         for lsn in range(1, 401):
             log.append(value(lsn))
-        log._engine.segments.upkeep.drain()
+        log.wait_idle()
         old = oldest(log)
         assert index_name(old.name) in storage.names()
         assert log.trim(old.last_lsn // 3, waste_ratio=0.2).rewritten.bytes_written > 0
@@ -229,9 +228,9 @@ def test_an_index_of_the_copy_is_made_and_that_of_the_segment_goes() -> None:
 
 
 @cache
-def made() -> MemoryStorage:
+def made() -> CrashingStorage:
     """A closed log of five segments."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     filled(storage).close()
     return storage
 
@@ -249,7 +248,7 @@ def test_a_power_cut_before_every_operation_of_a_rewriting() -> None:
         with walkit.open(storage=image, options=tiny()) as log:
             assert log.first_lsn in (1, 14), what
             assert values(log.read(14)) == [value(n) for n in range(14, RECORDS + 1)], what
-            named = {s.name for s in log._engine.store.current.segments}
+            named = {s.name for s in log.parts.manifest_store.current.segments}
             assert {n for n in image.names() if n.endswith(".segment")} == named, what
             assert not [n for n in image.names() if n.endswith(".new")], what
             assert log.trim(13) == 13 and oldest(log).first_lsn == 14, what
@@ -284,7 +283,7 @@ def test_a_failure_of_every_operation_of_a_rewriting() -> None:
         for left in (image, storage):
             with walkit.open(storage=left, options=tiny()) as log:
                 assert values(log.read(14)) == [value(n) for n in range(14, RECORDS + 1)], operation
-                named = {s.name for s in log._engine.store.current.segments}
+                named = {s.name for s in log.parts.manifest_store.current.segments}
                 assert {n for n in left.names() if n.endswith(".segment")} == named, operation
             assert "lost+found/" not in left.names(), operation
 
@@ -304,7 +303,7 @@ def test_closing_ends_a_rewriting_and_waits_for_it() -> None:
         trim = Task(lambda log=log: log.trim(13))
         assert hang.entered.wait(30)
         close = Task(log.close)
-        until(lambda log=log: log._engine.straddle._ended, "the log begins to close")  # type: ignore[misc]
+        wait_until(lambda log=log: log.parts.trimmer.straddle._ended, "the log begins to close")  # type: ignore[misc]
         assert storage.is_locked("lock")
         hang.release()
         assert trim.result() == 13
@@ -328,20 +327,20 @@ def test_a_callback_may_trim_again_and_close() -> None:
 
     logs.append(walkit.open(storage=storage, options=tiny(), events=heard))
     assert logs[0].trim(13) == 13 and lows == [0, 14]
-    until(lambda: not storage.is_locked("lock"), "the log is closed")
+    wait_until(lambda: not storage.is_locked("lock"), "the log is closed")
     with walkit.open(storage=storage, options=tiny()) as log:
         check(log, 14)
 
 
 def test_damage_above_the_low_watermark_leaves_the_segment_as_it_is() -> None:
     """Damage a frame that would be copied: the trim succeeds and says why it kept the segment, which still tells."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     told: list[str] = []
     log = walkit.open(storage=storage, options=tiny(), events=lambda name, _: told.append(name))
     with log:
         for lsn in range(1, RECORDS + 1):
             log.append(value(lsn))
-        log._engine.segments.upkeep.drain()
+        log.wait_idle()
         first = oldest(log)
         flip(storage, first.name, 4096 + first.size_bytes - 3000, 1)
         report = log.trim(5)
@@ -380,13 +379,13 @@ def test_a_hole_within_the_segment_is_passed_in_the_copy(low: int) -> None:
         assert (hole.first_lsn, hole.last_lsn) == (5, 8)
         for lsn in range(11, 31):
             log.append(value(lsn))
-        log._engine.segments.upkeep.drain()
+        log.wait_idle()
         before = [(r.lsn, r.value) for r in log.read()]
         assert log.trim(low, waste_ratio=0).rewritten.bytes_written > 0
         assert oldest(log).first_lsn == min(low, 4) + 1
         assert [(r.lsn, r.value) for r in log.read()] == [row for row in before if row[0] > low]
         assert lsns(log.follow(low + 1, timeout=0)) == [row[0] for row in before if row[0] > low]
-        assert log._engine.store.current.holes == (hole,)
+        assert log.parts.manifest_store.current.holes == (hole,)
     assert walkit.verify(image).ok
     with walkit.open(storage=image, options=tiny(recovery="absolute")) as log:
         assert [(r.lsn, r.value) for r in log.read()] == [row for row in before if row[0] > low]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
-from tests.commit.places import GUARD_S, Task, until
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import SEGMENTS, faulty_log, headers, memory_log, reopened, values
 from walkit import Kind, Record
 from walkit.errors import (
@@ -83,7 +83,7 @@ def test_several_share_a_frame_and_stay_apart(log: walkit.WriteAheadLog) -> None
             tx.put(b"b", b"2")
 
     tasks = [Task(run) for _ in range(2)]
-    until(lambda: log2.statistics().queue_records == 4)
+    wait_until(lambda: log2.statistics().queue_records == 4)
     log2.submit(b"single")
     hang.release()
     for task in tasks:
@@ -194,8 +194,8 @@ def test_on_a_closed_and_on_a_poisoned_log() -> None:
 @given(st.lists(st.lists(st.binary(max_size=60), min_size=1, max_size=12), min_size=1, max_size=20))
 def test_every_transaction_comes_back_whole(groups: list[list[bytes]]) -> None:
     """Commit random groups over many segments: cutting the log at its joins gives the groups again."""
-    storage = walkit.storage.MemoryStorage()
-    with walkit.open(storage=storage, options=walkit.LogOptions(idle_mark_ms=0)) as log:
+    storage = walkit.models.CrashingStorage()
+    with walkit.open(storage=storage, options=walkit.LogOptions(idle_marker_ms=0)) as log:
         for group in groups:
             with log.transaction() as tx:
                 for value in group:

@@ -1,4 +1,4 @@
-"""Verify of logs of which little or nothing is left: the durable cell speaks of what is gone, which is no fault."""
+"""Verify of logs of which little or nothing is left: the durable slot speaks of what is gone, which is no fault."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from functools import partial
 import pytest
 
 import walkit
-from tests.commit.places import until
+from tests.commit.fake_segments import wait_until
 from tests.log.crashes import SMALL
+from walkit.models import CrashingStorage
 from walkit.recovery.scan import read_mark
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
-from walkit.storage import MemoryStorage
 
 
-def filled(storage: MemoryStorage, idle_mark_ms: int) -> walkit.WriteAheadLog:
+def filled(storage: CrashingStorage, idle_marker_ms: int) -> walkit.WriteAheadLog:
     """An open log of several segments; with an idle mark behind the last record where marks are on."""
     options = walkit.LogOptions(
-        segment_bytes=SMALL.segment_bytes, frame_bytes_max=SMALL.frame_bytes_max, idle_mark_ms=idle_mark_ms
+        segment_bytes=SMALL.segment_bytes,
+        frame_bytes_max=SMALL.frame_bytes_max,
+        idle_marker_ms=idle_marker_ms,
     )
     log = walkit.open(storage=storage, options=options)
     for i in range(40):
         log.append(b"%d" % i * 3000, b"k%d" % (i % 3))
-    if idle_mark_ms:
-        until(partial(has_marks, log), "an idle mark")
+    if idle_marker_ms:
+        wait_until(partial(has_marks, log), "an idle mark")
     return log
 
 
@@ -33,10 +35,10 @@ def has_marks(log: walkit.WriteAheadLog) -> bool:
     return log.statistics().marks_written > 0
 
 
-def stages(idle_mark_ms: int) -> Iterator[tuple[str, MemoryStorage]]:
+def stages(idle_marker_ms: int) -> Iterator[tuple[str, CrashingStorage]]:
     """A log that is trimmed to its last record, in each state that it comes to from there."""
-    storage = MemoryStorage()
-    log = filled(storage, idle_mark_ms)
+    storage = CrashingStorage()
+    log = filled(storage, idle_marker_ms)
     log.trim(log.acked_lsn)
     yield "live", storage
     yield "killed", storage.process_kill()
@@ -60,10 +62,10 @@ def stages(idle_mark_ms: int) -> Iterator[tuple[str, MemoryStorage]]:
     yield "one record behind it, closed", storage
 
 
-@pytest.mark.parametrize("idle_mark_ms", [0, 1])
-def test_a_wholly_trimmed_log_is_not_accused_for_its_cell(idle_mark_ms: int) -> None:
+@pytest.mark.parametrize("idle_marker_ms", [0, 1])
+def test_a_wholly_trimmed_log_is_not_accused_for_its_cell(idle_marker_ms: int) -> None:
     """Trim all there is, by and by: in every state scan and verify find it in order, and it can be opened."""
-    for name, image in stages(idle_mark_ms):
+    for name, image in stages(idle_marker_ms):
         for tool in (walkit.scan, walkit.verify):
             report = tool(image)
             assert report.ok, (name, [str(p) for p in report.problems])
@@ -74,7 +76,7 @@ def test_a_wholly_trimmed_log_is_not_accused_for_its_cell(idle_mark_ms: int) -> 
 
 def test_a_cell_beyond_what_is_left_is_still_corruption() -> None:
     """Trim all, then promise more than there is: nothing explains that, and verify says so."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = filled(storage, 0)
     log.close()
     log = walkit.open(storage=storage, options=SMALL)

@@ -2,154 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta, timezone
-from enum import Enum
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
-from walkit.errors import CorruptionError, FormatVersionError, OptionsError
+from tests.measure.runs import make_run
+from walkit.errors import OptionsError
 from walkit.measure import (
-    Baseline,
     FileSystemFacts,
     FrameSummary,
-    LatencyHistogram,
     MachineFacts,
-    Run,
-    RunEvent,
-    Timeline,
     compare,
-    load,
 )
 from walkit.measure.run import plain
-
-
-class Order(Enum):
-    """An option that is an enum."""
-
-    APPEND = "append"
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options as a dataclass."""
-
-    in_flight: int = 1
-    order: Order = Order.APPEND
-    sizes: tuple[int, ...] = (1, 2)
-
-
-def make_run(name: str = "demo", **changes: Any) -> Run:
-    rng = np.random.default_rng(7)
-    latency, completed = rng.integers(1_000, 10**7, 5000), rng.integers(0, 2 * 10**9, 5000)
-    completed = completed[(completed < 500_000_000) | (completed > 900_000_000)]
-    latency = latency[: len(completed)]
-    everything: dict[str, Any] = {
-        "name": name,
-        "started_at": datetime(2026, 11, 21, 5, 0, 0, 123456, timezone(timedelta(hours=2))),
-        "duration_s": 2.05,
-        "records": len(completed),
-        "durability": "sync",
-        "machine": MachineFacts(cores=2, file_system=FileSystemFacts(type="ext4", tmpfs=False)),
-        "latency": {"total": LatencyHistogram.from_samples(latency), "never": LatencyHistogram()},
-        "timeline": Timeline.from_samples(completed, latency, duration_s=2.05, bucket_s=0.1),
-        "arrival": "open",
-        "operations": {"put": 4000, "delete": 1000},
-        "seed": 7,
-        "options": {"log": Options(), "rate": np.float64(2.5)},
-        "bytes_user": 1000,
-        "bytes_written": 1500,
-        "syncs": 41,
-        "frames": FrameSummary.from_sizes([1, 2, 97], [64, 128, 8192], padding_bytes=10),
-        "events": (RunEvent(-0.5, "prepare", {"segment": 1}), RunEvent(0.25, "rotate", {"at": [1, 2]})),
-        "baseline": Baseline(
-            writes_per_s=14_000.5,
-            latencies=LatencyHistogram.from_samples(rng.integers(50_000, 90_000, 500)),
-            block_bytes=4096,
-            duration_s=0.5,
-        ),
-        "labels": {"writers": 64},
-    }
-    return Run(**(everything | changes))
-
-
-@pytest.mark.parametrize("suffix", ["", ".json", ".parquet"])
-def test_saved_and_loaded_runs_are_equal(tmp_path: Path, suffix: str) -> None:
-    """Everything in a full Run, gaps in its timeline and an empty histogram included, comes back equal."""
-    run = make_run()
-    assert np.isnan(run.timeline.p50_us).any()
-    run.save(tmp_path / "new" / f"v0.1{suffix}")
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["v0.1.json", "v0.1.parquet"]
-    back = load(tmp_path / "new" / f"v0.1{suffix}")
-    assert back == run
-    assert back.summary() == run.summary()
-    assert back != dataclasses.replace(run, latency={})
-
-
-def test_a_bare_run_comes_back_equal(tmp_path: Path) -> None:
-    """Only what is required, nothing recorded: equal after saving and loading."""
-    bare = Run(
-        name="bare",
-        started_at=datetime.now(UTC),
-        duration_s=0.0,
-        records=0,
-        durability="none",
-        machine=MachineFacts(),
-        latency={},
-        timeline=Timeline.from_samples([], [], duration_s=0.0),
-    )
-    bare.save(tmp_path / "bare")
-    assert load(tmp_path / "bare") == bare
-
-
-def test_the_parquet_file_reads_without_walkit(tmp_path: Path) -> None:
-    """Counts in the tidy table add up to the records of the run, for the timeline as for the histogram."""
-    run = make_run()
-    run.save(tmp_path / "run")
-    table = pq.read_table(tmp_path / "run.parquet").to_pandas()
-    counts = table.groupby("part")["records"].sum().to_dict()
-    assert counts == {"timeline": run.records, "latency": run.records, "baseline": 500}
-
-
-def test_halves_of_two_runs_are_noticed(tmp_path: Path) -> None:
-    """A Parquet file beside the facts of another run is refused."""
-    make_run().save(tmp_path / "a")
-    make_run(latency={}).save(tmp_path / "b")
-    (tmp_path / "b.parquet").replace(tmp_path / "a.parquet")
-    with pytest.raises(CorruptionError, match="half"):
-        load(tmp_path / "a")
-
-
-@pytest.mark.parametrize("text", ["", "not json", "[]", "{}", '{"format": "other", "version": 1}'])
-def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
-    """JSON of something else, or no JSON at all, is a typed error."""
-    make_run().save(tmp_path / "run")
-    (tmp_path / "run.json").write_text(text)
-    with pytest.raises(CorruptionError, match="not a saved run"):
-        load(tmp_path / "run")
-
-
-def test_newer_and_incomplete_files_are_told_apart(tmp_path: Path) -> None:
-    """A later version asks for a newer walkit; a missing fact is damage; an absent half is not found."""
-    make_run().save(tmp_path / "run")
-    facts = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps(facts | {"version": 2}))
-    with pytest.raises(FormatVersionError):
-        load(tmp_path / "run")
-    del facts["run"]["machine"]
-    (tmp_path / "run.json").write_text(json.dumps(facts))
-    with pytest.raises(CorruptionError, match="whole"):
-        load(tmp_path / "run")
-    (tmp_path / "run.parquet").unlink()
-    with pytest.raises(FileNotFoundError):
-        load(tmp_path / "run")
 
 
 def test_options_are_made_plain() -> None:

@@ -15,14 +15,17 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbconvert import HTMLExporter
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from scripts.book import figures_of, write_page
 from walkit.log.scratch import sweep
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 LINES_MAX = 15
+FIGURE = 'class="plotly-graph-div"'
 CELL_TIMEOUT_S = 500
 IMPORTED_WHERE_THERE = {"grpcio-tools"}
 """What another package imports if it is installed, and does without: grpc does that."""
@@ -200,6 +203,11 @@ def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants:
     assert not any(
         output.output_type == "error" for cell in notebook.cells for output in cell.get("outputs", ())
     )
+    wanted = sum("\nplots." in f"\n{cell.source}" for cell in notebook.cells if cell.cell_type == "code")
+    exported, _ = HTMLExporter().from_notebook_node(notebook)
+    assert len(figures_of(notebook)) == exported.count(FIGURE) == wanted, "each figure travels"
+    (tmp_path / "book" / "data").mkdir(parents=True)
+    assert write_page(notebook, Path(name).stem, tmp_path / "book").figures == wanted
 
 
 @pytest.mark.parametrize("name", ["00-index.ipynb", "01-one-record-on-disk.ipynb"])
@@ -222,7 +230,7 @@ def test_the_order_of_acknowledgement_runs(tmp_path: Path, monkeypatch: pytest.M
 
 def test_crash_and_recovery_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run 04 with fewer operations: a killed child, every damage, a small benchmark; its assertions hold."""
-    run("04-crash-and-recovery.ipynb", tmp_path, monkeypatch, OPERATIONS=8_000)
+    run("04-crash-and-recovery.ipynb", tmp_path, monkeypatch, OPERATIONS=8_000, SIZE=200, RUNS=2)
 
 
 def test_checkpoint_and_compaction_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +238,11 @@ def test_checkpoint_and_compaction_runs(tmp_path: Path, monkeypatch: pytest.Monk
     run("05-checkpoint-and-compaction.ipynb", tmp_path, monkeypatch, RECORDS=16_000)
 
 
+def test_group_commit_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run 06 with fewer and shorter rounds on the disk: theory and simulator agree, and its assertions hold."""
+    run("06-group-commit.ipynb", tmp_path, monkeypatch, ROUNDS=2, OPERATIONS=40)
+
+
 def test_every_notebook_is_run() -> None:
     """The tests above name every notebook there is."""
-    assert [name[:2] for name in NAMES] == ["00", "01", "02", "03", "04", "05"]
+    assert [name[:2] for name in NAMES] == ["00", "01", "02", "03", "04", "05", "06"]

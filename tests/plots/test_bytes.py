@@ -12,16 +12,16 @@ import pytest
 import walkit
 from tests.format.makers import flipped
 from walkit.format.anatomy import frame_fields
+from walkit.models import CrashingStorage
 from walkit.plots import frame_bytes
 from walkit.plots.style import COLOURS
-from walkit.storage import MemoryStorage
 
 
 @pytest.fixture(scope="module")
-def seen() -> walkit.DurableFrames:
+def seen() -> walkit.ObservedFrames:
     """The first frame of a log, as an observer got it: one transaction of two records."""
-    frames: list[walkit.DurableFrames] = []
-    with walkit.open(storage=MemoryStorage(), options=walkit.LogOptions(idle_mark_ms=0)) as log:
+    frames: list[walkit.ObservedFrames] = []
+    with walkit.open(storage=CrashingStorage(), options=walkit.LogOptions(idle_marker_ms=0)) as log:
         log.observe(frames.append)
         with log.transaction() as tx:
             tx.put(b"N14228", b"<b>")
@@ -33,7 +33,7 @@ def cells(drawing: Any, what: str) -> list[Any]:
     return list(np.asarray(getattr(drawing.data[0], what)).ravel())
 
 
-def test_each_byte_stands_in_its_place_under_its_field(seen: walkit.DurableFrames) -> None:
+def test_each_byte_stands_in_its_place_under_its_field(seen: walkit.ObservedFrames) -> None:
     """Read the grid row by row: the frame's bytes in hex, and on hover the field, its value and the offset."""
     drawing = frame_bytes(seen)
     data, fields = seen.data, frame_fields(seen.data)
@@ -48,7 +48,7 @@ def test_each_byte_stands_in_its_place_under_its_field(seen: walkit.DurableFrame
     assert drawing.layout.title.text == f"Frame at position 0, first LSN 1: {len(data)} bytes"
 
 
-def test_the_legend_names_every_field_in_the_colour_of_its_bytes(seen: walkit.DurableFrames) -> None:
+def test_the_legend_names_every_field_in_the_colour_of_its_bytes(seen: walkit.ObservedFrames) -> None:
     """The legend has one square per field; neighbours differ; the scale paints a field's number in that colour."""
     drawing = frame_bytes(seen)
     fields = frame_fields(seen.data)
@@ -65,7 +65,7 @@ def test_the_legend_names_every_field_in_the_colour_of_its_bytes(seen: walkit.Du
         assert around <= {paint}
 
 
-def test_a_changed_byte_is_framed_and_its_checksum_named(seen: walkit.DurableFrames) -> None:
+def test_a_changed_byte_is_framed_and_its_checksum_named(seen: walkit.ObservedFrames) -> None:
     """Flip a bit in a value and highlight its byte: two lines around that cell, and body_crc says it is wrong."""
     drawing = frame_bytes(flipped(seen.data, 8 * 125), highlight=[125, 125, 10_000])
     assert len(drawing.layout.shapes) == 2
@@ -75,7 +75,7 @@ def test_a_changed_byte_is_framed_and_its_checksum_named(seen: walkit.DurableFra
     assert re.search(r"0x[0-9a-f]{8}, but the bytes give 0x[0-9a-f]{8}", hover)
 
 
-def test_long_frames_are_drawn_in_part_and_no_frames_are_refused(seen: walkit.DurableFrames) -> None:
+def test_long_frames_are_drawn_in_part_and_no_frames_are_refused(seen: walkit.ObservedFrames) -> None:
     """Bytes_max inside the header and inside a row; bytes that follow; too few bytes; nothing to draw."""
     part = frame_bytes(seen.data, bytes_max=41)
     assert "the first 41 drawn" in part.layout.title.text

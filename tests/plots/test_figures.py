@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 import pytest
 
 from tests.format.makers import TRANSACTION, frame_of
-from tests.log.wrecks import frames_of, in_frame, opened, wreck
+from tests.log.damaged_logs import frames_of, in_frame, opened, wreck
 from walkit._text import counted, lsn_range
 from walkit.errors import MissingExtraError
 from walkit.format.manifest import HoleRecord, LostRecord
@@ -28,7 +28,8 @@ from walkit.plots import (
     segments,
     throughput_timeline,
 )
-from walkit.plots.style import COLOURS, colour, duration_text
+from walkit.plots.style import COLOURS, HATCHES, colour
+from walkit.plots.units import duration_text
 from walkit.recovery.report import Cut
 from walkit.recovery.verify import scan
 
@@ -93,9 +94,9 @@ def test_the_distribution_is_the_histogram(p: float) -> None:
     (trace,) = latency_distribution(run).data
     histogram, n = run.latency["total"], run.records
     rank = int(np.floor(p / 100 * n)) + 1  # the first record of which at least p % lie below
-    expected_us = histogram.percentile(100 * rank / n) / 1_000
-    assert value_at(trace, 1 / (1 - p / 100)) == expected_us
-    assert (trace.x[0], trace.x[-1], trace.y[-1]) == (1.0, n, histogram.max / 1_000)
+    expected_s = histogram.percentile(100 * rank / n) / 1e9
+    assert value_at(trace, 1 / (1 - p / 100)) == expected_s
+    assert (trace.x[0], trace.x[-1], trace.y[-1]) == (1.0, n, histogram.max / 1e9)
     assert trace.line.shape == "hv"
     assert (np.diff(trace.x) >= 0).all()
 
@@ -111,8 +112,8 @@ def test_each_run_and_its_baseline_have_a_curve() -> None:
     ]
     assert drawing.data[1].line.dash == "dot"
     assert drawing.data[0].line.color == drawing.data[1].line.color
-    assert value_at(drawing.data[1], 50) == pytest.approx(70, rel=1e-3)
-    assert value_at(drawing.data[1], 100) == pytest.approx(500, rel=1e-3)
+    assert value_at(drawing.data[1], 50) == pytest.approx(70e-6, rel=1e-3)
+    assert value_at(drawing.data[1], 100) == pytest.approx(500e-6, rel=1e-3)
     assert len(latency_distribution(runs, baseline=False).data) == 2
     assert len(latency_distribution([]).data) == 0
 
@@ -130,9 +131,9 @@ def test_the_timeline_is_the_run_s() -> None:
     assert np.isnan(line.p50_us).any()
     for name, values in (
         ("records/s", line.records_per_s),
-        ("p50", line.p50_us),
-        ("p99", line.p99_us),
-        ("max", line.max_us),
+        ("p50", line.p50_us / 1e6),
+        ("p99", line.p99_us / 1e6),
+        ("max", line.max_us / 1e6),
     ):
         assert np.array_equal(np.asarray(drawn[name].x), line.middle_s)
         assert np.array_equal(np.asarray(drawn[name].y, dtype=float), values, equal_nan=True)
@@ -156,7 +157,7 @@ def test_panels_share_one_clock() -> None:
 
 
 def test_recovery_bars_are_the_phases() -> None:
-    """One bar per phase, from its start, as long as it took, in ms; verdict and cuts in the title."""
+    """One bar per phase, from its start, as long as it took, in seconds; verdict and cuts in the title."""
     report = Report(
         phases=(Phase("open", 0.0, 0.001), Phase("scan", 0.001, 0.25, {"segments": 4, "note": "<x>"})),
         cuts=(Cut(segment="<s>", position=640, bytes=64, first_lsn=9, reason="torn"),) * 2,
@@ -166,8 +167,8 @@ def test_recovery_bars_are_the_phases() -> None:
     bars, cuts, marks = drawing.data
     assert list(bars.y) == ["open", "scan"]
     assert bars.orientation == "h"
-    assert list(bars.base) == pytest.approx([0.0, 1.0])
-    assert list(bars.x) == pytest.approx([1.0, 250.0])
+    assert list(bars.base) == pytest.approx([0.0, 0.001])
+    assert list(bars.x) == pytest.approx([0.001, 0.25])
     assert bars.hovertext[1] == "segments: 4<br>note: &lt;x&gt;"
     assert drawing.layout.title.text.startswith("Recovery: torn tail cut, 2 cuts, 251 ms")
     assert drawing.layout.yaxis.autorange == "reversed"
@@ -214,10 +215,11 @@ def figures() -> list[go.Figure]:
 def test_figures_read_on_both_pages(drawing: go.Figure) -> None:
     """Transparent backgrounds, grey text, colours of the palette, and JSON that a browser can read."""
     raw = json.loads(drawing.to_json())
-    layout = raw["layout"]
+    layout = raw["layout"]["template"]["layout"]
     assert layout["paper_bgcolor"] == layout["plot_bgcolor"] == "rgba(0,0,0,0)"
     assert layout["font"]["color"] == "#808080"
-    painted = {trace.get("line", trace.get("marker", {})).get("color") for trace in raw["data"]}
+    given = [trace.get("line", trace.get("marker", {})).get("color") for trace in raw["data"]]
+    painted = {one for each in given for one in (each if isinstance(each, list) else [each])}
     assert painted <= {*COLOURS, "#808080", "#9a9a9a", None}
     assert len(painted) >= 1
 
@@ -229,9 +231,9 @@ def test_warnings_stand_in_the_title() -> None:
 
 
 def test_the_palette_repeats() -> None:
-    """Seven series take seven colours, the last being the first again; all six differ."""
-    assert colour(6) == colour(0)
-    assert len(set(COLOURS)) == 6
+    """Nine series take nine colours, the last being the first again; all eight differ, and so do their hatches."""
+    assert colour(8) == colour(0)
+    assert len(set(COLOURS)) == len(set(HATCHES)) == 8
 
 
 @pytest.mark.parametrize(

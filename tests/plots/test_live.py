@@ -40,13 +40,15 @@ def drawn(drawing: go.Figure) -> dict[str, np.ndarray[tuple[int], np.dtype[np.fl
 
 
 def test_each_curve_is_a_column() -> None:
-    """Names, values and clock of all curves are those of the series; gaps stay gaps; nothing else is drawn."""
+    """Names, values (durations in seconds) and clock of all curves are those of the series; gaps stay gaps."""
     given = series(9)
     drawing = live_timeline(given)
     assert drawn(drawing).keys() == CURVES.keys()
     for trace in drawing.data[:-1]:
         assert np.array_equal(np.asarray(trace.x), given.time_s)
-        assert np.array_equal(drawn(drawing)[trace.name], given.columns()[CURVES[trace.name]], equal_nan=True)
+        column = CURVES[trace.name]
+        wanted = given.columns()[column] / (1e6 if column.endswith("_us") else 1)
+        assert np.array_equal(drawn(drawing)[trace.name], wanted, equal_nan=True)
         assert trace.connectgaps is False
 
 
@@ -97,4 +99,4 @@ def test_warnings_and_title_stand_above() -> None:
     layout = live_timeline(series(3), title="<a>", warnings=("tmpfs: sync means nothing here",)).layout
     assert layout.title.text.startswith("&lt;a&gt;")
     assert "sync means nothing here" in layout.title.text
-    assert layout.paper_bgcolor == "rgba(0,0,0,0)"
+    assert layout.template.layout.paper_bgcolor == "rgba(0,0,0,0)"

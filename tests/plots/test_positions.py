@@ -9,9 +9,9 @@ import pytest
 
 import walkit
 from tests.log.logs import SEGMENTS, FaultyMemory, tiny
+from walkit.models import CrashingStorage
 from walkit.plots import segments
 from walkit.recovery.examine.report import ScanReport
-from walkit.storage import MemoryStorage
 
 
 def boxes(drawing: go.Figure, row: str) -> dict[str, list[tuple[int, int]]]:
@@ -30,10 +30,10 @@ def marks(drawing: go.Figure) -> dict[str, float]:
 
 def test_segments_and_marks_are_those_of_the_report() -> None:
     """A live log of several segments: boxes are the report's, side by side; marks of the report, then of the log."""
-    with walkit.open(storage=MemoryStorage(), options=tiny()) as log:
+    with walkit.open(storage=CrashingStorage(), options=tiny()) as log:
         log.append_many([bytes(3000)] * 190)
-        log._engine.segments.upkeep.drain()  # what is full is sealed
-        report, statistics = walkit.scan(log._engine.storage), log.statistics()
+        log.wait_idle()  # what is full is sealed
+        report, statistics = walkit.scan(log.parts.storage), log.statistics()
     drawing = segments(report)
     found = boxes(drawing, "segments")
     for state in ("sealed", "open"):
@@ -55,13 +55,13 @@ def test_segments_and_marks_are_those_of_the_report() -> None:
 
 def test_a_mark_within_a_segment_is_in_proportion() -> None:
     """Statistics taken when half of a segment's equal records were there: the mark stands at half of it."""
-    with walkit.open(storage=MemoryStorage(), options=walkit.LogOptions(idle_mark_ms=0)) as log:
+    with walkit.open(storage=CrashingStorage(), options=walkit.LogOptions(idle_marker_ms=0)) as log:
         for _ in range(5):
             log.append(b"1")
         half = log.statistics()
         for _ in range(5):
             log.append(b"1")
-        report = walkit.scan(log._engine.storage)
+        report = walkit.scan(log.parts.storage)
     assert marks(segments(report, statistics=half))["durable, acked, appended 5"] == report.end_position / 2
 
 
@@ -93,9 +93,9 @@ def test_a_torn_tail_and_its_cut_are_drawn() -> None:
 
 def test_only_reports_are_drawn() -> None:
     """A live log is refused with the call to make; an empty log is drawn with nothing in it."""
-    with walkit.open(storage=MemoryStorage()) as log:
+    with walkit.open(storage=CrashingStorage()) as log:
         with pytest.raises(TypeError, match=r"walkit\.scan\(log\.location\)"):
             segments(log)  # type: ignore[arg-type]
-        drawing = segments(walkit.scan(log._engine.storage))
+        drawing = segments(walkit.scan(log.parts.storage))
     assert boxes(drawing, "segments") == {}
     assert list(marks(drawing)) == ["promised"]

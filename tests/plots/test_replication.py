@@ -25,7 +25,7 @@ def test_both_sides_and_the_lag_are_the_samples() -> None:
     assert np.asarray(drawn["replica"].y).tolist() == [0, 15, 31, 30]
     assert np.asarray(drawn["lag"].y).tolist() == [10, 5, 0, 0]
     drawing = replication_lag(np.array(SAMPLES))
-    assert drawing.layout.title.text == "Replication lag: at most 10 records, 0 in the end"
+    assert drawing.layout.title.text.startswith("Replication lag: at most 10 records, 0 in the end<br>")
     assert tuple(drawing.layout.xaxis2.range) == (0.5, 4.0)
 
 
@@ -46,13 +46,13 @@ def test_marks_stand_at_their_time_inside_the_figure() -> None:
 def test_it_reads_on_both_pages() -> None:
     """Transparent backgrounds, colours of the palette, and JSON that a browser can read."""
     raw = json.loads(replication_lag(SAMPLES, marks=[(1.0, "killed")]).to_json())
-    assert raw["layout"]["paper_bgcolor"] == raw["layout"]["plot_bgcolor"] == "rgba(0,0,0,0)"
+    assert raw["layout"]["template"]["layout"]["paper_bgcolor"] == "rgba(0,0,0,0)"
     assert {trace["line"]["color"] for trace in raw["data"]} <= set(COLOURS)
 
 
 def test_no_samples_are_an_empty_figure_and_another_shape_is_refused() -> None:
     """Without samples the figure says so; rows of two numbers are an OptionsError."""
     drawing = replication_lag(np.empty((0, 3)))
-    assert drawing.layout.title.text == "Replication lag: no samples"
+    assert drawing.layout.title.text.startswith("Replication lag: no samples<br>")
     with pytest.raises(OptionsError, match="primary's LSN"):
         replication_lag([(0.0, 1.0)])

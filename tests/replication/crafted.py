@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tests.replication.worlds import History
+from tests.replication.sim_network import History
 from walkit.format.manifest import EpochRecord
 from walkit.replication.messages import Batch, FromPublisher, Hello, Welcome
 from walkit.replication.transport import DaemonExecutor, grpc

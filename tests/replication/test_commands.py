@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.commit.places import Task
+from tests.commit.fake_segments import Task
 from tests.interrupts import Strike
 from tests.replication.test_kill import ROOT, Process, until
 from walkit.replication import Replica

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.replication.worlds import History, World, corrupted, history_of
+from tests.replication.sim_network import History, World, corrupted, history_of
 from walkit.errors import DivergenceError, FormatVersionError, GapError, WalkitError
 from walkit.format.manifest import LogEnd
 from walkit.replication.actions import Connect, Disconnect, End, Fail, Read, Say, Send

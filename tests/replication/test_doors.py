@@ -17,11 +17,11 @@ from tests.replication.callers import WAIT_S, Caller, until
 from walkit.errors import OptionsError
 from walkit.format.layout import MANIFEST_BYTES_MAX
 from walkit.format.manifest import MANIFEST_NAME, LogEnd
+from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica
 from walkit.replication.backoff import Backoff
 from walkit.replication.messages import Ack, Batch, FromSubscriber, Heartbeat, Hello, Nack, Refusal, Welcome
 from walkit.replication.publisher import Publisher
-from walkit.storage import MemoryStorage
 
 NOISE = random.Random(7).randbytes(500)
 """A value that does not compress."""
@@ -30,23 +30,23 @@ NOISE = random.Random(7).randbytes(500)
 @pytest.fixture
 def log() -> Iterator[walkit.WriteAheadLog]:
     """A log with a hundred records."""
-    with walkit.open(storage=MemoryStorage(), options=SMALL) as log:
+    with walkit.open(storage=CrashingStorage(), options=SMALL) as log:
         for _ in range(100):
             log.append(NOISE)
-        log._engine.segments.upkeep.drain()
+        log.wait_idle()
         yield log
 
 
 def held(log: walkit.WriteAheadLog) -> dict[str, int]:
     """The replicas with a hold, and the LSN from which each of them keeps records."""
-    holds = {h.name: h.first_lsn for h in log._engine.store.current.holds}
-    holds |= {name: hold.first_lsn for name, hold in log._engine.holds.items()}
+    holds = {h.name: h.first_lsn for h in log.parts.manifest_store.current.holds}
+    holds |= {name: hold.first_lsn for name, hold in log.parts.holds.mine.items()}
     return {name.removeprefix("replica "): lsn for name, lsn in holds.items() if name.startswith("replica ")}
 
 
 def manifest_bytes(log: walkit.WriteAheadLog) -> int:
     """The size of the log's manifest."""
-    with closing(log._engine.storage.open(MANIFEST_NAME, "read")) as file:
+    with closing(log.parts.storage.open(MANIFEST_NAME, "read")) as file:
         return file.size()
 
 
@@ -58,7 +58,7 @@ def end_of(batch: Batch, log: walkit.WriteAheadLog) -> LogEnd:
 
 def frames_of_log(log: walkit.WriteAheadLog) -> list[LogEnd]:
     """Where each frame of a log ends."""
-    headers = [header for _, header, _ in frames_of(log._engine.storage)]
+    headers = [header for _, header, _ in frames_of(log.parts.storage)]
     return [LogEnd(last_lsn=h.last_lsn, position=h.end_position, chain=h.header_crc) for h in headers]
 
 
@@ -74,10 +74,12 @@ def test_two_hellos_of_a_stranger_poison_nothing(log: walkit.WriteAheadLog) -> N
             with Caller(primary.address) as caller:
                 caller.hello("x" * size)
                 caller.heard.get(timeout=WAIT_S)
-        segments = len(log._engine.store.current.segments)
+        segments = len(log.parts.manifest_store.current.segments)
         for _ in range(500):
             log.append(NOISE)
-        until(lambda: len(log._engine.store.current.segments) > segments + 2, "segments in the manifest")
+        until(
+            lambda: len(log.parts.manifest_store.current.segments) > segments + 2, "segments in the manifest"
+        )
         assert held(log) == {}
         assert manifest_bytes(log) < before + 20_000
 
@@ -137,7 +139,7 @@ def caller_history(primary: Primary) -> list[str]:
 def test_a_replica_that_has_all_keeps_its_hold_by_answering_heartbeats(log: walkit.WriteAheadLog) -> None:
     """Come back with everything and answer a heartbeat: the hold of before is renewed; the hello alone moves none."""
     end = frames_of_log(log)[-1]
-    manifest = log._engine.store.current
+    manifest = log.parts.manifest_store.current
     facts = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
     log.hold("replica r", 7).leave()
     with (
@@ -169,7 +171,7 @@ def test_sixty_four_replicas_have_a_hold_and_no_more(log: walkit.WriteAheadLog) 
         assert len(held(log)) == 64
         with Caller(primary.address) as caller:
             assert isinstance(caller.hello("r3").next(), Welcome)
-        with walkit.open(storage=MemoryStorage()) as other, pytest.raises(OptionsError, match="holds=0"):
+        with walkit.open(storage=CrashingStorage()) as other, pytest.raises(OptionsError, match="holds=0"):
             Primary(other, holds=0)
 
 

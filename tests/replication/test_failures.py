@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 import walkit
 from tests.log.crashes import SMALL
 from tests.replication.crafted import crafted_primary, first_batch, welcome
+from tests.replication.sim_network import History, history_of
 from tests.replication.test_grpc import WAIT_S, quick, until
-from tests.replication.worlds import History, history_of
 from walkit.errors import WalkitError
 from walkit.format.manifest import EpochRecord
+from walkit.models import CrashingStorage
 from walkit.replication import Primary, ProtocolError, Replica, ReplicaFailedError
 from walkit.replication.actions import Adopt, Import
 from walkit.replication.connection import _told
@@ -31,7 +32,6 @@ from walkit.replication.messages import FromPublisher, Heartbeat, Refusal
 from walkit.replication.publisher import HISTORY_CHARS
 from walkit.replication.subscriber import Subscriber
 from walkit.replication.transport import grpc
-from walkit.storage import MemoryStorage
 
 HUGE = (1 << 64) - 1
 
@@ -216,7 +216,7 @@ def messages(draw: st.DrawFn) -> FromPublisher:
 @given(st.lists(messages(), min_size=1, max_size=6), st.booleans())
 def test_no_content_raises_in_the_core_or_breaks_a_log(said: list[FromPublisher], welcomed: bool) -> None:
     """Say anything that the wire can carry: the core raises nothing, and a log takes what it gives out, and opens."""
-    history, storage = whole(), MemoryStorage()
+    history, storage = whole(), CrashingStorage()
     log = ImportedLog(storage, SMALL)
     subscriber = Subscriber("r")
     subscriber.start(0)

@@ -155,8 +155,8 @@ def test_strangers_leave_memory_and_log_as_they_were(tmp_path: Path) -> None:
     """Let strangers say mutated messages beside a replica: bounded memory, a small manifest, equal frames after it."""
     with walkit.open(tmp_path / "p", options=SMALL) as log:
         Script().run(log, lambda: None, 60)
-        log._engine.segments.upkeep.drain()
-        ends, manifest = frames_of_log(log), log._engine.store.current
+        log.wait_idle()
+        ends, manifest = frames_of_log(log), log.parts.manifest_store.current
         before_bytes = manifest_bytes(log)
         with (
             Primary(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.commit.places import Task
+from tests.commit.fake_segments import Task
 from tests.interrupts import Strike, interrupt_in
 from tests.log.crashes import SMALL, Script
 from tests.log.imports import bytes_of
@@ -25,12 +25,12 @@ from walkit.errors import (
     LogLockedError,
     OptionsError,
 )
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import Primary, Replica
 from walkit.replication.backoff import Backoff
 from walkit.replication.publisher import Publisher
 from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
-from walkit.storage import FileStorage, MemoryStorage
+from walkit.storage import FileStorage
 
 WAIT_S = 30.0
 
@@ -63,7 +63,7 @@ def equal_frames(a: Path, b: Path) -> bool:
 def test_an_interrupt_of_stopping_a_replica_leaves_no_lock() -> None:
     """Strike a stop at each point where a signal may come: it is done, or is when it is called again."""
     for number in count(1):
-        storage, strike = MemoryStorage(), Strike(number)
+        storage, strike = CrashingStorage(), Strike(number)
         replica = Replica(storage, "127.0.0.1:1", backoff=quick()).start()
         with suppress(KeyboardInterrupt):
             strike.run(replica.stop)
@@ -77,7 +77,7 @@ def test_an_interrupt_of_stopping_a_replica_leaves_no_lock() -> None:
 def test_an_interrupt_of_who_waits_for_a_replica_stops_no_other() -> None:
     """Strike a wait for a record of the replica's store at each point: others are told, and it stops."""
     for number in count(1):
-        replica = Replica(MemoryStorage(), "127.0.0.1:1")
+        replica = Replica(CrashingStorage(), "127.0.0.1:1")
         strike = Strike(number)
         with suppress(KeyboardInterrupt):
             strike.run(lambda replica=replica: replica.store.wait_for(1, 0.001))  # type: ignore[misc]
@@ -90,9 +90,9 @@ def test_an_interrupt_of_who_waits_for_a_replica_stops_no_other() -> None:
 
 def test_an_interrupted_stop_is_done_again_and_closes_nothing_before(stack: ExitStack) -> None:
     """Interrupt stopping twice while a frame is being imported: the log stays open; the last one seals it."""
-    log = stack.enter_context(walkit.open(storage=MemoryStorage(), options=SMALL))
+    log = stack.enter_context(walkit.open(storage=CrashingStorage(), options=SMALL))
     primary = stack.enter_context(Primary(log))
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     replica = stack.enter_context(Replica(storage, primary.address, backoff=quick()))
     log.append(b"first")
     replica.wait_for(1, WAIT_S)
@@ -196,7 +196,7 @@ def test_both_sides_restart_and_go_on_where_the_replica_stands(stack: ExitStack,
 
 def test_a_log_that_went_another_way_is_refused_and_named(tmp_path: Path) -> None:
     """Put the primary back to an earlier copy and write on: the replica fails with the first LSN that differs."""
-    early = MemoryStorage()
+    early = CrashingStorage()
     with walkit.open(storage=early, options=SMALL) as log:
         log.append_many([b"common"] * 10)
     copy = early.process_kill()
@@ -218,7 +218,7 @@ def test_a_log_that_went_another_way_is_refused_and_named(tmp_path: Path) -> Non
             assert replica.status().state == "failed"
             assert "first difference is LSN 11" in str(replica.status().error)
             assert [r.value for r in replica.log.read(11)] == [b"one way"] * 5
-    stranger = MemoryStorage()
+    stranger = CrashingStorage()
     with walkit.open(storage=stranger) as log:
         log.append(b"of another log")
         with Primary(log) as primary, Replica(tmp_path / "r", primary.address) as replica:
@@ -230,10 +230,10 @@ def test_a_log_that_went_another_way_is_refused_and_named(tmp_path: Path) -> Non
 
 def test_a_trimmed_range_is_a_gap_and_a_hold_prevents_it(tmp_path: Path) -> None:
     """Trim under a connected replica, then under none: its hold keeps what it needs; a new replica gets a GapError."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
 
     def held_from() -> int | None:
-        hold = log._engine.holds.get("replica held")
+        hold = log.parts.holds.mine.get("replica held")
         return None if hold is None else hold.first_lsn
 
     with walkit.open(storage=storage, options=SMALL) as log:
@@ -334,7 +334,7 @@ def test_only_durable_frames_leave(tmp_path: Path) -> None:
 
 def test_a_replica_ahead_of_what_a_dead_primary_can_prove_waits_for_its_opening(tmp_path: Path) -> None:
     """Cut the primary's power and lose its cell: its tail is not served and no divergence; opened, it goes on."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=SMALL)
     log.append_many([b"before"] * 20)
     with Primary(log) as primary, Replica(tmp_path / "r", primary.address) as replica:

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.replication.worlds import World, corrupted, history_of
+from tests.replication.sim_network import World, corrupted, history_of
 
 # Most messages arrive, or a test gets nowhere; each way to go wrong is met often enough.
 FATES = {"deliver": 10, "lose": 1, "repeat": 1, "overtake": 2, "damage": 1}

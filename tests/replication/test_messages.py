@@ -16,10 +16,11 @@ import zstandard
 import walkit
 from tests.log.crashes import SMALL
 from tests.replication.callers import UNLIMITED, WAIT_S, Caller, Relay, flipped, until
-from tests.replication.worlds import History, history_of
+from tests.replication.sim_network import History, history_of
 from walkit.errors import DivergenceError, OptionsError
 from walkit.format.checksum import crc32c
 from walkit.format.manifest import EpochRecord, LogEnd
+from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica, walkit_pb2
 from walkit.replication.actions import Disconnect, Fail, Import, Send
 from walkit.replication.backoff import Backoff
@@ -50,7 +51,6 @@ from walkit.replication.wire import (
     encode_from_subscriber,
     publisher_bytes_max,
 )
-from walkit.storage import MemoryStorage
 
 pb: Any = walkit_pb2
 EPOCHS = tuple(
@@ -116,7 +116,7 @@ def test_the_checksum_is_a_field_that_any_protobuf_reads() -> None:
 @pytest.fixture
 def log() -> Iterator[walkit.WriteAheadLog]:
     """A log with records of two epochs."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.open(storage=storage, options=SMALL) as log:
         log.append_many([b"first"] * 10)
     with walkit.open(storage=storage, options=SMALL) as log:

@@ -16,24 +16,24 @@ from tests.stores import memory_store
 from walkit.errors import CorruptionError
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
+from walkit.models import CrashingStorage
 from walkit.read.view import LogView
 from walkit.replication.frame_reader import FrameReader
 from walkit.replication.lineage import judge
 from walkit.replication.messages import Hello, Refusal
 from walkit.replication.source import OpenSource, StoredSource, end_at, source_of, standing_of
 from walkit.segments.manifest_store import load_manifest
-from walkit.storage import MemoryStorage
 
 
 @pytest.fixture(scope="module")
-def primary() -> MemoryStorage:
+def primary() -> CrashingStorage:
     """A closed store of two epochs and many segments."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     full_of_changes(storage)
     return storage
 
 
-def hellos(primary: MemoryStorage) -> list[Hello]:
+def hellos(primary: CrashingStorage) -> list[Hello]:
     """What a replica of this log says, for every frame that may be its last one."""
     manifest = load_manifest(primary)
     return [
@@ -52,25 +52,25 @@ def answers(source: StoredSource, said: list[Hello]) -> list[Refusal | None]:
     return [judge(hello, standing_of(source, hello)) for hello in said]
 
 
-def compact(storage: MemoryStorage) -> None:
+def compact(storage: CrashingStorage) -> None:
     """Compact what stands there."""
     with memory_store(storage) as store:
         assert store.compact().segments_rewritten > 0
 
 
-def checkpoint(storage: MemoryStorage) -> None:
+def checkpoint(storage: CrashingStorage) -> None:
     """Trim what a snapshot covers: all of it."""
     with memory_store(storage) as store:
         store.checkpoint()
 
 
-def trim(storage: MemoryStorage) -> None:
+def trim(storage: CrashingStorage) -> None:
     """Trim the first half and three records more: what is left of a segment is copied."""
     with walkit.open(storage=storage) as log:
         assert log.trim(log.acked_lsn // 2 + 3, waste_ratio=0).rewritten.bytes_written > 0
 
 
-def test_ends_within_a_compacted_segment_are_gaps(primary: MemoryStorage) -> None:
+def test_ends_within_a_compacted_segment_are_gaps(primary: CrashingStorage) -> None:
     """Ask for every frame's end after a compaction, or a trim: what can be sent on from is welcome, the rest a gap."""
     said = hellos(primary)
     assert set(answers(StoredSource(primary.process_kill()), said)) == {None}
@@ -94,10 +94,10 @@ def sendable_from(manifest: Manifest) -> int:
 
 def test_frames_go_on_over_a_segment_that_a_trim_rewrites() -> None:
     """Send one frame after the other, trimming what was sent: each comes, to an old reader and to one that begins."""
-    with walkit.open(storage=MemoryStorage(), options=tiny()) as log:
+    with walkit.open(storage=CrashingStorage(), options=tiny()) as log:
         for n in range(40):
             log.append(b"%07d" % n * 1000)
-        log._engine.segments.upkeep.drain()
+        log.wait_idle()
         source = OpenSource(log)
         old, end, rewritten = FrameReader(source), LogEnd(), 0
         while end.last_lsn < 40:
@@ -116,7 +116,7 @@ class Disturbed(StoredSource):
     """A source whose log changes between the looks at it that one answer takes."""
 
     def __init__(
-        self, storage: MemoryStorage, after_looks: int, disturb: Callable[[MemoryStorage], None]
+        self, storage: CrashingStorage, after_looks: int, disturb: Callable[[CrashingStorage], None]
     ) -> None:
         super().__init__(storage)
         self.place, self.looks, self.disturb = storage, after_looks, disturb
@@ -148,7 +148,7 @@ class Disturbed(StoredSource):
 @pytest.mark.parametrize("change", [compact, trim, checkpoint])
 @pytest.mark.parametrize("looks", [1, 2, 3])
 def test_a_change_between_two_looks_is_no_divergence(
-    primary: MemoryStorage, looks: int, change: Callable[[MemoryStorage], None]
+    primary: CrashingStorage, looks: int, change: Callable[[CrashingStorage], None]
 ) -> None:
     """Compact or trim between any two looks of an answer: welcome or a gap, for an end in every segment."""
     said = hellos(primary)
@@ -162,7 +162,7 @@ def test_a_change_between_two_looks_is_no_divergence(
     assert reasons <= {None, "gap"}
 
 
-def test_another_frame_in_the_place_is_still_divergence(primary: MemoryStorage) -> None:
+def test_another_frame_in_the_place_is_still_divergence(primary: CrashingStorage) -> None:
     """Change the chain, the LSN or the position of an end that can be held against frames: divergence, as before."""
     image = primary.process_kill()
     compact(image)
@@ -182,7 +182,7 @@ def test_another_frame_in_the_place_is_still_divergence(primary: MemoryStorage) 
             assert answer is not None and answer.reason == "divergence"
 
 
-def test_damage_of_the_source_is_no_divergence_of_the_replica(primary: MemoryStorage) -> None:
+def test_damage_of_the_source_is_no_divergence_of_the_replica(primary: CrashingStorage) -> None:
     """Flip a byte of a frame before the replica's end: the source is named as corrupt, the replica is not accused."""
     image = primary.process_kill()
     record = load_manifest(image).sealed[1]
@@ -196,7 +196,7 @@ def test_damage_of_the_source_is_no_divergence_of_the_replica(primary: MemorySto
 
 def test_a_primary_over_a_dead_writer_sends_what_is_durable_and_no_more() -> None:
     """Kill a log below level sync: source and reader agree how far it is durable, and no frame beyond it is sent."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny(durability="interval", interval_ms=60_000))
     log.append_many([b"%d" % n for n in range(20)])
     log.sync()

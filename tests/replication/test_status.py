@@ -16,12 +16,13 @@ from tests.log.crashes import SMALL
 from tests.replication.test_grpc import WAIT_S, quick, until
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.manifest import LogEnd
+from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica, ReplicaStatus
 from walkit.replication.messages import Heartbeat, Refusal, Welcome
 from walkit.replication.status import CONTACT_MS, STALL_MS, replica_status
 from walkit.replication.subscriber import Subscriber
 from walkit.segments.manifest_store import load_manifest
-from walkit.storage import FileStorage, MemoryStorage
+from walkit.storage import FileStorage
 
 NO_LAG = (None, None, None)
 
@@ -183,7 +184,7 @@ def test_a_log_of_level_none_is_refused_by_path_too(tmp_path: Path) -> None:
 
 def test_the_level_is_noted_only_where_it_changes() -> None:
     """Open a log at sync, none, none, interval: the manifest is written for it twice, and says none in between."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     said = []
     for level in ("sync", "none", "none", "interval"):
         options = walkit.LogOptions(durability=level)

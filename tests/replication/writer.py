@@ -16,7 +16,7 @@ def main(path: str, address: str | None) -> None:
     """Append records of many sizes, transactions and deletes among them; say so once the first is acknowledged."""
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
-    options = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_mark_ms=5)
+    options = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=5)
     with ExitStack() as stack:
         log = stack.enter_context(walkit.open(path, options=options))
         if address is not None:

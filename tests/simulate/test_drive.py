@@ -58,7 +58,7 @@ def test_a_run_holds_what_was_seen(tmp_path: Path) -> None:
 
 
 def test_order_costs_nothing_at_constant_latency_and_something_where_it_varies() -> None:
-    """The seed issue's volume, eight in flight: equal throughput and p99; where latency varies, the wait shows."""
+    """The preset of a slow volume, eight in flight: equal throughput and p99; where latency varies, the wait shows."""
     workload = replace(SMALL, operations=5_000)
     completion = replace(ONE_EACH, ack_order="completion")
     append, free = drive(workload, options=ONE_EACH), drive(workload, options=completion)

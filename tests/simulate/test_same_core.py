@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.commit import places
-from tests.commit.places import GatedPlace, Rig, io_error, until
+from tests.commit import fake_segments
+from tests.commit.fake_segments import DriverHarness, GatedPlace, io_error, wait_until
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import CappedFrames, OneRecordPerFrame, Policy
 from walkit.commit.ticket import SingleTicket
@@ -26,7 +26,9 @@ class OnThreads:
 
     def __init__(self, *, in_flight: int, completion: bool, policy: Policy | None) -> None:
         self.place = GatedPlace()
-        self.rig = Rig(place=self.place, in_flight_max=in_flight, completion=completion, policy=policy)
+        self.rig = DriverHarness(
+            place=self.place, in_flight_max=in_flight, completion=completion, policy=policy
+        )
         self.tickets: list[SingleTicket] = []
 
     def frame(self, first_lsn: int) -> SealedFrame:
@@ -37,7 +39,7 @@ class OnThreads:
                 f for f in self.place.admitted if f.first_lsn == first_lsn and f.position in self.place.gates
             ]
 
-        until(there, f"the frame of LSN {first_lsn}")
+        wait_until(there, f"the frame of LSN {first_lsn}")
         return there()[0]
 
     def told(self, state: str) -> set[int]:
@@ -99,7 +101,7 @@ def play(steps: list[Step], on: OnThreads) -> None:
             failed.add(step.number)
         follows = steps[at + 1].what if at + 1 < len(steps) else ""
         if follows not in ("acknowledge", "fail"):
-            until(lambda: on.told("acked") >= acknowledged and on.told("failed") >= failed, f"{step}")
+            wait_until(lambda: on.told("acked") >= acknowledged and on.told("failed") >= failed, f"{step}")
             assert (on.told("acked"), on.told("failed")) == (acknowledged, failed), step
 
 
@@ -140,7 +142,7 @@ def test_a_driver_of_the_other_order_is_noticed(
     threads: list[OnThreads], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run in completion order whose second frame lands first, played to a driver of append order, does not fit."""
-    monkeypatch.setattr(places, "GUARD_S", 0.5)  # what the driver never does is waited for
+    monkeypatch.setattr(fake_segments, "GUARD_S", 0.5)  # what the driver never does is waited for
     steps = simulate([0] * 6, in_flight=4, completion=True, policy=OneRecordPerFrame(), seed=1, failures=0)
     landed = [step.number for step in steps if step.what == "land"]
     assert landed != sorted(landed)

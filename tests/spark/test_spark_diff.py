@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import walkit
 from tests.state.histories import DiffRow, Row, diff_of, newest_of, random_rows, write
 from walkit.errors import OptionsError
+from walkit.models import CrashingStorage
 from walkit.record import RECORD_SCHEMA
 from walkit.spark import diff, replay
 from walkit.spark.diff import DIFF_STRUCT, SIDE, compare_sides
 from walkit.state import DIFF_SCHEMA, DiffCounts, KeyedTable
-from walkit.storage import MemoryStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -219,12 +219,18 @@ history = st.lists(
 
 def in_process(left: list[Row], right: list[Row], at_lsn: int) -> list[DiffRow]:
     """What `walkit.diff` says of the first at an LSN and the second at its end."""
-    storages = MemoryStorage(), MemoryStorage()
+    storages = CrashingStorage(), CrashingStorage()
     for storage, rows in zip(storages, (left, right), strict=True):
         write(storage, rows)
     return [tuple(row.values()) for row in walkit.diff((storages[0], at_lsn), storages[1]).to_pylist()]
 
 
+DELETED: list[Row] = [(PUT, b"a", b"v"), (DELETE, b"a", None)]
+"""A deletion that the diff against `DELETED[:1]` has to tell the LSN of; drawn histories need not have one."""
+
+
+@example(left=DELETED[:1], right=DELETED, share=1.0, seed=0, size=9)
+@example(left=DELETED, right=DELETED[:1], share=1.0, seed=0, size=1)
 @given(left=history, right=history, share=st.floats(0, 1), seed=st.integers(0, 99), size=st.integers(1, 9))
 def test_workers_say_what_the_process_says(
     left: list[Row], right: list[Row], share: float, seed: int, size: int
@@ -249,8 +255,11 @@ def test_workers_say_what_the_process_says(
 
 @pytest.mark.spark
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(left=DELETED[:1], right=DELETED)
+@example(left=DELETED, right=DELETED[:1])
 @given(left=history, right=history)
 def test_spark_says_what_the_process_says(spark: SparkSession, left: list[Row], right: list[Row]) -> None:
     """Histories as Hypothesis makes them: the rows of Spark are those in process, deletions with their LSNs."""
     found = rows_of(diff(frame_of(spark, left), frame_of(spark, right)))
     assert found == in_process(left, right, len(left))
+    assert found == diff_of(newest_of(left), newest_of(right))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import walkit
 from walkit.errors import HistoryTrimmedError
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 from walkit.store import Store
 
 Past = dict[int, dict[bytes, bytes | None]]
@@ -20,7 +20,7 @@ Told = State | tuple[int, int]
 Step = tuple[object, ...]
 
 OPTIONS = walkit.LogOptions(
-    segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, durability="none", idle_mark_ms=0
+    segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, durability="none", idle_marker_ms=0
 )
 
 
@@ -88,7 +88,7 @@ def _work(store: Store, rng: random.Random, count: int, past: Past) -> None:
 
 def told_in_process(path: Path, lsn: int) -> Told:
     """What `walkit.diff` says the state is, or how it refuses."""
-    nothing = MemoryStorage()
+    nothing = CrashingStorage()
     walkit.open(storage=nothing).close()
     try:
         rows = walkit.diff((path, lsn), nothing).to_pylist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import walkit
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 Row = tuple[int, bytes | None, bytes | None]
 """kind, key, value."""
@@ -33,10 +33,10 @@ def random_rows(seed: int, count: int, keys: int = 12) -> list[Row]:
     return rows
 
 
-def write(place: str | MemoryStorage, rows: list[Row], epochs: int = 1) -> None:
+def write(place: str | CrashingStorage, rows: list[Row], epochs: int = 1) -> None:
     """Make a log of these records: one by one, many at a time and in transactions, over several openings."""
-    storage = place if isinstance(place, MemoryStorage) else None
-    path = None if isinstance(place, MemoryStorage) else place
+    storage = place if isinstance(place, CrashingStorage) else None
+    path = None if isinstance(place, CrashingStorage) else place
     options = walkit.LogOptions(durability="none", segment_bytes=64 * 1024, frame_bytes_max=16 * 1024)
     share = -(-len(rows) // epochs) if rows else 0
     for epoch in range(epochs):

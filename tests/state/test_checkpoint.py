@@ -14,17 +14,16 @@ from tests.stores import SMALL, copy, memory_store, run_threads
 from walkit.config import StoreOptions
 from walkit.errors import CorruptionError, LogClosedError, SnapshotError, StorageError, WalkitError
 from walkit.format.manifest import LogEnd, Manifest, encode_manifest
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.snapshot import snapshot_lsns, snapshot_name
-from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 FILES = ("snapshot.new", "manifest*", "snapshot-*", "*.segment", "")
 OPERATIONS = ("write", "synced_write", "sync", "create", "replace", "sync_directory", "remove", "shorten")
 
 
-def filled(storage: MemoryStorage | FaultyStorage, count: int = 60, start: int = 0) -> dict[bytes, bytes]:
+def filled(storage: CrashingStorage | FaultyStorage, count: int = 60, start: int = 0) -> dict[bytes, bytes]:
     """Open, put keys over several segments, delete some, close; return what is live."""
     with memory_store(storage) as store:
         for i in range(start, start + count):
@@ -36,12 +35,12 @@ def filled(storage: MemoryStorage | FaultyStorage, count: int = 60, start: int =
 
 def manifest_of(store: Store) -> Manifest:
     """The manifest of an open store."""
-    return store._engine.store.current
+    return store.log.parts.manifest_store.current
 
 
 def test_a_checkpoint_saves_the_state_and_drops_the_log() -> None:
     """Several epochs, then a checkpoint: the report tells what the files show; an opening replays nothing."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     expected = filled(storage)
     with memory_store(storage) as store:
         assert len(manifest_of(store).sealed) > 2
@@ -64,7 +63,7 @@ def test_a_checkpoint_saves_the_state_and_drops_the_log() -> None:
 
 def test_older_snapshots_go_when_nothing_needs_them() -> None:
     """A hold keeps the log: the two newest snapshots stay; without it only the newest one."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     filled(storage)
     with memory_store(storage) as store:
         hold = store.log.hold("reader", 5)
@@ -86,7 +85,7 @@ def test_older_snapshots_go_when_nothing_needs_them() -> None:
 
 def test_trimming_never_passes_the_newest_snapshot() -> None:
     """A trim of a store's log stops at its newest snapshot, also when the log is opened without its store."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     filled(storage)
     with memory_store(storage) as store:
         assert store.log.trim(50) == 0
@@ -101,7 +100,7 @@ def test_trimming_never_passes_the_newest_snapshot() -> None:
         assert store.items() == items
 
 
-def check(image: MemoryStorage, allowed: list[dict[bytes, bytes]]) -> None:
+def check(image: CrashingStorage, allowed: list[dict[bytes, bytes]]) -> None:
     """Open what a crash left: one of the allowed states; a checkpoint works, and so does the next opening."""
     with memory_store(image) as store:
         found = dict(store.items())
@@ -118,7 +117,7 @@ def check(image: MemoryStorage, allowed: list[dict[bytes, bytes]]) -> None:
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_failure_and_a_power_cut_at_every_operation(operation: Any) -> None:
     """Fail each operation of a kind in a second checkpoint, crash there, retry: the state is whole each time."""
-    base = MemoryStorage()
+    base = CrashingStorage()
     filled(base)
     with memory_store(base) as store:
         store.checkpoint()
@@ -149,7 +148,7 @@ def test_a_failure_and_a_power_cut_at_every_operation(operation: Any) -> None:
 
 def test_a_power_cut_between_any_two_operations() -> None:
     """Stop the world before every operation of a checkpoint, by a hang: each power cut opens to the same state."""
-    base = MemoryStorage()
+    base = CrashingStorage()
     expected = filled(base)
     stopped = 0
     for operation in OPERATIONS:
@@ -184,7 +183,7 @@ MUTANTS: dict[str, Callable[[FaultyStorage], object]] = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_taking_a_sync_out_of_a_checkpoint_is_noticed(mutant: str) -> None:
     """Let one kind of sync do nothing: then some power cut after the checkpoint must lose the state, or be refused."""
-    base = MemoryStorage()
+    base = CrashingStorage()
     expected = filled(base)
     faulty = FaultyStorage(base)
     MUTANTS[mutant](faulty)
@@ -202,7 +201,7 @@ def test_taking_a_sync_out_of_a_checkpoint_is_noticed(mutant: str) -> None:
 
 def test_writers_go_on_while_checkpoints_are_taken() -> None:
     """Four writers and a checkpointer at once, then power cuts: every acknowledged put is there."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     acked: list[dict[bytes, bytes]] = [{} for _ in range(4)]
     done = threading.Event()
     with memory_store(storage) as store:
@@ -233,7 +232,7 @@ def test_writers_go_on_while_checkpoints_are_taken() -> None:
 
 def test_checkpoints_by_itself() -> None:
     """checkpoint_every=40: checkpoints come on a thread of the store, and closing in their midst is in order."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     events: list[tuple[str, dict[str, Any]]] = []
     taken = threading.Semaphore(0)
 
@@ -260,7 +259,7 @@ def test_checkpoints_by_itself() -> None:
 
 def test_a_checkpoint_that_fails_by_itself_is_an_event() -> None:
     """Fail the snapshot's write in the background: an event, no error for writers, and the next one makes up for it."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     failed, finished = threading.Event(), threading.Event()
 
     def note(name: str, _: dict[str, Any]) -> None:
@@ -283,7 +282,7 @@ def test_a_checkpoint_that_fails_by_itself_is_an_event() -> None:
 
 def test_closing_waits_for_a_checkpoint_under_way() -> None:
     """Close while a checkpoint hangs in its write: close waits, the files are whole, later checkpoints are refused."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     expected = filled(storage)
     faulty = FaultyStorage(storage)
     store = memory_store(faulty)
@@ -306,7 +305,7 @@ def test_closing_waits_for_a_checkpoint_under_way() -> None:
 
 def test_a_log_that_ends_before_its_checkpoint_is_refused() -> None:
     """The manifest says how far the log was durable: a log that ends before is corrupt, store or not."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     filled(storage)
     with memory_store(storage) as store:
         store.log.hold("all", 1)

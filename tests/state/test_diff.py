@@ -17,13 +17,13 @@ import walkit
 from tests.state.histories import DiffRow, Row, diff_of, newest_of, random_rows, state_of, write
 from tests.stores import copy
 from walkit.errors import HistoryTrimmedError, LogNotFoundError, OptionsError, SnapshotError
+from walkit.models import CrashingStorage
 from walkit.record import RECORD_SCHEMA
 from walkit.state import DIFF_SCHEMA, DiffCounts, KeyedTable
 from walkit.state.diff import diff_states, narrowed
 from walkit.state.reduce import FinalState
-from walkit.storage import MemoryStorage
 
-SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_mark_ms=0)
+SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
 
 
 def rows_of(diff: pa.Table) -> list[DiffRow]:
@@ -32,9 +32,9 @@ def rows_of(diff: pa.Table) -> list[DiffRow]:
     return [tuple(row.values()) for row in diff.to_pylist()]
 
 
-def log_of(rows: list[Row], epochs: int = 1) -> MemoryStorage:
+def log_of(rows: list[Row], epochs: int = 1) -> CrashingStorage:
     """A log of these records in memory."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     write(storage, rows, epochs)
     return storage
 
@@ -166,7 +166,7 @@ def test_every_kind_of_side(tmp_path: Path) -> None:
         walkit.replay(store.log, table)
         with walkit.open(str(tmp_path / "store"), mode="r") as reader:
             now: list[Any] = [store, store.log, reader, str(tmp_path / "store"), tmp_path / "store", table]
-            empty = MemoryStorage()
+            empty = CrashingStorage()
             walkit.open(storage=empty).close()
             for side in now:
                 found = walkit.diff(empty, side)
@@ -210,7 +210,7 @@ def test_a_log_that_is_not_there(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def trimmed(storage: MemoryStorage, snapshots: tuple[int, ...], trim: int, count: int = 100) -> None:
+def trimmed(storage: CrashingStorage, snapshots: tuple[int, ...], trim: int, count: int = 100) -> None:
     """A store of `count` puts over ten keys, with snapshots at some LSNs, its log trimmed up to one without it."""
     with walkit.Store.open(storage=storage, options=SMALL) as store:
         for n in range(1, count + 1):
@@ -248,7 +248,7 @@ def test_states_of_a_trimmed_log(
     snapshots: tuple[int, ...], trim: int, lsn: int, refused: tuple[int, int] | None
 ) -> None:
     """Trim below and above snapshots: each state is exact, or HistoryTrimmedError says from where on it is."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     trimmed(storage, snapshots, trim)
     empty = log_of([])
     if refused is not None:
@@ -263,7 +263,7 @@ def test_states_of_a_trimmed_log(
 
 def test_a_damaged_snapshot_is_passed_over_or_named() -> None:
     """Damage the newest of two snapshots above the watermark: the older one serves; damage both: the newest's error."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     trimmed(storage, (60, 80), 50)
     expected = rows_of(walkit.diff((storage, 90), log_of([])))
     for lsn in (80, 60):
@@ -281,7 +281,7 @@ def test_a_damaged_snapshot_is_passed_over_or_named() -> None:
 
 def test_a_snapshot_older_than_dropped_tombstones_is_no_base() -> None:
     """Delete a key, let compaction drop the tombstone, put an older snapshot back: the key does not live again."""
-    storage, kept = MemoryStorage(), log_of([])
+    storage, kept = CrashingStorage(), log_of([])
     with walkit.Store.open(storage=storage, options=SMALL) as store:
         for n in range(1, 11):
             store.put(b"%d" % n, b"%d" % n)
@@ -334,7 +334,7 @@ def test_a_deleted_key_has_the_lsn_of_its_deletion(tmp_path: Path) -> None:
 
 def test_a_deletion_that_is_gone_has_no_lsn() -> None:
     """Trim or compact the delete away: null; keep it above the oldest snapshot: its LSN, whatever snapshot serves."""
-    storage, before = MemoryStorage(), log_of([(PUT, b"%d" % n, b"v") for n in range(1, 11)])
+    storage, before = CrashingStorage(), log_of([(PUT, b"%d" % n, b"v") for n in range(1, 11)])
     with walkit.Store.open(storage=storage, options=SMALL) as store:
 
         def lsns() -> list[list[int | None]]:

@@ -6,14 +6,15 @@ import threading
 
 import pytest
 
-import walkit
 from walkit.commit.frame import SealedFrame
+from walkit.commit.ports import LogPorts
 from walkit.format.body import Columns
 from walkit.format.layout import HAS_KEY, HAS_VALUE
+from walkit.log.open import open_writer
+from walkit.models import CrashingStorage
 from walkit.record import Batch
 from walkit.state import Follower, KeyedTable, replay
 from walkit.state.applier import FRAMES_WAITING_MAX
-from walkit.storage import MemoryStorage
 from walkit.testing.state import picture
 
 
@@ -108,10 +109,9 @@ def test_a_frame_that_was_applied_is_not_applied_again() -> None:
 
 def test_following_a_live_log_equals_its_replay() -> None:
     """Four writers append, delete and transact while the state is asked for: it ends as the log's replay does."""
-    with walkit.open(storage=MemoryStorage()) as log:
-        table = KeyedTable()
-        follower = Follower(table, 0)
-        log._engine.core.sinks = (follower.feed,)
+    table = KeyedTable()
+    follower = Follower(table, 0)
+    with open_writer(CrashingStorage(), "x", ports=LogPorts(sink=follower.feed)) as log:
 
         def write(writer: int) -> None:
             for i in range(150):

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.stores import SMALL, memory_store, run_threads
-from walkit.commit.entering import Entering
+from walkit.commit.gate import GatedEntry
+from walkit.commit.ports import CommitEntry
 from walkit.config import LogOptions, StoreOptions
 from walkit.errors import (
     JournalFullError,
@@ -26,18 +27,16 @@ from walkit.errors import (
     OptionsError,
     SnapshotError,
 )
-from walkit.models import FaultyStorage
-from walkit.state.admission import Admission
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.state.journal import Ring
 from walkit.state.snapshot import snapshot_lsns, snapshot_name
-from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 WAIT_S = 30
 
 
 def journalled(
-    storage: MemoryStorage | FaultyStorage,
+    storage: CrashingStorage | FaultyStorage,
     slots: int,
     margin: int | None = 0,
     options: LogOptions = SMALL,
@@ -48,7 +47,7 @@ def journalled(
     return Store.open(storage=storage, options=options, store_options=chosen, **more)
 
 
-def full(storage: MemoryStorage | FaultyStorage, slots: int = 4, **more: Any) -> Store:
+def full(storage: CrashingStorage | FaultyStorage, slots: int = 4, **more: Any) -> Store:
     """A store whose journal is full."""
     store = journalled(storage, slots, **more)
     store.put_many([b"%d" % i for i in range(slots)], [b"v"] * slots)
@@ -56,7 +55,7 @@ def full(storage: MemoryStorage | FaultyStorage, slots: int = 4, **more: Any) ->
     return store
 
 
-def files_of(storage: MemoryStorage) -> dict[str, bytes]:
+def files_of(storage: CrashingStorage) -> dict[str, bytes]:
     """Every byte of a storage."""
     files = {}
     for name in storage.names():
@@ -67,10 +66,10 @@ def files_of(storage: MemoryStorage) -> dict[str, bytes]:
 
 
 def test_the_journal_is_asked_on_every_way_in() -> None:
-    """List the driver's ways in: admission has each of them, as what it has not goes to the driver unasked."""
-    ways = {name for name in vars(Entering) if name.startswith(("append", "enqueue"))}
+    """List the driver's ways in: those through a gate are the same, so that none goes past it."""
+    ways = {name for name in dir(CommitEntry) if name.startswith(("append", "enqueue"))}
     assert ways >= {"append", "append_put", "enqueue_awaited"}
-    assert ways <= vars(Admission).keys()
+    assert ways <= vars(GatedEntry).keys()
 
 
 @given(st.integers(1, 12), st.lists(st.integers(1, 30), max_size=12))
@@ -122,7 +121,7 @@ def transact(store: Store, records: int) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_full_journal_refuses_every_way_in_before_a_byte_is_written(way: str) -> None:
     """Fill the slots, try once more: JournalFullError, and no file has changed; a checkpoint makes room for it."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with full(storage) as store:
         before, items = files_of(storage), store.items()
         with pytest.raises(JournalFullError) as refused:
@@ -140,7 +139,7 @@ def test_a_full_journal_refuses_every_way_in_before_a_byte_is_written(way: str) 
 
 def test_records_are_looked_up_and_slots_taken_again() -> None:
     """Wrap around twice, over checkpoints: what is not saved is found, with its record."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with journalled(storage, 8) as store:
         journal = store.journal
         assert journal is not None and (journal.slots, journal.lookup(1)) == (8, None)
@@ -168,7 +167,7 @@ def test_records_are_looked_up_and_slots_taken_again() -> None:
 
 def test_records_are_read_by_lsn_also_from_what_was_compacted() -> None:
     """Compact segments that the ring points into: what is left is read, what was superseded is None."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with journalled(storage, 200) as store:
         for i in range(60):
             store.put(b"%d" % (i % 7 if i % 5 else i), b"v%d" % i * 700)
@@ -191,7 +190,7 @@ def test_records_are_read_by_lsn_also_from_what_was_compacted() -> None:
 def test_a_margin_of_nothing_refuses_also_where_checkpoints_come_by_themselves() -> None:
     """checkpoint_every beyond the slots and no margin: the journal fills up, and refuses without waiting."""
     options = StoreOptions(journal_slots=4, checkpoint_margin=0, checkpoint_every=100)
-    with Store.open(storage=MemoryStorage(), options=SMALL, store_options=options) as store:
+    with Store.open(storage=CrashingStorage(), options=SMALL, store_options=options) as store:
         store.put_many([b"%d" % i for i in range(4)], [b"v"] * 4)
         with pytest.raises(JournalFullError):
             store.put(b"k", b"v")
@@ -200,7 +199,7 @@ def test_a_margin_of_nothing_refuses_also_where_checkpoints_come_by_themselves()
 
 def test_reopening_finds_what_was_not_saved() -> None:
     """Open again after a kill: the ring has every record above the checkpoint, and as much room as before."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with journalled(storage, 16) as store:
         store.put_many([b"a"] * 5, [b"1"] * 5)
         store.checkpoint()
@@ -219,7 +218,7 @@ def test_reopening_finds_what_was_not_saved() -> None:
 
 def test_fewer_slots_than_live_records_are_refused() -> None:
     """Shrink the ring below the records that are not saved: refused with both numbers, and the segments stay."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with journalled(storage, 16) as store:
         store.put_many([b"%d" % i for i in range(10)], [b"v"] * 10)
         items = store.items()
@@ -239,7 +238,7 @@ def test_fewer_slots_than_live_records_are_refused() -> None:
 
 def test_a_checkpoint_is_forced_before_the_journal_is_full() -> None:
     """Four writers over a ring of 64 slots and eight left over: nobody is refused, and the log stays short."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with journalled(storage, 64, None) as store:
 
         def work(number: int) -> None:
@@ -258,9 +257,10 @@ def test_a_checkpoint_is_forced_before_the_journal_is_full() -> None:
 
 def test_room_that_somebody_else_took_is_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the slots that a checkpoint has freed just before the append that waited for them: it waits for the next."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     store, hang = hung_checkpoint(storage)
-    admission = store.log._driver
+    assert store.journal is not None
+    admission = store.journal._admission
     wait_for, hangs = admission._news.wait_for, [hang]
 
     def take_it_first(*arguments: Any) -> bool:
@@ -285,8 +285,8 @@ def test_room_that_somebody_else_took_is_waited_for_again(monkeypatch: pytest.Mo
 
 def test_power_cuts_while_checkpoints_are_forced_beside_writers() -> None:
     """Cut the power at many moments of two writers over 32 slots: what was acknowledged before is there each time."""
-    storage = MemoryStorage()
-    images: list[tuple[list[int], MemoryStorage]] = []
+    storage = CrashingStorage()
+    images: list[tuple[list[int], CrashingStorage]] = []
     acked = [-1, -1]
     with journalled(storage, 32, None) as store:
 
@@ -312,7 +312,7 @@ def test_power_cuts_while_checkpoints_are_forced_beside_writers() -> None:
 
 def test_a_failed_checkpoint_drops_no_append() -> None:
     """Fail every snapshot: appends go on while they have slots, then are refused; once it is mended they go on."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     with journalled(storage, 16, 8) as store:
         fault = storage.fail("create", "snapshot.new", times=None)
         for lsn in range(1, 17):
@@ -329,7 +329,7 @@ def test_a_failed_checkpoint_drops_no_append() -> None:
 
 def test_what_was_refused_for_another_reason_leaves_its_slots() -> None:
     """A full disk and a full queue refuse appends that were let in: their slots are there for the next ones."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     with journalled(storage, 4) as store:
         no_room = storage.fail("allocate", "*.segment", errno=errno.ENOSPC, times=None)
         for _ in range(3):
@@ -343,7 +343,7 @@ def test_what_was_refused_for_another_reason_leaves_its_slots() -> None:
 
 def test_what_never_fits_is_said() -> None:
     """A transaction of more records than slots is an OptionsError, checkpoint or not; many puts are cut to fit."""
-    with journalled(MemoryStorage(), 8) as store:
+    with journalled(CrashingStorage(), 8) as store:
         with pytest.raises(OptionsError, match="never fit") as refused:
             transact(store, 9)
         assert (refused.value.wanted, refused.value.stored) == (9, 8)
@@ -365,7 +365,7 @@ def hung_checkpoint(storage: FaultyStorage, **more: Any) -> tuple[Store, Any]:
 
 def test_appends_wait_for_the_checkpoint_that_makes_room() -> None:
     """Hang a checkpoint with the journal full: an append and an await wait, one in time gives up, readers go on."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     store, hang = hung_checkpoint(storage)
     with pytest.raises(JournalFullError):
         store.put(b"late", b"v", timeout=0.01)
@@ -396,7 +396,7 @@ def test_appends_wait_for_the_checkpoint_that_makes_room() -> None:
 
 def test_closing_lets_go_of_who_waits_for_room() -> None:
     """Close while an append waits for a checkpoint that hangs: it ends in LogClosedError, nothing of it is written."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     store, hang = hung_checkpoint(storage)
     errors: list[BaseException] = []
 
@@ -422,8 +422,10 @@ def test_closing_lets_go_of_who_waits_for_room() -> None:
 
 def test_on_full_raise_does_not_wait() -> None:
     """With on_full="raise" an append that finds the journal full is refused while a checkpoint is under way."""
-    options = LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, on_full="raise", idle_mark_ms=0)
-    store, hang = hung_checkpoint(FaultyStorage(MemoryStorage()), options=options)
+    options = LogOptions(
+        segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, on_full="raise", idle_marker_ms=0
+    )
+    store, hang = hung_checkpoint(FaultyStorage(CrashingStorage()), options=options)
     with pytest.raises(JournalFullError):
         store.put(b"k", b"v")
     hang.release()
@@ -432,7 +434,7 @@ def test_on_full_raise_does_not_wait() -> None:
 
 def test_the_thread_that_checkpoints_is_never_made_to_wait() -> None:
     """Append from a callback of the checkpoint's own events with the journal full: refused at once, no deadlock."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     outcomes: list[object] = []
     numbers = count()
 
@@ -454,7 +456,7 @@ def test_the_thread_that_checkpoints_is_never_made_to_wait() -> None:
 
 def test_a_snapshot_that_went_bad_forces_a_checkpoint_at_opening() -> None:
     """Damage the newest snapshot under a hold: the older one and a longer replay give the state, and room is made."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with journalled(storage, 8) as store:
         store.log.hold("all", 1)
         for first in (0, 8):
@@ -476,7 +478,7 @@ def test_a_snapshot_that_went_bad_forces_a_checkpoint_at_opening() -> None:
 
 def test_a_poisoned_log_says_so_and_not_that_it_is_full() -> None:
     """Fail a write with the journal full behind it: appends tell of the failure, and nobody waits."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     store = journalled(storage, 4, 1)
     store.put(b"k", b"v")
     storage.fail("synced_write", "*.segment", times=None)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from walkit.format.frame import FrameIdentity
+from walkit.models import CrashingStorage
 from walkit.record import Batch, Kind
 from walkit.state import (
     ArrowTable,
@@ -18,7 +19,6 @@ from walkit.state import (
     take_image,
     write_snapshot,
 )
-from walkit.storage import MemoryStorage
 from walkit.testing.state import CountingMachine, StateMachineTests, random_records
 
 PUT, DELETE = int(Kind.PUT), int(Kind.DELETE)
@@ -119,7 +119,7 @@ def test_both_keyed_tables_share_their_snapshots() -> None:
         columns.apply(batch)
         files = []
         for source, target in ((rows, ArrowTable()), (columns, KeyedTable())):
-            storage = MemoryStorage()
+            storage = CrashingStorage()
             storage.create()
             info = write_snapshot(
                 storage, take_image(source), identity=FrameIdentity(1, 2, 3), make_durable=lambda lsn: None

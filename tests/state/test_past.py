@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.stores import copy, memory_store
 from walkit.errors import HistoryTrimmedError, LogClosedError, OptionsError
+from walkit.models import CrashingStorage
 from walkit.state.snapshot import snapshot_lsns, snapshot_name
-from walkit.storage import MemoryStorage
 from walkit.store import Store
 
 Past = dict[int, dict[bytes, bytes | None]]
@@ -27,7 +27,7 @@ STEPS = st.lists(
 )
 
 
-def run(steps: list[tuple[object, ...]], storage: MemoryStorage) -> tuple[Store, Past]:
+def run(steps: list[tuple[object, ...]], storage: CrashingStorage) -> tuple[Store, Past]:
     """Do the steps; return the store and the state after every LSN."""
     store, past = memory_store(storage), Past({0: {}})
     for name, *arguments in steps:
@@ -63,7 +63,7 @@ def state_or_border(store: Store, lsn: int) -> dict[bytes, bytes | None] | int:
 @given(steps=STEPS)
 def test_every_state_that_can_be_told_is_the_one_that_was(steps: list[tuple[object, ...]]) -> None:
     """Any history with snapshots, checkpoints and reopenings: right from `exact_from_lsn` on, else refused."""
-    store, past = run(steps, MemoryStorage())
+    store, past = run(steps, CrashingStorage())
     with store:
         exact = store.exact_from_lsn
         for lsn, state in past.items():
@@ -74,7 +74,7 @@ def test_every_state_that_can_be_told_is_the_one_that_was(steps: list[tuple[obje
 
 def test_it_is_told_from_the_nearest_good_snapshot() -> None:
     """Three snapshots, one of them damaged: the nearest good one below is used, else the log alone."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with memory_store(storage) as store:
         for i in range(1, 31):
             store.put(b"%d" % (i % 7), b"%d" % i)
@@ -110,7 +110,7 @@ def test_a_past_state_is_a_mapping_that_stays() -> None:
 
 def test_below_what_is_exact_it_is_refused() -> None:
     """After a checkpoint the states before it are gone, and the error says from where on they are not."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with memory_store(storage) as store:
         for i in range(40):
             store.put(b"%d" % (i % 4), b"v" * 4000)

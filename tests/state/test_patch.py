@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import walkit
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage
 
 LEFT = {b"same": b"1", b"gone": b"2", b"other": b"3", b"": b"", b"none": b"4"}
 RIGHT = {b"same": b"1", b"new": b"5", b"other": b"6", b"": b"7", b"none": None}
@@ -17,7 +17,7 @@ RIGHT = {b"same": b"1", b"new": b"5", b"other": b"6", b"": b"7", b"none": None}
 
 def a_store(state: Mapping[bytes, bytes | None]) -> walkit.Store:
     """A store in memory with this state."""
-    store = walkit.Store.open(storage=MemoryStorage())
+    store = walkit.Store.open(storage=CrashingStorage())
     for key, value in state.items():
         store.log.append(value, key)
     return store

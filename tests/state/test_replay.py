@@ -18,14 +18,14 @@ import walkit
 from tests.log.logs import Child
 from walkit.errors import CorruptionError, GapError, HistoryTrimmedError, OptionsError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.models import CrashingStorage
 from walkit.record import Batch
 from walkit.state import ArrowTable, KeyedTable, StateMachine, replay
 from walkit.state.reduce import FinalState
 from walkit.state.replay import Pieces
-from walkit.storage import MemoryStorage
 from walkit.testing.state import CountingMachine, picture, random_records
 
-SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_mark_ms=0)
+SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
 
 
 class RowTable(KeyedTable):
@@ -51,7 +51,7 @@ def fill(log: walkit.WriteAheadLog, seed: int, count: int = 200) -> None:
 @pytest.fixture
 def log() -> Iterator[walkit.WriteAheadLog]:
     """A log of 200 random records in memory."""
-    with walkit.open(storage=MemoryStorage(), options=SMALL) as log:
+    with walkit.open(storage=CrashingStorage(), options=SMALL) as log:
         fill(log, 1)
         yield log
 
@@ -74,7 +74,7 @@ def test_replay_gives_the_state_of_the_log(log: walkit.WriteAheadLog) -> None:
 def test_bounds_are_inclusive_and_pieces_add_up(seed: int, one: int, two: int) -> None:
     """Replayed up to any LSN, then on to another, then to the end: as the records up to there say."""
     first, second = sorted((one, two))
-    with walkit.open(storage=MemoryStorage(), options=SMALL) as log:
+    with walkit.open(storage=CrashingStorage(), options=SMALL) as log:
         fill(log, seed)
         table = KeyedTable()
         for bound in (first, second, None):
@@ -100,18 +100,18 @@ def test_a_reader_can_be_replayed(tmp_path: Path) -> None:
 
 def test_an_empty_log_is_replayed_at_once() -> None:
     """No records: nothing applied, nothing wrong."""
-    with walkit.open(storage=MemoryStorage()) as log:
+    with walkit.open(storage=CrashingStorage()) as log:
         report = replay(log, machine := CountingMachine())
     assert (report.records, report.records_per_s, machine.applied_lsn) == (0, 0, 0)
 
 
 def trimmed_log() -> walkit.WriteAheadLog:
     """A log whose first segments are gone."""
-    log = walkit.open(storage=MemoryStorage(), options=SMALL)
+    log = walkit.open(storage=CrashingStorage(), options=SMALL)
     for i in range(30):
         log.append(b"x" * 8000, b"k%d" % i)
     log.close()
-    log = walkit.open(storage=log._engine.storage, options=SMALL)
+    log = walkit.open(storage=log.parts.storage, options=SMALL)
     assert log.trim(15) == 15
     return log
 
@@ -322,7 +322,7 @@ def test_pieces_are_the_batch(log: walkit.WriteAheadLog) -> None:
 def test_memory_is_bounded(make: Callable[[], StateMachine], log_mib: int, peak_mib: int) -> None:
     """A log is replayed into a machine with next to no state in less memory than the log has bytes."""
     options = walkit.LogOptions(durability="none")
-    with walkit.open(storage=MemoryStorage(), options=options) as log:
+    with walkit.open(storage=CrashingStorage(), options=options) as log:
         for _ in range(log_mib // 4):
             log.append_many([b"x" * (1 << 20)] * 4, [b"key"] * 4)
         machine = make()

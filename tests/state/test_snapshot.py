@@ -18,6 +18,7 @@ from walkit.format.checksum import crc32c
 from walkit.format.frame import FrameFault, FrameHeader, FrameIdentity
 from walkit.format.layout import FORMAT_VERSION
 from walkit.format.manifest import EpochRecord, Manifest
+from walkit.models import CrashingStorage
 from walkit.record import Batch
 from walkit.state import (
     KeyedTable,
@@ -33,16 +34,15 @@ from walkit.state import (
 )
 from walkit.state.snapshot import snapshot_batches
 from walkit.state.snapshot_file import FRAME_GOAL_BYTES, HEADER_BYTES
-from walkit.storage import MemoryStorage
 from walkit.testing.state import CountingMachine, random_records
 
 IDENTITY = FrameIdentity(7, 3, 99)
 LSN = 40
 
 
-def place() -> MemoryStorage:
+def place() -> CrashingStorage:
     """A storage that is ready for files."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     storage.create()
     return storage
 
@@ -54,20 +54,20 @@ def table_at(lsn: int = LSN, seed: int = 1) -> KeyedTable:
     return table
 
 
-def save(storage: MemoryStorage, table: KeyedTable, codec: str | None = None) -> SnapshotInfo:
+def save(storage: CrashingStorage, table: KeyedTable, codec: str | None = None) -> SnapshotInfo:
     """Write a snapshot of the table with nothing to make durable."""
     return write_snapshot(
         storage, take_image(table), identity=IDENTITY, make_durable=lambda lsn: None, codec=codec
     )
 
 
-def bytes_of(storage: MemoryStorage, name: str) -> bytes:
+def bytes_of(storage: CrashingStorage, name: str) -> bytes:
     """All bytes of a file."""
     file = storage.open(name, "read")
     return file.read(0, file.size())
 
 
-def overwrite(storage: MemoryStorage, name: str, data: bytes) -> None:
+def overwrite(storage: CrashingStorage, name: str, data: bytes) -> None:
     """Put other bytes in place of a file."""
     storage.remove(name)
     storage.open(name, "create").write(0, [data])
@@ -311,7 +311,7 @@ def test_a_machine_that_breaks_its_contract_is_refused(batches: list[Batch], tex
 
 def test_verify_knows_the_files_of_the_state_by_their_names() -> None:
     """Verify a log with snapshots, and what a power cut left of two works: each is told as what it is, nothing else."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.Store.open(storage=storage) as store:
         for key in (b"a", b"b"):
             store.put(key, b"v")
@@ -379,9 +379,9 @@ NAMES = st.sampled_from([f.name for f in fields(SnapshotInfo)]) | st.text(max_si
 
 
 @pytest.fixture(scope="module")
-def checkpointed() -> MemoryStorage:
+def checkpointed() -> CrashingStorage:
     """A closed store with a snapshot, and all of its records still in the log."""
-    storage = MemoryStorage()
+    storage = CrashingStorage()
     with walkit.Store.open(storage) as store:
         for n in range(30):
             store.put(b"%d" % (n % 7), b"%d" % n)
@@ -399,7 +399,7 @@ def checkpointed() -> MemoryStorage:
 @example(changes={"snapshot_format": [1]}, dropped=set())
 @example(changes={"frame_bytes_max": 1 << 63}, dropped=set())
 def test_facts_of_any_type_give_a_typed_error_or_the_right_state(
-    checkpointed: MemoryStorage, changes: dict[str, Any], dropped: set[str]
+    checkpointed: CrashingStorage, changes: dict[str, Any], dropped: set[str]
 ) -> None:
     """F-13.5: change facts under a right checksum: verifying is a SnapshotError, a Store comes to the right state."""
     image = checkpointed.process_kill()
@@ -419,7 +419,7 @@ def test_facts_of_any_type_give_a_typed_error_or_the_right_state(
 @example(facts=b"null", length=None)
 @example(facts=b"{}", length=4069)
 def test_bytes_of_any_kind_for_facts_give_a_typed_error(
-    checkpointed: MemoryStorage, facts: bytes, length: int | None
+    checkpointed: CrashingStorage, facts: bytes, length: int | None
 ) -> None:
     """F-13.5: put any bytes in the place of the facts, checksum right: a SnapshotError, and the state of the log."""
     image = checkpointed.process_kill()
@@ -432,7 +432,7 @@ def test_bytes_of_any_kind_for_facts_give_a_typed_error(
     check_crafted(image, lsn)
 
 
-def check_crafted(image: MemoryStorage, lsn: int) -> None:
+def check_crafted(image: CrashingStorage, lsn: int) -> None:
     """Verify the snapshot and open the Store: a typed error, or what the log alone says."""
     with suppress(SnapshotError):
         verify_snapshot(image, lsn)

@@ -10,12 +10,11 @@ import pytest
 import walkit
 from walkit.errors import LogPoisonedError, SnapshotError, StorageError
 from walkit.format.frame import FrameIdentity
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.record import Batch
 from walkit.state import KeyedTable, read_snapshot, snapshot_lsns, take_image, write_snapshot
 from walkit.state.snapshot import NEW_NAME, RETRY_STAGES, STAGES, SnapshotWrite
-from walkit.storage import MemoryStorage
 from walkit.testing.state import random_records
 
 IDENTITY = FrameIdentity(7, 3, 99)
@@ -35,20 +34,20 @@ def table_at(lsn: int) -> KeyedTable:
     return table
 
 
-def save(storage: MemoryStorage | FaultyStorage, lsn: int) -> None:
+def save(storage: CrashingStorage | FaultyStorage, lsn: int) -> None:
     """Write the snapshot of the table at this LSN."""
     write_snapshot(storage, take_image(table_at(lsn)), identity=IDENTITY, make_durable=nothing)
 
 
-def prepared() -> tuple[MemoryStorage, FaultyStorage]:
+def prepared() -> tuple[CrashingStorage, FaultyStorage]:
     """A storage that holds a good old snapshot, and the same with faults."""
-    memory = MemoryStorage()
+    memory = CrashingStorage()
     memory.create()
     save(memory, OLD)
     return memory, FaultyStorage(memory)
 
 
-def check_good(storage: MemoryStorage, lsn: int) -> None:
+def check_good(storage: CrashingStorage, lsn: int) -> None:
     """The snapshot at this LSN restores the very state."""
     table = KeyedTable()
     read_snapshot(storage, lsn, table, identity=IDENTITY)
@@ -182,7 +181,7 @@ def test_a_file_that_failed_is_never_synced_again(operation: OperationName) -> N
 @pytest.mark.parametrize("appended", [False, True])
 def test_a_store_goes_on_with_the_stage_that_failed(appended: bool) -> None:
     """Fail a store's directory sync: the next snapshot does that alone, or is a new one where records came since."""
-    memory = MemoryStorage()
+    memory = CrashingStorage()
     faulty = FaultyStorage(memory)
     with walkit.Store.open(storage=faulty) as store:
         store[b"k"] = b"v"
@@ -225,13 +224,13 @@ def test_what_a_crash_left_is_cleared_away() -> None:
     assert NEW_NAME not in memory.names()
 
 
-class CrashingStorage(FaultyStorage):
+class ImageTaker(FaultyStorage):
     """Takes images of the power cuts that could happen before each operation."""
 
-    def __init__(self, inner: MemoryStorage) -> None:
+    def __init__(self, inner: CrashingStorage) -> None:
         super().__init__(inner)
         self.memory = inner
-        self.images: list[MemoryStorage] = []
+        self.images: list[CrashingStorage] = []
 
     def perform(self, operation, act, *, failed=None, skipped=None):  # type: ignore[no-untyped-def]
         self.cut()
@@ -245,7 +244,7 @@ class CrashingStorage(FaultyStorage):
         self.images += [self.memory.crash(keep="random", seed=seed) for seed in range(8)]
 
 
-def newest_good(image: MemoryStorage) -> int:
+def newest_good(image: CrashingStorage) -> int:
     """The newest snapshot that can be read, checked for its content."""
     for lsn in reversed(snapshot_lsns(image)):
         with contextlib.suppress(SnapshotError):
@@ -257,7 +256,7 @@ def newest_good(image: MemoryStorage) -> int:
 def test_a_power_cut_between_any_two_operations_leaves_a_whole_snapshot() -> None:
     """Before, between and after all operations: the old or the new one is whole, none is false; at the end the new."""
     memory, _ = prepared()
-    crashing = CrashingStorage(memory)
+    crashing = ImageTaker(memory)
     save(crashing, NEW)
     found = [newest_good(image) for image in crashing.images]
     assert set(found) == {OLD, NEW}
@@ -270,7 +269,7 @@ def test_a_power_cut_between_any_two_operations_leaves_a_whole_snapshot() -> Non
 def test_without_its_sync_a_snapshot_can_be_lost() -> None:
     """Mutation: a sync that does nothing leaves images in which the new snapshot is named and not whole."""
     memory, _ = prepared()
-    crashing = CrashingStorage(memory)
+    crashing = ImageTaker(memory)
     crashing.skip("sync", NEW_NAME)
     save(crashing, NEW)
     broken = [image for image in crashing.images if NEW in snapshot_lsns(image) and newest_good(image) != NEW]

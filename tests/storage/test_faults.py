@@ -12,25 +12,25 @@ from typing import Any, cast
 import pytest
 
 from walkit.errors import OptionsError
-from walkit.models import FaultyStorage, Operation
+from walkit.models import CrashingStorage, FaultyStorage, Operation
 from walkit.models.faults import OperationName
-from walkit.storage import FileStorage, MemoryStorage, Storage, StorageFile
+from walkit.storage import FileStorage, Storage, StorageFile
 from walkit.testing.storage_hooks import Refused
 
 
 @pytest.fixture(params=["memory", "file"])
 def faulty(request: pytest.FixtureRequest, tmp_path: Path) -> FaultyStorage:
     """A created storage under the wrapper, its trace empty."""
-    inner: Storage = MemoryStorage() if request.param == "memory" else FileStorage(tmp_path / "log")
+    inner: Storage = CrashingStorage() if request.param == "memory" else FileStorage(tmp_path / "log")
     storage = FaultyStorage(inner)
     storage.create()
     storage.trace.clear()
     return storage
 
 
-def memory() -> tuple[MemoryStorage, FaultyStorage, StorageFile]:
+def memory() -> tuple[CrashingStorage, FaultyStorage, StorageFile]:
     """A storage that can crash, its wrapper, and an open file that is durably there and empty."""
-    inner = MemoryStorage()
+    inner = CrashingStorage()
     inner.create()
     storage = FaultyStorage(inner)
     file = storage.open("file", "create")
@@ -39,7 +39,7 @@ def memory() -> tuple[MemoryStorage, FaultyStorage, StorageFile]:
     return inner, storage, file
 
 
-def durable(storage: MemoryStorage) -> bytes:
+def durable(storage: CrashingStorage) -> bytes:
     """What a power cut at this moment leaves of the file for sure."""
     return storage.crash().open("file", "read").read(0, 1 << 20)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.commit.places import Task
+from tests.commit.fake_segments import Task
 from walkit.errors import StorageError
 from walkit.models import FaultyStorage
 from walkit.storage import FileStorage, LockHolder, Storage

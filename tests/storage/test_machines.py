@@ -1,4 +1,4 @@
-"""Random operations: FileStorage against MemoryStorage, and crashes against the contract."""
+"""Random operations: FileStorage against CrashingStorage, and crashes against the contract."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import tempfile
 
 from hypothesis import settings
 
-from walkit.models import FaultyStorage
-from walkit.storage import FileStorage, MemoryStorage, Storage
+from walkit.models import CrashingStorage, FaultyStorage
+from walkit.storage import FileStorage, Storage
 from walkit.testing.storage_machines import CrashPromises, StorageComparison
 
 
@@ -17,7 +17,7 @@ class FileAgainstMemory(StorageComparison):
 
     def make_storages(self) -> tuple[Storage, Storage]:
         self.place = tempfile.mkdtemp(prefix="walkit-machine-")
-        return FileStorage(f"{self.place}/log"), FaultyStorage(MemoryStorage())
+        return FileStorage(f"{self.place}/log"), FaultyStorage(CrashingStorage())
 
     def teardown(self) -> None:
         super().teardown()

@@ -1,11 +1,13 @@
-"""MemoryStorage: the shared suite in memory, and what it does in a power cut."""
+"""MemoryStorage and CrashingStorage: the shared suite in memory, and what a power cut does."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from walkit.models import FaultyStorage
+import walkit
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.storage import MemoryStorage, Storage
+from walkit.storage.address import storage_at
 from walkit.testing import StorageTests
 from walkit.testing.storage_crash import CrashTests
 
@@ -36,11 +38,18 @@ class TestMemoryStorage(StorageTests):
         content.size = len(data)
 
 
+class TestCrashingStorage(TestMemoryStorage):
+    """The same with a page cache below it."""
+
+    def make_storage(self, place: Path) -> Storage:
+        return CrashingStorage()
+
+
 class TestFaultyOverMemory(TestMemoryStorage):
     """The suite through a wrapper that has no faults."""
 
     def make_storage(self, place: Path) -> Storage:
-        return FaultyStorage(MemoryStorage())
+        return FaultyStorage(CrashingStorage())
 
     def bare(self, storage: Storage) -> Storage:
         assert isinstance(storage, FaultyStorage)
@@ -49,3 +58,13 @@ class TestFaultyOverMemory(TestMemoryStorage):
 
 class TestPowerCuts(CrashTests):
     """The crash suite as it is."""
+
+
+def test_a_log_in_plain_memory_keeps_what_crashes_out() -> None:
+    """`memory://` and MemoryStorage are plain: logs on them come back within the process; none can crash."""
+    for storage in (MemoryStorage(), storage_at("memory://plain")):
+        assert not isinstance(storage, CrashingStorage) and not hasattr(storage, "crash")
+        for expected in (1, 2, 3):
+            with walkit.open(storage=storage) as log:
+                assert log.append(b"x").first_lsn == expected
+            assert walkit.verify(storage).ok

@@ -20,17 +20,20 @@ TABLE = r"""
 34 22 0:40 / /over rw - overlay overlay rw,lowerdir=/a
 nonsense
 35 22 0:41 / /broken
+36 22 0:48 / /half - ext4
+37 22 0:49 / /back\134slash ro - overlay overlay ro
 """
 
 
 def test_lines_become_mounts() -> None:
     """Every well-formed line is one mount: optional fields skipped, escapes undone, repeated options once."""
     mounts = parse_mounts(TABLE)
-    points = ["/", "/dev/shm", "/data", "/data/with space", "/data", "/over"]
+    points = ["/", "/dev/shm", "/data", "/data/with space", "/data", "/over", "/back\\slash"]
     assert [mount.mount_point for mount in mounts] == points
     assert mounts[0].options == ("rw", "relatime", "errors=remount-ro")
     assert (mounts[2].file_system, mounts[2].source, mounts[2].device) == ("xfs", "/dev/sdb1", "8:17")
-    assert [mount.in_memory for mount in mounts] == [False, True, False, False, False, False]
+    assert [mount.in_memory for mount in mounts] == [False, True, False, False, False, False, False]
+    assert mounts[6].options == ("ro",)
     assert mounts[1].as_dict()["mount_options"] == "rw,nosuid,size=1024k"
 
 
@@ -46,6 +49,8 @@ def test_lines_become_mounts() -> None:
         ("/data/with space/log", "8:33", "/dev/sdc1"),
         ("/data/with space/log", "8:49", "/dev/sdd1"),
         ("/", "8:1", "/dev/sda1"),
+        ("/data", "8:49", "/dev/sdd1"),
+        ("/data/with spacer", "0:99", "/dev/sdd1"),
     ],
 )
 def test_the_mount_of_a_place(place: str, device: str, expected: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 import walkit
 from tests.storage import test_memory
-from walkit.models import ConstantLatency, DeviceModel, ThrottledStorage
-from walkit.storage import MemoryStorage, Storage
+from walkit.models import ConstantLatency, CrashingStorage, DeviceModel, ThrottledStorage
+from walkit.storage import Storage
 from walkit.testing.storage_hooks import Refused
 
 FAST = DeviceModel(name="fast", latency=ConstantLatency(1))
@@ -34,7 +34,7 @@ class TestThrottledOverMemory(test_memory.TestMemoryStorage):
     """The suite through a device that holds nothing up."""
 
     def make_storage(self, place: Path) -> Storage:
-        return ThrottledStorage(MemoryStorage(), FAST)
+        return ThrottledStorage(CrashingStorage(), FAST)
 
     def bare(self, storage: Storage) -> Storage:
         assert isinstance(storage, ThrottledStorage)
@@ -44,7 +44,7 @@ class TestThrottledOverMemory(test_memory.TestMemoryStorage):
 def throttled(model: DeviceModel = SLOW) -> tuple[ThrottledStorage, Clock]:
     """A storage on a clock of its own."""
     clock = Clock()
-    storage = ThrottledStorage(MemoryStorage(), model, clock_ns=clock.read, sleep=clock.sleep)
+    storage = ThrottledStorage(CrashingStorage(), model, clock_ns=clock.read, sleep=clock.sleep)
     storage.create()
     return storage, clock
 
@@ -88,7 +88,7 @@ def test_a_failing_device_writes_nothing() -> None:
 
 def test_a_log_on_a_throttled_storage_keeps_its_word() -> None:
     """A log over it takes records, tells the device in its facts, and opens again."""
-    storage = ThrottledStorage(MemoryStorage(), "local-nvme")
+    storage = ThrottledStorage(CrashingStorage(), "local-nvme")
     with walkit.open(storage=storage) as log:
         for n in range(20):
             log.append(b"%d" % n)
@@ -100,4 +100,4 @@ def test_a_log_on_a_throttled_storage_keeps_its_word() -> None:
 def test_a_device_nobody_knows_is_refused() -> None:
     """An unknown preset is an OptionsError that names those there are."""
     with pytest.raises(walkit.OptionsError, match="essd-pl1-20g"):
-        ThrottledStorage(MemoryStorage(), "floppy")
+        ThrottledStorage(CrashingStorage(), "floppy")

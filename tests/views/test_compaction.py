@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.commit.places import until
+from tests.commit.fake_segments import wait_until
 from walkit.errors import OptionsError
-from walkit.views import CompactionView, Dashboard
+from walkit.views import CompactionView
 from walkit.views.compaction import numbers_html
-from walkit.views.demo_store import KEYS, RECORDS, Shelf
+from walkit.views.demo_store import KEY_BYTES, KEYS, RECORDS, VALUE_BYTES, Shelf
+from walkit.views.page_compaction import CompactionPage
+from walkit.views.workspace import DataRoot, Workspace
 
 
 @pytest.fixture
@@ -47,6 +49,41 @@ def test_each_step_does_what_it_says(shelf: Shelf) -> None:
         shelf.do("write")
 
 
+def test_a_trim_is_previewed_and_then_does_that(shelf: Shelf) -> None:
+    """Look at the preview of each step: nothing changes by it, the trim that follows drops just what it named."""
+    for step, limit in (("write", "state"), ("hold", "state"), ("checkpoint", "hold auditor")):
+        report = shelf.do(step)  # type: ignore[arg-type]
+        assert report.preview.limit == limit
+    assert report.preview.segments and report.after.low_watermark == 0
+    view = CompactionView()
+    view.tell(report)
+    assert "limited by hold auditor" in view.preview.object
+    assert "would go" in {trace.name for trace in view.figure.object.data}
+    trimmed = shelf.do("trim")
+    gone = {s.name for s in trimmed.before.segments} - {s.name for s in trimmed.after.segments}
+    assert {s.name for s in report.preview.segments} <= gone
+    assert trimmed.after.low_watermark == report.preview.low_watermark
+    assert not trimmed.preview.segments
+
+
+def test_amplification_is_counted_after_each_step(shelf: Shelf) -> None:
+    """Write twice, checkpoint, compact: writes go up by what upkeep wrote, space comes down by what it saved."""
+    reports = [shelf.do(step) for step in ("write", "write", "checkpoint", "compact")]
+    history = reports[-1].history
+    assert [each.step for each in history] == ["write", "write", "checkpoint", "compact"]
+    first, second, snapshot, compacted = history
+    live_bytes = KEYS * (KEY_BYTES + VALUE_BYTES)
+    assert [each.space for each in history] == [r.after.size_bytes / live_bytes for r in reports]
+    assert first.space < second.space > compacted.space
+    assert 1 < second.written < snapshot.written < compacted.written
+    view = CompactionView()
+    view.tell(reports[-1])
+    assert [list(trace.y) for trace in view.costs.object.data] == [
+        [each.space for each in history],
+        [each.written for each in history],
+    ]
+
+
 def test_the_view_shows_the_newest_step(shelf: Shelf) -> None:
     """Tell a view nothing, a step, and another one: sentence, figure and numbers are those of the newest."""
     view = CompactionView()
@@ -65,16 +102,27 @@ def test_the_view_shows_the_newest_step(shelf: Shelf) -> None:
 
 def test_the_buttons_of_the_page_work_on_one_store_of_its_own() -> None:
     """Press write and compact on a page: the view follows, and nothing is left behind."""
-    page = Dashboard()
+    workspace = Workspace(DataRoot("."))
+    page = CompactionPage(workspace, lambda slug, state: None)
     folder = Path(page.session.folder)
     try:
         for step, wanted in (("write", "were written"), ("compact", "are gone")):
             page.steps[step].clicks += 1  # type: ignore[index]
-            until(lambda: not page.session.busy and page.refresh(), "the step is done")
+            wait_until(lambda: not page.session.busy, "the step is done")
+            page.refresh()
             assert wanted in page.compaction.text.object
         assert not any(button.disabled for button in page.steps.values())
         assert page.session.read().problem is None
         assert (folder / "store").is_dir()
+        page.new_log.clicks += 1
+        wait_until(lambda: not page.session.busy, "the new store is begun")
+        page.refresh()
+        assert "no store yet" in page.compaction.text.object and not page.compaction.figure.visible
+        assert not (folder / "store").exists()
+        page.steps["write"].clicks += 1
+        wait_until(lambda: not page.session.busy, "the new store is written")
+        page.refresh()
+        assert "LSN 1 to" in page.compaction.text.object and page.compaction.figure.visible
     finally:
-        page.close()
+        workspace.close()
     assert not folder.exists()

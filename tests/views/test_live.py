@@ -34,7 +34,7 @@ def test_a_recorded_run_is_shown_as_it_was() -> None:
     for _ in range(2):
         shown = curves(view)
         assert np.array_equal(shown["records/s"], run.timeline.records_per_s)
-        assert np.array_equal(shown["p50"], run.timeline.p50_us, equal_nan=True)
+        assert np.array_equal(shown["p50"], run.timeline.p50_us / 1e6, equal_nan=True)
         assert "records that wait (not seen)" in shown
         assert list(view.figure.object.data[-1].x) == [0.25]
         assert "a &lt;run&gt;" in view.status.object

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +15,12 @@ import psutil
 import pytest
 
 from walkit.recovery.decision import recovery_table
-from walkit.views import Dashboard, Session
+from walkit.views import Session, Shell
+from walkit.views.fault_reports import FRAME_BYTES_SHOWN
 from walkit.views.history import History, Point
+from walkit.views.page import make_shell
+from walkit.views.page_live import LivePage
+from walkit.views.page_recovery import RecoveryPage
 from walkit.workload import SteadyLoad
 
 LOAD = SteadyLoad(writers=3)
@@ -27,6 +32,18 @@ def eventually(what: Callable[[], object], seconds: float = 90.0) -> None:
     while not what():
         assert time.monotonic() < deadline, f"never true within {seconds} s"
         time.sleep(0.02)
+
+
+def live_of(shell: Shell) -> LivePage:
+    shell.go("live")
+    assert isinstance(shell.page, LivePage)
+    return shell.page
+
+
+def recovery_of(shell: Shell) -> RecoveryPage:
+    shell.go("recovery")
+    assert isinstance(shell.page, RecoveryPage)
+    return shell.page
 
 
 def children() -> set[int]:
@@ -79,19 +96,20 @@ def test_writing_is_seen_until_it_is_stopped(session: Session) -> None:
 
 def test_frames_in_flight_and_their_order_are_chosen_and_shown() -> None:
     """Choose frames in flight, an order and a policy on the page: the load has them, and its sentence says so."""
-    page = Dashboard()
+    shell = make_shell()
+    page = live_of(shell)
     try:
-        assert page.controls.load == SteadyLoad()
+        assert page.controls.loads == (SteadyLoad(raw=True),)
         page.controls.in_flight.value, page.controls.order.value = 4, "completion"
         page.controls.policy.value = "one-record"
-        load = page.controls.load
+        (load,) = page.controls.loads
         assert (load.in_flight, load.ack_order, load.policy) == (4, "completion", "one-record")
         assert "4 frames in flight, acknowledged in completion order, frames sealed by one-record" in str(
             load
         )
         page.session.start(load)
-        eventually(lambda: page.refresh() and (page.live.history.last or Point(0)).in_flight > 0)
-        assert "frames in flight" in page.live.numbers.object
+        eventually(lambda: shell.refresh() and (history_of(page).last or Point(0)).in_flight > 0)
+        assert "frames in flight" in page.live.cards.object
         assert "acknowledged in completion order" in page.live.status.object
         page.session.stop()
         eventually(lambda: not page.session.busy)
@@ -99,27 +117,34 @@ def test_frames_in_flight_and_their_order_are_chosen_and_shown() -> None:
         eventually(lambda: not page.session.busy)
         assert page.session.read().problem is None
     finally:
-        page.close()
+        shell.close()
+
+
+def history_of(page: LivePage, place: str = "this disk") -> History:
+    return page.live.histories.get(place, History())
 
 
 def test_kill_and_recover_starts_a_writer_where_none_is(session: Session) -> None:
     """One press on a new session: a report of a killed child, half a frame cut, nothing lost; the events say so."""
-    session.kill_and_recover(LOAD, torn=True)
+    session.recovery.do("half-frame", LOAD)
     eventually(lambda: not session.busy)
-    report, reading = session.kill_report, session.read()
+    report, reading = session.recovery.newest, session.read()
     assert reading.problem is None
     assert report is not None
     assert report.lost == 0
     assert report.acked_lsn >= 200
-    assert [cut.bytes for cut in report.recovery.cuts] == [report.torn_bytes]
+    assert report.recovery is not None
+    (cut,) = report.recovery.cuts
+    assert f"Half a frame ({cut.bytes:,} bytes)" in report.steps[1]
+    assert report.frame is not None and len(report.frame.data) == min(cut.bytes, FRAME_BYTES_SHOWN)
     names = [event.name for event in reading.events]
     assert "SIGKILL" in names
     assert "walkit.recovery.cut" in names
-    session.kill_and_recover(LOAD)
+    session.recovery.do("sigkill", LOAD)
     eventually(lambda: not session.busy)
-    assert session.kill_report is not None and session.kill_report is not report
-    assert session.kill_report.acked_lsn > report.recovery.last_lsn
-    assert session.kill_report.torn_bytes == 0
+    newest = session.recovery.newest
+    assert newest is not None and session.recovery.reports == (report, newest)
+    assert newest.acked_lsn > report.recovery.last_lsn and newest.lost == 0
 
 
 def test_what_cannot_be_done_is_a_sentence(session: Session) -> None:
@@ -154,7 +179,7 @@ def test_a_child_that_dies_by_itself_is_told(session: Session) -> None:
 
 def test_closing_ends_what_is_under_way(session: Session) -> None:
     """Closed in the middle of a kill and recovery: the fixture finds nothing left, and later wishes are refused."""
-    session.kill_and_recover(LOAD)
+    session.recovery.do("sigkill", LOAD)
     session.close()
     session.start(LOAD)
     assert "session has ended" in str(session.read().problem)
@@ -177,52 +202,74 @@ def test_a_session_that_is_dropped_is_cleaned_up() -> None:
 
 def test_the_page_drives_its_session() -> None:
     """Buttons without a browser: enabled when they can be pressed, a load that cannot be is a sentence."""
-    page = Dashboard()
+    shell = make_shell()
+    page = live_of(shell)
     try:
-        assert (page.controls.start.disabled, page.controls.stop.disabled) == (False, True)
+        assert (page.start.disabled, page.stop.disabled) == (False, True)
         page.controls.writers.value = None
-        page.controls.start.clicks += 1
+        page.start.clicks += 1
         assert "writers=0" in page.live.status.object
         page.controls.writers.value = 2
-        page.controls.start.clicks += 1
+        page.start.clicks += 1
         eventually(lambda: not page.session.busy)
         page.refresh()
-        assert (page.controls.start.disabled, page.controls.stop.disabled) == (True, False)
-        page.tabs.active = 1
-        page.kill.clicks += 1
+        assert (page.start.disabled, page.stop.disabled) == (True, False)
+        other = recovery_of(shell)
+        other.fault.value = "half-frame"
+        other.do.clicks += 1
         eventually(lambda: not page.session.busy)
-        page.refresh()
-        assert "Every record" in page.recovery.text.object
-        assert "checksum" in page.recovery.cuts.object
-        decided = page.recovery.decisions.object
+        other.refresh()
+        assert "Every record" in other.recovery.text.object
+        assert "checksum" in other.recovery.cuts.object
+        decided = other.recovery.decisions.object
         assert (
             "CUT" in decided and "policy prefix" in decided and recovery_table().loc["F"].meaning in decided
         )
-        assert page.recovery.figure.object is not None
-        assert page.refresh()
+        assert other.recovery.figure.object is not None
+        assert shell.refresh()
     finally:
-        page.close()
+        shell.close()
     assert not Path(page.session.folder).exists()
 
 
-def test_recovery_times_are_measured_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Press measure on a page, with small stores: a point for each checkpoint interval, all whole, nothing left."""
-    monkeypatch.setattr("walkit.views.session.OPERATIONS_MEASURED", 400)
-    monkeypatch.setattr("walkit.views.session.CHECKPOINT_AGES", (0.5, 1.0))
-    page = Dashboard()
-    try:
-        assert page.recovery.times.visible is False
-        page.measure.clicks += 1
-        eventually(lambda: not page.session.busy)
-        page.refresh()
-        page.refresh()
-        assert page.session.read().problem is None
-        assert [(row.way, row.complete) for row in page.session.recovery_rows] == [("store", True)] * 2
-        (curve,) = page.recovery.times.object.data
-        assert list(curve.x) == [200, 400] and page.recovery.times.visible
-        assert "400 records" in page.recovery.measured.object and "bug" not in page.recovery.measured.object
-        assert not list(Path(page.session.folder).glob("walkit-bench-*"))
-    finally:
-        page.close()
-    page.session.measure_recovery()
-    assert "ended" in page.session.read().problem
+def test_a_new_log_begins_after_one_that_is_none(session: Session) -> None:
+    """Where the log's folder is a file no writer starts; after a new log they do; the old one is gone."""
+    old = Path(session.path)
+    old.write_text("not a log")
+    session.start(LOAD)
+    eventually(lambda: not session.busy)
+    assert "NotALogError" in str(session.read().problem)
+    session.new_log()
+    eventually(lambda: not session.busy)
+    assert not old.exists()
+    session.start(LOAD)
+    eventually(lambda: not session.busy)
+    assert session.read().problem is None
+    assert Path(session.path) != old and Path(session.path).is_dir()
+    session.new_log()
+    eventually(lambda: not session.busy)
+    assert "stop them first" in str(session.read().problem)
+
+
+def test_this_disk_and_a_modelled_volume_write_side_by_side(session: Session) -> None:
+    """Two loads of one seed: a child each, points of both on one clock, the model's raw rate calculated; both stop."""
+    disk = replace(LOAD, raw=True)
+    session.start(disk, replace(disk, device="gp3"))
+    seen: dict[str, list[float]] = {"this disk": [], "gp3, modelled": []}
+    raw: dict[str, str] = {}
+
+    def told() -> bool:
+        for place, reading in session.readings().items():
+            seen[place] += [point.time_s for point in reading.points]
+            raw[place] = reading.raw
+        return all(len(times) >= 4 for times in seen.values())
+
+    eventually(told)
+    assert "calculated from the model" in raw["gp3, modelled"]
+    assert "measured at" in raw["this disk"] and "median of 5" in raw["this disk"]
+    assert all(times == sorted(times) for times in seen.values())
+    assert abs(seen["this disk"][0] - seen["gp3, modelled"][0]) < 60
+    assert "the same on gp3, modelled" in session.status()
+    session.stop()
+    eventually(lambda: not session.busy)
+    assert not session.writing and session.read().problem is None

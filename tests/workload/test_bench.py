@@ -28,8 +28,7 @@ from walkit.cli import main
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, OptionsError
 from walkit.measure import LatencyHistogram, ThreadRecorder
 from walkit.metrics import LogStatistics
-from walkit.models import FaultyStorage
-from walkit.storage import MemoryStorage
+from walkit.models import CrashingStorage, FaultyStorage
 
 WAYS = [("append", 1), ("append", 3), ("append_async", 5), ("submit", 1)]
 WAYS += [("append_many", 1), ("append_arrow", 1)]
@@ -149,14 +148,14 @@ WAY_FUNCTIONS: dict[str, Any] = {
 @pytest.mark.parametrize("way", WAY_FUNCTIONS)
 def test_an_error_of_the_log_ends_a_way_at_once(way: str) -> None:
     """A failing sync, and a closed log, are raised long before the time is over, and no thread is left."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     storage.fail("synced_write", nth=5)
     with (
         walkit.open(storage=storage, events=lambda *_: None) as log,
         pytest.raises((CommitFailedError, LogPoisonedError)),
     ):
         WAY_FUNCTIONS[way](log)
-    with walkit.open(storage=MemoryStorage()) as log:
+    with walkit.open(storage=CrashingStorage()) as log:
         pass
     with pytest.raises(LogClosedError):
         WAY_FUNCTIONS[way](log)
@@ -189,7 +188,7 @@ def test_what_cannot_be_measured_is_refused(option: str, value: Any) -> None:
 
 
 def test_a_modelled_device_is_measured_in_virtual_time() -> None:
-    """On the seed issue's volume: one frame of 8 in each order reaches 2,800 a second, and the report says where."""
+    """On a slow volume: one frame of 8 in each order reaches 2,800 a second, and the report says where."""
     report = bench_write(
         writers=[1, 8],
         tasks=[],

@@ -33,10 +33,11 @@ from walkit.workload import (
 )
 from walkit.workload.child_process import (
     Announcer,
-    drive_and_tell,
+    drive_reported,
     options_from,
     options_text,
 )
+from walkit.workload.line_reporter import LineReporter
 from walkit.workload.oracle import check_recovered
 from walkit.workload.parent_watch import ORPHANED
 from walkit.workload.stream_ipc import stream_from_ipc, stream_to_ipc
@@ -195,7 +196,7 @@ def test_no_writer_passes_what_was_announced() -> None:
     stream = seeded_stream(4_000)
     with walkit.Store.open("memory://announced", mode="x") as store:
         pipe = Pipe(store, stream.route(WRITERS))
-        drive_and_tell(store, stream, WRITERS, pipe)
+        drive_reported(store, stream, WRITERS, LineReporter(pipe))
         assert dict(store.items()) == state_of(stream)
     assert pipe.acked == [part.group_count for part in stream.route(WRITERS)]
     assert pipe.lines > 8
@@ -206,7 +207,7 @@ def test_the_announcement_check_would_notice(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Announcer, "may_begin", lambda *_: True)
     stream = seeded_stream(4_000)
     with walkit.Store.open("memory://not-announced", mode="x") as store, pytest.raises(AssertionError):
-        drive_and_tell(store, stream, WRITERS, Pipe(store, stream.route(WRITERS)))
+        drive_reported(store, stream, WRITERS, LineReporter(Pipe(store, stream.route(WRITERS))))
 
 
 def test_a_stream_is_handed_over_byte_for_byte(stream: OperationStream) -> None:

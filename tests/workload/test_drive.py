@@ -29,9 +29,8 @@ from tests.workload.streams import (
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, OptionsError
 from walkit.events import EventSink
 from walkit.measure import load
-from walkit.models import FaultyStorage
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.record import Kind
-from walkit.storage import MemoryStorage
 from walkit.workload import Workload, drive
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -180,7 +179,7 @@ def test_interrupting_keeps_the_partial_run_and_the_log() -> None:
     with walkit.Store.open("memory://interrupted", mode="x") as store:
         at = 500
 
-        def interrupt(frames: walkit.DurableFrames) -> None:
+        def interrupt(frames: walkit.ObservedFrames) -> None:
             nonlocal at
             if frames.last_lsn >= at:
                 at = len(stream) + 1
@@ -242,7 +241,7 @@ def test_ctrl_c_stops_the_drive_of_another_process_at_once(tmp_path: Path) -> No
 @pytest.mark.parametrize("target", ["log", "store"])
 def test_an_error_of_the_log_is_raised_with_the_partial_run(tmp_path: Path, target: str) -> None:
     """When a sync fails in mid-stream, drive raises it, no writer is left, and the error carries the Run until then."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     storage.fail("synced_write", nth=40)
     told: list[str] = []
     opened: Any = walkit.open if target == "log" else walkit.Store.open

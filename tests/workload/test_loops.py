@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 import walkit
-from tests.commit.places import GUARD_S
+from tests.commit.fake_segments import GUARD_S
 from tests.workload.streams import SMALL, seeded_stream, state_of
 from walkit._threads import EndingThread
 from walkit.errors import CommitFailedError, LogPoisonedError, OptionsError, StorageError
 from walkit.measure import Run, compare, kept_up, knee, load, offered_per_s
-from walkit.measure.frame_timer import FrameTimes, FrameWatch, split_latency
-from walkit.models import FaultyStorage
-from walkit.storage import MemoryStorage
+from walkit.measure.frame_timer import FrameTimes, split_latency
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.workload import KeyChoice, Mix, OpenLoop, Workload, drive, sweep, ycsb
 from walkit.workload.child import ChildWriter
 from walkit.workload.writers import Writers
@@ -58,7 +57,7 @@ def test_a_run_says_where_the_time_went(tmp_path: Path, target: str) -> None:
     with opened(tmp_path / "it", options=SMALL) as it:
         run = drive(it, Workload(source=stream, writers=5), progress=False)
         log = it if target == "log" else it.log
-        assert not isinstance(log._engine.driver.place, FrameWatch)
+        assert not log._driver.writer.observers
         it.log.append(b"afterwards") if target == "store" else it.append(b"afterwards")
     for name in PARTS:
         assert run.latency[name].count == run.records == 1_000
@@ -88,13 +87,13 @@ def test_syncs_made_apart_have_their_own_histogram() -> None:
 
 def run_of_memory(**changes: Any) -> Run:
     given: dict[str, Any] = {"operations": 200, "writers": 2, "value_bytes": 10, **changes}
-    with walkit.open(storage=MemoryStorage()) as log:
+    with walkit.open(storage=CrashingStorage()) as log:
         return drive(log, Workload(**given), progress=False)
 
 
 def test_an_open_loop_counts_from_the_intended_start() -> None:
     """Hang one write of a fixed-rate run of one writer: calls due meanwhile have waited, though none was begun."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     with walkit.open(storage=storage, options=SMALL) as log:
         log.append(b"first")
         hang = storage.hang("synced_write", nth=20)
@@ -124,7 +123,7 @@ def test_an_open_loop_keeps_its_rate_and_can_be_stopped() -> None:
     run = run_of_memory(operations=300, writers=4, arrival=OpenLoop(rate=3000, process="fixed"))
     assert run.duration_s >= 0.1
     assert run.records == 300
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     with walkit.open(storage=storage, events=lambda *_: None) as log:
         log.append(b"first")
         storage.fail("synced_write")
@@ -151,7 +150,7 @@ def test_tasks_drive_as_threads_do(target: str, arrival: Any) -> None:
     workload = Workload(operations=500, tasks=20, keys="zipfian", mix=mix, arrival=arrival, seed=2)
     stream = workload.stream()
     opened: Any = walkit.open if target == "log" else walkit.Store.open
-    with opened(storage=MemoryStorage()) as it:
+    with opened(storage=CrashingStorage()) as it:
         run = drive(it, workload, progress=False)
         log = it if target == "log" else it.log
         written = sorted((r.key, r.value) for r in log.read())
@@ -167,7 +166,7 @@ def test_tasks_drive_as_threads_do(target: str, arrival: Any) -> None:
 
 def test_what_tasks_and_children_cannot_do_is_refused(tmp_path: Path) -> None:
     """Deletes and transactions by tasks, reads of a log, reads and tasks in a child: refused, nothing written."""
-    with walkit.open(storage=MemoryStorage()) as log:
+    with walkit.open(storage=CrashingStorage()) as log:
         for mix in (Mix(delete=1.0), Mix(transaction=1.0), Mix(scan=1.0)):
             with pytest.raises(OptionsError):
                 drive(log, Workload(operations=10, tasks=2, mix=mix), progress=False)
@@ -181,7 +180,7 @@ def test_what_tasks_and_children_cannot_do_is_refused(tmp_path: Path) -> None:
 
 def test_an_error_ends_the_tasks() -> None:
     """A failing sync under 10 tasks: what the log raised is raised, with the Run so far; no thread is left."""
-    storage = FaultyStorage(MemoryStorage())
+    storage = FaultyStorage(CrashingStorage())
     storage.fail("synced_write", nth=30)
     with walkit.open(storage=storage, events=lambda *_: None) as log:
         with pytest.raises((CommitFailedError, LogPoisonedError)) as failed:
@@ -195,7 +194,7 @@ def test_ycsb_runs_on_a_store(letter: str) -> None:
     """Drive a preset: every key is there before, reads stand apart from what was written, and the Run can be told."""
     workload = ycsb(letter, key_count=200, operations=600, writers=3, seed=1)
     stream = workload.stream()
-    with walkit.Store.open(storage=MemoryStorage()) as store:
+    with walkit.Store.open(storage=CrashingStorage()) as store:
         run = drive(store, workload, progress=False)
         assert set(store) == set(ycsb(letter, key_count=200).preload_stream().keys) | {  # type: ignore[union-attr]
             k for k, v in zip(stream.keys, stream.values, strict=True) if v is not None
@@ -210,7 +209,7 @@ def test_ycsb_runs_on_a_store(letter: str) -> None:
 
 def test_a_preloaded_log_has_every_key_before_the_run() -> None:
     """Preload a log: one put of each key, outside of the Run, then the operations."""
-    with walkit.open(storage=MemoryStorage()) as log:
+    with walkit.open(storage=CrashingStorage()) as log:
         keys = KeyChoice(kind="sequential", count=50)
         run = drive(
             log, Workload(operations=20, writers=2, keys=keys, preload=True, value_bytes=3), progress=False
@@ -223,7 +222,7 @@ def test_a_sweep_goes_up_to_the_knee() -> None:
     """Offer a call in two seconds, then millions a second: the sweep ends after the first rate that is not kept up."""
     workload = Workload(value_bytes=10, writers=2, arrival=OpenLoop(rate=1, process="fixed"))
     runs = sweep(
-        lambda: walkit.open(storage=MemoryStorage(), options=SMALL),
+        lambda: walkit.open(storage=CrashingStorage(), options=SMALL),
         workload,
         [0.5, 5e6, 6e6],
         seconds=4e-4,
@@ -236,11 +235,11 @@ def test_a_sweep_goes_up_to_the_knee() -> None:
     for rates in ([], [2, 1], [1, 1]):
         with pytest.raises(OptionsError):
             sweep(
-                lambda: walkit.open(storage=MemoryStorage(), options=SMALL), workload, rates, progress=False
+                lambda: walkit.open(storage=CrashingStorage(), options=SMALL), workload, rates, progress=False
             )
     with pytest.raises(OptionsError):
         sweep(
-            lambda: walkit.open(storage=MemoryStorage(), options=SMALL),
+            lambda: walkit.open(storage=CrashingStorage(), options=SMALL),
             workload,
             [1],
             seconds=0,

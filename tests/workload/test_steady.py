@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -101,6 +102,11 @@ def test_half_a_frame_is_left_only_behind_frames(tmp_path: Path) -> None:
         {"in_flight": 0},
         {"ack_order": "sideways"},
         {"policy": "none"},
+        {"arrivals_per_s": -1},
+        {"arrivals_per_s": 0.5},
+        {"device": "floppy"},
+        {"direct_io": True, "device": "gp3"},
+        {"seed": -1},
     ],
 )
 def test_a_load_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
@@ -147,8 +153,8 @@ def test_the_child_ends_with_its_leash(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     ) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        for _ in range(2):
-            assert b"statistics" in process.stdout.readline()
+        while json.loads(process.stdout.readline())["statistics"]["acked_lsn"] == 0:
+            pass
         process.stdin.close()
         assert process.wait(PATIENCE_S) == ORPHANED
         assert process.stderr.read() == b""
@@ -197,3 +203,52 @@ def test_the_log_is_kept_small(monkeypatch: pytest.MonkeyPatch) -> None:
             keep_small(log)
             assert time.monotonic() < deadline
         assert 1 < log.first_lsn <= 21
+
+
+@pytest.mark.parametrize("style", ["threads", "tasks"])
+def test_an_open_loop_brings_as_many_records_as_arrive(tmp_path: Path, style: Any) -> None:
+    """200 arrivals a second: no more records than have arrived, none before its time, and every latency counts."""
+    load = SteadyLoad(writers=4, style=style, arrivals_per_s=200, durability="none")
+    with SteadyWriter(tmp_path / "log", load) as writer:
+        assert writer.wait_for(100, PATIENCE_S)
+        writer.stop()
+        lines, last = writer.read(), writer.statistics
+    assert last is not None
+    took_s = (lines[-1].at_ns - lines[0].at_ns) / 1e9
+    assert last.records_acked <= 400 * (took_s + 1), "twice as many as arrive"
+    assert sum(line.latency.count for line in lines if line.latency is not None) == last.records_acked
+
+
+def test_the_raw_device_and_single_frames_are_told(tmp_path: Path) -> None:
+    """The first line has the raw rate with its spread; lines have frames whose positions are in the log."""
+    load = SteadyLoad(writers=3, in_flight=2, raw=True)
+    with SteadyWriter(tmp_path / "log", load) as writer:
+        assert writer.wait_for(300, PATIENCE_S)
+        writer.stop()
+        lines = writer.read()
+    raw = lines[0].raw
+    assert raw is not None and [line.raw for line in lines[1:]] == [None] * (len(lines) - 1)
+    assert 0 < raw.lowest <= raw.writes_per_s <= raw.highest
+    assert (raw.rounds, raw.threads, raw.block_bytes) == (5, 2, load.expected_frame_bytes)
+    assert "median of 5" in str(raw)
+    samples = [line.frames for line in lines if line.frames is not None]
+    assert samples and all(int(found.lane.max()) < 2 for found in samples)
+    with walkit.open(tmp_path / "log") as log:
+        for found in samples:
+            lsn = int(found.first_lsn[found.slowest])
+            assert next(iter(log.read(lsn, lsn))).lsn == lsn
+
+
+def test_a_modelled_volume_leaves_no_file(tmp_path: Path) -> None:
+    """gp3 in memory: a frame takes the model's time at least, the raw rate is its arithmetic; nothing is on disk."""
+    load = SteadyLoad(writers=2, device="gp3", raw=True)
+    with SteadyWriter(tmp_path / "log", load) as writer:
+        assert writer.wait_for(20, PATIENCE_S)
+        writer.stop()
+        lines = writer.read()
+    assert not (tmp_path / "log").exists()
+    raw = lines[0].raw
+    assert raw is not None and raw.rounds == 0 and raw.writes_per_s == pytest.approx(1_428, rel=0.02)
+    assert "calculated from the model" in str(raw) and load.place == "gp3, modelled"
+    writes = [found.written_ns - found.began_ns for line in lines if (found := line.frames) is not None]
+    assert min(int(each.min()) for each in writes) >= 700_000

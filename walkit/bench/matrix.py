@@ -1,6 +1,6 @@
 """`walkit bench write`: a matrix of ways in, callers, record sizes and options, beside the raw device in the same run.
 
-Every measurement gets a log of its own and the same records: a value, no key; its first segment is there before
+Every measurement gets a new log and the same records: a value, no key; its first segment is there before
 anything counts. The raw loop runs just before and just after each, so that drift shows. With `runs` above 1 the whole
 matrix is gone through so many times, one after the other, and the row of the median is shown: what drifts, drifts for
 all.
@@ -221,7 +221,7 @@ def _pass(case: Case, folder: str, seconds: float, bar: Any) -> list[BenchRow]:
 def _beside_peers(rows: Sequence[BenchRow]) -> list[BenchRow]:
     """Give each row of a log its ratios to the peers of the same pass: with as many callers, and its own promise.
 
-    The one submitter, whose calls promise nothing yet, stands beside the peer that does not sync.
+    The one submitter, whose calls promise nothing yet, is beside the peer that does not sync.
     """
 
     def compares(row: BenchRow, peer: BenchRow) -> bool:

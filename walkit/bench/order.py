@@ -2,7 +2,7 @@
 
 Closed loops of threads, one record a call, on a fresh log for each measurement. Both orders are measured right after
 each other, round after round, and a ratio is taken within its round: what drifts, drifts for both. Shown is the median
-of the ratios. Beside it stands how many frames were being written in the mean: where that is one, nothing is ordered.
+of the ratios. Beside it is the mean number of frames in flight: where that is one, nothing is ordered.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from walkit._html import join, table, tag
-from walkit._text import aligned
+from walkit._report import Cells, TableReport
 from walkit.config import LogOptions, check_bool
 from walkit.errors import OptionsError
 from walkit.log.limits import require_fits
@@ -60,8 +59,11 @@ SHOWN = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderReport:
+class OrderReport(TableReport):
     """What one `walkit bench order` measured."""
+
+    bench = "order"
+    left_columns = 2
 
     table: pd.DataFrame
     """A row for each load, with the columns of `walkit.simulate.order_cost`; `walkit.plots.order_cost` draws it.
@@ -78,51 +80,40 @@ class OrderReport:
     @property
     def notes(self) -> list[str]:
         """What the numbers are, and what they were taken on."""
-        system = self.machine.file_system
-        where = "an unknown file system" if system is None else f"{system.type} ({system.mount_point})"
         of = "ratios of one round" if self.rounds == 1 else f"medians of the ratios of {self.rounds} rounds"
         way = "past the page cache" if self.direct_io else "through the page cache"
         notes = [
             f"append order over completion order, {self.in_flight} frames in flight, durability sync",
-            f"{of}, {way} on {where}",
+            f"{of}, {way} on {self.machine.where}",
             "the other columns are of append order; a ratio says nothing where hardly a frame is in flight",
         ]
-        if system is not None and system.tmpfs:
+        if self.machine.in_memory:
             notes.append("tmpfs: sync means nothing here")
         return notes
 
-    def _cells(self) -> list[tuple[str, ...]]:
+    def _head(self) -> Cells:
+        return tuple(SHOWN.values())
+
+    def _cells(self) -> list[Cells]:
         def cell(value: Any) -> str:
             if isinstance(value, float):
                 return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
             return str(value)
 
         rows = self.table[list(SHOWN)].itertuples(index=False)
-        return [tuple(SHOWN.values()), *(tuple(cell(value) for value in row) for row in rows)]
+        return [tuple(cell(value) for value in row) for row in rows]
 
-    def text(self) -> str:
-        """Return the table as aligned text, with what it was taken on above."""
-        head, *rows = self._cells()
-        return "\n".join([*self.notes, *aligned(head, rows, right=range(2, len(head)))])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+    def _facts(self) -> dict[str, Any]:
         rows = [
             {str(name): _plain(value) for name, value in row.items()} for row in self.table.to_dict("records")
         ]
-        return {"bench": "order", "notes": self.notes, "rows": rows}
+        return {"notes": self.notes, "rows": rows}
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Save every Run into a folder, a JSON and Parquet pair each; `walkit.measure.load` opens them again."""
+        """Save every Run into a folder, a Parquet file each, as `walkit.measure.read_runs` and `load` read them."""
         os.makedirs(folder, exist_ok=True)
         for number, run in enumerate(self.runs):
             run.save(os.path.join(folder, f"order-{number:04}"))
-
-    def _repr_html_(self) -> str:
-        head, *rows = self._cells()
-        return join(
-            [*(tag("div", note) for note in self.notes), table(rows, head, right=range(2, len(head)))]
-        )
 
 
 def bench_order(
@@ -240,7 +231,7 @@ def measured(
         return recorder.start_ns, before
 
     threads = [recorder.thread() for _ in range(labels["writers"])]
-    watch = FrameWatch(log._engine.driver)
+    watch = FrameWatch(log)
     with watch:
         (_, before), (end_ns, after) = drive_threads(
             appending(log, value), threads, seconds, begin, lambda: (perf_counter_ns(), log.statistics())

@@ -125,7 +125,7 @@ PEERS: dict[str, Callable[[str], Peer]] = {
     "rocksdb": RocksDb,
     "lmdb": Lmdb,
 }
-"""By the name their rows have. LevelDB without sync stands beside them, for one caller: what a queue alone can do."""
+"""By the name their rows have. LevelDB without sync is beside them, for one caller: what a queue alone can do."""
 
 
 def _import(package: str) -> Any:
@@ -138,7 +138,7 @@ def _import(package: str) -> Any:
 
 
 def require_peers() -> None:
-    """Import every peer, so that one that is missing is told before anything is measured."""
+    """Import every peer, so that a missing one raises before anything is measured."""
     for package in ("plyvel", "rocksdict", "lmdb"):
         _import(package)
 

@@ -57,7 +57,7 @@ def bench_recovery(
     """Measure every combination, in new folders below `path` (the system's for temporary files), which are removed.
 
     `operations` are puts over `keys` keys (default: a tenth), `frame_records` of them to a frame; `checkpoint_age` is
-    the share of them behind the checkpoint of a Store (1: none). A cold cache drops the files' pages before. `peers`
+    the share of them after the checkpoint of a Store (1: none). A cold cache drops the files' pages before. `peers`
     adds LevelDB, RocksDB and SQLite with the same operations (extra `peers`), where there is no checkpoint. `runs`:
     medians of so many. Ways of opening: `verify` (walkit.verify), `log` (walkit.open), `clean` (once more, after a
     close), `store` (Store.open: a keyed replay from the checkpoint).

@@ -22,6 +22,7 @@ from walkit.bench.peers import _import
 from walkit.config import LogOptions
 from walkit.log.open import open_log
 from walkit.store import Store
+from walkit.workload.line_reporter import LineReporter, report_lines
 from walkit.workload.parent_watch import end_with
 
 Batch = tuple[list[bytes], list[bytes]]
@@ -36,15 +37,17 @@ BUFFER_BYTES_MIN = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryLoad:
-    """Puts of one writer. The last one has a key of its own, by which a store is asked whether all are there."""
+    """Puts of one writer. The last one has a distinct key, by which a store is asked whether all are there."""
 
     operations: int
     keys: int
     record_bytes: int
     frame_records: int
     checkpoint_age: float = 1.0
-    """Share of the operations behind the checkpoint; 1: there is none."""
+    """Share of the operations after the checkpoint; 1: there is none."""
     seed: int = 0
+    segment_bytes: int | None = None
+    """Of walkit's segments; None: the default of LogOptions."""
 
     @property
     def last_value(self) -> bytes:
@@ -75,6 +78,8 @@ class RecoveryLoad:
 def fill_walkit(path: str, load: RecoveryLoad) -> Callable[[], object]:
     """Fill a log, or a Store where there is to be a checkpoint; return what keeps it open."""
     options = LogOptions(durability="none")
+    if load.segment_bytes is not None:
+        options = LogOptions(durability="none", segment_bytes=load.segment_bytes)
     store = Store.open(path, options) if load.checkpoint_age < 1 else None
     log = open_log(path, "a", options) if store is None else store.log
     checkpoint_at = round(load.operations * (1 - load.checkpoint_age))
@@ -162,19 +167,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("path")
     parser.add_argument("load", type=json.loads, help="a RecoveryLoad as JSON")
     given = parser.parse_args(arguments)
-    out, sys.stdout = sys.stdout, sys.stderr
     end_with(sys.stdin.fileno())
-    try:
+
+    def work(lines: LineReporter) -> None:
         still_open = FILLS[given.store](given.path, RecoveryLoad(**given.load))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent has to hear of it
-        out.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
-        out.flush()
-        return 1
-    out.write(json.dumps({"done": given.load["operations"]}) + "\n")
-    out.flush()
-    threading.Event().wait()
-    still_open()
-    return 0
+        lines.write(done=given.load["operations"])
+        threading.Event().wait()
+        still_open()
+
+    return report_lines(work, errors=(Exception,))  # a peer may raise anything, and the parent reports it
 
 
 if __name__ == "__main__":

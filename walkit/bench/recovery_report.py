@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from walkit._html import join, red_lines, table, tag
-from walkit._text import aligned
+from walkit._report import Cells, TableReport
 from walkit.measure import MachineFacts
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ class RecoveryRow:
     operations: int
     frame_records: int
     checkpoint_age: float
-    """Share of the operations behind the checkpoint; 1: there was none."""
+    """Share of the operations after the checkpoint; 1: there was none."""
     cache: str
     """warm: the files were in the page cache; cold: they were dropped from it before."""
     log_bytes: int
@@ -76,8 +75,10 @@ class RecoveryRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecoveryBenchReport:
+class RecoveryBenchReport(TableReport):
     """What one `walkit bench recovery` measured."""
+
+    bench = "recovery"
 
     keys: tuple[int, ...]
     """Keys that the operations were on, for each number of operations."""
@@ -94,12 +95,10 @@ class RecoveryBenchReport:
     @property
     def notes(self) -> list[str]:
         """What the numbers were taken on, and what makes them mean less."""
-        system = self.machine.file_system
-        where = "an unknown file system" if system is None else f"{system.type} ({system.mount_point})"
         medians = "" if self.runs == 1 else f"; medians of {self.runs} runs"
         keys = ", ".join(f"{count:,}" for count in self.keys)
         notes = [
-            f"puts of {self.record_bytes:,} bytes over {keys} keys of 16, on {where}{medians}",
+            f"puts of {self.record_bytes:,} bytes over {keys} keys of 16, on {self.machine.where}{medians}",
             "the writer was killed (SIGKILL), and each row has a copy of what it left",
             "x plain: against reading the same bytes; opening drops what was not sealed, so it is never all warm",
         ]
@@ -107,7 +106,7 @@ class RecoveryBenchReport:
             notes.append(
                 "peers keep all operations in their logs: their buffers hold everything (LevelDB: 1 GiB)"
             )
-        if system is not None and system.tmpfs:
+        if self.machine.in_memory:
             notes.append("tmpfs: it is memory, and nothing is ever cold")
         if not self.ok:
             notes.append("something that was written is MISSING after reopening; see the column complete")
@@ -123,16 +122,14 @@ class RecoveryBenchReport:
                 if peer.frames is None and (peer.operations, peer.frame_records, peer.cache) == same:
                     yield row, peer.way, row.records_per_s / peer.records_per_s
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+    def _facts(self) -> dict[str, Any]:
         system = self.machine.file_system
         return {
-            "bench": "recovery",
             "keys": list(self.keys),
             "record_bytes": self.record_bytes,
             "runs": self.runs,
             "file_system": None if system is None else system.type,
-            "tmpfs": bool(system is not None and system.tmpfs),
+            "tmpfs": self.machine.in_memory,
             "ok": self.ok,
             "rows": [row.to_dict() for row in self.rows],
             "ratios": [
@@ -156,53 +153,36 @@ class RecoveryBenchReport:
             [{**row, **{f"{name}_ms": ms for name, ms in row.pop("phases").items()}} for row in plain]
         )
 
-    def _cells(self) -> list[tuple[str, ...]]:
-        head = (
-            "way",
-            "operations",
-            "a frame",
-            "age",
-            "cache",
-            "MB",
-            "ms",
-            *(f"{p} ms" for p in SHOWN_PHASES),
-        )
+    def _head(self) -> Cells:
+        phases = (f"{name} ms" for name in SHOWN_PHASES)
+        sizes = ("way", "operations", "a frame", "age", "cache", "MB", "ms")
+        return (*sizes, *phases, "records/s", "MB/s", "x plain", "complete")
+
+    def _cells(self) -> list[Cells]:
         return [
-            (*head, "records/s", "MB/s", "x plain", "complete"),
-            *(
-                (
-                    row.way,
-                    f"{row.operations:,}",
-                    f"{row.frame_records:,}",
-                    f"{row.checkpoint_age:g}",
-                    row.cache,
-                    f"{row.log_bytes / 1e6:,.1f}",
-                    f"{row.open_ms:,.1f}",
-                    *(f"{row.phases[p]:,.1f}" if p in row.phases else "" for p in SHOWN_PHASES),
-                    f"{row.records_per_s:,.0f}",
-                    f"{row.mb_per_s:,.0f}",
-                    f"{row.times_plain:,.3f}",
-                    "yes" if row.complete else "NO",
-                )
-                for row in self.rows
-            ),
+            (
+                row.way,
+                f"{row.operations:,}",
+                f"{row.frame_records:,}",
+                f"{row.checkpoint_age:g}",
+                row.cache,
+                f"{row.log_bytes / 1e6:,.1f}",
+                f"{row.open_ms:,.1f}",
+                *(f"{row.phases[p]:,.1f}" if p in row.phases else "" for p in SHOWN_PHASES),
+                f"{row.records_per_s:,.0f}",
+                f"{row.mb_per_s:,.0f}",
+                f"{row.times_plain:,.3f}",
+                "yes" if row.complete else "NO",
+            )
+            for row in self.rows
         ]
 
-    def _ratio_lines(self) -> list[str]:
+    def _plain_notes(self) -> int:
+        return 3
+
+    def _lines_below(self) -> list[str]:
         return [
             f"{row.operations:,} operations, {row.frame_records:,} a frame, {row.cache}: "
             f"a Store is {ratio:,.2f} times as fast as {peer}"
             for row, peer, ratio in self.ratios()
         ]
-
-    def text(self) -> str:
-        """Return the table as aligned text, with what it was taken on above and the peers below."""
-        head, *rows = self._cells()
-        lines = aligned(head, rows, right=range(1, len(head)))
-        return "\n".join([*self.notes, *lines, *self._ratio_lines()])
-
-    def _repr_html_(self) -> str:
-        head, *rows = self._cells()
-        lines = [tag("div", line) for line in self._ratio_lines()]
-        notes = [tag("div", note) for note in self.notes[:3]]
-        return join([*notes, red_lines(self.notes[3:]), table(rows, head, right=range(1, len(head))), *lines])

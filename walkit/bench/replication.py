@@ -10,21 +10,19 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from walkit._html import table, tag
+from walkit._report import Cells, TableReport
 from walkit._threads import EndingThread
 from walkit.config import LogOptions, check_progress
 from walkit.errors import OptionsError, WalkitError
@@ -32,6 +30,7 @@ from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.replication.primary import Primary
 from walkit.storage.mounts import require_folder
+from walkit.workload.process import python_child
 
 SAMPLE_S = 0.005
 SLICE_S = 0.5
@@ -44,8 +43,11 @@ Samples: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReplicationReport:
+class ReplicationReport(TableReport):
     """What one run measured. Records a second are acknowledged ones; lags are of samples taken every 5 ms."""
+
+    bench = "replication"
+    title = "Replication"
 
     writers: int
     record_bytes: int
@@ -82,16 +84,10 @@ class ReplicationReport:
     catch_up_ratio: float
     """`catch_up_per_s` of `read_per_s`."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"bench": "replication", **asdict(self)}
+    def _facts(self) -> dict[str, Any]:
+        return asdict(self)
 
-    def text(self) -> str:
-        """Return the report for a terminal."""
-        width = max(len(name) for name, _ in self._rows())
-        return "\n".join(f"{name.ljust(width)}  {value}" for name, value in self._rows())
-
-    def _rows(self) -> list[tuple[str, str]]:
+    def _cells(self) -> list[Cells]:
         alone, followed = (
             f"slices of {low:,.0f} to {high:,.0f}"
             for low, high in (self.alone_slices_per_s, self.with_replica_slices_per_s)
@@ -118,9 +114,6 @@ class ReplicationReport:
             ("ratio: catching up / reading", f"{self.catch_up_ratio:.2f}"),
         ]
 
-    def _repr_html_(self) -> str:
-        return tag("div", tag("b", "Replication"), table(self._rows()))
-
 
 def bench_replication(
     *,
@@ -132,7 +125,7 @@ def bench_replication(
 ) -> ReplicationReport:
     """Measure, in new folders below `path` (the system's folder for temporary files), which are removed.
 
-    `seconds` is the length of each of the two sides. `progress` is told what begins. OptionsError for
+    `seconds` is the length of each of the two sides. `progress` gets the name of each side. OptionsError for
     numbers that cannot be measured with.
     """
     if writers < 1 or not 0 <= record_bytes <= 1 << 20 or not 0.05 <= seconds <= 3600:
@@ -186,7 +179,7 @@ def _in_turns(base: str, writers: int, record_bytes: int, seconds: float) -> dic
                 drained = _wait_acked(primary, log.acked_lsn)
             samples = sampler.rows()
             rows.append(samples[samples[:, 0] <= ended])
-        place = f"{base} ({log._engine.storage.facts().get('file_system', 'unknown file system')})"
+        place = f"{base} ({log.parts.storage.facts().get('file_system', 'unknown file system')})"
     return {
         "place": place,
         "alone_per_s": sum(alone) / slices,
@@ -200,7 +193,7 @@ def _in_turns(base: str, writers: int, record_bytes: int, seconds: float) -> dic
 
 
 def _lags(slices: list[Samples]) -> dict[str, Any]:
-    """Return how far the replica was behind, from what was sampled while appends went on."""
+    """Return how far the replica was behind, from what was sampled during the appends."""
     lag_ms, behind, gained, took = [], [], 0.0, 0.0
     for at, durable, acked in (rows.T for rows in slices if len(rows) > 1):
         missing = durable - acked
@@ -285,13 +278,8 @@ class _Sampler:
 
 @contextmanager
 def _replica(address: str, folder: str) -> Iterator[None]:
-    """Run a replica in a process of its own."""
-    root = str(Path(__file__).resolve().parents[2])
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }
-    command = [sys.executable, "-m", "walkit.replication", "follow", address, folder]
+    """Run a replica in a separate process."""
+    command, environment = python_child("walkit.replication", "follow", address, folder)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
     try:
         yield

@@ -22,8 +22,7 @@ import pyspark
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from walkit._html import join, table, tag
-from walkit._text import aligned
+from walkit._report import Cells, TableReport
 from walkit.config import LogOptions, check_progress
 from walkit.errors import OptionsError, WalkitError
 from walkit.log.limits import require_fits
@@ -87,8 +86,10 @@ class SparkBenchRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparkBenchReport:
+class SparkBenchReport(TableReport):
     """What one `walkit bench spark` measured."""
+
+    bench = "spark"
 
     records: int
     record_bytes: int
@@ -110,10 +111,8 @@ class SparkBenchReport:
             "medians of warm runs, from load() to the answer; every frame of the log that is read is verified",
         ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+    def _facts(self) -> dict[str, Any]:
         return {
-            "bench": "spark",
             "records": self.records,
             "record_bytes": self.record_bytes,
             "log_bytes": self.log_bytes,
@@ -123,31 +122,20 @@ class SparkBenchReport:
             "rows": [row.to_dict() for row in self.rows],
         }
 
-    def _cells(self) -> list[tuple[str, ...]]:
+    def _head(self) -> Cells:
+        return ("query", "rows", "log s", "Parquet s", "x Parquet")
+
+    def _cells(self) -> list[Cells]:
         return [
-            ("query", "rows", "log s", "Parquet s", "x Parquet"),
-            *(
-                (
-                    row.query,
-                    f"{row.answer_rows:,}",
-                    f"{row.log_median_s:,.2f}",
-                    f"{row.parquet_median_s:,.2f}",
-                    f"{row.times_parquet:,.2f}",
-                )
-                for row in self.rows
-            ),
+            (
+                row.query,
+                f"{row.answer_rows:,}",
+                f"{row.log_median_s:,.2f}",
+                f"{row.parquet_median_s:,.2f}",
+                f"{row.times_parquet:,.2f}",
+            )
+            for row in self.rows
         ]
-
-    def text(self) -> str:
-        """Return the table as aligned text, with what it was taken on above."""
-        head, *rows = self._cells()
-        return "\n".join([*self.notes, *aligned(head, rows, right=range(1, len(head)))])
-
-    def _repr_html_(self) -> str:
-        head, *rows = self._cells()
-        return join(
-            [*(tag("div", note) for note in self.notes), table(rows, head, right=range(1, len(head)))]
-        )
 
 
 def bench_spark(

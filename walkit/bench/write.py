@@ -97,7 +97,7 @@ def _threads(log: WriteAheadLog, callers: int, value: bytes, seconds: float) -> 
 
 
 def _tasks(log: WriteAheadLog, callers: int, value: bytes, seconds: float) -> BenchRow:
-    """`append_async` by tasks of one event loop, which runs on a thread of its own."""
+    """`append_async` by tasks of one event loop, which runs on another thread."""
     recorder, going = ThreadRecorder(), [True]
 
     async def write(task: int) -> None:

@@ -6,14 +6,14 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from walkit._html import join, red_lines, table, tag
-from walkit._text import aligned
+from walkit._html import Markup
+from walkit._report import Cells, TableReport, rounded
 from walkit.measure import MachineFacts
 
 RAW = ("raw", "raw frames")
 """The rows of the bare device."""
 SIMULATED_PER_S = 10_000
-"""Records a second at which the speed of virtual time is told."""
+"""Records per second at which the speed of virtual time is reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,27 +79,27 @@ class BenchRow:
             "callers": self.callers,
             "records": self.records,
             "seconds": round(self.seconds, 4),
-            "records_per_s": _rounded(self.records_per_s, 1),
-            "raw_per_s": _rounded(self.raw_per_s, 1),
-            "times_raw": _rounded(self.times_raw, 3),
-            "p50_us": _rounded(self.p50_us, 1),
-            "p99_us": _rounded(self.p99_us, 1),
+            "records_per_s": rounded(self.records_per_s, 1),
+            "raw_per_s": rounded(self.raw_per_s, 1),
+            "times_raw": rounded(self.times_raw, 3),
+            "p50_us": rounded(self.p50_us, 1),
+            "p99_us": rounded(self.p99_us, 1),
             "latency_of": self.latency_of,
             "frames": self.frames,
-            "records_per_frame": _rounded(self.records_per_frame, 2),
-            "times_raw_bytes": _rounded(self.times_raw_bytes, 3),
-            "frame_bytes": _rounded(self.frame_bytes, 1),
-            "times_raw_frames": _rounded(self.times_raw_frames, 3),
-            "all_times_raw_frames": [_rounded(times, 3) for times in self.all_times_raw_frames],
-            "times_peers": {name: _rounded(times, 3) for name, times in self.times_peers.items()},
+            "records_per_frame": rounded(self.records_per_frame, 2),
+            "times_raw_bytes": rounded(self.times_raw_bytes, 3),
+            "frame_bytes": rounded(self.frame_bytes, 1),
+            "times_raw_frames": rounded(self.times_raw_frames, 3),
+            "all_times_raw_frames": [rounded(times, 3) for times in self.all_times_raw_frames],
+            "times_peers": {name: rounded(times, 3) for name, times in self.times_peers.items()},
             "durability": self.durability,
             "record_bytes": self.record_bytes,
             "in_flight": self.in_flight,
             "ack_order": self.ack_order,
             "policy": self.policy,
-            "all_per_s": [_rounded(rate, 1) for rate in self.all_per_s],
-            "cpu_s": _rounded(self.cpu_s, 4),
-            "times_real": _rounded(self.times_real, 2),
+            "all_per_s": [rounded(rate, 1) for rate in self.all_per_s],
+            "cpu_s": rounded(self.cpu_s, 4),
+            "times_real": rounded(self.times_real, 2),
         }
 
 
@@ -113,14 +113,11 @@ def _framed(row: BenchRow) -> tuple[str, str]:
     return "" if size is None else f"{size:,.0f}", "" if times is None else f"{times:,.2f}"
 
 
-def _rounded(value: float | None, digits: int) -> float | None:
-    """Round, with None for what is not known: JSON has no nan."""
-    return None if value is None or value != value else round(value, digits)
-
-
 @dataclass(frozen=True, kw_only=True)
-class BenchReport:
+class BenchReport(TableReport):
     """What one `walkit bench write` measured; `raw` rows are the bare device, before, between and after."""
+
+    bench = "write"
 
     record_bytes: tuple[int, ...]
     durability: str
@@ -143,8 +140,7 @@ class BenchReport:
     @property
     def notes(self) -> list[str]:
         """What the numbers were taken on, and what makes them mean less."""
-        system = self.machine.file_system
-        where = "an unknown file system" if system is None else f"{system.type} ({system.mount_point})"
+        where = self.machine.where
         if self.model is not None:
             where = f"the modelled device {self.model}, in virtual time"
         sizes = ", ".join(f"{size:,}" for size in self.record_bytes)
@@ -162,7 +158,7 @@ class BenchReport:
                 f"virtual time: {pace:,.0f} records a second of one processor, "
                 f"{pace / SIMULATED_PER_S:,.1f} times real time at {SIMULATED_PER_S:,} records a second"
             )
-        if system is not None and system.tmpfs:
+        if self.machine.in_memory:
             notes.append("tmpfs: sync means nothing here")
         if self.durability != "sync":
             notes.append(
@@ -170,78 +166,84 @@ class BenchReport:
             )
         return notes
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
+    def _facts(self) -> dict[str, Any]:
         system = self.machine.file_system
         return {
-            "bench": "write",
             "record_bytes": self.record_bytes[0] if len(self.record_bytes) == 1 else list(self.record_bytes),
             "durability": self.durability,
             "model": self.model,
             "runs": self.runs,
             "file_system": None if system is None else system.type,
-            "tmpfs": bool(system is not None and system.tmpfs),
-            "raw_per_s": _rounded(self.raw_per_s, 1),
+            "tmpfs": self.machine.in_memory,
+            "raw_per_s": rounded(self.raw_per_s, 1),
             "raw_block_bytes": self.raw_block_bytes,
             "rows": [row.to_dict() for row in self.rows],
         }
 
-    def _cells(self) -> list[tuple[str, ...]]:
-        """Return the head and a line for each row; what is the same in all rows but the raw ones has no column."""
-        own = [row for row in self.rows if row.way not in RAW]
-        shown = [
-            name
-            for name in ("record_bytes", "durability", "in_flight", "ack_order", "policy")
-            if name == "durability" or len({getattr(row, name) for row in own} - {None}) > 1
-        ]
-        head = ("way in", "callers", *(name.replace("_", " ") for name in shown), "records/s", "x raw")
-        pace = ("x real time",) if self.model is not None else ()
-        framed = any(row.times_raw_frames is not None for row in own)
-        frames = ("frame bytes", "x raw frames") if framed else ()
-        peers = tuple(dict.fromkeys(name for row in own for name in row.times_peers))
-        beside = tuple(f"x {name}" for name in peers)
+    @property
+    def _own(self) -> list[BenchRow]:
+        return [row for row in self.rows if row.way not in RAW]
+
+    @property
+    def _differing(self) -> list[str]:
+        """The options that are not the same in all rows but the raw ones: each has a column."""
+        names = ("record_bytes", "durability", "in_flight", "ack_order", "policy")
         return [
-            (*head, *beside, "x raw bytes", "p50 us", "p99 us", "frames", "records/frame", *frames, *pace),
-            *(
-                (
-                    row.way,
-                    f"{row.callers:,}",
-                    *(_told(getattr(row, name)) for name in shown),
-                    f"{row.records_per_s:,.0f}",
-                    "" if row.way in RAW else f"{row.times_raw:,.2f}",
-                    *(f"{row.times_peers[name]:,.2f}" if name in row.times_peers else "" for name in peers),
-                    "" if row.times_raw_bytes is None else f"{row.times_raw_bytes:,.2f}",
-                    f"{row.p50_us:,.1f}",
-                    f"{row.p99_us:,.1f}",
-                    _told(row.frames),
-                    "" if row.records_per_frame is None else f"{row.records_per_frame:,.1f}",
-                    *_framed(row)[: len(frames)],
-                    *("" if row.times_real is None else f"{row.times_real:,.1f}" for _ in pace),
-                )
-                for row in self.rows
-            ),
+            name
+            for name in names
+            if name == "durability" or len({getattr(row, name) for row in self._own} - {None}) > 1
         ]
 
-    def text(self) -> str:
-        """Return the table as aligned text, with what it was taken on above and what the latencies are of below."""
-        head, *rows = self._cells()
-        lines = aligned(head, rows, right=range(1, len(head)))
-        of = {row.way: row.latency_of for row in self.rows}
-        return "\n".join([*self.notes, *lines, *(f"p50, p99 of {way}: {what}" for way, what in of.items())])
+    @property
+    def _peers(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for row in self._own for name in row.times_peers))
 
-    def _repr_html_(self) -> str:
-        head, *rows = self._cells()
-        plain = 2 if self.model is None else 3
-        notes = [tag("div", note) for note in self.notes[:plain]]
-        return join(
-            [
-                *notes,
-                red_lines(self.notes[plain:]),
-                table(
-                    rows,
-                    head,
-                    right=range(1, len(head)),
-                    titles=[f"latencies: {row.latency_of}" for row in self.rows],
+    @property
+    def _frame_columns(self) -> Cells:
+        framed = any(row.times_raw_frames is not None for row in self._own)
+        return ("frame bytes", "x raw frames") if framed else ()
+
+    def _head(self) -> Cells:
+        options = (name.replace("_", " ") for name in self._differing)
+        speed = ("records/s", "x raw", *(f"x {name}" for name in self._peers), "x raw bytes")
+        pace = ("x real time",) if self.model is not None else ()
+        frames = ("frames", "records/frame", *self._frame_columns)
+        return ("way in", "callers", *options, *speed, "p50 us", "p99 us", *frames, *pace)
+
+    def _cells(self) -> list[Cells]:
+        shown, peers, framed = self._differing, self._peers, len(self._frame_columns)
+        return [
+            (
+                row.way,
+                f"{row.callers:,}",
+                *(_told(getattr(row, name)) for name in shown),
+                f"{row.records_per_s:,.0f}",
+                "" if row.way in RAW else f"{row.times_raw:,.2f}",
+                *(f"{row.times_peers[name]:,.2f}" if name in row.times_peers else "" for name in peers),
+                "" if row.times_raw_bytes is None else f"{row.times_raw_bytes:,.2f}",
+                f"{row.p50_us:,.1f}",
+                f"{row.p99_us:,.1f}",
+                _told(row.frames),
+                "" if row.records_per_frame is None else f"{row.records_per_frame:,.1f}",
+                *_framed(row)[:framed],
+                *(
+                    ("" if row.times_real is None else f"{row.times_real:,.1f}",)
+                    if self.model is not None
+                    else ()
                 ),
-            ]
-        )
+            )
+            for row in self.rows
+        ]
+
+    def _plain_notes(self) -> int:
+        return 2 if self.model is None else 3
+
+    def _row_titles(self) -> list[str]:
+        return [f"latencies: {row.latency_of}" for row in self.rows]
+
+    def _lines_below(self) -> list[str]:
+        of = {row.way: row.latency_of for row in self.rows}
+        return [f"p50, p99 of {way}: {what}" for way, what in of.items()]
+
+    def _html_below(self) -> list[Markup]:
+        return []  # the rows have titles that say it

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from walkit.cli import values
+from walkit.cli.benchout import OUT_HELP
 from walkit.cli.places import PlaceAt, place_at
 from walkit.cli.quiet import quiet_grpc
 from walkit.cli.token import add_token_options, token_of
@@ -26,7 +27,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"walkit {_version()}")
+    parser.add_argument("-V", "--version", action="version", version=f"walkit {_version()}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     _add_inspect(commands)
     _add_dump(commands)
@@ -37,6 +38,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_follow(commands)
     _add_demo(commands)
     _add_bench(commands)
+    _add_tools(commands)
     given = sys.argv[1:] if argv is None else list(argv)
     if not given or given == ["bench"]:
         asked = parser if not given else commands.choices["bench"]
@@ -243,7 +245,7 @@ def _add_diff(commands: Any) -> None:
         commands,
         "diff",
         "compare two states, key by key",
-        ": those that two logs leave behind, or one log at two LSNs; exit code 1 where they differ, and 3 where a log "
+        ": those of two logs, or one log at two LSNs; exit code 1 where they differ, and 3 where a log "
         "is damaged. I is only right, D only left, C has another value; the LSNs are of the records that set it",
         "walkit diff orders.log@1000 orders.log --out changes.csv",
         run,
@@ -308,6 +310,14 @@ def _add_bench(commands: Any) -> None:
     _add_bench_replication(kinds)
 
 
+def _add_tools(commands: Any) -> None:
+    from walkit.cli.dashboard import add_dashboard
+    from walkit.cli.doctor import add_doctor
+
+    add_dashboard(commands)
+    add_doctor(commands)
+
+
 def _add_bench_spark(kinds: Any) -> None:
     def run(args: argparse.Namespace) -> int:
         from walkit.cli.jobs import bench_spark
@@ -332,7 +342,7 @@ def _add_bench_spark(kinds: Any) -> None:
         "--runs", type=values.count, default=3, metavar="N", help="runs that count (default: 3)"
     )
     parser.add_argument("--path", metavar="DIR", help="where to work (default: the temporary folder)")
-    _add_report_options(parser)
+    _add_report_options(parser, OUT_HELP)
 
 
 def _add_bench_replication(kinds: Any) -> None:
@@ -361,4 +371,4 @@ def _add_bench_replication(kinds: Any) -> None:
         help="time with a replica, and time alone (default: 3)",
     )
     parser.add_argument("--path", metavar="DIR", help="where to measure (default: the temporary folder)")
-    _add_report_options(parser)
+    _add_report_options(parser, OUT_HELP)

@@ -8,6 +8,7 @@ from typing import Any
 
 from walkit.cli import values
 from walkit.cli.arguments import _add_report_options, _command
+from walkit.cli.benchout import OUT_HELP
 from walkit.cli.benchwrite import _policies
 
 
@@ -76,13 +77,13 @@ def add_bench_order(kinds: Any) -> None:
     )
     order.add_argument("--path", metavar="DIR", help="where to measure (default: the temporary folder)")
     order.add_argument("--save-runs", metavar="DIR", help="save every measurement there as a Run")
-    _add_report_options(order)
+    _add_report_options(order, OUT_HELP)
 
 
 def bench_order(args: argparse.Namespace) -> int:
     """Measure both orders, round after round."""
     from walkit.bench.order import bench_order as measure
-    from walkit.cli.output import publish
+    from walkit.cli.benchout import publish_bench
 
     report = measure(
         writers=args.writers,
@@ -98,5 +99,5 @@ def bench_order(args: argparse.Namespace) -> int:
     )
     if args.save_runs:
         report.save(args.save_runs)
-    publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=args.out)
+    publish_bench(report, args)
     return 0

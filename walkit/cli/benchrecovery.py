@@ -8,6 +8,7 @@ from typing import Any
 
 from walkit.cli import values
 from walkit.cli.arguments import _add_report_options, _command
+from walkit.cli.benchout import OUT_HELP
 
 CACHES = ("warm", "cold")
 
@@ -47,7 +48,7 @@ def add_bench_recovery(kinds: Any) -> None:
         type=_shares,
         default=[1.0, 0.1],
         metavar="A,A",
-        help="share of the operations behind the checkpoint; 1: there is none (default: 1,0.1)",
+        help="share of the operations after the checkpoint; 1: there is none (default: 1,0.1)",
     )
     recovery.add_argument(
         "--cache", type=_caches, default=list(CACHES), metavar="C,C", help="warm, cold, or both (default)"
@@ -65,13 +66,13 @@ def add_bench_recovery(kinds: Any) -> None:
         help="open so often and show medians (default: 1)",
     )
     recovery.add_argument("--path", metavar="DIR", help="where to work (default: the temporary folder)")
-    _add_report_options(recovery)
+    _add_report_options(recovery, OUT_HELP)
 
 
 def bench_recovery(args: argparse.Namespace) -> int:
     """Measure recoveries, beside plain reading; 1 where something that was written is missing."""
     from walkit.bench.recovery import bench_recovery as measure
-    from walkit.cli.output import publish
+    from walkit.cli.benchout import publish_bench
 
     report = measure(
         operations=args.operations,
@@ -85,7 +86,7 @@ def bench_recovery(args: argparse.Namespace) -> int:
         path=args.path,
         progress=sys.stderr.isatty() and not args.json,
     )
-    publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=args.out)
+    publish_bench(report, args)
     return 0 if report.ok else 1
 
 

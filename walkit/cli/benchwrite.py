@@ -8,6 +8,7 @@ from typing import Any
 
 from walkit.cli import values
 from walkit.cli.arguments import _add_report_options, _command
+from walkit.cli.benchout import OUT_HELP
 
 ORDERS = ("append", "completion")
 
@@ -69,7 +70,7 @@ def add_bench_write(kinds: Any) -> None:
         metavar="N",
         help="measure everything so often and show medians (default: 1; 5 with --peers)",
     )
-    _add_report_options(write)
+    _add_report_options(write, OUT_HELP)
 
 
 def _add_log_options(write: argparse.ArgumentParser) -> None:
@@ -109,7 +110,7 @@ def _add_log_options(write: argparse.ArgumentParser) -> None:
 def bench_write(args: argparse.Namespace) -> int:
     """Measure appending, beside the raw device."""
     from walkit.bench.matrix import bench_write as measure
-    from walkit.cli.output import publish
+    from walkit.cli.benchout import publish_bench
 
     outstanding = args.outstanding
     tasks = args.tasks or outstanding or ([] if args.model else [64])
@@ -130,7 +131,7 @@ def bench_write(args: argparse.Namespace) -> int:
         runs=args.runs,
         progress=sys.stderr.isatty() and not args.json,
     )
-    publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=args.out)
+    publish_bench(report, args)
     return 0
 
 

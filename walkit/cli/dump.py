@@ -33,7 +33,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 def dump(args: argparse.Namespace) -> int:
     """Write the records of [--from, --to] as they are now: of a live log what is on stable storage.
 
-    Damage in the middle ends the dump with exit code 1; what stands before it has been written, also to --out.
+    Damage in the middle ends the dump with exit code 1; what is before it has been written, also to --out.
     """
     form = args.format or "json"
     if args.json and form != "json":

@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from walkit.cli.output import bar, publish, say
+from walkit.cli.benchout import publish_bench
+from walkit.cli.output import bar, say
 
 
 def demo(args: argparse.Namespace) -> int:
@@ -29,7 +30,7 @@ def bench_replication(args: argparse.Namespace) -> int:
         path=args.path,
         progress=lambda what: say(f"bench replication: {what}") if sys.stderr.isatty() else None,
     )
-    publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=args.out)
+    publish_bench(report, args)
     return 0
 
 
@@ -45,5 +46,5 @@ def bench_spark(args: argparse.Namespace) -> int:
             path=args.path,
             progress=progress,
         )
-    publish(lambda: [report.text()], report.to_dict, as_json=args.json, out=args.out)
+    publish_bench(report, args)
     return 0

@@ -30,7 +30,7 @@ class _TextSink:
 
 
 def standard_output() -> BinaryIO:
-    """Return standard output as a place for UTF-8 bytes, whatever the locale."""
+    """Return standard output as a place for UTF-8 bytes, in any locale."""
     sys.stdout.flush()
     return cast("BinaryIO", getattr(sys.stdout, "buffer", None) or _TextSink())
 
@@ -95,7 +95,7 @@ def publish(
 
 @contextlib.contextmanager
 def saved(path: str, *, keep: tuple[type[BaseException], ...] = ()) -> Iterator[BinaryIO]:
-    """Open a file that appears under its name only when it is whole, over what stands there.
+    """Open a file that appears under its name only when it is whole, over what is there.
 
     Where the block raises one of `keep`, what was written stays all the same. A device or a pipe is written directly.
     """
@@ -122,7 +122,7 @@ def saved(path: str, *, keep: tuple[type[BaseException], ...] = ()) -> Iterator[
 
 @contextlib.contextmanager
 def bar(title: str, unit: str = "B") -> Iterator[Bar | None]:
-    """Show progress on standard error where a person looks at it; None where nobody does."""
+    """Show progress on standard error on a terminal; None elsewhere."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -17,7 +17,7 @@ class PlaceAt(NamedTuple):
 
 
 def place_at(text: str) -> PlaceAt:
-    """Return the place that LOG or LOG@LSN names. ArgumentTypeError where what stands after the last @ is no LSN.
+    """Return the place that LOG or LOG@LSN names. ArgumentTypeError where the text after the last @ is no LSN.
 
     A folder may have an @ in its name: one that is there is taken as it is, and so is an @ in a folder above it.
     """

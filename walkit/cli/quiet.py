@@ -1,4 +1,4 @@
-"""gRPC without lines of its own on standard error: what fails is said there in a sentence."""
+"""gRPC without its log lines on standard error: a failure is one sentence there."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class _RefuseToken(argparse.Action):
         name: object = None,
     ) -> NoReturn:
         parser.error(
-            "--token would show the token to every user of this machine, who sees command lines (ps): give "
+            "--token would show the token to every user of this machine, through its command line (ps): give "
             f"--token-file FILE, or the environment variable {TOKEN_VARIABLE}"
         )
 

@@ -1,15 +1,20 @@
-"""How tasks of event loops wait for their records, and are woken: once for each frame and loop.
+"""Tasks of event loops that wait for their records, and are woken: once per frame and loop.
 
 A task goes on when what it awaits calls it back, and an `asyncio.Future` does so in a later step of the loop, by a
 handle of its own for each task. A TaskWait is awaited in a future's place by any number of tasks, by the protocol that
 every future of other makes follows (`_asyncio_future_blocking`, as `asyncio.isfuture` knows it); `wake_all` then makes
 the calls of a whole frame in one step of the loop.
+
+Two things that asyncio does not document are used here and nowhere else, and both are done without where they are not
+found: the calls that a future keeps (`_callbacks`; looked for once per kind of loop, at its first wait, because
+importing walkit does not import asyncio), and whether a task was cancelled (`_must_cancel`).
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextvars import copy_context
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,13 +33,13 @@ Calls: TypeAlias = "Sequence[tuple[Wakeup, Context]]"
 class TaskWait:
     """What tasks of one loop await, all for the same. Only that loop's thread may touch it, once a task awaits it.
 
-    Cancelling a task ends its waiting, as a future's would; what is waited for goes on.
+    Cancelling a task ends its waiting, as a future's would; the record stays on its way.
     """
 
     __slots__ = ("_asyncio_future_blocking", "_kept", "_leaving", "_loop", "add_done_callback", "over")
     add_done_callback: Callable[..., object]
     """Called by a task that begins to wait: that of a future which is never done, and only keeps the calls. So a task
-    that waits costs no function of Python."""
+    that waits costs no function of Python. See `KeptCalls`, too."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop  # where asyncio looks for the loop of what is awaited
@@ -44,7 +49,7 @@ class TaskWait:
         self._keep_anew()
 
     def _keep_anew(self) -> None:
-        self._kept: Any = self._loop.create_future()
+        self._kept: Any = self._loop.create_future() if _shows_calls(self._loop) else KeptCalls()
         self.add_done_callback = self._kept.add_done_callback
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -55,26 +60,29 @@ class TaskWait:
     def cancel(self, msg: object = None) -> bool:
         """Called by a task that is cancelled. False: this is not cancelled, so the task keeps that it is."""
         if not (self.over or self._leaving):
-            self._loop.call_soon(self._let_go)
+            self._loop.call_soon(self._wake_cancelled)
             self._leaving = True
         return False
 
-    def _let_go(self) -> None:
-        """Have cancelled tasks go on, each of which then finds that it is; the others wait on."""
+    def _wake_cancelled(self) -> None:
+        """Let cancelled tasks go on, each of which then finds that it is; the others wait on.
+
+        A task that does not say whether it is cancelled goes on, too, and waits anew if it is not.
+        """
         self._leaving = False
         if self.over:
             return
         calls, done = self._calls, done_future(self._loop)
         self._keep_anew()
         for wakeup, context in calls:
-            if getattr(getattr(wakeup, "__self__", None), "_must_cancel", False):
+            if getattr(getattr(wakeup, "__self__", None), "_must_cancel", True):
                 self._loop.call_soon(wakeup, done, context=context)
             else:
                 self.add_done_callback(wakeup, context=context)
 
     @property
     def _calls(self) -> Calls:
-        # The one place that holds them, in every make of asyncio's futures; their repr shows them from there, too.
+        # Every make of asyncio's futures holds them there; their repr shows them from there, too.
         return self._kept._callbacks or ()
 
     def end(self) -> Calls:
@@ -92,9 +100,42 @@ class TaskWait:
         return running_loop() is self._loop
 
     def wake_from_anywhere(self) -> None:
-        """Let its tasks go on soon, from any thread; does nothing once the loop is closed, and nobody waits on it."""
+        """Let its tasks go on soon, from any thread; does nothing once the loop is closed: no task waits then."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(wake_all, self._loop, (self,))
+
+
+class KeptCalls:
+    """Keeps the calls of tasks that wait, where a future does not show those that it keeps: a function per task."""
+
+    __slots__ = ("_callbacks",)
+
+    def __init__(self) -> None:
+        self._callbacks: list[tuple[Wakeup, Context]] = []
+
+    def add_done_callback(self, call: Wakeup, *, context: Context | None = None) -> None:
+        """See asyncio.Future."""
+        self._callbacks.append((call, copy_context() if context is None else context))
+
+
+def _probe(_: object) -> None:
+    """Be a call that a future keeps."""
+
+
+_shown: dict[type[AbstractEventLoop], bool] = {}
+
+
+def _shows_calls(loop: AbstractEventLoop) -> bool:
+    """Whether futures of this kind of loop show the calls that they keep, each with its context."""
+    kind = type(loop)
+    shown = _shown.get(kind)
+    if shown is None:
+        future, context = loop.create_future(), copy_context()
+        future.add_done_callback(_probe, context=context)
+        kept = getattr(future, "_callbacks", None)
+        _shown[kind] = shown = isinstance(kept, list) and kept == [(_probe, context)]
+        future.remove_done_callback(_probe)
+    return shown
 
 
 def done_future(loop: AbstractEventLoop) -> asyncio.Future[None]:
@@ -153,7 +194,7 @@ as an attribute of this module."""
 
 
 def is_woken_at_once(loop: AbstractEventLoop) -> bool:
-    """Whether waking the loop runs nobody's code, so that it need not wait for the delivery thread."""
+    """Whether waking the loop runs no user code, so that it need not wait for the delivery thread."""
     kind = type(loop)
     found = _woken_at_once.get(kind)
     if found is None:

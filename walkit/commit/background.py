@@ -1,150 +1,196 @@
-"""What time asks for: syncs, marks, and the end of those who wait for a device that hangs.
+"""Background work of the commit path: syncs beside the frames, marker frames, and the time limit of device calls.
 
-The timer thread only looks. What calls the device is done by the hand, so that it is watched, whoever asked for it; who
-waits for a sync is woken by its end, or by the watch.
+The timer thread only looks. The device worker calls the device, so that each call is watched; what waits for a sync is
+woken by its end, or by the watch.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter_ns
 
-from walkit.commit.core import Tick
-from walkit.commit.frame import SealedFrame
+from walkit.commit.batch import Submitted
+from walkit.commit.core import OrderingCore, Tick
+from walkit.commit.counters import CommitCounters
+from walkit.commit.device_worker import DeviceWorker
+from walkit.commit.election import LeaderElection
+from walkit.commit.failure import CommitFailure
+from walkit.commit.frame_sink import FrameSink, publish_locked
 from walkit.commit.frame_writer import FrameWriter
+from walkit.commit.ports import FrameObserver
+from walkit.commit.timer import CommitTimer
 from walkit.errors import StorageError, WalkitError
 
 
-class TimedWriter(FrameWriter):
-    """The half of the commit path that nobody's record is on."""
+class BackgroundSyncer:
+    """Syncs what was written without sync, on the device worker: one sync at a time. Safe from any thread."""
+
+    def __init__(
+        self,
+        core: OrderingCore[Submitted],
+        sink: FrameSink,
+        failure: CommitFailure,
+        *,
+        worker: DeviceWorker,
+        timer: CommitTimer | None,
+        counters: CommitCounters,
+    ) -> None:
+        self.lock = failure.lock
+        self.worker = worker
+        self.observers: tuple[FrameObserver, ...] = ()
+        self.stopped = False
+        """Whether a sync that is asked for now is refused: the files may be closed next."""
+        self._core = core
+        self._sink = sink
+        self._signal = failure.completion.signal
+        self._failure = failure
+        self._watch = failure.completion.watch
+        self._timer = timer
+        self._counters = counters
 
     def sync(self) -> None:
         """Make everything durable that was written before this call; the caller has waited for its own records.
 
         Raises what refuses the log, at once where the device is found to hang, and the StorageError of a failed sync.
         """
-        if self._hand.is_current:
-            self._sync_now()
+        if self.worker.is_current:
+            self.sync_now()
             return
-        self.refuse_waiting()
-        with self._lock:
-            if self.core.failure is not None or self._stopped:
-                raise self.refused()
-            point = self.core.sync_begin()
-        if point.position <= self.core.durable_position:
+        self._watch.refuse_waiting()
+        with self.lock:
+            if self._core.failure is not None or self.stopped:
+                raise self._failure.refused()
+            point = self._core.sync_begin()
+        if point.position <= self._core.durable_position:
             return
         ended: list[BaseException | None] = []
-        if not self._hand.do("sync", lambda: self._sync_for(ended)):
-            raise self.refused()
-        self._news.wait_for(lambda: bool(ended) or self._watch.hung)
+        if not self.worker.do("sync", lambda: self._sync_for(ended)):
+            raise self._failure.refused()
+        self._signal.wait_for(lambda: bool(ended) or self._watch.hung)
         if not ended:
-            raise self.refused()
+            raise self._failure.refused()
         if ended[0] is not None:
             raise ended[0]
 
     def _sync_for(self, ended: list[BaseException | None]) -> None:
-        """Sync, and wake who waits for it."""
+        """Sync, put the error or None to `ended`, and wake the thread that waits for it."""
         error: BaseException | None = None
         try:
-            self._sync_now()
-        except BaseException as problem:  # noqa: BLE001 - raised by who waits
+            self.sync_now()
+        except BaseException as problem:  # noqa: BLE001 - raised by the thread that waits
             error = problem
-        with self._lock:
+        with self.lock:
             ended.append(error)
-            callbacks = self._news.tell_locked()
+            callbacks = self._signal.notify_locked()
         for callback in callbacks:
             callback()
 
-    def _sync_now(self) -> None:
-        """Sync on this thread, which is the hand: so there is one sync at a time."""
-        with self._lock:
-            if self.core.failure is not None or self._stopped:
-                raise self.refused()
-            point = self.core.sync_begin()
-        if point.position <= self.core.durable_position:
+    def sync_now(self) -> None:
+        """Sync on this thread, which is the device worker."""
+        core = self._core
+        with self.lock:
+            if core.failure is not None or self.stopped:
+                raise self._failure.refused()
+            point = core.sync_begin()
+        if point.position <= core.durable_position:
             return
-        self._begin_call()
+        began = perf_counter_ns()
+        self._watch.begin(began)
         try:
-            self.place.sync()
+            self._sink.sync()
+            for observer in self.observers:
+                observer.synced(began, perf_counter_ns())
         except Exception as error:
-            self._fail(error)
+            self._failure.fail(error)
             raise
         finally:
             self._watch.end()
-        self.counters.syncs += 1
-        with self._lock:
-            self.core.synced(point)
-            problem = self._publish()
+        self._counters.syncs += 1
+        with self.lock:
+            core.synced(point)
+            problem = publish_locked(core, self._sink)
         if problem is not None:
-            self._fail(problem)
+            self._failure.fail(problem)
             raise problem
         if self._timer is not None and self._timer.parked:
             self._timer.wake()
 
-    def _tick(self) -> Tick:
-        with self._lock:
-            return self.core.tick(self._clock_us())
 
-    def _act(self, tick: Tick) -> None:
+class BackgroundWork:
+    """What the timer has done: syncs and marker frames that are due, frames that a policy held back, hung calls."""
+
+    def __init__(
+        self,
+        syncer: BackgroundSyncer,
+        writer: FrameWriter,
+        election: LeaderElection,
+    ) -> None:
+        self.lock = writer.lock
+        self._core = writer.core
+        self._syncer = syncer
+        self._writer = writer
+        self._election = election
+        self._failure = writer.failure
+        self._watch = writer.watch
+        self.nap_us = writer.watch.nap_us
+
+    def tick(self) -> Tick:
+        """See TimedWork."""
+        with self.lock:
+            return self._core.tick(self._writer.clock.us())
+
+    def act(self, tick: Tick) -> None:
+        """See TimedWork."""
+        worker = self._syncer.worker
         if self._watch.limit_ns and len(self._watch):
             self._fail_hung()
         if tick.sync:
-            self._hand.do_once("timer's sync", lambda: self._quietly(self._sync_now))
+            worker.do_once("timer's sync", lambda: _quietly(self._syncer.sync_now))
         if tick.mark:
-            self._hand.do_once("mark", lambda: self._quietly(self._write_mark))
+            worker.do_once("mark", lambda: _quietly(self._write_marker))
         if tick.seal:
-            self._kick()
-
-    def _quietly(self, act: Callable[[], None]) -> None:
-        """Act for the timer: where it fails the log is poisoned, and everybody has been told."""
-        with suppress(WalkitError):
-            act()
-
-    @contextmanager
-    def watched(self, frame: SealedFrame) -> Iterator[None]:
-        """Watch what the calling thread waits for on a frame's behalf: where that hangs, the frame fails."""
-        self._watch.begin(perf_counter_ns(), frame)
-        if self._watch.asleep:
-            self._wake_watch()
-        try:
-            yield
-        finally:
-            self._watch.end()
+            self._election.kick()
 
     def _fail_hung(self) -> None:
-        """Fail what hangs on the device, with everything behind it; what lands later is never acknowledged."""
+        """Fail frames whose calls to the device hang, and all after them; what lands later is never acknowledged."""
         hanging = self._watch.hanging()
         frames = [frame for frame in hanging if frame is not None and frame.state == "sealed"]
-        if not frames and (None not in hanging or self.core.failure is not None):
+        if not frames and (None not in hanging or self._core.failure is not None):
             return
         error = StorageError(
             f"the device has not answered for {self._watch.limit_ns / 1e9:g} s (write_timeout_ms)",
             errno=errno.ETIMEDOUT,
         )
         if frames:
-            self._fail(error, min(frames, key=lambda frame: frame.position))
+            self._failure.fail(error, min(frames, key=lambda frame: frame.position))
         else:
-            self._fail(error, unsealed=True)
+            self._failure.fail(error, unsealed=True)
 
-    def _write_mark(self) -> None:
+    def _write_marker(self) -> None:
         """Write a frame without records, if the log is still idle and its segment has room."""
-        core = self.core
-        with self._lock:
-            if self._leaders or self.refusal is not None or core.pending or not core.needs_mark:
+        core, writer, election = self._core, self._writer, self._election
+        with self.lock:
+            if election.leaders or self._failure.refusal is not None or core.pending or not core.needs_mark:
                 return
             if core.needs_segment(core.alignment * 2):
                 return
-            self._leaders += 1
-            mark = core.seal_mark(self._clock_us())
-            turn = self._turns.draw() if self._parallel else 0
+            election.leaders += 1
+            marker = core.seal_mark(writer.clock.us())
+            turn = writer.sequencer.draw_locked() if writer.parallel else 0
         try:
-            admitted = self._admit(mark)
-            if self._parallel:
-                self._turns.end(turn)
+            admitted = writer.admit(marker)
+            if writer.parallel:
+                writer.sequencer.end(turn)
             if admitted:
-                self._write(mark)
-                self.counters.marks_written += mark.state == "acked"
+                writer.write(marker)
+                writer.counters.marks_written += marker.state == "acked"
         finally:
-            self._hand_over()
+            election.hand_over()
+
+
+def _quietly(act: Callable[[], None]) -> None:
+    """Act for the timer: an error has poisoned the log, and its tickets are complete."""
+    with suppress(WalkitError):
+        act()

@@ -1,12 +1,12 @@
 """Batches: single records that were submitted one after the other, and are one submission to the core.
 
-A record costs its caller three or four steps here, and the leader next to nothing: keys and values stand in lists, as
-the encoder wants them, and LSNs, acknowledgement and failure come to the batch. The ticket of a record is its batch and
-its place in there; who waits for it is noted when somebody does.
+A record costs its caller three or four steps here, and the leader next to nothing: keys and values are kept in lists,
+as the encoder takes them, and the batch gets LSNs, acknowledgement and failure. The ticket of a record is its batch and
+its index there; fields for waiters are added when a thread or task waits.
 
-While one thread alone submits, it fills a batch without the driver's lock: whoever ends the batch says so first and
-counts then; whoever has appended looks afterwards, so that one of them sees the other. What came too late has a place
-behind the end, is of no batch, and is queued anew.
+While one thread alone submits, it fills a batch without the driver's lock. The thread that ends the batch sets `ended`
+and counts afterwards; the thread that appends looks at `ended` afterwards, so that one of them sees the other. A record
+that came too late has an index after the end, is of no batch, and is queued anew.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from walkit.commit.asyncio_wait import TaskWait
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import NO_LEADER, SingleTicket, Ticket, TicketHost, new_tuple
+from walkit.commit.ticket import NO_LEADER, LeaderState, SingleTicket, Ticket, TicketHost, new_tuple
 from walkit.format.body import Columns
 from walkit.format.layout import HAS_KEY, HAS_VALUE
 from walkit.record import AppendResult, Kind
@@ -94,10 +94,10 @@ class Batch:
         self.frame: SealedFrame | None = None
         self.wait = TaskWait(loop) if loop is not None else None
         """What the tasks await: those of the loop that ran in the owner's thread when it began."""
-        self.attached: list[BatchTicket] = []
-        """Tickets that somebody waits for, or wants to be called back for."""
-        self.callers: list[CallerTicket] = []
-        """Those whose callers wait in line, and may lead."""
+        self.attached: list[BatchSlot] = []
+        """Tickets with a waiter or a callback."""
+        self.callers: list[WaitingCaller] = []
+        """Tickets whose callers wait in the queue, and may be elected."""
 
     @property
     def count(self) -> int:
@@ -106,7 +106,7 @@ class Batch:
 
     def end(self) -> int:
         """It grows no more: return how many records it has. With the lock; called again where it was interrupted."""
-        self.ended = True  # before the records are counted: who appends looks at it afterwards
+        self.ended = True  # before the records are counted: a caller that appends looks at it afterwards
         count = len(self.values)
         self._ended_count = count
         self.size_bytes = self.grown_bytes
@@ -120,12 +120,12 @@ class Batch:
 
     @property
     def columns(self) -> Columns:
-        """The records for an encoder that mixes them with others, or somebody who keeps them; once it has ended."""
+        """The records for an encoder that mixes them with others, or a sink that keeps them; once it has ended."""
         keys, values = self.records
         return Columns(len(values), self.kind, keys if self.kind & HAS_KEY else None, values)
 
-    def let_go(self) -> list[BatchTicket]:
-        """Forget the records and who waits; return the tickets with callbacks, in LSN order."""
+    def release_payload(self) -> list[BatchSlot]:
+        """Forget the records and waiters; return the tickets with callbacks, in LSN order."""
         called = self.attached
         if called:
             called = [ticket for ticket in called if ticket.callbacks is not None]
@@ -134,7 +134,7 @@ class Batch:
         return called
 
 
-class BatchTicket(Ticket):
+class BatchSlot(Ticket):
     """A ticket for one record of a batch. See Ticket."""
 
     __slots__ = ("batch", "callbacks", "index", "wait", "waiter")
@@ -142,7 +142,7 @@ class BatchTicket(Ticket):
     index: int
 
     @property
-    def host(self) -> TicketHost:  # type: ignore[override]  # nobody sets it
+    def host(self) -> TicketHost:  # type: ignore[override]  # it is never set
         """See Ticket."""
         return self.batch.host
 
@@ -157,7 +157,7 @@ class BatchTicket(Ticket):
         return self.batch.first_lsn + self.index
 
     def result(self, timeout: float | None = None) -> AppendResult:
-        """See Ticket; the way of one that is acknowledged is made short."""
+        """See Ticket; short for a record that is acknowledged."""
         batch = self.batch
         frame = batch.frame
         if frame is None or frame.state != "acked":
@@ -170,19 +170,19 @@ class BatchTicket(Ticket):
         frame = self.batch.frame
         return frame is not None and frame.state != "sealed"
 
-    def attach(self) -> None:
+    def add_waiter(self) -> None:
         """See Ticket."""
         if not hasattr(self, "waiter"):
             self.waiter = self.wait = self.callbacks = None
             self.batch.attached.append(self)
 
 
-class CallerTicket(BatchTicket):
-    """A ticket for one record of a batch, whose caller waits. See SingleTicket for the way of the lead."""
+class WaitingCaller(BatchSlot):
+    """A ticket for one record of a batch, whose caller waits. See SingleTicket and LeaderState."""
 
-    __slots__ = ("lead", "next_gate")
-    lead: int
-    next_gate: Any
+    __slots__ = ("lead", "next_latch")
+    lead: LeaderState
+    next_latch: Any
     waiter: Any
 
 
@@ -201,7 +201,7 @@ def put_awaited(batch: Batch, index: int) -> Generator[Any, None, AppendResult]:
         # Asyncio's, where another loop has come to run in this thread than the one that the wait is of.
         if wait.is_of_this_loop():
             raise
-        yield from _ticket_of(batch, index).settled()
+        yield from _ticket_of(batch, index).wait_done()
     frame = batch.frame
     if frame is not None and frame.state == "acked":
         lsn = batch.first_lsn + index
@@ -209,42 +209,42 @@ def put_awaited(batch: Batch, index: int) -> Generator[Any, None, AppendResult]:
     return _ticket_of(batch, index).result(0)
 
 
-def _ticket_of(batch: Batch, index: int) -> BatchTicket:
-    ticket = BatchTicket()
+def _ticket_of(batch: Batch, index: int) -> BatchSlot:
+    ticket = BatchSlot()
     ticket.batch, ticket.index = batch, index
     return ticket
 
 
-Caller: TypeAlias = SingleTicket | CallerTicket
-"""The ticket of a caller that waits in line, and may lead."""
+Caller: TypeAlias = SingleTicket | WaitingCaller
+"""The ticket of a caller that waits in the queue, and may be elected."""
 Submitted: TypeAlias = SingleTicket | Batch
-"""What the core of a thread driver has in its line."""
+"""What the core of a thread driver has in its queue."""
 
 
-class BatchLine:
-    """Puts single records into the core's line. Needs the driver's lock held, but where a batch's owner joins it."""
+class BatchQueue:
+    """Puts single records into the core's queue. Needs the driver's lock held, but where a batch's owner joins it."""
 
     def __init__(self, core: OrderingCore[Submitted], host: TicketHost, queue_bytes_max: int) -> None:
         self._core = core
         self._host = host
-        self._queue_bytes_max = queue_bytes_max
+        self.queue_bytes_max = queue_bytes_max
         self._bytes_max = min(BATCH_BYTES_MAX, core.body_bytes_max)
 
     def join(
-        self, ticket: BatchTicket, kind: int, owner: int, key: bytes | None, value: bytes, size_bytes: int
+        self, ticket: BatchSlot, kind: int, owner: int, key: bytes | None, value: bytes, size_bytes: int
     ) -> Batch | None:
         """Put one record to those that wait; None, and nothing is done, where no batch of this owner takes it.
 
-        A batch that grows is in the line, so that the log takes records, the queue has room, and somebody will come for
+        A batch that grows is in the queue, so that the log takes records, the queue has room, and a leader will take
         it: no more needs to be looked at. Without the lock it may end meanwhile: the caller looks afterwards.
 
-        As in `WaitingLine.submit`, the call that makes the record part of the queue comes last: an interrupt strikes
-        before it, and what was noted by then is of no record, or after it.
+        As in `SubmissionQueue.submit`, the call that makes the record part of the queue comes last: an interrupt
+        strikes before it, and what was noted by then is of no record, or after it.
         """
         batch: Batch | None = self._core.batch
         if batch is None or batch.owner != owner or batch.kind != kind or batch.wait is not None:
             return None
-        values = batch.values  # before the look at `ended`: a batch that has ended may have let go of its own
+        values = batch.values  # before the look at `ended`: a batch that has ended may have released its own
         grown_bytes = batch.grown_bytes + size_bytes
         if batch.ended or grown_bytes > batch.bytes_max:
             return None
@@ -252,32 +252,32 @@ class BatchLine:
         ticket.batch = batch
         ticket.index = index = len(values)
         if key is not None:
-            put_beside(batch.keys, index, key)
+            put_at(batch.keys, index, key)
         batch.grown_bytes = grown_bytes
         values.append(value)
         batch.owner = owner
         return batch
 
-    def begin(
-        self, ticket: BatchTicket, kind: int, owner: int, key: bytes | None, value: bytes, size_bytes: int
+    def begin_locked(
+        self, ticket: BatchSlot, kind: int, owner: int, key: bytes | None, value: bytes, size_bytes: int
     ) -> Batch:
-        """Queue one record as the first of a batch; with the lock. See `join`."""
+        """Queue one record as the first of a batch. See `join`."""
         batch = self._new(kind, None, owner, size_bytes)
         ticket.batch = batch
         ticket.index = 0
         self._queue_first(batch, key, value)
         return batch
 
-    def begin_awaited(
+    def begin_awaited_locked(
         self, loop: AbstractEventLoop, key: bytes | None, value: bytes, size_bytes: int
     ) -> Awaitable[AppendResult]:
-        """Do what `begin` does for a task of `loop`, whose thread fills the batch alone; return what it awaits."""
+        """Do what `begin_locked` does for a task of `loop`, whose thread alone fills it; return what it awaits."""
         batch = self._new(PUT_VALUE if key is None else PUT_KEYED, loop, get_ident(), size_bytes)
         self._queue_first(batch, key, value)
         return put_awaited(batch, 0)
 
     def _new(self, kind: int, loop: AbstractEventLoop | None, owner: int, size_bytes: int) -> Batch:
-        room_bytes = max(self._queue_bytes_max - self._core.pending_bytes, size_bytes)
+        room_bytes = max(self.queue_bytes_max - self._core.pending_bytes, size_bytes)
         batch = Batch(self._host, kind, loop, owner, min(self._bytes_max, room_bytes))
         batch.grown_bytes = size_bytes
         return batch
@@ -289,7 +289,7 @@ class BatchLine:
         self._core.begin_batch(batch)
 
 
-def put_beside(column: list[bytes], index: int, item: bytes) -> None:
+def put_at(column: list[bytes], index: int, item: bytes) -> None:
     """Append to a column what belongs to the value that comes next; an interrupted caller may have left another."""
     if len(column) != index:
         del column[index:]

@@ -7,28 +7,28 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from walkit.commit.ticket import new_gate, open_gate
+from walkit.commit.ticket import new_latch, open_latch
 
 
-class News:
-    """Told by the leader, under the driver's lock, after each frame; costs one comparison where nobody waits.
+class CommitSignal:
+    """Notified by the leader, under the driver's lock, after each frame; costs one comparison where no thread waits.
 
-    Who waits does so at a gate of its own and without the lock. A condition variable would take the lock again before
-    it raises a KeyboardInterrupt, and a second one in that moment would let go of what another thread holds.
+    A thread waits at a latch of its own and without the lock. A condition variable would take the lock again before it
+    raises a KeyboardInterrupt, and a second one in that moment would release what another thread holds.
     """
 
     def __init__(self, lock: threading.Lock | None = None) -> None:
         self.lock = lock or threading.Lock()
         """Held while what is waited for changes."""
-        self._gates: list[Any] = []
+        self._latches: list[Any] = []
         self._callbacks: list[Callable[[], object]] = []
         self.wanted = False
-        """Whether anybody waits; saves the leader a call."""
+        """Whether anything waits; saves the leader a call."""
 
     @property
     def waiting(self) -> int:
         """How many wait for the next frame."""
-        return len(self._gates)
+        return len(self._latches)
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until `predicate()` holds; it is asked under the lock after each frame. False after `timeout` s."""
@@ -40,23 +40,28 @@ class News:
                     return True
                 if over:
                     return False
-                gate = new_gate()
-                self._gates.append(gate)
+                latch = new_latch()
+                self._latches.append(latch)
                 self.wanted = True
             left = -1 if deadline is None else min(max(deadline - monotonic(), 0), threading.TIMEOUT_MAX)
-            over = not gate.acquire(timeout=left)
+            over = not latch.acquire(timeout=left)
+
+    def forget_waiters(self) -> None:
+        """Forget what waits: in a forked child, where none of it is."""
+        self._latches, self._callbacks = [], []
+        self.wanted = False
 
     def call_next_locked(self, callback: Callable[[], object]) -> None:
         """Call back once after the next frame, from the leader: it must only wake something. Needs the lock held."""
         self._callbacks.append(callback)
         self.wanted = True
 
-    def tell_locked(self) -> list[Callable[[], object]]:
-        """Wake who waits, and return the callbacks to make once the lock is free. Needs the lock held."""
-        if self._gates:
-            for gate in self._gates:
-                open_gate(gate)
-            self._gates = []  # only now: where an interrupt comes up above, the next call opens them all
+    def notify_locked(self) -> list[Callable[[], object]]:
+        """Wake what waits, and return the callbacks to make once the lock is free. Needs the lock held."""
+        if self._latches:
+            for latch in self._latches:
+                open_latch(latch)
+            self._latches = []  # only now: where an interrupt comes up above, the next call opens them all
         callbacks = self._callbacks
         if callbacks:
             self._callbacks = []

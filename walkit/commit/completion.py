@@ -1,9 +1,9 @@
-"""Releasing: waiters and the delivery thread are told that frames are done, in the order of acknowledgement.
+"""Completion: what waits for tickets is woken when their frame is done, in the order of acknowledgement.
 
-Plain waiters are released by whoever comes by, and asyncio's event loops woken (neither runs anybody's code), once for
-a frame and last of all: a loop that wakes while who tells of the frame still runs only goes to sleep again at the
+The thread that has written a frame opens the latches of its waiters and wakes asyncio's event loops (neither runs user
+code), once per frame and last of all: a loop that wakes while this thread still runs only goes to sleep again at the
 interpreter's lock. Callbacks, observers and event loops of other makes are the delivery thread's. Several frames in
-flight end on several threads, so one of them at a time releases, for all.
+flight end on several threads, so one of them at a time completes, for all.
 """
 
 from __future__ import annotations
@@ -13,28 +13,26 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from walkit.commit.asyncio_wait import Waits, put_wait
-from walkit.commit.batch import Batch, Caller
+from walkit.commit.asyncio_wait import TaskWait, Waits, put_wait
+from walkit.commit.batch import Batch, Caller, Submitted
+from walkit.commit.commit_signal import CommitSignal
+from walkit.commit.core import OrderingCore
 from walkit.commit.delivery import Delivery, with_callbacks
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import CAN_LEAD, open_gate
+from walkit.commit.ticket import CAN_LEAD, TicketCallback, new_latch, open_latch
+from walkit.commit.watch import DeviceWatch
 
-CHAINS = 2
-"""How many of those who wait for a frame are woken at a time. Python runs one of them at a time in any case: who is
-woken too early only goes to sleep again at the interpreter's lock.
-
-With 64 threads, pairs of processes in which all are woken at once and in two chains, one after the other on a machine
-with nothing else to do: the chains make 1.10 times as many records (median of 15 pairs, 0.93 to 1.42), and 1.26 times
-on a single core (10 pairs). In a bare sketch, which does nothing but queue and write, it is 0.9 to 1.1; there 1, 2, 4
-and 8 chains cannot be told apart.
+WAKE_FANOUT = 2
+"""How many callers of a frame are woken at a time; each wakes the next. Python runs one thread at a time in any case:
+one that is woken too early only goes to sleep again at the interpreter's lock.
 """
 
 
-def open_gates(frame: SealedFrame, waits: Waits) -> bool:
-    """Let through who waits for a frame that is done; say whether somebody else is to be told, by a callback.
+def open_latches(frame: SealedFrame, waits: Waits) -> bool:
+    """Open the latches of what waits for a frame that is done; say whether a callback is to be made.
 
-    Callers that wait in `append` are let through one after the other: each opens its `next_gate`. What tasks await is
-    put to `waits`.
+    Callers that wait in `append` are woken one after the other: each opens its `next_latch`. What tasks await is put to
+    `waits`.
     """
     called = False
     callers: list[Caller] = []
@@ -47,88 +45,146 @@ def open_gates(frame: SealedFrame, waits: Waits) -> bool:
             if ticket.lead == CAN_LEAD:
                 callers.append(ticket)
             else:
-                open_gate(ticket.waiter)
+                open_latch(ticket.waiter)
         if ticket.wait is not None:
             put_wait(waits, ticket.wait)
         if ticket.callbacks is not None:
             called = True
-    for ticket, following in zip(callers, callers[CHAINS:], strict=False):
-        ticket.next_gate = following.waiter
-    frame.told = True
-    for ticket in callers[:CHAINS]:
+    for ticket, following in zip(callers, callers[WAKE_FANOUT:], strict=False):
+        ticket.next_latch = following.waiter
+    frame.notified = True
+    for ticket in callers[:WAKE_FANOUT]:
         ticket.waiter.release()
     return called
 
 
 def _open_batch(batch: Batch, callers: list[Caller], waits: Waits) -> bool:
-    """Do the same for who waits for records of a batch; callers in line are put to the others."""
+    """Do the same for records of a batch; callers that wait in the queue are put to `callers`."""
     if batch.wait is not None:
         put_wait(waits, batch.wait)
     for caller in batch.callers:
         if caller.lead == CAN_LEAD:
             callers.append(caller)
         else:
-            open_gate(caller.waiter)
+            open_latch(caller.waiter)
     for ticket in batch.attached:
         if ticket.waiter is not None:
-            open_gate(ticket.waiter)
+            open_latch(ticket.waiter)
         if ticket.wait is not None:
             put_wait(waits, ticket.wait)
-    return bool(batch.let_go())
+    return bool(batch.release_payload())
 
 
-class Releaser:
-    """Tells of frames; see the module's words. `tell` for one thread at a time, the queue for many."""
+class Completion:
+    """Completes tickets: registers what waits for them, and wakes it. The TicketHost of a driver's tickets.
 
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
+    `complete` and its like are for one thread at a time, everything else for any.
+    """
+
+    def __init__(
+        self,
+        core: OrderingCore[Submitted],
+        lock: threading.Lock,
+        *,
+        signal: CommitSignal,
+        delivery: Delivery,
+        watch: DeviceWatch,
+    ) -> None:
+        self.core = core
+        self.lock = lock
+        self.signal = signal
+        self.delivery = delivery
+        self.watch = watch
         self._queue: deque[tuple[Callable[[SealedFrame], None], SealedFrame]] = deque()
         self._busy = threading.Lock()
 
-    def tell(self, frame: SealedFrame) -> None:
-        """A frame is done, acknowledged in order or failed: tell waiters, callbacks and observers."""
-        # Looked up for each frame: who observes from one frame on must see every later one, and none before.
-        observers = self._delivery.observers
+    # -- what tickets ask
+
+    def attach_waiter(self, ticket: Any) -> Any:
+        """See TicketHost."""
+        self.watch.refuse_waiting()
+        with self.lock:
+            if ticket.done():
+                return None
+            ticket.add_waiter()
+            if ticket.waiter is None:
+                ticket.waiter = new_latch()
+            return ticket.waiter
+
+    def attach_wait(self, ticket: Any, wait: TaskWait) -> bool:
+        """See TicketHost."""
+        with self.lock:
+            if ticket.done():
+                return False
+            ticket.add_waiter()
+            if ticket.wait is not None:
+                return False
+            ticket.wait = wait
+            return True
+
+    def attach_callback(self, ticket: Any, callback: TicketCallback) -> None:
+        """See TicketHost."""
+        with self.lock:
+            if not ticket.done():
+                ticket.add_waiter()
+                if ticket.callbacks is None:
+                    ticket.callbacks = []
+                ticket.callbacks.append(callback)
+                return
+        self.delivery.put_callback(ticket, callback)
+
+    # -- frames that are done
+
+    def complete(self, frame: SealedFrame) -> None:
+        """Wake the waiters, callbacks and observers of a frame that is acknowledged in order, or failed."""
+        # Looked up for each frame: an observer sees every frame from one on, and none before.
+        observers = self.delivery.observers
         waits: Waits = {}
-        deliver = open_gates(frame, waits) or (bool(observers) and frame.count > 0)
+        deliver = open_latches(frame, waits) or (bool(observers) and frame.count > 0)
         if deliver:
-            self._delivery.put(frame, observers)
+            self.delivery.put(frame, observers)
         else:
             frame.forget()
         if waits:
-            self._delivery.wake_tasks(waits)
+            self.delivery.wake_tasks(waits)
 
-    def tell_landed(self, frame: SealedFrame) -> None:
-        """Completion order, a frame has landed: tell waiters and callbacks; observers wait for those before it."""
+    def _complete_landed(self, frame: SealedFrame) -> None:
+        """Completion order, a frame has landed: wake waiters and callbacks; observers wait for those before it."""
         waits: Waits = {}
-        if open_gates(frame, waits):
-            self._delivery.put_tickets(with_callbacks(frame.submissions))
+        if open_latches(frame, waits):
+            self.delivery.put_tickets(with_callbacks(frame.submissions))
         frame.submissions = ()
         if waits:
-            self._delivery.wake_tasks(waits)
+            self.delivery.wake_tasks(waits)
 
-    def tell_passed(self, frame: SealedFrame) -> None:
-        """Completion order, everything before a frame has landed, too: tell observers."""
-        observers = self._delivery.observers
+    def _complete_passed(self, frame: SealedFrame) -> None:
+        """Completion order, everything before a frame has landed, too: show it to observers."""
+        observers = self.delivery.observers
         if observers and frame.count > 0:
-            self._delivery.put(frame, observers)
+            self.delivery.put(frame, observers)
         else:
             frame.forget()
 
-    # -- with several frames in flight
+    # -- from several threads; the queue keeps the order, so the driver's lock is held
 
-    def queue(self, tell: Callable[[SealedFrame], None], frames: list[SealedFrame]) -> None:
-        """Queue what is to be told; under the driver's lock, so that the queue keeps the order."""
-        self._queue.extend([(tell, frame) for frame in frames])
+    def queue_in_order_locked(self, frames: list[SealedFrame]) -> None:
+        """Queue frames for `complete`."""
+        self._queue.extend([(self.complete, frame) for frame in frames])
+
+    def queue_landed_locked(self, landed: list[SealedFrame], passed: list[SealedFrame]) -> None:
+        """Completion order: queue frames that have landed, and take those that the prefix has passed."""
+        self._queue.extend([(self._complete_landed, frame) for frame in landed])
+        self._queue.extend([(self._complete_passed, frame) for frame in passed])
+        passed.clear()
 
     def run(self) -> None:
-        """Tell what is queued, unless another thread is at it, which then tells this too."""
+        """Complete what is queued, unless another thread does, which then takes this too."""
         queue = self._queue
         while queue and self._busy.acquire(blocking=False):
             try:
                 count = len(queue)
                 for _ in range(count):
-                    tell, frame = queue.popleft()
-                    tell(frame)
+                    complete, frame = queue.popleft()
+                    complete(frame)
             finally:
                 self._busy.release()

@@ -1,17 +1,17 @@
-"""The ordering core: which records form a frame, where it stands, and when it is acknowledged. Pure.
+"""The ordering core: which records form a frame, its position, and when it is acknowledged. Pure.
 
 No thread, clock or file: every input is a method call, every output a return value, so that the same core runs on
 real storage under `commit.driver` and in virtual time under `simulate`. It is not thread-safe; a driver calls
 `submit`, `take`, `written`, `synced` and `fail` under one lock, and `seal` from one thread at a time, in the order of
 `take`; with more than one frame in flight under the same lock.
 
-The rules it keeps (ARCHITECTURE section 5):
+The rules it keeps:
 
 - LSNs and positions are given at sealing, densely and in one order; a chain links each frame to the one before.
-- `in_flight_max` bounds the frames that are being written, `window_bytes` how far frames may stand behind the oldest of
-  them: what has landed behind it frees its place, but not the window.
+- `in_flight_max` bounds the frames that are being written, `reorder_window_bytes` how far frames may be after the
+  oldest of them: what has landed after it frees its place, but not the window.
 - Under append order the contiguous written prefix is acknowledged, nothing else. This is what AutoMQ #1718 asks for;
-  a failed frame fails itself and everything after it at once, so nothing waits behind it (their head-of-line fault).
+  a failed frame fails itself and everything after it at once, so nothing waits for it (their head-of-line fault).
   What is before it may still land, and is acknowledged then.
 - Under completion order (`completion=True`, as in AutoMQ's first block WAL) a frame is acknowledged when it lands. The
   marks stay those of the contiguous prefix: `acked_lsn` is the last LSN acknowledged *with everything before it*.
@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import TAKE_ALL, Policy, Take
-from walkit.commit.queue import S, WaitingLine
+from walkit.commit.queue import S, SubmissionQueue
 from walkit.errors import LogExhaustedError
 from walkit.format.body import Columns
 from walkit.format.frame import MARK_BODY, FrameIdentity, PreparedBody, seal_frame
@@ -54,8 +54,8 @@ class Tick(NamedTuple):
     seal: bool = False
 
 
-class OrderingCore(WaitingLine[S]):
-    """State of the commit path. See the module's words for who may call what."""
+class OrderingCore(SubmissionQueue[S]):
+    """State of the commit path. See the module's docstring for which thread may call what."""
 
     def __init__(
         self,
@@ -68,11 +68,12 @@ class OrderingCore(WaitingLine[S]):
         frame_bytes_max: int,
         in_flight_max: int = 1,
         completion: bool = False,
-        window_bytes: int | None = None,
+        reorder_window_bytes: int | None = None,
         policy: Policy | None = None,
         ack_when_durable: bool = True,
-        idle_mark_us: int = 0,
+        idle_marker_us: int = 0,
         interval_us: int = 0,
+        sink: Callable[[SealedFrame], object] | None = None,
     ) -> None:
         super().__init__(
             body_bytes_max=frame_bytes_max - FRAME_HEADER_BYTES - alignment,
@@ -83,9 +84,11 @@ class OrderingCore(WaitingLine[S]):
         self.alignment = alignment
         self.frame_bytes_max = frame_bytes_max
         self.completion = completion
-        self.window_bytes = in_flight_max * frame_bytes_max if window_bytes is None else window_bytes
+        self.reorder_window_bytes = (
+            in_flight_max * frame_bytes_max if reorder_window_bytes is None else reorder_window_bytes
+        )
         self.ack_when_durable = ack_when_durable
-        self.idle_mark_us = idle_mark_us
+        self.idle_marker_us = idle_marker_us
         self.interval_us = interval_us
         self.sealed_at_us = 0
         self.unsynced_since_us = 0
@@ -111,13 +114,10 @@ class OrderingCore(WaitingLine[S]):
         """Position from which on nothing is acknowledged any more."""
         self.on_prefix: Callable[[SealedFrame], object] | None = None
         """Completion order: given each frame, marks too, when the contiguous prefix has passed it, in order."""
-        self.sinks: tuple[Callable[[SealedFrame], object], ...] = ()
-        """Given each acknowledged frame with records, in order, before anybody can see that it is acknowledged.
+        self.sink = sink
+        """See `commit.ports.AcknowledgementSink`."""
 
-        Under completion order: when the contiguous prefix passes it, which may be later. Added before the first append;
-        a sink does next to nothing and never raises."""
-
-    # -- on the way in: see also `submit` and `withdraw` of the line
+    # -- on the way in: see also `submit` and `withdraw` of the queue
 
     @property
     def writing(self) -> int:
@@ -164,7 +164,7 @@ class OrderingCore(WaitingLine[S]):
         if self.in_flight or writing:
             writing += len(self.in_flight) - self.landed
             end = self.position + (self.taken_frames + 1) * self.frame_bytes_max
-            if end - self.written_position > self.window_bytes:
+            if end - self.written_position > self.reorder_window_bytes:
                 return None
         if writing >= self.in_flight_max:
             return None
@@ -275,13 +275,16 @@ class OrderingCore(WaitingLine[S]):
             due = self.unsynced_since_us + self.interval_us
             sync = now_us >= due
             wakes.append(self.interval_us if sync else due - now_us)
-        if self.idle_mark_us and (self.needs_mark or self.in_flight or self.pending):
-            due = self.sealed_at_us + self.idle_mark_us
+        if self.idle_marker_us and (self.needs_mark or self.in_flight or self.pending):
+            due = self.sealed_at_us + self.idle_marker_us
             mark = now_us >= due and self.needs_mark and not self.in_flight and not self.pending
-            wakes.append(self.idle_mark_us if now_us >= due else due - now_us)
+            wakes.append(self.idle_marker_us if now_us >= due else due - now_us)
         seal = self.seal_at_us is not None and now_us >= self.seal_at_us
         if self.seal_at_us is not None and not seal:
             wakes.append(self.seal_at_us - now_us)
+        if self.interval_us and wakes:
+            # A frame wakes no timer that waits already; what is written before the next question has its interval, too.
+            wakes.append(self.interval_us)
         return Tick(mark, sync, min(wakes) if wakes else None, seal)
 
     # -- on the way out
@@ -290,7 +293,7 @@ class OrderingCore(WaitingLine[S]):
         """A frame's bytes are written (and on stable storage, with `durable`): return the frames acknowledged by that.
 
         Append order: those that the contiguous written prefix has grown by, in append order. Completion order: this
-        one. Nobody may be told of a frame before. Empty for a frame that has failed meanwhile.
+        one. No ticket may be completed before. Empty for a frame that has failed meanwhile.
         """
         frame.written = True
         frame.durable = durable
@@ -316,9 +319,8 @@ class OrderingCore(WaitingLine[S]):
             assert not self.ack_when_durable or self.durable_position >= head.next_position
             assert self.acked_lsn < head.first_lsn <= self.acked_lsn + 1
             self.acked_lsn = head.last_lsn
-            if head.count:
-                for sink in self.sinks:
-                    sink(head)
+            if self.sink is not None and head.count:
+                self.sink(head)
             if self.on_prefix is not None:
                 self.on_prefix(head)
             if not self.completion:
@@ -337,7 +339,7 @@ class OrderingCore(WaitingLine[S]):
             self.durable_position = point.position
             self.durable_lsn = point.lsn
             self.unsynced_since_us = self.sealed_at_us
-        assert self.durable_lsn <= self.appended_lsn
+        self._check_marks()
 
     def fail(
         self, cause: BaseException, frame: SealedFrame | None = None, *, unsealed: bool = False
@@ -363,10 +365,11 @@ class OrderingCore(WaitingLine[S]):
                 last.state = "failed"
                 lost.append(last)
         lost.reverse()
+        self._check_marks()
         return lost, self.refuse()
 
     def has_failed(self, frame: SealedFrame) -> bool:
-        """Say whether nothing may be acknowledged where this frame stands."""
+        """Say whether nothing may be acknowledged at this frame's position."""
         return self.failed_from is not None and frame.position >= self.failed_from
 
     def refuse(self) -> list[S]:
@@ -376,3 +379,22 @@ class OrderingCore(WaitingLine[S]):
         """
         self.taken_records = self.taken_frames = 0
         return self._clear()
+
+    def _check(self) -> None:
+        """Assert what holds between two steps, where no other thread is in one: for tests and the end of a log."""
+        super()._check()
+        self._check_marks()
+        assert self.position <= self.segment_end
+        position = self.written_position
+        for frame in self.in_flight:
+            assert frame.position == position and frame.state != "failed"
+            position = frame.next_position
+        assert position == self.position or self.failure is not None
+        assert self.landed == sum(frame.written for frame in self.in_flight)
+        assert not self.in_flight or not self.in_flight[0].written, "the prefix has passed what is written"
+
+    def _check_marks(self) -> None:
+        """Assert the order of the marks; also while another thread seals, which only moves the last ones on."""
+        assert self.durable_lsn <= self.written_lsn == self.acked_lsn <= self.appended_lsn
+        assert self.promised_position <= self.durable_position <= self.written_position <= self.position
+        assert self.durable_position == self.written_position or not self.ack_when_durable

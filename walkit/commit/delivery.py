@@ -2,10 +2,10 @@
 
 A callback that blocks delays only its like, one that raises is reported as an event and nothing else happens: the
 commit path never waits for user code (AutoMQ ran callbacks on an I/O thread under the callback lock: #1808). Of an
-observer, which is called for every frame, the first error is an event, and those behind it are counted.
+observer, which is called for every frame, the first error is an event, and later ones are counted.
 
 What waits is bounded in bytes: beyond `bytes_max` only the LSNs of acknowledged frames are kept, and observers get the
-frames from the log when their turn comes. A callback waits with its ticket, whose record is let go of.
+frames from the log when their turn comes. A callback waits with its ticket, whose record is released.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any
 
 from walkit._interrupts import uninterrupted
-from walkit._threads import EndingThread
+from walkit._threads import LogThread
 from walkit.commit.asyncio_wait import TaskWait, Waits, waits_of, wake_all
-from walkit.commit.commit_signal import News
+from walkit.commit.commit_signal import CommitSignal
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import Ticket, TicketCallback, new_gate, open_gate
+from walkit.commit.ticket import Ticket, TicketCallback, new_latch, open_latch
 from walkit.events import EventSink
 
 Observer = Callable[[Any], object]
@@ -29,7 +29,7 @@ Observer = Callable[[Any], object]
 
 
 def with_callbacks(submissions: Sequence[Any]) -> list[Ticket]:
-    """Return the tickets that want to be called back, in LSN order; a batch lets go of those of its records."""
+    """Return the tickets that want to be called back, in LSN order; a batch forgets those of its records."""
     found: list[Ticket] = []
     for submission in submissions:
         if submission.shared:
@@ -86,14 +86,14 @@ class Delivery:
         """`broken` is called with an error that is not of user code, and raises nothing."""
         self._name = name
         self._events = events
-        self._broken = broken
+        self.broken = broken
         self._queue: deque[tuple[Any, Any]] = deque()
-        self._bell = new_gate()
+        self._bell = new_latch()
         self._lock = threading.Lock()
-        self._thread: EndingThread | None = None
+        self._thread: LogThread | None = None
         self._closing = False
         self._busy = False
-        self._drained = News(self._lock)
+        self._drained = CommitSignal(self._lock)
         self.observers: tuple[Observer, ...] = ()
         self.bytes_max: int | None = None
         """Most bytes of frames that wait for observers. None: no bound."""
@@ -106,7 +106,7 @@ class Delivery:
         """How many errors observers and callbacks have raised."""
         self._lagging = threading.Lock()
         self._lag_frames = 0
-        # Each is moved by one thread: who puts, and the delivery thread.
+        # Each is moved by one thread: the one that puts, and the delivery thread.
         self._put_bytes = self._done_bytes = 0
 
     @property
@@ -125,9 +125,9 @@ class Delivery:
         return self._thread is threading.current_thread()
 
     def put(self, frame: SealedFrame, observers: tuple[Observer, ...]) -> None:
-        """Queue a frame that is done, for those who observed when it was. Called in LSN order.
+        """Queue a frame that is done, for those that observed when it was. Called in LSN order.
 
-        Who comes later would see it and not the frames after it that nobody had to be told of, which is a gap.
+        An observer that comes later would see it, and not the frames after it that had none: a gap.
         """
         held, limit = self._put_bytes - self._done_bytes, self.bytes_max
         seen = bool(observers) and frame.count > 0 and frame.state == "acked"
@@ -157,7 +157,7 @@ class Delivery:
     def put_tickets(self, tickets: list[Ticket]) -> None:
         """Queue tickets that are done and have callbacks."""
         for ticket in tickets:
-            ticket.let_go()
+            ticket.release_payload()
         if tickets:
             self._put(tickets, None)
 
@@ -169,7 +169,7 @@ class Delivery:
         self._queue.append((what, whom))
         if self._thread is None or self._closing:
             self._start()
-        open_gate(self._bell)
+        open_latch(self._bell)
 
     def observe(
         self,
@@ -202,7 +202,7 @@ class Delivery:
     def _start(self) -> None:
         with self._lock:
             if self._thread is None:
-                thread = EndingThread(target=self._run, name=f"walkit-delivery {self._name}", daemon=True)
+                thread = LogThread(target=self._run, name=f"walkit-delivery {self._name}", daemon=True)
                 with uninterrupted():
                     thread.start()
                     self._thread = thread
@@ -216,12 +216,12 @@ class Delivery:
                 what, whom = queue.popleft()
                 try:
                     self._make(what, whom)
-                except BaseException as error:  # noqa: BLE001 - those behind it are told all the same
-                    self._broken(error)
+                except BaseException as error:  # noqa: BLE001 - later deliveries are made all the same
+                    self.broken(error)
                 del what, whom
             with self._lock:
                 self._busy = bool(queue)
-                self._drained.tell_locked()
+                self._drained.notify_locked()
                 if self._closing and not queue:
                     self._thread = None
                     return
@@ -266,7 +266,7 @@ class Delivery:
                 for observer in self._readers(observers):
                     self._observe(observer, frame)
                 after = frame.last_lsn
-        except Exception as error:  # noqa: BLE001 - whatever it is, the observers are told, and see no gap
+        except Exception as error:  # noqa: BLE001 - whatever it is, the observers get the error, and see no gap
             for observer in self._readers(observers):
                 lost = self._lost[observer]
                 self.leave(observer)
@@ -290,7 +290,7 @@ class Delivery:
             self.wake_tasks(waits_of(*waits))
 
     def wake_tasks(self, waits: Waits) -> None:
-        """Have tasks go on, each of their loops woken once. From any thread: it runs nobody's code."""
+        """Have tasks go on, each of their loops woken once. From any thread: it runs no user code."""
         for loop, group in waits.items():
             try:
                 loop.call_soon_threadsafe(wake_all, loop, group)
@@ -319,7 +319,7 @@ class Delivery:
         """Wait until all that was queued before has been delivered; False after `timeout` seconds."""
         if self._thread is None or self.is_current:
             return True
-        open_gate(self._bell)
+        open_latch(self._bell)
         return self._drained.wait_for(lambda: not self._queue and not self._busy, timeout)
 
     def close(self, timeout: float | None = 5.0) -> bool:
@@ -328,6 +328,6 @@ class Delivery:
         thread = self._thread
         if thread is None or self.is_current:
             return True
-        open_gate(self._bell)
+        open_latch(self._bell)
         thread.join(timeout)
         return thread.ended

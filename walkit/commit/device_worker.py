@@ -1,4 +1,4 @@
-"""The hand: a thread that calls the device for those who must not hang with it, the timer and who waits for a sync."""
+"""The device worker: a thread that calls the device for threads that must not hang with it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable
 
 from walkit._interrupts import uninterrupted
-from walkit._threads import EndingThread
-from walkit.commit.ticket import new_gate, open_gate
+from walkit._threads import LogThread
+from walkit.commit.ticket import new_latch, open_latch
 
 
-class Hand:
+class DeviceWorker:
     """Does jobs one after the other on a thread of its own, which starts with the first. Safe from any thread."""
 
     def __init__(self, name: str, broken: Callable[[BaseException], object]) -> None:
@@ -19,16 +19,16 @@ class Hand:
         self._name = name
         self._broken = broken
         self._guard = threading.Lock()
-        self._bell = new_gate()
-        """A gate and not an Event, whose lock an interrupt of the main thread could leave locked."""
+        self._bell = new_latch()
+        """A latch and not an Event, whose lock an interrupt of the main thread could leave locked."""
         self._jobs: deque[tuple[str, Callable[[], object]]] = deque()
         self._doing = ""
         self._closing = False
-        self._thread: EndingThread | None = None
+        self._thread: LogThread | None = None
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is the hand itself."""
+        """Whether the caller is the device worker itself."""
         return self._thread is threading.current_thread()
 
     def do(self, name: str, job: Callable[[], object]) -> bool:
@@ -38,11 +38,11 @@ class Hand:
                 return False
             self._jobs.append((name, job))
             if self._thread is None:
-                thread = EndingThread(target=self._run, name=f"walkit-hand {self._name}", daemon=True)
+                thread = LogThread(target=self._run, name=f"walkit-device {self._name}", daemon=True)
                 with uninterrupted():
                     thread.start()
                     self._thread = thread
-        open_gate(self._bell)
+        open_latch(self._bell)
         return True
 
     def do_once(self, name: str, job: Callable[[], object]) -> None:
@@ -70,7 +70,7 @@ class Hand:
         """Take no more, and end once what is queued has been done; False where that is not so after `timeout` s."""
         with self._guard:
             self._closing = True
-        open_gate(self._bell)
+        open_latch(self._bell)
         if self._thread is None or self.is_current:
             return True
         self._thread.join(timeout)

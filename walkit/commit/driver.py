@@ -1,46 +1,151 @@
 """The thread driver: runs the ordering core on real storage with threads.
 
-With one frame in flight, the caller that finds nobody leading becomes the leader: it takes all that waits, writes it
-as one frame with one sync, and releases the others itself (the leader/follower commit of LevelDB and RocksDB). That is
-what makes one writer as fast as the device: no other thread is on its path. With `in_flight` frames as many callers
-lead at the same time. Callers that do not wait (`submit`, asyncio) are led by the writer threads, and so is a crowd of
-those that do. Callbacks and observers run on the delivery thread.
+With one frame in flight, the caller that finds no leader becomes the leader: it takes all that waits, writes it as one
+frame with one sync, and completes the others itself (the leader/follower commit of LevelDB and RocksDB). That makes one
+writer as fast as the device: no other thread is on its path. With `in_flight` frames as many callers lead at the same
+time. Callers that do not wait (`submit`, asyncio) are led by the writer threads, and so is a crowd of those that do.
+Callbacks and observers run on the delivery thread.
 
-What is under the lock is small: queueing, taking, marking. Encoding, writing, syncing and releasing are not.
+What is under the lock is small: queueing, taking, marking. Encoding, writing, syncing and completing are not.
+
+Each part has fields of its own and is handed to those that need it: the core with the queue (`core`, `queue`), the
+leader election (`election`), callers that wait and lead (`leader`), callers that do not (`submit`), the frame writer
+(`frame_writer`), syncs and marker frames in the background (`background`), completion (`completion`, `delivery`) and
+failure (`failure`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
-from walkit.commit.asyncio_wait import TaskWait
-from walkit.commit.commit_signal import News
-from walkit.commit.entering import STOP_LOOK_S, Entering
-from walkit.commit.frame import SealedFrame
-from walkit.commit.leader import call_all
-from walkit.commit.ticket import SingleTicket, TicketCallback, new_gate
+from walkit.commit.background import BackgroundSyncer, BackgroundWork
+from walkit.commit.batch import BatchQueue, Submitted
+from walkit.commit.commit_signal import CommitSignal
+from walkit.commit.completion import Completion
+from walkit.commit.core import OrderingCore
+from walkit.commit.counters import CommitCounters
+from walkit.commit.delivery import Delivery
+from walkit.commit.device_worker import DeviceWorker
+from walkit.commit.election import LeaderElection, call_all
+from walkit.commit.failure import CommitFailure
+from walkit.commit.frame_sink import FrameSink
+from walkit.commit.frame_writer import FrameWriter
+from walkit.commit.leader import Leader
+from walkit.commit.ports import FrameObserver
+from walkit.commit.submit import Submitter
+from walkit.commit.ticket import SingleTicket
+from walkit.commit.timer import CommitClock, CommitTimer
+from walkit.commit.watch import DeviceWatch
+from walkit.commit.writer_pool import WriterPool
 from walkit.errors import WalkitError
+from walkit.events import EventSink
 
 
-class CommitDriver(Entering):
-    """The commit path of one open log. All methods are safe from any thread unless they say otherwise."""
+class _Part(Protocol):
+    lock: threading.Lock
+
+
+CLOSE_RECHECK_S = 0.2
+"""How often `stop` looks whether the device worker hangs."""
+
+
+class CommitDriver:
+    """The commit path of one open log. All methods are safe from any thread unless they say otherwise.
+
+    The ways in (a `CommitEntry`) and what tickets ask (a `TicketHost`) are those of its parts, without a step between.
+    """
+
+    def __init__(
+        self,
+        core: OrderingCore[Submitted],
+        sink: FrameSink,
+        *,
+        events: EventSink,
+        name: str,
+        sync_writes: bool,
+        codec: str | None,
+        queue_bytes_max: int,
+        clock: CommitClock,
+        write_timeout_us: int = 0,
+    ) -> None:
+        self.core = core
+        self.events = events
+        self.queue_bytes_max = queue_bytes_max
+        self.counters = CommitCounters()
+        self.lock = lock = threading.Lock()
+        self.signal = CommitSignal(lock)
+        self.watch = DeviceWatch(write_timeout_us * 1000)
+        self.delivery = Delivery(name, events)
+        completion = Completion(core, lock, signal=self.signal, delivery=self.delivery, watch=self.watch)
+        self.failure = failure = CommitFailure(completion, events)
+        self.poison = self.delivery.broken = failure.poison
+        self.timer: CommitTimer | None = None
+        if core.idle_marker_us or core.interval_us or write_timeout_us or core.policy is not None:
+            self.timer = CommitTimer(name, broken=failure.poison)
+            self.watch.on_wake = self.timer.wake
+        self.syncer = BackgroundSyncer(
+            core,
+            sink,
+            failure,
+            worker=DeviceWorker(name, failure.poison),
+            timer=self.timer,
+            counters=self.counters,
+        )
+        self.writer = FrameWriter(
+            core,
+            sink,
+            failure,
+            timer=self.timer,
+            clock=clock,
+            counters=self.counters,
+            sync=self.syncer.sync,
+            sync_writes=sync_writes,
+            codec=codec,
+        )
+        self.election = LeaderElection(core, lock, signal=self.signal, timer=self.timer, clock=clock)
+        self.batches = BatchQueue(core, completion, queue_bytes_max)
+        submitter = Submitter(self.election, failure, completion, self.batches)
+        self.leader = Leader(self.writer, self.election, self.batches, submitter.enqueue, events)
+        self.election.pool = WriterPool(
+            name, self.election.places, self.leader.lead_for_others, failure.poison
+        )
+        work = BackgroundWork(self.syncer, self.writer, self.election)
+        if self.timer is not None:
+            self.timer.work = work
+        parts = (self.signal, completion, failure, self.syncer, self.writer, self.election, self.leader)
+        self._parts: tuple[_Part, ...] = (*parts, submitter, work)
+        self._give_ways_in(submitter, completion)
+
+    def _give_ways_in(self, submitter: Submitter, completion: Completion) -> None:
+        self.append_put, self.append = self.leader.append_put, self.leader.append
+        self.enqueue, self.enqueue_put = submitter.enqueue, submitter.enqueue_put
+        self.enqueue_awaited = submitter.enqueue_awaited
+        self.attach_waiter, self.attach_wait = completion.attach_waiter, completion.attach_wait
+        self.attach_callback = completion.attach_callback
+        self.refused, self.refuse_waiting = self.failure.refused, self.watch.refuse_waiting
+        self.sync, self.watched = self.syncer.sync, self.watch.watched
+
+    @property
+    def refusal(self) -> WalkitError | None:
+        """What refuses all work: the log has failed or is closed. None while it takes some."""
+        return self.failure.refusal
 
     @property
     def hung(self) -> bool:
         """Whether a call to the device was found to hang, and may still be under way."""
-        return self._watch.hung
+        return self.watch.hung
 
-    # -- the line
+    # -- the queue
 
     def wait_for_room(self, size_bytes: int, timeout: float | None) -> bool:
         """Wait until a submission of this size would find room; False after `timeout` seconds."""
         core = self.core
         self.refuse_waiting()
-        return self._news.wait_for(
+        return self.signal.wait_for(
             lambda: (
-                self.refusal is not None
+                self.failure.refusal is not None
                 or not core.pending
                 or core.pending_bytes + size_bytes <= self.queue_bytes_max
             ),
@@ -49,106 +154,91 @@ class CommitDriver(Entering):
 
     def on_room(self, callback: Callable[[], object]) -> None:
         """Call back once when the queue has moved (from the leader: it must only wake something)."""
-        with self._lock:
-            if self.core.pending and self.refusal is None:
-                self._news.call_next_locked(callback)
+        with self.lock:
+            if self.core.pending and self.failure.refusal is None:
+                self.signal.call_next_locked(callback)
                 return
         callback()
 
+    def queued_lsn(self) -> int:
+        """Return the LSN that the last record queued by now will have, if nothing is refused."""
+        core = self.core
+        with self.lock:
+            # A frame may be sealed meanwhile: first its LSNs are given, then it is no longer counted as taken.
+            appended = core.appended_lsn
+            queued = core.queued_lsn
+            while core.appended_lsn != appended:
+                appended = core.appended_lsn
+                queued = core.queued_lsn
+        return queued
+
     def withdraw(self, ticket: SingleTicket) -> bool:
         """Take a ticket back before any frame took it; then nothing of it is ever written."""
-        with self._lock:
+        with self.lock:
             withdrawn = self.core.withdraw(ticket)
-            callbacks = self._news.tell_locked() if withdrawn else []
+            callbacks = self.signal.notify_locked() if withdrawn else []
         call_all(callbacks)
         return withdrawn
 
-    # -- what tickets ask
+    def add_observer(self, observer: FrameObserver) -> None:
+        """Let an observer see the frames written from now on."""
+        with self.lock:
+            self.writer.observers = self.syncer.observers = (*self.writer.observers, observer)
 
-    def attach_waiter(self, ticket: Any) -> Any:
-        """See TicketHost."""
-        self.refuse_waiting()
-        with self._lock:
-            if ticket.done():
-                return None
-            ticket.attach()
-            if ticket.waiter is None:
-                ticket.waiter = new_gate()
-            return ticket.waiter
-
-    def attach_wait(self, ticket: Any, wait: TaskWait) -> bool:
-        """See TicketHost."""
-        with self._lock:
-            if ticket.done():
-                return False
-            ticket.attach()
-            if ticket.wait is not None:
-                return False
-            ticket.wait = wait
-            return True
-
-    def attach_callback(self, ticket: Any, callback: TicketCallback) -> None:
-        """See TicketHost."""
-        with self._lock:
-            if not ticket.done():
-                ticket.attach()
-                if ticket.callbacks is None:
-                    ticket.callbacks = []
-                ticket.callbacks.append(callback)
-                return
-        self.delivery.put_callback(ticket, callback)
+    def remove_observer(self, observer: FrameObserver) -> None:
+        """Let it see no frame whose write begins from now on; does nothing where it was not added."""
+        with self.lock:
+            others = tuple(each for each in self.writer.observers if each is not observer)
+            self.writer.observers = self.syncer.observers = others
 
     # -- the end
 
     def is_free(self) -> bool:
         """Say whether the lock is free now: not held by this very thread either (a finaliser may run anywhere)."""
-        if not self._lock.acquire(blocking=False):
+        if not self.lock.acquire(blocking=False):
             return False
-        self._lock.release()
+        self.lock.release()
         return True
 
     def wait_acked(self) -> None:
         """Wait until everything that was queued before this call is acknowledged, or the log has failed."""
         self.refuse_waiting()
-        with self._lock:
+        with self.lock:
             target = self.core.queued_lsn
             self.core.flush()
-        self._kick()
-        self._news.wait_for(lambda: self.core.acked_lsn >= target or self._is_idle())
+        self.election.kick()
+        self.signal.wait_for(lambda: self.core.acked_lsn >= target or self._is_idle())
 
     def _is_idle(self) -> bool:
-        if self._watch.hung and self._leaders <= len(self._watch):
-            return True  # who leads still hangs on the device, and everybody has been told
-        return not self._leaders and not self.core.pending
+        leaders, watch = self.election.leaders, self.watch
+        if watch.hung and leaders <= len(watch):
+            return True  # the leaders still hang on the device, and all tickets are complete
+        return not leaders and not self.core.pending
 
     def stop(self, refusal: WalkitError) -> None:
         """Refuse new work, finish what is queued, end the threads. Callbacks still queued are delivered."""
-        with self._lock:
-            if self.refusal is None:
-                self.refusal = refusal
+        with self.lock:
+            if self.failure.refusal is None:
+                self.failure.refusal = refusal
             self.core.flush()
-        self._kick()
-        self._news.wait_for(self._is_idle)
-        self._stopped = True  # a sync that comes now is refused: what comes next may close the files
-        while not self._hand.close(STOP_LOOK_S) and not self._watch.hung:
+        self.election.kick()
+        self.signal.wait_for(self._is_idle)
+        self.syncer.stopped = True
+        while not self.syncer.worker.close(CLOSE_RECHECK_S) and not self.watch.hung:
             pass
-        self._writers.close(wait=not self._watch.hung)
-        if self._timer is not None:
-            self._timer.close()
+        self.election.pool.close(wait=not self.watch.hung)
+        if self.timer is not None:
+            self.timer.close()
         self.delivery.close()
 
     def after_fork(self, refusal: WalkitError) -> None:
-        """In a forked child: refuse everything, and forget locks that a thread of the parent may have held.
+        """In a forked child: refuse everything, and forget the lock, which a thread of the parent may have held.
 
-        Tickets that were on their way fail here, so that nobody waits for the parent's threads; the parent's copies
-        go their own way.
+        Tickets that were on their way fail here: the parent's threads, which would complete them, are not there. The
+        parent's copies go on untouched.
         """
-        self._lock = threading.Lock()
-        self._news = News(self._lock)
-        self.refusal = refusal
-        core = self.core
-        waiting = [t for group in self._taken.values() for t in group if t.frame is None]
-        SealedFrame.refused([*waiting, *core.refuse()], refusal)
-        for frame in core.in_flight:
-            if frame.state == "sealed":
-                frame.error, frame.state = refusal, "failed"
+        self.lock = threading.Lock()
+        for part in self._parts:
+            part.lock = self.lock
+        self.signal.forget_waiters()
+        self.failure.refuse_fork(refusal)

@@ -40,11 +40,11 @@ class SealedFrame:
     error: BaseException | None = None
     written = False
     durable = False
-    told = False
-    """Whether it is settled who opens whose gate."""
+    notified = False
+    """Whether its latches are opened, or each caller knows which one to open."""
     sealed_us = 0
     target: Any = None
-    """Where its place puts it: the segment it was admitted to."""
+    """Where its sink puts it: the segment it was admitted to."""
 
     def __init__(
         self,
@@ -73,18 +73,18 @@ class SealedFrame:
         """Position after the frame: valid for whatever comes next."""
 
     def forget(self) -> None:
-        """Everybody has been told: let go of bytes, submissions and place.
+        """Release bytes, submissions and target: all tickets are complete.
 
         A ticket that a caller keeps holds its frame, which must neither make a cycle nor keep a sealed segment's file.
         """
         self.buffers = []
         self.submissions = ()
-        if self.state == "acked":  # one that failed may be on its way to its place still
+        if self.state == "acked":  # one that failed may be under way to its target still
             self.target = None
 
     @classmethod
     def refused(cls, submissions: Sequence[Submission], error: BaseException) -> SealedFrame:
-        """Return the frame of a group of which nothing was written; every submission is told `error`."""
+        """Return the frame of a group of which nothing was written; every submission fails with `error`."""
         frame = cls(submissions, 0, 0, -1, 0, 0, [], 0, None)
         frame.error = error
         frame.state = "refused"

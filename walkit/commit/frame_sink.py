@@ -1,14 +1,15 @@
-"""What the commit path asks of the place where frames go."""
+"""What the commit path asks of the place where frames go: the log's segments."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame
 
 
-class FramePlace(Protocol):
-    """Where frames go: the log's segments.
+class FrameSink(Protocol):
+    """Where frames go.
 
     `begin_segment` and `admit` are called by one thread at a time, in the order of the frames; the others from any.
     """
@@ -34,3 +35,15 @@ class FramePlace(Protocol):
 
     def publish(self, position: int, lsn: int) -> None:
         """Tell other processes how far the log is on stable storage."""
+
+
+def publish_locked(core: OrderingCore[Any], sink: FrameSink) -> Exception | None:
+    """Tell other processes how far the log is durable, before anything is acknowledged by it.
+
+    Returns what went wrong instead of raising it: it fails the log, but for what is durable already.
+    """
+    try:
+        sink.publish(core.durable_position, core.durable_lsn)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
+        return error
+    return None

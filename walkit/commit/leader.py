@@ -1,220 +1,385 @@
-"""Who leads: the thread that takes what waits, writes it as one frame, and hands the lead on.
+"""Callers that wait: the leader takes what waits, writes it as one frame with one sync, and completes it.
 
-A lead is a place among the `in_flight` frames: `_leaders` counts them, and whoever takes one gives it back or hands it
-on. A caller that is chosen finds its lead taken; the writer threads are only asked to look, so that asking twice, or
-once too often, does no harm.
+A caller that finds the path idle writes its own frame (`_write_alone`, the way of a lone writer). Another waits in the
+queue, and may be elected as the next leader. There are two ways in, for a ticket and for one put, which shares a
+submission with others (see `batch`).
 """
 
 from __future__ import annotations
 
+from _thread import allocate_lock, get_ident
 from collections.abc import Callable, Sequence
-from itertools import islice
-from typing import Any
+from time import perf_counter_ns
+from typing import Any, Final
 
-from walkit.commit.background import TimedWriter
-from walkit.commit.batch import Batch, Caller, Submitted
+from walkit._interrupts import MAIN, Uninterrupted
+from walkit.commit.batch import ANYONE, PUT_KEYED, PUT_VALUE, BatchQueue, Caller, Submitted, WaitingCaller
+from walkit.commit.election import LeaderElection, call_all
+from walkit.commit.encode import prepare
 from walkit.commit.frame import SealedFrame
-from walkit.commit.ticket import CAN_LEAD, TO_LEAD, open_gate
-from walkit.commit.writer_pool import Writers
+from walkit.commit.frame_writer import FrameWriter
+from walkit.commit.ticket import (
+    CAN_LEAD,
+    HAS_LED,
+    HAS_LEFT,
+    NO_LEADER,
+    TO_LEAD,
+    LeaderState,
+    SingleTicket,
+    Ticket,
+    new_tuple,
+    open_latch,
+)
+from walkit.errors import RecordTooLargeError
+from walkit.events import EventSink
+from walkit.format.body import COLUMN_BYTES_PER_RECORD
+from walkit.format.frame import prepare_one
+from walkit.format.layout import FRAME_HEADER_BYTES, LSN_LAST
+from walkit.record import AppendResult
 
-CROWD = 8
-"""From so many callers of single records that wait the writer thread leads, until nothing waits: see `_choose_another`.
+LEAD: Final = object()
+FULL: Final = object()
+RECHECK_S = 0.2
+"""How often a caller that was interrupted while it waited looks whether its ticket is done."""
 
-With 64 callers it makes 1.44 times as many records as when a caller leads, with 16 1.30, with 12 1.14, with 8 0.98.
-"""
 
+class Leader:
+    """The ways in for callers that wait, and what a thread does that leads. Safe from any thread."""
 
-class Leading(TimedWriter):
-    """How the lead goes from hand to hand."""
+    def __init__(
+        self,
+        writer: FrameWriter,
+        election: LeaderElection,
+        batches: BatchQueue,
+        enqueue: Callable[[SingleTicket], bool],
+        events: EventSink,
+    ) -> None:
+        """`enqueue` queues a ticket for the writer threads."""
+        self.lock = writer.lock
+        self._core = core = writer.core
+        self._writer = writer
+        self._election = election
+        self._batches = batches
+        self._enqueue = enqueue
+        self._events = events
+        self._completion = writer.completion
+        self._queue_bytes_max = batches.queue_bytes_max
+        self._record_bytes_max = min(core.body_bytes_max, batches.queue_bytes_max)
+        self._plain = election.plain
+        self._asks_time = election.asks_time
+        self._parallel = writer.parallel
+        self._failure = writer.failure
+        self._taken = writer.failure.taken
+        self._signal = writer.completion.signal
+        self._delivery = writer.completion.delivery
+        self._sink = writer.sink
+        self._sync_writes = writer.sync_writes
+        self._codec = writer.codec
+        self._watch = writer.watch
+        self._timer = writer.timer
+        self._counters = writer.counters
+        self._now_ns, self._offset_ns = writer.clock
+        self._policy_reported = False
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._slots = self.core.in_flight_max
-        self._plain = self._slots == 1 and self.core.policy is None
-        self._asked = False
-        """Whether the writer threads were asked to look, and have not done so yet."""
-        self._given = False
-        """Whether the lead was given to the writer thread, which has not come for it yet."""
-        self._seal_told: int | None = None
-        self._policy_told = False
-        self._writers = Writers(self._name, self._slots, self._lead_for_others, self.poison)
+    # -- ways in
 
-    def _lead_alone(self, group: Sequence[Submitted]) -> None:
-        """Write the frame that was taken when its only caller came, then hand the lead on."""
-        given_up = False
+    def append_put(self, key: bytes | None, value: bytes) -> AppendResult | None:
+        """Append one put and return when it is acknowledged; None where the queue has no room. See `append`.
+
+        Raises RecordTooLargeError, too, and what became of the record.
+        """
+        if key is None:
+            kind, size_bytes = PUT_VALUE, len(value) + COLUMN_BYTES_PER_RECORD
+        else:
+            kind, size_bytes = PUT_KEYED, len(key) + len(value) + COLUMN_BYTES_PER_RECORD
+        if size_bytes > self._record_bytes_max:
+            raise RecordTooLargeError(size_bytes, self._record_bytes_max)
+        if self._asks_time or get_ident() == MAIN:
+            single = SingleTicket(self._completion, kind, key or b"", value)
+            return single.result(0) if self.append(single) else None
+        election, core = self._election, self._core
+        group: Sequence[Submitted] | None = None
+        caller: WaitingCaller | None = None
+        latch = None
+        with self.lock:
+            if self._failure.refusal is not None:
+                raise self._failure.refused()
+            if not election.leaders and self._plain and not core.pending:
+                election.leaders = 1
+                single = SingleTicket(self._completion, kind, key or b"", value)
+                self._taken[0] = group = core.submit_and_take(single)
+            else:
+                if self._watch.beginning:
+                    self._watch.refuse_waiting()
+                caller = WaitingCaller()
+                caller.lead = NO_LEADER
+                batch = self._batches.join(caller, kind, ANYONE, key, value, size_bytes)
+                if batch is None:
+                    if core.pending_bytes + size_bytes > self._queue_bytes_max and core.pending:
+                        return None
+                    batch = self._batches.begin_locked(caller, kind, ANYONE, key, value, size_bytes)
+                if election.leaders < election.places and (self._plain or election.ready_locked()):
+                    election.leaders += 1
+                else:
+                    caller.next_latch = None
+                    caller.waiter = latch = allocate_lock()
+                    latch.acquire()
+                    caller.lead = CAN_LEAD
+                    batch.callers.append(caller)
+        if group is not None:
+            return self._write_alone(single, group) or single.result(0)
+        assert caller is not None
+        if latch is None:
+            self.lead()
+            self._wait_done(caller, LEAD)
+        else:
+            self._wait_to_lead(caller, latch)
+        return caller.result(0)
+
+    def append(self, ticket: SingleTicket) -> bool:
+        """Queue the ticket and return when it is done; False where the queue has no room (nothing was queued).
+
+        The caller may write its own and others' frames meanwhile. Raises what refuses the log.
+        """
+        if get_ident() == MAIN:
+            return self._append_on_main(ticket)
+        entered = self._enter(ticket, CAN_LEAD)
+        if not ticket.lead:
+            if type(entered) is tuple:
+                self._write_alone(ticket, entered)
+                return True
+            if entered is LEAD:
+                self.lead()
+            return self._wait_done(ticket, entered)
+        self._wait_to_lead(ticket, entered)
+        return True
+
+    def _append_on_main(self, ticket: SingleTicket) -> bool:
+        """See `append`. The main thread gets interrupts, so it is never elected: others would wait for it.
+
+        With several frames in flight it does not lead at all: a signal handler of the host's (for SIGALRM, say) may
+        raise between any two calls here, and the leaders of the other frames would wait for what it left half done.
+        """
+        if self._parallel:
+            self._watch.refuse_waiting()
+            return self._enqueue(ticket) and self._wait_done(ticket, LEAD)
+        with Uninterrupted():
+            entered = self._enter(ticket, NO_LEADER)
+            if type(entered) is tuple:
+                self._write_alone(ticket, entered)
+                return True
+            if entered is LEAD:
+                self.lead()
+        if entered is LEAD or entered is FULL:
+            return self._wait_done(ticket, entered)
+        entered.acquire()
+        return True
+
+    def _enter(self, ticket: SingleTicket, lead: LeaderState) -> Any:
+        """Queue the ticket; return a latch to wait at, LEAD where the caller has to lead, FULL where nothing was done.
+
+        A tuple, the group, where the caller leads and its ticket was taken at once: the path was idle. A latch is
+        opened when the ticket is done or, for a caller that can lead, when it is elected.
+        """
+        core, election = self._core, self._election
+        with self.lock:
+            if self._failure.refusal is not None:
+                raise self._failure.refused()
+            if not election.leaders and self._plain and not core.pending:
+                election.leaders = 1
+                self._taken[0] = group = core.submit_and_take(ticket)
+                return group
+            self._watch.refuse_waiting()
+            if core.pending_bytes + ticket.size_bytes > self._queue_bytes_max and core.pending:
+                return FULL
+            core.submit(ticket, self._writer.clock.us() if self._asks_time else 0)
+            if election.leaders < election.places and (self._plain or election.ready_locked()):
+                election.leaders += 1
+                return LEAD
+            ticket.lead = lead
+            ticket.waiter = latch = allocate_lock()
+            latch.acquire()
+            return latch
+
+    # -- waiting
+
+    def _wait_to_lead(self, ticket: Caller, latch: Any) -> None:
+        """Wait at the latch of a caller that can lead, until its ticket is done; then wake the next caller."""
         try:
-            given_up = self._commit(group, 0)
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must be told
-            self._break(group, error)
+            latch.acquire()
+            if ticket.lead == CAN_LEAD:
+                if ticket.next_latch is not None:
+                    ticket.next_latch.release()
+                ticket.lead = HAS_LEFT
         finally:
-            if not given_up:
-                self._hand_over()
+            if ticket.lead != HAS_LEFT:
+                self._leave_queue(ticket, latch)
 
-    def _lead(self, to_the_end: bool = False) -> None:
-        """Write one frame, then hand the lead on; a writer thread goes on until nothing is to be taken."""
+    def _leave_queue(self, ticket: Caller, latch: Any) -> None:
+        """Lead, where the latch was opened for that, until the ticket is done; then wake the next caller.
+
+        Also where an exception came from another thread while the caller waited: others may wait for what it does.
+        """
+        while True:
+            if ticket.lead == TO_LEAD:
+                ticket.lead = HAS_LED
+                self.lead()
+            # It may have been done before it led: another leader had taken it.
+            if ticket.frame is not None and (
+                ticket.frame.notified or (ticket.lead == HAS_LED and ticket.done())
+            ):
+                break
+            latch.acquire(timeout=RECHECK_S)
+        if ticket.next_latch is not None and ticket.lead == CAN_LEAD:
+            open_latch(ticket.next_latch)
+        ticket.lead = HAS_LEFT
+
+    def _wait_done(self, ticket: Ticket, entered: object) -> bool:
+        """Wait for the ticket of a caller that has led: another frame may have it. False where the queue was full."""
+        if entered is FULL:
+            return False
+        waiter = self._completion.attach_waiter(ticket)
+        if waiter is not None:
+            waiter.acquire()
+        return True
+
+    # -- leading
+
+    def _write_alone(self, ticket: SingleTicket, group: Sequence[Submitted]) -> AppendResult | None:
+        """Write the frame of a caller that found the path idle; return the result, unless others came meanwhile.
+
+        The way of a lone writer: encode and seal, write, acknowledge, and give the lead up with the last step. The
+        rules of each are the core's; what is rare is FrameWriter's, which does the same for other groups.
+        """
+        core, writer, watch, counters = self._core, self._writer, self._watch, self._counters
+        alone = False
+        try:
+            frame = self._seal_alone(ticket, group)
+            if frame is None:
+                return None
+            self._sink.admit(frame)
+            thread, begun = get_ident(), perf_counter_ns()
+            watch.calls[thread] = (begun, frame)
+            watch.active = True
+            if watch.asleep:
+                watch.wake()
+            try:
+                if writer.observers:
+                    writer.write_observed(frame)
+                else:
+                    self._sink.write(frame, sync=self._sync_writes)
+            finally:
+                watch.calls.pop(thread, None)
+            problem: Exception | None = None
+            with self.lock:
+                counters.frames_written += 1
+                counters.frame_bytes += frame.footprint
+                counters.user_bytes += frame.user_bytes
+                counters.syncs += self._sync_writes
+                counters.write_ns += perf_counter_ns() - begun
+                acked = core.written(frame, durable=self._sync_writes)
+                if self._sync_writes and acked:
+                    try:  # other processes see it before any caller does
+                        self._sink.publish(core.durable_position, core.durable_lsn)
+                    except Exception as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
+                        problem = error
+                waited_for = ticket.waiter or ticket.wait or ticket.callbacks
+                if frame.state == "acked" and not waited_for:
+                    alone = not (core.pending or self._signal.wanted or self._delivery.observers)
+                if alone:
+                    self._election.leaders = 0
+            if not alone or problem or core.failure or (self._timer and self._timer.parked):
+                writer.finish(frame, acked, problem)
+                return None
+            frame.forget()
+            return new_tuple(
+                AppendResult, (frame.first_lsn, frame.last_lsn, frame.position, frame.next_position)
+            )
+        except BaseException as error:
+            frame = ticket.frame
+            if frame is None or frame.state == "sealed":
+                self._failure.fail(error, frame, unsealed=frame is None)
+            if not isinstance(error, Exception):
+                raise
+            self._failure.break_off(group, error)
+            return None
+        finally:
+            if not alone:
+                self._election.hand_over()
+
+    def _seal_alone(self, ticket: SingleTicket, group: Sequence[Submitted]) -> SealedFrame | None:
+        """Encode and seal the frame of a lone writer; None where it was refused, or failed by another thread."""
+        core, counters = self._core, self._counters
+        begun = perf_counter_ns()
+        if ticket.columns is None and core.sink is None:
+            body = prepare_one(ticket.kind, ticket.key, ticket.value, ticket.timestamp, self._codec)
+            user_bytes, columns = ticket.size_bytes - COLUMN_BYTES_PER_RECORD, None
+        else:
+            body, user_bytes, columns = prepare(group, self._codec, keep_columns=core.sink is not None)
+        counters.prepare_ns += perf_counter_ns() - begun
+        unpadded_bytes = FRAME_HEADER_BYTES + body.stored_bytes
+        footprint = (unpadded_bytes + core.alignment - 1) & -core.alignment
+        if core.position + footprint > core.segment_end or core.appended_lsn + body.count > LSN_LAST:
+            self._writer.make_room(body.count, footprint)
+        self._taken.pop(0, None)
+        if ticket.frame is not None:
+            return None
+        now_us = (self._now_ns() + self._offset_ns) // 1000
+        frame = core.seal(group, body, now_us, user_bytes=user_bytes, columns=columns)
+        counters.padding_bytes += footprint - unpadded_bytes
+        if core.failure is not None and core.has_failed(frame):  # by a sync, before this frame was sealed
+            self._failure.fail(core.failure, frame)
+            return None
+        return frame
+
+    def lead(self, keep: bool = False) -> None:
+        """Write one frame, then hand the lead over; with `keep` go on until nothing is to be taken."""
         interrupt: BaseException | None = None
-        news = self._news
+        core, signal, election, sequencer = self._core, self._signal, self._election, self._writer.sequencer
         callbacks: list[Callable[[], object]] = []
         while True:
             group: Sequence[Submitted] = ()
             turn = begun = 0
             try:
-                with self._lock:
-                    group = self.core.take(self._clock_us() if self._timed else 0)
+                with self.lock:
+                    group = core.take(self._writer.clock.us() if self._asks_time else 0)
                     if group:
-                        turn = self._turns.draw() if self._parallel else 0
+                        turn = sequencer.draw_locked() if self._parallel else 0
                         self._taken[turn] = group
-                        if news.wanted:
-                            callbacks = news.tell_locked()
-                    another = group and not self._plain and self._choose_another()
+                        if signal.wanted:
+                            callbacks = signal.notify_locked()
+                    another = group and not self._plain and election.elect_locked()
                 if callbacks:
                     call_all(callbacks)
                     callbacks = []
                 if another:
-                    self._start(another)
+                    election.start(another)
                 begun = 1
-                if group and self._commit(group, turn):
-                    break
-            except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait must be told
+                if group:
+                    self._writer.commit(group, turn)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
                 if not isinstance(error, Exception):
                     interrupt = (
-                        error  # it goes to its thread; who waits for a frame that was begun has been told
+                        error  # raised in its thread at the end; tickets of a begun frame are complete
                     )
                 if interrupt is None or not begun:
-                    self._break(group, error)
+                    self._failure.break_off(group, error)
                 if group and self._parallel and not begun:
-                    self._turns.end(turn)
-            if not self._hand_over(to_the_end):
+                    sequencer.end(turn)
+            if not election.hand_over(keep):
                 break
-        if self.core.policy_error is not None:
-            self._tell_policy_error(self.core.policy_error)
+        if core.policy_error is not None:
+            self._report_policy_error(core.policy_error)
         if interrupt is not None:
             raise interrupt
 
-    def _break(self, group: Sequence[Submitted], error: BaseException) -> None:
-        """The log's own code has failed with this group: nobody may wait for it in vain, and the log is poisoned.
+    def lead_for_others(self) -> None:
+        """Write what waits for a writer thread, where a place is free: the work of the writer pool."""
+        if self._election.claim():
+            self.lead(keep=True)
 
-        What the device refuses has been told by then, and so has a group that could not be encoded.
-        """
-        frame = group[0].frame if group else None
-        if self.core.failure is None:
-            self._fail(error, frame, unsealed=frame is None)
-        if frame is not None and frame.state == "sealed":  # the core had let go of it already
-            frame.error, frame.state = error, "failed"
-        elif group and group[0].frame is None:  # it was not noted yet who has taken it
-            frame = SealedFrame.refused(group, self._poison or error)
-        else:
-            return
-        with self._lock:
-            self._releaser.queue(self._releaser.tell, [frame])
-        self._releaser.run()
-
-    def _lead_for_others(self) -> None:
-        """Write what those who do not wait have queued, where nobody leads, or what a crowd has: the writers' work."""
-        with self._lock:
-            self._asked = False
-            if self._given:
-                self._given = False
-            elif self._leaders < self._slots and self.core.pending and (self._plain or self._ready()):
-                self._leaders += 1
-            else:
-                return
-        self._lead(to_the_end=True)
-
-    def _hand_over(self, to_the_end: bool = False) -> bool:
-        """Pass the lead on; True where the caller keeps it (`to_the_end`, and there is something to take)."""
-        successor: Caller | Writers | None = None
-        news = self._news
-        unready = False
-        with self._lock:
-            callbacks = news.tell_locked() if news.wanted else []
-            waiting = self.core.pending and self._ready()
-            if not waiting or not to_the_end:
-                self._leaders -= 1
-                to_the_end = False
-            if waiting and not to_the_end:
-                unready = not self._writers.running and self._crowds()
-                successor = self._choose_another()
-        if callbacks:
-            call_all(callbacks)
-        if successor is not None:
-            self._start(successor)
-        if unready:
-            self._writers.prepare()
-        return to_the_end
-
-    def _crowds(self) -> bool:
-        """Whether so many callers wait that the writer thread should lead; needs the lock held."""
-        if not self._plain:
-            return False
-        first = islice(self.core.pending, CROWD)
-        return sum(len(s.callers) for s in first if isinstance(s, Batch)) >= CROWD
-
-    def _ready(self) -> bool:
-        """Ask the core whether a frame can be taken now; needs the lock held. Sees that it is asked again in time."""
-        core = self.core
-        ready = core.ready(self._clock_us() if self._timed else 0)
-        due = core.seal_at_us
-        if due != self._seal_told:
-            self._seal_told = due
-            if due is not None and self._timer is not None:
-                self._timer.wake()
-        return ready
-
-    def _choose_another(self) -> Caller | Writers | None:
-        """Where there is a place and something to take for one more leader, return whom to start; needs the lock held.
-
-        The oldest caller that waits and can, with a lead that is taken for it; else the writer threads, which take it
-        themselves. With one frame in flight and a crowd of callers it is the writer thread, and the lead is taken for
-        it, which is started here: it goes on from frame to frame without a switch of threads, and the device writes
-        while the callers of the frame before come back. A caller that is chosen has to be woken, and gets the
-        interpreter after all of those.
-        """
-        if self._leaders >= self._slots or not self.core.pending or not self._ready():
-            return None
-        if self._writers.running and self._crowds():
-            # First of all: where an exception of another thread strikes behind it, the writer finds a lead to take.
-            self._writers.calls.put(True)
-            self._leaders += 1
-            self._given = True
-            return None
-        for submission in self.core.pending:
-            callers: Sequence[Caller] = ()
-            if isinstance(submission, Batch):
-                callers = submission.callers
-            elif submission.lead == CAN_LEAD:
-                callers = (submission,)
-            for ticket in callers:
-                if ticket.lead == CAN_LEAD:
-                    ticket.lead = TO_LEAD
-                    self._leaders += 1
-                    return ticket
-        if self._asked:
-            return None
-        self._asked = True
-        return self._writers
-
-    def _start(self, leader: Caller | Writers) -> None:
-        if isinstance(leader, Writers):
-            leader.wake()
-        else:
-            open_gate(leader.waiter)
-
-    def _kick(self) -> None:
-        """Begin a frame if there is one to begin: time has passed, or somebody waits for all that is queued."""
-        with self._lock:
-            leader = self._choose_another()
-        if leader is not None:
-            self._start(leader)
-
-    def _tell_policy_error(self, error: Exception) -> None:
-        with self._lock:
-            told, self._policy_told = self._policy_told, True
-        if not told:
-            self.events.emit("walkit.policy.fail", error=repr(error))
-
-
-def call_all(callbacks: list[Callable[[], object]]) -> None:
-    """Make the calls that `News.tell_locked` has returned, without the lock."""
-    for callback in callbacks:
-        callback()
+    def _report_policy_error(self, error: Exception) -> None:
+        with self.lock:
+            reported, self._policy_reported = self._policy_reported, True
+        if not reported:
+            self._events.emit("walkit.policy.fail", error=repr(error))

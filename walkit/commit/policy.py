@@ -10,7 +10,7 @@ keeps no count of the questions. `write_bytes` and times come measured, so most 
             return Take() if queue.records % 2 == 0 else Wait(500)
 
 What a policy cannot do: split a submission (a transaction never leaves its frame), pass the limits of a frame or of
-`in_flight`, let anybody wait for ever (a `Wait()` without a time, with no frame in flight, counts as `Take()`, and so
+`in_flight`, let a caller wait for ever (a `Wait()` without a time, with no frame in flight, counts as `Take()`, and so
 does any after WAIT_US_MAX), or hold back what `sync` and `close` wait for. One that raises is dropped for `TakeAll`,
 with the event `walkit.policy.fail`.
 """
@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 
 
 class QueueState(NamedTuple):
-    """What a policy is told. Times are microseconds on the core's own clock."""
+    """What a policy is given. Times are microseconds on the core's own clock."""
 
     now_us: int
     records: int
@@ -64,7 +64,7 @@ WAIT_US_MAX = 60_000_000
 
 
 class Policy(Protocol):
-    """When to seal. See the module's words for what a policy may do."""
+    """When to seal. See the module's docstring for what a policy may do."""
 
     def decide(self, queue: QueueState) -> Take | Wait:
         """Say what to do with what waits. Called with at least one record waiting and room for one more frame."""

@@ -1,4 +1,4 @@
-"""The line of submissions that wait for their frame: what the next frame takes of it, and when a policy lets it."""
+"""The queue of submissions that wait for their frame: what the next frame takes of it, and when a policy lets it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from walkit.format.layout import RECORDS_PER_FRAME_MAX
 S = TypeVar("S", bound=Submission)
 
 
-class WaitingLine(Generic[S]):
+class SubmissionQueue(Generic[S]):
     """Submissions, oldest first, and the policy that is asked about them. Part of the ordering core."""
 
     def __init__(self, *, body_bytes_max: int, in_flight_max: int, policy: Policy | None) -> None:
@@ -110,8 +110,15 @@ class WaitingLine(Generic[S]):
         assert self._bytes >= 0
         return group, records
 
+    def _check(self) -> None:
+        """Assert that the counts are those of what waits."""
+        counted = [submission for submission in self.pending if submission is not self.batch]
+        assert self._bytes == sum(submission.size_bytes for submission in counted)
+        assert self._records == sum(submission.count for submission in counted)
+        assert self.batch is None or self.batch is self.pending[-1], "only the last may grow"
+
     def _ask(self, policy: Policy, writing: int, flushing: bool, now_us: int) -> Take | None:
-        """Return what the policy lets go now; None where it waits, with `seal_at_us` as the time to ask again."""
+        """Return what the policy takes now; None where it waits, with `seal_at_us` as the time to ask again."""
         queue = QueueState(
             now_us=now_us,
             records=self.pending_records,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from _thread import TIMEOUT_MAX, allocate_lock
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Protocol
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from walkit._text import counted
 from walkit.commit.asyncio_wait import TaskWait, is_woken_at_once
@@ -39,9 +40,29 @@ TicketCallback = TaskWait | Callable[["Ticket"], object]
 
 
 new_tuple = tuple.__new__
-"""Half the price of calling a named tuple's class, which every record would pay."""
+"""Makes a named tuple without a call of its class, which every record would pay."""
 
-NO_LEADER, CAN_LEAD, TO_LEAD, HAS_LED, HAS_LEFT = range(5)
+
+class LeaderState(IntEnum):
+    """What the caller of a ticket has to do with leading."""
+
+    NO_LEADER = 0
+    """Never elected: its caller does not wait, or on the main thread, or leads at once."""
+    CAN_LEAD = 1
+    """Its caller waits in the queue, and may be elected."""
+    TO_LEAD = 2
+    """Its caller was elected, and is woken."""
+    HAS_LED = 3
+    """Its caller has led, and waits for its ticket."""
+    HAS_LEFT = 4
+    """Its caller waits no more."""
+
+
+NO_LEADER: Final = LeaderState.NO_LEADER
+CAN_LEAD: Final = LeaderState.CAN_LEAD
+TO_LEAD: Final = LeaderState.TO_LEAD
+HAS_LED: Final = LeaderState.HAS_LED
+HAS_LEFT: Final = LeaderState.HAS_LEFT
 
 
 class Ticket:
@@ -62,11 +83,11 @@ class Ticket:
     """LSN of its first record, once it has a frame."""
     callbacks: list[TicketCallback] | None
 
-    def attach(self) -> None:
-        """Make room for who waits for it; under the driver's lock, before it is done."""
+    def add_waiter(self) -> None:
+        """Make room for what waits for it; under the driver's lock, before it is done."""
 
-    def let_go(self) -> None:
-        """Forget the records: who holds the ticket must not hold their bytes."""
+    def release_payload(self) -> None:
+        """Forget the records: a ticket that is kept must not keep their bytes."""
 
     def __repr__(self) -> str:
         frame, records = self.frame, counted(self.count, "record")
@@ -115,10 +136,10 @@ class Ticket:
 
     def __await__(self) -> Generator[Any, None, AppendResult]:
         """Wait without blocking the event loop."""
-        yield from self.settled()
+        yield from self.wait_done()
         return self.result(0)
 
-    def settled(self) -> Generator[Any, None, None]:
+    def wait_done(self) -> Generator[Any, None, None]:
         """Wait without blocking the event loop until the ticket is done, whatever became of it."""
         if self.done():
             return
@@ -140,12 +161,12 @@ class Ticket:
     def _wait(self, timeout: float | None) -> None:
         if self.done():
             return
-        gate = self.host.attach_waiter(self)
-        if gate is None:
+        latch = self.host.attach_waiter(self)
+        if latch is None:
             return
-        if not gate.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), TIMEOUT_MAX)):
+        if not latch.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), TIMEOUT_MAX)):
             raise TimeoutError(f"not acknowledged within {timeout} s; the records are still on their way")
-        gate.release()
+        latch.release()
 
     def _error(self) -> BaseException | None:
         frame = self.frame
@@ -164,7 +185,12 @@ class Ticket:
 
 
 class SingleTicket(Ticket):
-    """A ticket for one record that is a submission of its own: its caller may lead, and take it back."""
+    """A ticket for one record that is a submission of its own: its caller may lead, and take it back.
+
+    One of four classes: this one, BulkTicket (records that share a frame), BatchSlot (a record of a batch), and
+    WaitingCaller, which no caller gets to see: it is a BatchSlot with the fields of a thread that waits, which millions
+    of tickets that are only submitted would carry for nothing.
+    """
 
     __slots__ = (
         "callbacks",
@@ -174,7 +200,7 @@ class SingleTicket(Ticket):
         "key",
         "kind",
         "lead",
-        "next_gate",
+        "next_latch",
         "size_bytes",
         "submitted_us",
         "timestamp",
@@ -195,22 +221,21 @@ class SingleTicket(Ticket):
         self.submitted_us = 0
         self.first_lsn = 0
         self.frame: SealedFrame | None = None
-        self.lead = 0
-        """Whether its caller can lead: NO_LEADER, CAN_LEAD (waits in line), TO_LEAD (is chosen), HAS_LED, HAS_LEFT."""
+        self.lead: LeaderState = NO_LEADER
         self.waiter: Any = None
-        """A lock that is released when the ticket is done or its caller is to lead; None where nobody waits."""
-        self.next_gate: Any = None
-        """What its caller opens once its own gate was opened: that of another caller."""
+        """A latch that is opened when the ticket is done or its caller is elected; None where no thread waits."""
+        self.next_latch: Any = None
+        """The latch of another caller, which this one opens once its own was opened."""
         self.wait: TaskWait | None = None
         """The wait of a task: it ends on the task's loop when the ticket is done."""
         self.callbacks = None
 
-    def let_go(self) -> None:
+    def release_payload(self) -> None:
         """See Ticket."""
         self.key = self.value = b""
 
 
-class ManyTicket(SingleTicket):
+class BulkTicket(SingleTicket):
     """A ticket for several records, which stay together in one frame."""
 
     __slots__ = ("columns", "count")
@@ -221,21 +246,21 @@ class ManyTicket(SingleTicket):
         self.count = columns.count
         self.size_bytes = size_bytes
 
-    def let_go(self) -> None:
+    def release_payload(self) -> None:
         """See Ticket."""
         self.columns = None
 
 
-def new_gate() -> Any:
-    """Return a lock that is held until the thing it stands for is done."""
-    gate = allocate_lock()
-    gate.acquire()
-    return gate
+def new_latch() -> Any:
+    """Return a latch: a lock that one thread waits to acquire, and that another releases once, to open it."""
+    latch = allocate_lock()
+    latch.acquire()
+    return latch
 
 
-def open_gate(gate: Any) -> None:
-    """Let through who waits at a gate; one that is open already (its caller was handed the lead, too) stays open."""
+def open_latch(latch: Any) -> None:
+    """Open a latch; one that is open already (its caller was elected, too) stays open."""
     try:
-        gate.release()
+        latch.release()
     except RuntimeError:
         return

@@ -7,52 +7,69 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from walkit._interrupts import uninterrupted
-from walkit._threads import EndingThread
+from walkit._threads import LogThread
 from walkit.commit.core import Tick
-from walkit.commit.ticket import new_gate, open_gate
+from walkit.commit.ticket import new_latch, open_latch
 
 RETRY_US = 1_000_000
 """When the timer looks again after a look that failed: the log takes no more, but calls may hang."""
 
 
-class CommitTimer:
-    """Runs `act(tick())` when it is time, after `nap_us()` at the latest. The thread starts with the first `wake`."""
+class CommitClock(NamedTuple):
+    """The time that frames carry: a clock that never goes back, and what it takes to make wall time of it."""
 
-    def __init__(
-        self,
-        name: str,
-        tick: Callable[[], Tick],
-        act: Callable[[Tick], None],
-        nap_us: Callable[[], int | None] = lambda: None,
-        *,
-        broken: Callable[[BaseException], object],
-    ) -> None:
+    now_ns: Callable[[], int]
+    offset_ns: int = 0
+
+    def us(self) -> int:
+        """Return the time in microseconds since 1970."""
+        return (self.now_ns() + self.offset_ns) // 1000
+
+
+class TimedWork(Protocol):
+    """What the timer asks, and has done."""
+
+    def tick(self) -> Tick:
+        """Return what the passing of time asks for now."""
+
+    def act(self, tick: Tick) -> None:
+        """See that it is done."""
+
+    def nap_us(self) -> int | None:
+        """Return how long the timer may sleep at most; None: until it is woken."""
+
+
+class CommitTimer:
+    """Has its work ask and act when it is time. The thread starts with the first `wake`."""
+
+    work: TimedWork
+    """Set before the first `wake`."""
+
+    def __init__(self, name: str, *, broken: Callable[[BaseException], object]) -> None:
         """`broken` is called with what a look or an act raised, and raises nothing."""
         self._name = name
-        self._tick = tick
-        self._act = act
-        self._nap_us = nap_us
         self._broken = broken
-        self._bell = new_gate()
-        """A gate and not an Event, whose lock an interrupt of the main thread could leave locked."""
+        self._bell = new_latch()
+        """A latch and not an Event, whose lock an interrupt of the main thread could leave locked."""
         self._starting = threading.Lock()
-        self._thread: EndingThread | None = None
+        self._thread: LogThread | None = None
         self._closing = False
         self.parked = True
         """Whether a frame has to call `wake`. Set before the last look at the core, so that no frame is missed."""
 
     def wake(self) -> None:
-        """There is something to wait for again. Called by the leader, and by who has synced."""
+        """Look again: there is something to wait for. Called after a frame was written, and after a sync."""
         self.parked = False
         with self._starting:
             if self._thread is None:
-                thread = EndingThread(target=self._run, name=f"walkit-timer {self._name}", daemon=True)
+                thread = LogThread(target=self._run, name=f"walkit-timer {self._name}", daemon=True)
                 with uninterrupted():
                     thread.start()
                     self._thread = thread
-        open_gate(self._bell)
+        open_latch(self._bell)
 
     def _run(self) -> None:
         while not self._closing:
@@ -67,18 +84,19 @@ class CommitTimer:
 
     def _look(self) -> int | None:
         """Do what is due; return how long there is nothing to do, None where a frame or `close` wakes the timer."""
-        tick = self._tick()
+        work = self.work
+        tick = work.tick()
         if tick.wake_in_us is None:
             self.parked = True
-            tick = self._tick()
-        self._act(tick)
-        waits = [us for us in (tick.wake_in_us, self._nap_us()) if us is not None]
+            tick = work.tick()
+        work.act(tick)
+        waits = [us for us in (tick.wake_in_us, work.nap_us()) if us is not None]
         return min(waits) if waits else None
 
     def close(self) -> None:
         """End the thread."""
         self._closing = True
-        open_gate(self._bell)
+        open_latch(self._bell)
         with self._starting:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():

@@ -20,7 +20,8 @@ from time import monotonic
 from typing import Any, Generic, TypeVar, cast
 
 from walkit._interrupts import on_main_thread, uninterrupted
-from walkit.commit.ticket import new_gate, open_gate
+from walkit._threads import LogThread
+from walkit.commit.ticket import new_latch, open_latch
 from walkit.events import EventSink
 
 GRACE_S = 2.0
@@ -100,15 +101,13 @@ class _Worker:
         self.given_up = False
         self.over = False
         self._errand = errand
-        self._gate = new_gate()
+        self._gate = new_latch()
         """Where the worker waits while the main thread makes a call for it."""
         self._asking = threading.RLock()  # what a callback asks for may call back
         self._question: tuple[Callable[..., object], tuple[Any, ...]] | None = None
         self._answer: list[BaseException | None] = []
         self._nested: _Errand[Any] | None = None
-        self._thread = threading.Thread(
-            target=copy_context().run, args=(self._run,), name=f"walkit-{errand.name}"
-        )
+        self._thread = LogThread(target=copy_context().run, args=(self._run,), name=f"walkit-{errand.name}")
 
     def start(self) -> bool:
         """Start the thread; False where none can be: the system has none to give, or the interpreter is ending."""
@@ -123,7 +122,7 @@ class _Worker:
         _current.worker = self
         self._errand.do()
         self.over = True
-        open_gate(_main.bell)
+        open_latch(_main.bell)
 
     # -- the worker's side
 
@@ -139,13 +138,13 @@ class _Worker:
         with self._asking:
             self._answer = []
             self._question = callback, arguments
-            open_gate(_main.bell)
+            open_latch(_main.bell)
             while not self._answer:
                 self._gate.acquire()
                 nested, self._nested = self._nested, None
                 if nested is not None:
                     nested.do()
-                    open_gate(_main.bell)
+                    open_latch(_main.bell)
                 elif self.given_up and not self._answer:
                     raise GivenUp
             error = self._answer.pop()
@@ -169,12 +168,12 @@ class _Worker:
         finally:
             _main.asked_by = before
         self._answer.append(error)
-        open_gate(self._gate)
+        open_latch(self._gate)
 
     def hand_in(self, errand: _Errand[Any]) -> None:
         """Have the worker, which waits for a call that the main thread makes, do another errand meanwhile."""
         self._nested = errand
-        open_gate(self._gate)
+        open_latch(self._gate)
         _main.serve(errand)
 
     def join(self) -> None:
@@ -186,7 +185,7 @@ class _Worker:
         if self._thread.ident is None:
             return  # interrupted before it was started
         self.given_up = True
-        open_gate(self._gate)
+        open_latch(self._gate)
         deadline = monotonic() + GRACE_S
         while not self.over and (left := deadline - monotonic()) > 0:
             _main.bell.acquire(timeout=left)
@@ -196,7 +195,7 @@ class _MainThread:
     """What the main thread waits for: one bell for all, as a signal handler may make it wait for more meanwhile."""
 
     def __init__(self) -> None:
-        self.bell = new_gate()
+        self.bell = new_latch()
         self.workers: list[_Worker] = []
         self.asked_by: _Worker | None = None
         """The worker for which it makes a call at this moment."""
@@ -207,7 +206,9 @@ class _MainThread:
             self.bell.acquire()
             for worker in self.workers:
                 worker.reply()
-        open_gate(self.bell)  # what rang meanwhile may have been for an errand that is waited for further out
+        open_latch(
+            self.bell
+        )  # what rang meanwhile may have been for an errand that is waited for further out
 
     def have_done(self, worker: _Worker, errand: _Errand[Any]) -> bool:
         """Start a worker and wait for its end; False where it cannot be started."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter_ns
 
 from walkit.commit.frame import SealedFrame
+from walkit.errors import CallbackError
 
 GRACE_NS = 1_000_000_000
 
 
 class DeviceWatch:
-    """A thread says when it calls the device and when it is back; the timer asks who has been away too long.
+    """Knows the calls to the device by their threads; the timer asks which of them take too long. Safe from any thread.
 
     A call hangs when it was seen to be late and is still under way a grace time after that: a process that was stopped
     (SIGSTOP, a debugger) finds its calls late when it goes on, although the device has answered long ago. A limit of 0
@@ -29,6 +32,10 @@ class DeviceWatch:
         """Whether anything was called since the last look."""
         self.calls: dict[int, tuple[int, SealedFrame | None]] = {}
         """By thread: when its call began, and for which frame; None for one that is not about one frame."""
+        self.beginning = 0
+        """The thread that begins a segment, and runs callbacks of its events; 0: none. One thread at a time does."""
+        self.on_wake: Callable[[], object] = lambda: None
+        """Wakes the timer that looks for calls that hang."""
         self._late: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -38,6 +45,27 @@ class DeviceWatch:
         """The calling thread is about to call the device, for a frame or for all of it."""
         self.calls[threading.get_ident()] = (begun_ns, frame)
         self.active = True
+        if self.asleep:
+            self.wake()
+
+    def wake(self) -> None:
+        """Wake the timer for a call that begins."""
+        self.asleep = False
+        self.on_wake()
+
+    @contextmanager
+    def watched(self, frame: SealedFrame) -> Iterator[None]:
+        """Watch what the calling thread waits for on a frame's behalf: where that hangs, the frame fails."""
+        self.begin(perf_counter_ns(), frame)
+        try:
+            yield
+        finally:
+            self.end()
+
+    def refuse_waiting(self) -> None:
+        """CallbackError where the caller is called back by an event while it begins a segment: it must not wait."""
+        if self.beginning == threading.get_ident():
+            raise CallbackError
 
     def end(self) -> None:
         """The calling thread is back."""

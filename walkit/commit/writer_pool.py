@@ -1,4 +1,4 @@
-"""The writer threads: they lead for those who do not wait (tickets, event loops), one for each frame in flight."""
+"""The writer threads: they lead for callers that do not wait (tickets, event loops), one per frame in flight."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from walkit._interrupts import on_main_thread, uninterrupted
-from walkit._threads import EndingThread
+from walkit._threads import LogThread
 
 
-class Writers:
+class WriterPool:
     """Calls `look()` once each time it is woken, on a thread that is free; threads start as they are needed."""
 
     def __init__(
@@ -28,7 +28,7 @@ class Writers:
         self._count = count
         self._look = look
         self.calls: SimpleQueue[bool] = SimpleQueue()
-        self._threads: list[EndingThread] = []
+        self._threads: list[LogThread] = []
         self._starting = threading.Lock()
         self.running = False
         """Whether one of them runs, so that it will look when it is woken."""
@@ -55,7 +55,7 @@ class Writers:
                 name = f"walkit-commit {self._name}"
                 if self._count > 1:
                     name = f"{name} {len(self._threads)}"
-                thread = EndingThread(target=self._run, name=name, daemon=True)
+                thread = LogThread(target=self._run, name=name, daemon=True)
                 with uninterrupted():
                     thread.start()
                     self._threads.append(thread)
@@ -70,7 +70,7 @@ class Writers:
         self.calls.put(False)  # for the next one, and for one that starts only now
 
     def close(self, *, wait: bool = True) -> None:
-        """End the threads; nobody may wake them any more. May be called again where it was interrupted."""
+        """End the threads; `wake` may not be called any more. May be called again where it was interrupted."""
         with self._starting:  # one that runs already, and is about to be noted, counts too
             threads = list(self._threads)
         self.calls.put(False)

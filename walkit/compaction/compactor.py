@@ -1,7 +1,7 @@
 """Compaction of a log that is open for writing: survey, rewrite, publish, group by group, oldest first.
 
 Each group is published by itself: in one replacement of the manifest the new segment takes the place of the old ones.
-A crash leaves the old set or the new; the state that the log tells is the same at every moment, because a record goes
+A crash leaves the old set or the new; the state of the log is the same at every moment, because a record goes
 only after, or together with, what supersedes it has been made durable, and a tombstone only after what it suppresses.
 """
 
@@ -20,18 +20,24 @@ from walkit.compaction.report import CompactionReport, merged
 from walkit.compaction.rewriter import rewrite
 from walkit.compaction.selection import KeyMap, Selection
 from walkit.compaction.throttle import Throttle
-from walkit.config import check_progress
+from walkit.config import LogOptions, check_progress
 from walkit.errors import GapError, LogClosedError, OptionsError, StorageError
+from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.names import COMPACTION_NEW_NAME
-from walkit.log.engine import LogEngine
-from walkit.log.holds import live_holds
+from walkit.log.contents import LogContents
+from walkit.log.holds import HoldTable
+from walkit.log.leftovers import Leftovers
+from walkit.log.lifetime import Lifetime
 from walkit.log.trim_rewrite import free_number
 from walkit.read.view import LogView
 from walkit.recovery.report import PhaseClock
 from walkit.segments.index_file import files_of, index_segment
+from walkit.segments.maintenance_worker import MaintenanceWorker
+from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.sealing import segment_order
+from walkit.storage.interface import Storage
 
 CompactionProgress = Callable[[str, int, int], None]
 """Called with ("survey", bytes of frames done, bytes in all), then with ("rewrite", the same of what is rewritten)."""
@@ -62,18 +68,33 @@ class Compactor:
     """Compacts the log of a store; one compaction at a time, from any thread.
 
     `upto()` brings the state to what is acknowledged and durable and returns that LSN; `bases()` returns the LSNs of
-    the snapshots that stand or are being written. Closing the log ends a compaction between two frames.
+    the snapshots that exist or are being written. Closing the log ends a compaction between two frames.
     """
 
     def __init__(
-        self, engine: LogEngine, upto: Callable[[], int], bases: Callable[[], Sequence[int]]
+        self,
+        storage: Storage,
+        options: LogOptions,
+        manifest_store: ManifestStore,
+        maintenance: MaintenanceWorker,
+        contents: LogContents,
+        holds: HoldTable,
+        leftovers: Leftovers,
+        lifetime: Lifetime,
+        events: EventSink,
+        *,
+        upto: Callable[[], int],
+        bases: Callable[[], Sequence[int]],
     ) -> None:
-        self._engine, self._upto, self._bases = engine, upto, bases
+        self._storage, self._options, self._events = storage, options, events
+        self._manifest_store, self._maintenance, self._contents = manifest_store, maintenance, contents
+        self._holds, self._leftovers, self._lifetime = holds, leftovers, lifetime
+        self._upto, self._bases = upto, bases
         self._lock = threading.RLock()
         self._ended = threading.Event()
         self._needless: list[str] = []
         """Segments of compactions that failed; to be removed by the next one."""
-        engine.closers.insert(0, self.end)
+        lifetime.on_close(self.end, first=True)
 
     def end(self) -> None:
         """End what is under way between two frames, and refuse what comes later."""
@@ -99,13 +120,13 @@ class Compactor:
         check_options(waste_ratio, bytes_per_s)
         check_progress(progress, "(phase, done, total)")
         throttle = Throttle(bytes_per_s, self._ended.wait)
-        self._go_on()  # in a forked child nobody ever frees the lock
+        self._go_on()  # in a forked child no thread ever frees the lock
 
         def work() -> CompactionReport:
             told = None if progress is None else relayed(progress)
             return self._compact(exact_from_lsn, waste_ratio, throttle, told)
 
-        return run_to_end(work, "compact", events=self._engine.events)
+        return run_to_end(work, "compact", events=self._events)
 
     def _compact(
         self,
@@ -121,16 +142,16 @@ class Compactor:
                 upto = self._upto()
             with clock.phase("survey") as detail:
                 self._remove_left_over()
-                self._engine.segments.upkeep.drain()  # what it is about to seal can be compacted, too
+                self._maintenance.drain()  # what it is about to seal can be compacted, too
                 exact = upto if exact_from_lsn is None else min(upto, exact_from_lsn)
                 while True:
-                    before = self._engine.store.current.sealed
+                    before = self._manifest_store.current.sealed
                     work = self._survey(exact, throttle, progress, waste_ratio)
                     try:
                         groups = self._plan(work)
                         break
                     except GapError:  # trimmed meanwhile: what is left is surveyed
-                        if self._engine.store.current.generation == work.view.manifest.generation:
+                        if self._manifest_store.current.generation == work.view.manifest.generation:
                             raise
                 detail["segments"], detail["groups"] = len(work.segments), len(groups)
             total, done = sum(frame_bytes(g) for g in groups), 0
@@ -142,22 +163,22 @@ class Compactor:
                     break
             if progress is not None and groups:
                 progress("rewrite", total, total)
-            with clock.phase("tidy"), self._engine.trimming:
-                self._engine.leftovers.remove()
+            with clock.phase("tidy"), self._leftovers.lock:
+                self._leftovers.remove()
         return self._report(work, before, clock)
 
     def _go_on(self) -> None:
-        if self._ended.is_set() or self._engine.closed:
-            raise LogClosedError(f"the log at {self._engine.storage.location} is closed; compaction ended")
+        if self._ended.is_set() or self._lifetime.closed:
+            raise LogClosedError(f"the log at {self._storage.location} is closed; compaction ended")
 
     def _look_up(self) -> None:
-        """End between two frames where the log closes, or who called was interrupted."""
+        """End between two frames where the log closes, or the caller was interrupted."""
         end_if_given_up()
         self._go_on()
 
     def _remove_left_over(self) -> None:
         """Remove what a compaction that failed has left, once no manifest on stable storage can name it."""
-        storage = self._engine.storage
+        storage = self._storage
         try:
             storage.remove(COMPACTION_NEW_NAME)
         except StorageError as error:
@@ -165,9 +186,9 @@ class Compactor:
                 raise
         if self._needless:
             # Where the failure was that of the manifest, the one on stable storage may name it. The next one does not.
-            self._engine.store.update(lambda manifest: manifest.next())
-            with self._engine.trimming:
-                self._engine.leftovers.add(self._needless)
+            self._manifest_store.update(lambda manifest: manifest.next())
+            with self._leftovers.lock:
+                self._leftovers.add(self._needless)
             self._needless.clear()
 
     # -- what there is
@@ -176,18 +197,17 @@ class Compactor:
         self, upto: int, throttle: Throttle, progress: CompactionProgress | None, waste_ratio: float
     ) -> _Work:
         """Decide what may be rewritten, what may supersede it, and up to where tombstones may go."""
-        engine = self._engine
         bases = self._bases()
-        view = engine.view()
+        view = self._contents.view()
         manifest = view.manifest
-        holds = live_holds(engine, manifest)
+        holds = self._holds.live(manifest)
         exact = min([upto, *(h.first_lsn - 1 for h in holds)])
         horizon = min(bases) if bases else 0 if manifest.low_watermark else exact
         segments = candidates(manifest.sealed, exact)
         return _Work(view, exact, horizon, segments, throttle, progress, waste_ratio)
 
     def _plan(self, work: _Work) -> list[Group]:
-        """Read the keys of all that may be rewritten, and of what is behind it, and say what is worth rewriting."""
+        """Read the keys of all that may be rewritten, and of what is after it, and return what is worth rewriting."""
         low, view = work.view.manifest.low_watermark, work.view
         counts: list[tuple[SegmentRecord, int]] = []
         total, done = frame_bytes(work.segments), 0
@@ -216,9 +236,7 @@ class Compactor:
             while at < len(kept) and kept[at] <= record.last_lsn:
                 at += 1
             loads.append(SegmentLoad(record, record.records - events - (at - begun)))
-        groups = plan_groups(
-            loads, self._engine.options.segment_bytes - SEGMENT_HEADER_BYTES, work.waste_ratio
-        )
+        groups = plan_groups(loads, self._options.segment_bytes - SEGMENT_HEADER_BYTES, work.waste_ratio)
         rewritten = {record.number for group in groups for record in group}
         for load in loads:
             if load.droppable and load.record.number not in rewritten:
@@ -240,8 +258,7 @@ class Compactor:
     # -- one group
 
     def _compact_group(self, work: _Work, group: Group, clock: PhaseClock) -> bool:
-        """Rewrite and publish one group; False where a hold has come that needs it, and so all behind it."""
-        engine = self._engine
+        """Rewrite and publish one group; False where a hold has come that needs it, and so all after it."""
         selection = Selection(
             work.keys, work.view.manifest.low_watermark, work.horizon_lsn, frozenset(work.blocked)
         )
@@ -249,7 +266,7 @@ class Compactor:
             with clock.phase("rewrite"):
                 record = self._rewrite(work, group, selection)
         except GapError:
-            if self._stands(engine.store.current, group):
+            if self._stands(self._manifest_store.current, group):
                 raise
             return True  # trimmed meanwhile: there is nothing left to compact
         if record is None:
@@ -261,14 +278,14 @@ class Compactor:
         if outcome:
             work.rewritten.append((group, record))
             work.tombstones += selection.tombstones
-            engine.events.emit(
+            self._events.emit(
                 "walkit.compaction.publish",
                 number=record.number,
                 segments=len(group),
                 bytes_before=sum(s.size_bytes for s in group),
                 bytes_after=record.size_bytes,
             )
-        return outcome or not self._stands(engine.store.current, group)
+        return outcome or not self._stands(self._manifest_store.current, group)
 
     @staticmethod
     def _stands(manifest: Manifest, group: Group) -> bool:
@@ -277,9 +294,8 @@ class Compactor:
 
     def _rewrite(self, work: _Work, group: Group, selection: Selection) -> SegmentRecord | None:
         """Write the group under the temporary name, then under that of a new segment; None where it stays as it is."""
-        engine = self._engine
-        storage, view = engine.storage, part(work.view, group)
-        number = free_number(engine)
+        storage, view = self._storage, part(work.view, group)
+        number = free_number(storage, self._manifest_store)
         headers = [header_of(view, record) for record in group]
         file = storage.open(COMPACTION_NEW_NAME, "create")
         done = False
@@ -295,7 +311,7 @@ class Compactor:
                 headers,
                 selection,
                 number=number,
-                codec=engine.options.codec,
+                codec=self._options.codec,
                 created_us=headers[0].created_us,  # what it holds is as old as it was
                 go_on=go_on,
             )
@@ -319,13 +335,12 @@ class Compactor:
 
     def _publish(self, work: _Work, group: Group, record: SegmentRecord, selection: Selection) -> bool:
         """Put the new segment in the place of the old ones, unless they have been trimmed or are held by now."""
-        engine = self._engine
         published = False
 
         def change(manifest: Manifest) -> Manifest:
             nonlocal published
             published = False
-            holds = live_holds(engine, manifest)
+            holds = self._holds.live(manifest)
             if not self._stands(manifest, group) or any(h.first_lsn <= work.exact_lsn for h in holds):
                 return manifest
             published = True
@@ -348,24 +363,24 @@ class Compactor:
                 holds=holds,
             )
 
-        with engine.events.held(), engine.trimming:
+        with self._events.held(), self._leftovers.lock:
             self._go_on()
             self._needless.append(record.name)
-            engine.store.update(change)
+            self._manifest_store.update(change)
             self._needless.remove(record.name)
-            engine.leftovers.add(files_of(group if published else [record]))
-            engine.leftovers.remove()
+            self._leftovers.add(files_of(group if published else [record]))
+            self._leftovers.remove()
         if published:
-            index_segment(engine.storage, engine.store.current, record)
+            index_segment(self._storage, self._manifest_store.current, record)
         return published
 
     def _report(self, work: _Work, before: Sequence[SegmentRecord], clock: PhaseClock) -> CompactionReport:
         old = [s for group, _ in work.rewritten for s in group]
         new = [record for _, record in work.rewritten]
-        manifest = self._engine.store.current
+        manifest = self._manifest_store.current
         records, size = sum(s.records for s in before), file_bytes(before)
         return CompactionReport(
-            location=self._engine.storage.location,
+            location=self._storage.location,
             records_before=records,
             records_after=records - sum(s.records for s in old) + sum(s.records for s in new),
             bytes_before=size,

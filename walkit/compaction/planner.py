@@ -36,7 +36,7 @@ def candidates(sealed: Sequence[SegmentRecord], exact_lsn: int) -> tuple[Segment
     """Return the oldest segments, up to those that end at or below `exact_lsn`; never the newest sealed one.
 
     They are a prefix of the log, so that what a hold needs, which is the rest of it, is never among them. The newest
-    one stays as it was written: the durable cell may name a frame in it.
+    one stays as it was written: the durable slot may name a frame in it.
     """
     count = 0
     for record in sealed[:-1]:

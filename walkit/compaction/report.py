@@ -31,7 +31,7 @@ class CompactionReport:
     """Bytes of segment files that were written."""
     tombstones_dropped: int
     exact_from_lsn: int
-    """From here on the log tells every state exactly."""
+    """From here on the log holds every state exactly."""
     complete_from_lsn: int
     """From here on every record is still there."""
     phases: tuple[Phase, ...]

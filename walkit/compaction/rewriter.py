@@ -1,6 +1,6 @@
 """Rewriting segments: the records that are kept, in sparse frames, as one new segment file (FORMAT.md F-6).
 
-The new segment ends at the position where the old ones ended, so that everything behind it stays as it is. Where it
+The new segment ends at the position where the old ones ended, so that everything after it stays as it is. Where it
 begins is known only when all its frames are; so the bodies are written first, at file offsets that do not depend on
 it, then the headers of the frames, then the header of the segment. Memory holds one frame.
 """

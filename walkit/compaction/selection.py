@@ -16,7 +16,7 @@ from walkit.state.reconcile import DELETE, reconcile_arrow
 
 
 class KeyMap:
-    """What is known of each key: its newest record in the segments to rewrite, and its first one behind them.
+    """What is known of each key: its newest record in the segments to rewrite, and its first one after them.
 
     Memory grows with the number of keys: about as the keyed table of a store does, without its values.
     """
@@ -42,7 +42,7 @@ class KeyMap:
         )
 
     def add_later(self, batch: pa.RecordBatch) -> None:
-        """Take in records behind the segments to rewrite, in LSN order."""
+        """Add records after the segments to rewrite, in LSN order."""
         keys, lsns = batch.column("key").to_pylist(), batch.column("lsn").to_pylist()
         keys.reverse()
         lsns.reverse()
@@ -71,7 +71,7 @@ class Selection:
     blocked: frozenset[bytes] = frozenset()
     """Keys of which a superseded record is left in the log: their tombstones stay."""
     exact_from_lsn: int = 1
-    """From here on states can still be told when what was dropped is gone."""
+    """From here on states can still be restored when what was dropped is gone."""
     tombstones_from_lsn: int = 1
     """Below, a tombstone has been dropped."""
     tombstones: int = 0

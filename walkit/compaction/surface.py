@@ -19,11 +19,11 @@ class CompactingSurface:
         bytes_per_s: float | None = None,
         progress: CompactionProgress | None = None,
     ) -> CompactionReport:
-        """Rewrite the sealed log with the newest record of each key; the state it tells stays the same.
+        """Rewrite the sealed log with the newest record of each key; its state stays the same.
 
         Records without a key are events, and stay. Tombstones stay until every snapshot is newer. The newest sealed
-        segment, and every segment that a hold needs, stays as it is. Writers and readers go on; a reader that comes
-        upon a segment that is gone goes on in the new one, or gets a GapError where that would tell another state.
+        segment, and every segment that a hold needs, stays as it is. Writers and readers continue; a reader that comes
+        upon a segment that is gone continues in the new one, or gets a GapError where that would give another state.
 
         History is exact from the newest record on that superseded a dropped one (`exact_from_lsn` of the report): up
         to the end of the log at most, and never past a hold. With `exact_from_lsn` states from there on stay exact:
@@ -35,7 +35,7 @@ class CompactingSurface:
         ("survey", bytes done, bytes in all), then ("rewrite", ...); what it raises ends the compaction.
 
         LogClosedError, StorageError, CorruptionError: each segment is then the old one or the new, and compacting again
-        goes on. What is compacted in part tells the same state.
+        continues. A log compacted in part has the same state.
         """
         return self._compactor.compact(
             exact_from_lsn, waste_ratio=waste_ratio, bytes_per_s=bytes_per_s, progress=progress

@@ -36,7 +36,7 @@ ONE_RECORD_EACH: Final = "every operation is one record"
 KILLED_AT_WORK: Final = "the kill hit the child in mid-stream"
 RECOVERED_STATE: Final = "the state recovered after the kill"
 NOTHING_MISSING: Final = "no acknowledged record is missing, none is invented"
-GOES_ON: Final = "the log goes on after the recovery"
+GOES_ON: Final = "the log continues after the recovery"
 REPLICA_KILLED: Final = "the replica was killed in mid-stream, fell behind, and caught up"
 REPLICA_RECORDS: Final = "the replica has the records of the primary, every one"
 REPLICA_STATE: Final = "the replica's state"
@@ -99,11 +99,11 @@ class Evidence:
     replica_returncode: int
     """Exit status of the replica that was killed: negative for a signal."""
     replica_killed_lsn: int
-    """Where the replica stood when it was killed."""
+    """The replica's LSN when it was killed."""
     replica_behind: int
     """Records that it lacked when it was started again."""
     replica_lsn: int
-    """Where it stood in the end."""
+    """Its LSN in the end."""
     replica_equal_records: int
     """Records of its log, if they are those of the primary, all of them; else 0."""
     replica_state: State
@@ -115,7 +115,7 @@ class Evidence:
     """What opening finds after checkpoint and compaction."""
     first_state: State
     second_state: State
-    """What the Store tells of the two moments, after compaction."""
+    """The Store's states at the two moments, after compaction."""
     spark_state: State
     """What Spark replays from the log that was driven to the end, and compacted."""
     spark_first_state: State

@@ -10,6 +10,7 @@ from walkit.compaction import CompactionReport
 from walkit.config import LogOptions
 from walkit.demo.parts import Parts
 from walkit.demo.progress_printer import Teller
+from walkit.read.describe import LogInventory
 from walkit.recovery.report import RecoveryReport
 from walkit.state.checkpoint import CheckpointReport
 from walkit.store import Store
@@ -23,6 +24,8 @@ class Compacted:
     checkpoint: CheckpointReport
     compaction: CompactionReport
     after: RecoveryReport
+    segments_before: LogInventory
+    segments_after: LogInventory
 
 
 def checkpoint_and_compact(
@@ -36,11 +39,12 @@ def checkpoint_and_compact(
     with teller.part("opening it: the whole log is replayed"):
         store = Store.open(path, options)
     with store:
-        before = store.recovery
+        before, segments_before = store.recovery, store.inventory()
         with teller.part("checkpoint"):
             checkpoint = store.checkpoint(trim=False)
         with teller.part(f"compaction; states stay exact from LSN {parts.first_lsn:,} on"):
             compaction = store.compact(exact_from_lsn=parts.first_lsn)
+        segments_after = store.inventory()
     with teller.part("opening it again: from the snapshot"):
         store = Store.open(path, options)
     with store:
@@ -52,7 +56,15 @@ def checkpoint_and_compact(
         f"{compaction.bytes_before:,} bytes became {compaction.bytes_after:,}; "
         f"opening took {before.duration_s * 1e3:,.0f} ms, and takes {after.duration_s * 1e3:,.0f} ms"
     )
-    return Compacted(before=before, checkpoint=checkpoint, compaction=compaction, after=after), {
+    compacted = Compacted(
+        before=before,
+        checkpoint=checkpoint,
+        compaction=compaction,
+        after=after,
+        segments_before=segments_before,
+        segments_after=segments_after,
+    )
+    return compacted, {
         "compacted_state": state,
         "records_before": compaction.records_before,
         "records_after": compaction.records_after,

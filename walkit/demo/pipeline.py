@@ -70,7 +70,7 @@ MADE = (
     "run-third.parquet",
     REPORT,
 )
-"""What the demo makes in its folder, and what the next one removes."""
+"""What the demo makes in its folder, or did in an earlier version (JSON), and what the next one removes."""
 
 
 @dataclass(kw_only=True)
@@ -184,7 +184,7 @@ def run_demo(
     writers: int = WRITERS_DEFAULT,
     progress: bool = True,
 ) -> int:
-    """Tell the story; return 0 only if every check held and compared something, else 1. Raises what `tell` raises."""
+    """Run the demo; return 0 only if every check held and compared something, else 1. Raises what `tell` raises."""
     return 0 if tell(out, operations=operations, writers=writers, progress=progress).ok else 1
 
 
@@ -278,7 +278,7 @@ def _drive(
         if run.interrupted:
             teller.say(
                 f"interrupted after {run.records:,} of {len(stream):,} operations; "
-                f"the log is whole, the partial run is {result.out / 'run-drive.json'}"
+                f"the log is whole, the partial run is {result.out / 'run-drive.parquet'}"
             )
             raise KeyboardInterrupt
         last_lsn = store.log.acked_lsn

@@ -1,4 +1,4 @@
-"""Tells on the terminal what is going on, all along, and keeps the time of each step."""
+"""The demo's progress on the terminal, and the time of each step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Step:
 
 
 class Teller:
-    """Prints at once; whoever has stopped listening does not stop the work. Used by one thread."""
+    """Prints at once; a closed output does not stop the work. Used by one thread."""
 
     def __init__(self, show: bool = True) -> None:
         self.steps: list[Step] = []
@@ -42,7 +42,7 @@ class Teller:
 
     @contextmanager
     def part(self, title: str, *, bar: bool = False) -> Iterator[None]:
-        """Announce a part of the step, and say its time when it is over; with `bar` a progress bar stands between."""
+        """Print the title of a part of the step, and its time at the end; with `bar` with a progress bar between."""
         text = f"   {title} ..."
         self._print(text, end="\n" if bar else "")
         began = time.perf_counter()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,14 +18,14 @@ import numpy.typing as npt
 from walkit.errors import LogNotFoundError, WalkitError
 from walkit.replication.source import StoredSource
 from walkit.storage import FileStorage
+from walkit.workload.process import last_words, python_child
 
 SAMPLE_S: Final = 0.01
 WAIT_S: Final = 180.0
-LAST_WORDS_BYTES: Final = 4000
 
 
 class ReplicaProcessError(WalkitError):
-    """The replica's process ended in a way that nobody asked for, or did not come as far as it had to in time."""
+    """The replica's process ended unasked, or did not come far enough in time."""
 
     code = "replica-process"
 
@@ -34,7 +33,7 @@ class ReplicaProcessError(WalkitError):
 class ReplicaProcess:
     """`walkit follow` as a child process, that can be killed and started again. Used by one thread at a time.
 
-    A context manager: no process is left behind it, and if this process itself dies, the child ends too.
+    A context manager: no process outlives it, and if this process itself dies, the child ends too.
     """
 
     def __init__(self, address: str, folder: Path) -> None:
@@ -46,16 +45,13 @@ class ReplicaProcess:
 
     def start(self) -> None:
         """Start the child; it connects by itself."""
-        # -P: a file of the current folder must not stand in for a module.
-        command = [sys.executable, "-P", "-m", "walkit.demo.follower", self._address, str(self.folder)]
-        root = str(Path(__file__).resolve().parents[2])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        command, environment = python_child("walkit.demo.follower", self._address, str(self.folder))
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._words,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env=environment,
         )
 
     def kill(self) -> int:
@@ -63,7 +59,7 @@ class ReplicaProcess:
         return self._end(subprocess.Popen.kill)
 
     def stop(self) -> int:
-        """Tell the child to close its log and end; return its exit status."""
+        """Ask the child to close its log and end; return its exit status."""
         return self._end(subprocess.Popen.terminate)
 
     def _end(self, how: Callable[[subprocess.Popen[bytes]], None]) -> int:
@@ -89,11 +85,8 @@ class ReplicaProcess:
         process = self._process
         if process is None or process.poll() is None:
             return
-        size = self._words.seek(0, os.SEEK_END)
-        self._words.seek(max(size - LAST_WORDS_BYTES, 0))
-        said = self._words.read().decode("utf-8", "replace").strip()
         raise ReplicaProcessError(
-            f"the replica's process ended with exit status {process.returncode}\n{said}"
+            f"the replica's process ended with exit status {process.returncode}\n{last_words(self._words)}"
         )
 
     def __enter__(self) -> Self:
@@ -112,7 +105,7 @@ class ReplicaProcess:
 class LagWatch:
     """Notes every 10 ms the durable LSNs of a primary and its replica, and does what is due at an LSN.
 
-    A context manager with a thread of its own. What fails on that thread is raised by `wait` and `due_done`.
+    A context manager with one thread. What fails on that thread is raised by `wait` and `due_done`.
     """
 
     def __init__(self, primary_lsn: Callable[[], int], replica_lsn: Callable[[], int]) -> None:
@@ -181,7 +174,7 @@ class LagWatch:
                 with self._changed:
                     self._changed.notify_all()
                     self._changed.wait(SAMPLE_S)
-        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+        except BaseException as error:  # noqa: BLE001 - the wait raises it
             with self._changed:
                 self._error = error
                 self._changed.notify_all()

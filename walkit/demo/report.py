@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from html import escape
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from walkit import plots
 from walkit.demo.checks import CHECKS
+from walkit.measure import MachineFacts
 from walkit.recovery.report import RecoveryReport
-from walkit.workload.oracle import change_counts
+from walkit.workload.oracle import Changes, change_counts
 
 if TYPE_CHECKING:
     from walkit.demo.pipeline import DemoResult
@@ -38,6 +43,21 @@ code { background: #8882; padding: 0 .2em; } summary { cursor: pointer; margin: 
   :root { --ok: #4ac26b; --wrong: #ff7b72; } body { background: #16181c; color: #e4e4e2; } }
 """
 
+HEADINGS = {
+    "driven": "1. Driven by concurrent writers",
+    "killed": "2. Killed and recovered",
+    "followed": "3. A replica, killed and caught up",
+    "compacted": "4. Checkpoint and compaction",
+    "replayed": "5. Two moments, replayed and compared by Spark",
+    "steps": "6. Steps and their times",
+}
+PACKAGES = ("walkit", "pyarrow", "numpy", "pyspark", "grpcio", "plotly")
+"""Whose versions the report names."""
+EXAMPLES = 3
+"""Keys of each change that are shown."""
+VALUE_SHOWN = 60
+"""Characters of a value that are shown."""
+
 NOT_DONE = "<p class='wrong'>Not done.</p>"
 FIGURE_CONFIG = {"responsive": True, "displaylogo": False, "plotlyServerURL": ""}
 
@@ -50,31 +70,33 @@ def write_report(result: DemoResult) -> Path:
 
 
 def report_html(result: DemoResult) -> str:
-    """Return the whole report as one HTML document; plotly.js stands in it, so it can be read offline.
+    """Return the whole report as one HTML document; plotly.js is in it, so it can be read offline.
 
     What the result does not have is left out, and counts as not held.
     """
     body = [
         "<h1>walkit demo</h1>",
+        _made(result),
+        _contents(),
         _verdict(result),
         _warnings(result),
         _tiles(result),
         _checks(result),
-        "<h2>1. Driven by concurrent writers</h2>",
+        _heading("driven"),
         _driven(result),
-        "<h2>2. Killed and recovered</h2>",
+        _heading("killed"),
         _killed(result),
-        "<h2>3. A replica, killed and caught up</h2>",
+        _heading("followed"),
         _followed(result),
-        "<h2>4. Checkpoint and compaction</h2>",
+        _heading("compacted"),
         _compacted(result),
-        "<h2>5. Two moments, replayed and compared by Spark</h2>",
+        _heading("replayed"),
         _replayed(result),
-        "<h2>6. Steps and their times</h2>",
+        _heading("steps"),
         _steps(result),
         _details("The machine", None if result.drive is None else result.drive.machine),
     ]
-    script = f"<script>{_plotly_script()}</script>"
+    script = f"<script>{plots.plotly_script()}</script>"
     viewport = "<meta name='viewport' content='width=device-width, initial-scale=1'>"
     return (
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'>{viewport}<title>walkit demo</title>"
@@ -87,10 +109,31 @@ def summary_html(result: DemoResult) -> str:
     return f"<div>{_verdict(result)}{_warnings(result)}{_checks(result)}</div>"
 
 
-def _plotly_script() -> str:
-    from plotly.offline import get_plotlyjs
+def _heading(name: str) -> str:
+    return f"<h2 id='{name}'>{HEADINGS[name]}</h2>"
 
-    return str(get_plotlyjs())
+
+def _contents() -> str:
+    links = (f"<a href='#{name}'>{title}</a>" for name, title in HEADINGS.items())
+    return f"<nav aria-label='Contents'>{' · '.join(links)}</nav>"
+
+
+def _made(result: DemoResult) -> str:
+    """Return when, where, by which command and with which versions the report was made."""
+    run = result.drive or result.killed
+    machine = MachineFacts.here() if run is None else run.machine
+    memory = "" if machine.memory_bytes is None else f", {machine.memory_bytes / 2**30:.0f} GiB of memory"
+    kernel = "" if machine.kernel is None else f"; {machine.kernel}"
+    where = f"{machine.cpu or 'processor not known'}, {machine.cores or '?'} cores{memory}{kernel}"
+    versions = [f"Python {platform.python_version()}"]
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            versions.append(f"{name} {metadata.version(name)}")
+    command = " ".join(["walkit", "demo", *sys.argv[2:]]) if sys.argv[1:2] == ["demo"] else "walkit.demo.tell"
+    return (
+        f"<p>Made on {datetime.now(UTC):%d %B %Y, %H:%M} UTC by <code>{escape(command)}</code>, on {escape(where)}, "
+        f"with {escape(', '.join(versions))}.</p>"
+    )
 
 
 def _verdict(result: DemoResult) -> str:
@@ -240,12 +283,13 @@ def _compacted(result: DemoResult) -> str:
     text = (
         f"<p>The checkpoint saved {saved.records:,} keys in {saved.duration_s * 1e3:,.0f} ms; nothing was trimmed. "
         f"Compaction took {report.duration_s * 1e3:,.0f} ms. It rewrote only the first part of the stream, so that "
-        f"every state from LSN {report.exact_from_lsn:,} on can still be told, and dropped "
+        f"every state from LSN {report.exact_from_lsn:,} on is still known, and dropped "
         f"{report.tombstones_dropped:,} tombstones. Opening replays only what the snapshot does not have.</p>"
     )
     return (
         text
         + _table(("", "before", "after"), cells)
+        + _figures(plots.upkeep(done.segments_after, before=done.segments_before))
         + _openings(done.before, done.after)
         + _details("The checkpoint", saved)
         + _details("The compaction", report)
@@ -257,9 +301,11 @@ def _openings(before: RecoveryReport, after: RecoveryReport) -> str:
     figures = []
     config = {**FIGURE_CONFIG, "displayModeBar": False}  # it would cover the title of so small a figure
     for when, report in (("before", before), ("after", after)):
-        drawing = plots.recovery_timeline(report)
-        drawing.update_layout(title_text=f"Opening {when}: {report.duration_s * 1e3:,.0f} ms")
-        drawing.update_xaxes(range=[0, max(before.duration_s, after.duration_s) * 1_150])
+        drawing = plots.recovery_timeline(
+            report,
+            title=f"Opening {when}: {report.duration_s * 1e3:,.0f} ms",
+            total_s=max(before.duration_s, after.duration_s),
+        )
         figures.append(f"<div>{_figures(drawing, config=config)}</div>")
     return f"<div class='pair'>{''.join(figures)}</div>"
 
@@ -285,9 +331,39 @@ def _replayed(result: DemoResult) -> str:
         f"<p>Spark replayed the compacted log to its states at {moments[0]}, {sizes[0]} keys, and {moments[1]}, "
         f"{sizes[1]} keys, and compared them:</p>"
         + _table(("change", "key", "keys"), rows)
-        + f"<p>The primary's log, compacted, against the replica's, which is not: {same:,} keys are the same, "
-        f"{different:,} differ.</p>"
+        + _examples(seen.spark_changes)
+        + f"<p>The primary's log, compacted, against the replica's, which is not: {_compared(same, different)}.</p>"
     )
+
+
+def _compared(same: int, different: int) -> str:
+    if not different:
+        return f"<b class='ok'>identical</b>, all {same:,} keys"
+    return f"<b class='wrong'>{different:,} keys differ</b>, {same:,} are the same"
+
+
+def _examples(changes: Changes) -> str:
+    """Return the first keys of each change with both values, cut to what fits a line."""
+    rows = []
+    for wanted in ("I", "D", "C"):
+        keys = sorted(key for key, (change, _, _) in changes.items() if change == wanted)[:EXAMPLES]
+        for key in keys:
+            _, left, right = changes[key]
+            rows.append(
+                (f"<code>{wanted}</code>", *(f"<code>{_shown(each)}</code>" for each in (key, left, right)))
+            )
+    return (
+        _table(("change", "key, for example", "value at the first", "value at the second"), rows)
+        if rows
+        else ""
+    )
+
+
+def _shown(value: bytes | None) -> str:
+    if value is None:
+        return "-"
+    text = value.decode("utf-8", "backslashreplace")
+    return escape(text if len(text) <= VALUE_SHOWN else text[: VALUE_SHOWN - 1] + "…")
 
 
 def _clock(time_us: int) -> str:
@@ -307,9 +383,7 @@ def _steps(result: DemoResult) -> str:
 
 
 def _figures(*figures: Any, config: Mapping[str, Any] = FIGURE_CONFIG) -> str:
-    return "".join(
-        str(f.to_html(full_html=False, include_plotlyjs=False, config=dict(config))) for f in figures
-    )
+    return "".join(plots.figure_html(figure, config=config, cdn=False) for figure in figures)
 
 
 def _details(title: str, thing: Any) -> str:

@@ -1,4 +1,4 @@
-"""Which byte of a frame is what: for people who look at bytes, whether the frame is intact or damaged."""
+"""Which byte of a frame is what: to look at bytes, whether the frame is intact or damaged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FrameField(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Offset of the byte behind the field."""
+        """Offset of the byte after the field."""
         return self.offset + self.size
 
 
@@ -54,7 +54,7 @@ def frame_fields(data: Buffer) -> tuple[FrameField, ...]:
     """Name every byte of the frame that `data` begins with: header, columns of the body, padding; without gaps.
 
     The header's fields are named whether they can be trusted or not, and a checksum's value says whether it is right.
-    Where the header does not tell how far the frame reaches, or its body is compressed, damaged or cut short, what
+    Where the header does not say how far the frame reaches, or its body is compressed, damaged or cut short, what
     follows is one field. ValueError for less than a header.
     """
     view = memoryview(data).cast("B")

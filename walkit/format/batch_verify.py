@@ -1,6 +1,6 @@
 """Many frames in a row, checked at once: what `check_header`, `check_body` and `decode_body` say of them one by one.
 
-Nothing is told of a frame that is not as expected: the row ends before it, and whoever wants to know why looks at it
+A frame that is not as expected is not described: the row ends before it, and a caller that needs the reason checks it
 alone. So is what is seldom: compressed and sparse frames. A frame costs two checksums and some slices here, no objects.
 """
 
@@ -58,10 +58,10 @@ CLAIMS = struct.Struct("<II4xI20xI")
 FOOTPRINT_OFFSET: int = HEADER.fields["footprint"][1]  # type: ignore[index]  # it has fields
 HOLD_LOCK, LET_GO = 0, 1
 CRC_ALONE_BYTES = 1 << 20
-"""From this size on a checksum lets go of the interpreter's lock. Taking the lock again takes longer than a checksum of
+"""From this size on a checksum releases the interpreter's lock. Taking the lock again takes longer than a checksum of
 32 KiB, where the library would begin to; then two threads that check are slower than one."""
 RECORDS_JOINED_MAX = RECORDS_PER_FRAME_MAX
-"""Frames of a row become one only up to so many records: memory for more than one frame may stand for is not taken."""
+"""Frames of a row become one only up to so many records: memory for more than one frame may hold is not taken."""
 _UNIFORM = FrameFlag.UNIFORM_KINDS | FrameFlag.UNIFORM_KEY_LENGTHS | FrameFlag.UNIFORM_VALUE_LENGTHS
 _UNIFORM_HEAD = np.dtype([("key", "<u4"), ("value", "<u4"), ("kind", "u1")])
 _LEGAL = np.zeros(256, np.bool_)
@@ -93,7 +93,7 @@ class FrameRow:
     """Intact frames that each follow the one before: at least one."""
 
     ends: Int64s
-    """Position behind each frame."""
+    """Position after each frame."""
     last_lsns: Int64s
     """The last LSN covered when it ends, of each."""
     records: int
@@ -103,7 +103,7 @@ class FrameRow:
     """Header checksum of the last one."""
     promised_position: int
     buffer: bytes | bytearray
-    """Where they stand."""
+    """The bytes that hold them."""
     starts: Int64s
     """Offset in the buffer, of each."""
     heads: npt.NDArray[Any]
@@ -114,7 +114,7 @@ class FrameRow:
 
         Frames of uniform columns come as one, which holds the records of all, where those are not too many for the
         columns that this needs; else each keeps its columns of one value. CorruptionError where a body is not what
-        its header says, behind what stands before it.
+        its header says, after the columns before it.
         """
         filled = np.flatnonzero(self.heads["records"])
         if not len(filled):
@@ -147,7 +147,7 @@ def frames_in_a_row(
     *,
     decode: bool,
 ) -> FrameRow | None:
-    """Return the frames that stand whole in `buffer` from offset `at` on, up to the first that is not as expected.
+    """Return the whole frames of `buffer` from offset `at` on, up to the first that is not as expected.
 
     None where that is the first. `follows.position` is the position of offset `at`, no frame reaches beyond
     `end_position`. With `decode` every body is taken apart, too.
@@ -293,7 +293,7 @@ def _uniform_heads(
 
 
 def _as_one(view: memoryview, starts: Int64s, counts: Int64s, columns: npt.NDArray[Any]) -> DecodedColumns:
-    """Return the records of uniform bodies as if they stood in one frame."""
+    """Return the records of uniform bodies as if of one frame."""
     keys_at = starts + _UNIFORM_HEAD.itemsize
     values_at = keys_at + counts * columns["key"]
     ends = (values_at + counts * columns["value"]).tolist()

@@ -31,7 +31,7 @@ from walkit.record import Buffer, Kind, record_schema
 
 Numbers: TypeAlias = npt.NDArray[Any]
 Column: TypeAlias = "int | Numbers"
-"""One number per record; an int stands for the same number in every record."""
+"""One number per record; an int means the same number in every record."""
 
 COLUMN_BYTES_PER_RECORD = 1 + 4 + 4 + 8 + 4
 """Upper bound of what one record adds to the body besides its key and value."""
@@ -66,9 +66,9 @@ ONE_RECORD_FLAGS: Final = UNIFORM_KEY_LENGTHS | UNIFORM_VALUE_LENGTHS | UNIFORM_
 
 @dataclass(slots=True, eq=False)
 class Columns:
-    """Records about to be encoded, one item per record in every column. Nobody changes it once it is made.
+    """Records about to be encoded, one item per record in every column. Immutable.
 
-    `kinds` holds the kind byte: the kind with HAS_KEY, HAS_VALUE, HAS_TIMESTAMP and JOINED; one int stands for all.
+    `kinds` holds the kind byte: the kind with HAS_KEY, HAS_VALUE, HAS_TIMESTAMP and JOINED; one int means all.
     Keys and values are exact `bytes`, as objects or packed. Absent keys, values and timestamps are b"" and 0. A None
     column is absent for every record. `lsn_offsets` (offsets from the frame's first LSN, growing) is given for sparse
     frames only.
@@ -163,7 +163,7 @@ def encode_puts(kind: int, keys: Sequence[bytes], values: Sequence[bytes]) -> tu
     """Return what `encode_body` returns for values of one kind byte, with as many keys or none, and no timestamps.
 
     Most frames of several callers are so. It is less code than the way through `Columns`, and none of it is in the
-    processor's caches right behind a blocking write.
+    processor's caches right after a blocking write.
     """
     one_kind = ONE_KIND_TIMELESS.get(kind)
     if one_kind is None:
@@ -207,7 +207,7 @@ def encode_body(columns: Columns) -> tuple[int, list[Buffer]]:
 
 @dataclass(slots=True, eq=False)
 class DecodedColumns:
-    """The columns of one frame, as views on its body; a uniform column is one int. Nobody changes it.
+    """The columns of one frame, as views on its body; a uniform column is one int. Immutable.
 
     `key_bytes` and `value_bytes` are those of all records, one after the other. `timestamps` are microseconds since
     1970, `lsn_offsets` count from the frame's first LSN; None where the frame has no such column.
@@ -234,7 +234,7 @@ def _malformed(what: str, expected: object, found: object) -> CorruptionError:
 def _cut_column(
     body: memoryview, offset: int, count: int, kind: tuple[struct.Struct, np.dtype[Any]], uniform: int
 ) -> tuple[Column, int]:
-    """Take a column off the body at `offset`: return (column, offset behind it)."""
+    """Take a column off the body at `offset`: return (column, offset after it)."""
     one, dtype = kind
     end = offset + (one.size if uniform else one.size * count)
     if end > len(body):

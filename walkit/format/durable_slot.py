@@ -1,4 +1,4 @@
-"""The durable cell: two checksummed slots that publish how far the log is on stable storage (FORMAT.md F-4).
+"""The durable slot, in two checksummed places that publish how far the log is on stable storage (FORMAT.md F-4).
 
 The writer stores a slot after durability and before the acknowledgement, and never syncs it: any value found is true,
 only perhaps old. Readers in other processes poll it.
@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from walkit.format.checksum import crc32c
-from walkit.format.layout import DURABLE_CELL_BYTES, DURABLE_SLOT, DURABLE_SLOT_CHECKED, DURABLE_SLOT_STRIDE
+from walkit.format.layout import DURABLE_SLOT, DURABLE_SLOT_CHECKED, DURABLE_SLOT_STRIDE, DURABLE_SLOTS_BYTES
 
 _CRC_OFFSET = DURABLE_SLOT.size - 4
 
 
 class DurableMark(NamedTuple):
-    """Everything below `position` (frames up to `lsn`) is on stable storage. `turn` grows with every store."""
+    """Everything below `position` (frames up to `lsn`) is on stable storage. `generation` grows with every store."""
 
-    turn: int
+    generation: int
     epoch: int
     epoch_id: int
     position: int
@@ -28,7 +28,7 @@ NOTHING_DURABLE = DurableMark(0, 0, 0, 0, 0)
 
 
 def encode_slot(mark: DurableMark | tuple[int, int, int, int, int]) -> tuple[int, bytes]:
-    """Return (offset in the cell, bytes); turns alternate between the two slots, so that one is always whole.
+    """Return (offset in the file, bytes); generations alternate between the two places, so that one is always whole.
 
     A plain tuple of a mark's fields is taken, too: there is one for every frame.
     """
@@ -36,14 +36,14 @@ def encode_slot(mark: DurableMark | tuple[int, int, int, int, int]) -> tuple[int
     return (mark[0] & 1) * DURABLE_SLOT_STRIDE, head + crc32c(head).to_bytes(4, "little")
 
 
-def decode_cell(cell: bytes) -> DurableMark:
+def decode_slots(cell: bytes) -> DurableMark:
     """Return the newest whole slot; NOTHING_DURABLE where there is none."""
     best = NOTHING_DURABLE
     for offset in (0, DURABLE_SLOT_STRIDE):
-        if len(cell) < min(offset + DURABLE_SLOT.size, DURABLE_CELL_BYTES):
+        if len(cell) < min(offset + DURABLE_SLOT.size, DURABLE_SLOTS_BYTES):
             continue
         *fields, crc = DURABLE_SLOT.unpack_from(cell, offset)
         mark = DurableMark._make(fields)
-        if mark.turn > best.turn and crc32c(cell[offset : offset + _CRC_OFFSET]) == crc:
+        if mark.generation > best.generation and crc32c(cell[offset : offset + _CRC_OFFSET]) == crc:
             best = mark
     return best

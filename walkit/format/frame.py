@@ -166,7 +166,7 @@ def _fields_fit(header: FrameHeader, alignment: int, frame_bytes_max: int) -> bo
 class PreparedBody:
     """A body that is encoded, perhaps compressed, and checksummed: what can be done before LSNs are given.
 
-    Nobody changes it once it is made.
+    Immutable.
     """
 
     count: int
@@ -230,7 +230,7 @@ def prepare_puts(
     """Return the body of one value or more of one kind byte, with as many keys or none: see `encode_puts`.
 
     Values of one length without keys, which most batches are, are encoded here, by the rules of `encode_puts` and
-    `prepare_encoded`: three calls less behind a blocking write, where none of their code is in the caches.
+    `prepare_encoded`: three calls less after a blocking write, where none of their code is in the caches.
     """
     count, length = len(values), len(values[0])
     stored_bytes = ONE_RECORD_BYTES + count * length

@@ -1,6 +1,6 @@
-"""The index of a sealed segment: where its frames stand, every 64 KiB or so (FORMAT.md F-10).
+"""The index of a sealed segment: the positions of its frames, every 64 KiB or so (FORMAT.md F-10).
 
-It is derived and never evidence: `decode_index` returns None for whatever is not exactly the index of the segment that
+It is derived and never evidence: `decode_index` returns None for anything but the index of the segment that
 is asked for, and what it points to is verified as a frame before anything is read there.
 """
 
@@ -77,7 +77,7 @@ class SegmentIndex(NamedTuple):
         return IndexEntry(int(self.positions[at]), int(self.first_lsns[at]), int(self.records[at]))
 
     def before(self, lsn: int) -> IndexEntry | None:
-        """Return the last noted frame that begins at or before an LSN; None where the segment begins behind it."""
+        """Return the last noted frame that begins at or before an LSN; None where the segment begins after it."""
         at = int(np.searchsorted(self.first_lsns, np.uint64(lsn), side="right")) - 1
         return self.entry(at) if at >= 0 else None
 
@@ -129,7 +129,7 @@ def decode_index(data: bytes, identity: IndexIdentity) -> SegmentIndex | None:
 
 
 def _can_be(positions: Numbers, first_lsns: Numbers, identity: IndexIdentity) -> bool:
-    """Hold entries against the segment: whoever wrote a right checksum over wrong entries is not followed."""
+    """Check entries against the segment: a right checksum does not prove that they are right."""
     steps: Any = np.diff(positions.astype(np.int64))
     lsns: Any = np.diff(first_lsns.astype(np.int64))
     return bool(

@@ -19,7 +19,7 @@ FRAME_MAGIC_BYTES: Final = FRAME_MAGIC.to_bytes(4, "little")
 
 ALIGNMENT_BUFFERED: Final = 64
 ALIGNMENT_DIRECT: Final = 4096
-"""Also the largest: frames begin right behind the segment header, at a file offset of 4096."""
+"""Also the largest: frames begin right after the segment header, at a file offset of 4096."""
 
 LSN_MAX: Final = (1 << 63) - 1
 POSITION_MAX: Final = (1 << 63) - 1
@@ -28,7 +28,7 @@ LSN_LAST: Final = LSN_MAX - 1
 """The last that a writer gives: where the next frame would begin still fits."""
 EPOCH_MAX: Final = (1 << 63) - 1
 SEGMENT_NUMBER_MAX: Final = (1 << 63) - 2
-"""The number behind it stands in the manifest."""
+"""The manifest holds the number after it."""
 
 SEGMENT_HEADER_BYTES: Final = 4096
 SEGMENT_HEADER: Final = struct.Struct("<8sHHIIIQQQQQQQIIQQQIII")
@@ -50,7 +50,7 @@ DURABLE_SLOT: Final = struct.Struct("<QQQQQI")
 DURABLE_SLOT_CHECKED: Final = struct.Struct("<QQQQQ")
 """The slot without its checksum."""
 DURABLE_SLOT_STRIDE: Final = 64
-DURABLE_CELL_BYTES: Final = 2 * DURABLE_SLOT_STRIDE
+DURABLE_SLOTS_BYTES: Final = 2 * DURABLE_SLOT_STRIDE
 
 CURSOR_MAGIC: Final = b"WALKITCU"
 CURSOR_FILE: Final = struct.Struct("<8sHHIIQQQQQI")

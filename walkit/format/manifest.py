@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar
 
 from walkit.errors import CorruptionError, NotALogError
@@ -28,7 +29,7 @@ _CRC_OFFSET = MANIFEST_HEADER.size - 4
 
 
 class SegmentState(Enum):
-    """prepared: made ahead, perhaps in use by now (its header tells); sealed: ends where the manifest says."""
+    """State of a segment; prepared: made ahead, maybe in use (see its header); sealed: its end is in the manifest."""
 
     PREPARED = "prepared"
     SEALED = "sealed"
@@ -67,7 +68,7 @@ class SegmentRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpochRecord:
-    """One epoch of the lineage: who it is, and the LSN, position and chain where it began."""
+    """One epoch of the lineage: its identity, and the LSN, position and chain where it began."""
 
     number: int
     id: int
@@ -90,7 +91,7 @@ class HoleRecord:
     """Frames that never came to the disk while later ones did: positions [start_position, end_position).
 
     None of them was acknowledged, so nothing is lost, and their LSNs, `first_lsn` to `last_lsn`, are not given again;
-    `last_lsn` is `first_lsn - 1` where they were marks. The frame behind the hole follows `chain`.
+    `last_lsn` is `first_lsn - 1` where they were marks. The frame after the hole follows `chain`.
     """
 
     start_position: int
@@ -110,7 +111,7 @@ class LostRecord:
     """A range that policy "salvage" gave up: positions [start_position, end_position), whose frames cannot be read.
 
     Records may have been acknowledged there: LSN `first_lsn` to `last_lsn`, which are not given again (`last_lsn` is
-    `first_lsn - 1` where only marks are lost). The frame behind the range follows `chain`. `segment` is the file that
+    `first_lsn - 1` where only marks are lost). The frame after the range follows `chain`. `segment` is the file that
     held it, `reason` says what was found there.
     """
 
@@ -129,7 +130,7 @@ class LostRecord:
 
 
 Gap = HoleRecord | LostRecord
-"""Positions without frames that a reader goes on behind, because the manifest says what they are."""
+"""Positions without frames that a reader skips, because the manifest says what they are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,7 +208,7 @@ class Manifest:
     def complete_from_lsn(self) -> int:
         """From here on no record is missing: neither dropped, nor superseded and compacted away, nor lost.
 
-        The LSNs of a hole are no missing records: nobody was ever told of them.
+        The LSNs of a hole are no missing records: none was ever acknowledged.
         """
         thinned = [
             s.last_lsn for s in self.sealed if s.records < s.last_lsn - s.first_lsn + 1 - self._unborn(s)
@@ -219,7 +220,7 @@ class Manifest:
         return sum(gap.lsns for gap in self.gaps_of(segment))
 
     def holes_of(self, segment: SegmentRecord) -> tuple[HoleRecord, ...]:
-        """Return the holes among the frames of a sealed segment; one behind its last frame is not among them.
+        """Return the holes among the frames of a sealed segment; one after its last frame is not among them.
 
         Compaction leaves none: what it writes covers their LSNs.
         """
@@ -239,6 +240,8 @@ class Manifest:
 
         A lost range may reach to the end of its segment, which stays where it was.
         """
+        if not self.holes and not self.lost:
+            return ()
         start, end = segment.start_position, segment.end_position
         holes = self.holes_of(segment)
         return tuple(
@@ -318,6 +321,7 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
 
 
 T = TypeVar("T")
+_INT_MAX = (1 << 64) - 1
 
 
 def _from_plain(plain: dict[str, Any]) -> Manifest:
@@ -352,19 +356,26 @@ def _from_plain(plain: dict[str, Any]) -> Manifest:
 def _checked(cls: type[T], plain: Any) -> T:
     """Return a `cls` of exactly these fields; KeyError, TypeError or ValueError where one is not as it should be."""
     if not isinstance(plain, dict):
-        raise TypeError(f"a {type(plain).__name__} stands where the fields of a {cls.__name__} belong")
-    for f in fields(cls):  # type: ignore[arg-type]
-        value = plain[f.name]
-        right = {
-            "int": type(value) is int and 0 <= value < 1 << 64,
-            "str": type(value) is str,
-            "Mapping[str, Any]": type(value) is dict,
-        }
-        if not right.get(str(f.type), True):
-            raise TypeError(f"{f.name} is a {type(value).__name__}, or a number that is not in 64 bits")
+        raise TypeError(f"a {type(plain).__name__} is where the fields of a {cls.__name__} belong")
+    for name, wanted in _plain_types(cls):  # type: ignore[arg-type]  # a class is hashable
+        value = plain[name]
+        if wanted is None:
+            continue
+        if type(value) is not wanted or (wanted is int and not 0 <= value <= _INT_MAX):
+            raise TypeError(f"{name} is a {type(value).__name__}, or a number that is not in 64 bits")
     if "state" in plain:
         plain = {**plain, "state": SegmentState(plain["state"])}
     return cls(**plain)
+
+
+@cache
+def _plain_types(cls: type[Any]) -> tuple[tuple[str, type[Any] | None], ...]:
+    """Return the fields of a class of the manifest and what JSON gives for each; None where others look at it.
+
+    Kept: a manifest has thousands of segments, and every reader decodes it.
+    """
+    plain = {"int": int, "str": str, "Mapping[str, Any]": dict}
+    return tuple((f.name, plain.get(str(f.type))) for f in fields(cls))
 
 
 def _damaged(what: str, expected: object, found: object) -> CorruptionError:

@@ -1,4 +1,4 @@
-"""Names of the files that stand beside a log's segments, so that every room can tell whose a file is (FORMAT.md)."""
+"""Names of the files beside a log's segments, so that every room knows what a file belongs to (FORMAT.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRIM_NEW_NAME: Final = "trim.new"
 UNFINISHED_NAMES: Final = (COMPACTION_NEW_NAME, SNAPSHOT_NEW_NAME, SALVAGE_NEW_NAME, TRIM_NEW_NAME)
 
 INDEX_SUFFIX: Final = ".index"
-"""Behind a segment's whole file name: its index (FORMAT.md F-10)."""
+"""After a segment's whole file name: its index (FORMAT.md F-10)."""
 
 _SNAPSHOT_PREFIX = "snapshot-"
 _SNAPSHOT_DIGITS = 20

@@ -21,7 +21,7 @@ LENGTH_DTYPE: Final = np.dtype("<u4")
 class PackedBytes:
     """Byte strings as `lengths` (one per item) and `parts`, whose bytes joined are those of all items in their order.
 
-    Nobody changes it once it is made. Iterating makes objects, for whoever needs them.
+    Immutable. Iterating makes an object per value.
     """
 
     __slots__ = ("lengths", "parts")

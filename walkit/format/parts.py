@@ -1,7 +1,7 @@
 """The columns of frames, a bounded number of records at a time.
 
-A frame of a hundred bytes may stand for a million records (FORMAT.md F-7.3), and many of them fit one read. Columns
-stay as they stand in the frame until they become Arrow; what is here lets that happen for some records at a time.
+A frame of a hundred bytes may hold a million records (FORMAT.md F-7.3), and many of them fit one read. Columns
+stay as views of the frame until they become Arrow; what is here lets that happen for some records at a time.
 """
 
 from __future__ import annotations

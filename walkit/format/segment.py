@@ -56,7 +56,7 @@ class SegmentHeader:
     alignment: int
     frame_bytes_max: int
     created_us: int
-    window_bytes: int = 0
+    reorder_window_bytes: int = 0
     end_chain: int = 0
     own_end_chain: int = 0
     flags: SegmentFlag = _NO_FLAGS
@@ -95,7 +95,7 @@ class SegmentHeader:
             self.chain,
             int(self.flags),
             self.frame_bytes_max,
-            self.window_bytes,
+            self.reorder_window_bytes,
             self.created_us,
             self.end_chain,
             self.own_end_chain,
@@ -142,7 +142,7 @@ class SegmentHeader:
             chain=rest[7],
             flags=SegmentFlag(flags),
             frame_bytes_max=rest[9],
-            window_bytes=rest[10],
+            reorder_window_bytes=rest[10],
             created_us=rest[11],
             end_chain=rest[12],
             own_end_chain=rest[13],
@@ -169,7 +169,7 @@ class SegmentHeader:
             not self.previous_end <= self.start_position <= POSITION_MAX
             or self.start_position % self.alignment
         ):
-            return f"start position {self.start_position} behind {self.previous_end}"
+            return f"start position {self.start_position}, previous end {self.previous_end}"
         if not 0 < self.first_lsn <= LSN_MAX:
             return f"first LSN {self.first_lsn}"
         if len(self.extension) > EXTENSION_BYTES_MAX:

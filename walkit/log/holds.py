@@ -5,22 +5,158 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from walkit._html import titled
 from walkit.commit.to_end import run_to_end
 from walkit.config import as_lsn, as_seconds
 from walkit.errors import GapError, LogClosedError, OptionsError
+from walkit.events import EventSink
 from walkit.format.manifest import HoldRecord, Manifest
-
-if TYPE_CHECKING:
-    from walkit.log.engine import LogEngine
+from walkit.log.contents import LogContents
+from walkit.log.leftovers import Leftovers
+from walkit.log.lifetime import Lifetime
+from walkit.segments.manifest_store import ManifestStore
 
 LEASE_S_DEFAULT = 3600.0
 NAME_CHARS_MAX = 256
 """A name stands in the manifest, which has a limit: one over it would keep the log from being written."""
 LEASE_S_MAX = 100 * 365 * 86_400.0
 """A hundred years: who wants a claim without an end has one, and its end still fits the manifest."""
+
+
+class HoldTable:
+    """The holds of an open log: those of this process, and those of the manifest. Safe from any thread."""
+
+    def __init__(
+        self,
+        manifest_store: ManifestStore,
+        contents: LogContents,
+        leftovers: Leftovers,
+        lifetime: Lifetime,
+        events: EventSink,
+    ) -> None:
+        self.mine: dict[str, Hold] = {}
+        """By name, those that this process has now."""
+        self.contents = contents
+        self.lifetime = lifetime
+        self._manifest_store = manifest_store
+        self._leftovers = leftovers
+        self._events = events
+        self._released: set[str] = set()
+        """Names that this process has given up, or has had to: what the manifest says of them counts no more."""
+
+    def take(self, name: str, first_lsn: int, lease_s: float) -> Hold:
+        """Take or take over the hold of this name; persisted on return. GapError where the record is gone already.
+
+        OptionsError for a name, an LSN or a lease that cannot be: they are checked before they can reach the manifest.
+        """
+        if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARS_MAX:
+            shown = repr(name)[: NAME_CHARS_MAX // 4]
+            raise OptionsError(
+                f"name={shown}: a hold has a name of 1 to {NAME_CHARS_MAX} characters",
+                option="name",
+                wanted=name,
+            )
+        first_lsn, lease_s = as_lsn(first_lsn, "first_lsn"), as_seconds(lease_s, "lease_s")
+        if not 0 < lease_s <= LEASE_S_MAX:
+            raise OptionsError(
+                f"lease_s={lease_s!r}: a hold has a lease of more than 0 seconds, and at most {LEASE_S_MAX:,.0f}",
+                option="lease_s",
+                wanted=lease_s,
+            )
+        return run_to_end(lambda: self._take(name, first_lsn, lease_s), "hold", events=self._events)
+
+    def _take(self, name: str, first_lsn: int, lease_s: float) -> Hold:
+        with self._events.held(), self._leftovers.lock:
+            oldest = self.contents.first_lsn
+            if first_lsn < oldest:
+                raise GapError(first_lsn, oldest)
+            hold, previous = Hold(self, name, first_lsn, lease_s), self.mine.get(name)
+            self.mine[name] = hold
+            try:
+                self.save()
+            except BaseException:
+                del self.mine[name]
+                if previous is not None:
+                    self.mine[name] = previous
+                raise
+            self._released.discard(name)
+            self._check()
+        return hold
+
+    def _check(self) -> None:
+        """Assert that what the holds of this process claim is there, and that they count; while nobody trims."""
+        oldest = self.contents.first_lsn
+        for name, hold in list(self.mine.items()):
+            assert hold.name == name and hold.state == "held" and name not in self._released
+            assert oldest <= hold.first_lsn, "records that are held were dropped"
+
+    def has(self, hold: Hold) -> bool:
+        """Say whether this very hold is the one of its name."""
+        return self.mine.get(hold.name) is hold
+
+    def release(self, hold: Hold) -> None:
+        """Give up a hold that this table has; durable on return."""
+        del self.mine[hold.name]
+        self._released.add(hold.name)
+        self.save()
+
+    def leave(self, hold: Hold) -> None:
+        """Let a hold that this table has stand in the manifest without its holder, until its lease is over."""
+        self.save()
+        del self.mine[hold.name]
+
+    def live(self, manifest: Manifest, *, tell: bool = True) -> tuple[HoldRecord, ...]:
+        """Return the holds that count now: those of this process, renewed, and others whose lease still runs.
+
+        With `tell` an event says which have run out: for who leaves them out of the next manifest, and holds events
+        (`EventSink.held`) while it has the locks for that.
+        """
+        now_us = time.time_ns() // 1000
+        kept = [
+            HoldRecord(name=h.name, first_lsn=h.first_lsn, lease_until_us=now_us + int(h.lease_s * 1e6))
+            for h in list(self.mine.values())
+        ]
+        mine = {h.name for h in kept}
+        for record in manifest.holds:
+            if record.name in mine or record.name in self._released:
+                continue
+            if record.lease_until_us > now_us:
+                kept.append(record)
+            elif tell:
+                self._events.emit("walkit.hold.expire", name=record.name, first_lsn=record.first_lsn)
+        return tuple(sorted(kept, key=lambda h: h.name))
+
+    @contextmanager
+    def dropping(self, names: Iterable[str]) -> Iterator[tuple[HoldRecord, ...]]:
+        """Leave holds out of the manifest that is written in this block; where that fails, they stand as before.
+
+        Needs the lock of the leftovers held.
+        """
+        gone = set(names)
+        lost = tuple(h for h in self.live(self._manifest_store.current, tell=False) if h.name in gone)
+        mine = {name: self.mine.pop(name) for name in gone if name in self.mine}
+        new = gone - self._released
+        self._released |= new
+        for hold in mine.values():
+            hold.dropped = True
+        try:
+            yield lost
+        except BaseException:
+            for hold in mine.values():
+                hold.dropped = False
+            self.mine.update(mine)
+            self._released -= new
+            raise
+
+    def save(self) -> None:
+        """Write the holds of now into the manifest."""
+
+        def save() -> None:
+            with self._events.held():  # a manifest is replaced under a lock
+                self._manifest_store.update(lambda m: m.next(holds=self.live(m)))
+
+        run_to_end(save, "hold", events=self._events)
 
 
 class Hold:
@@ -30,23 +166,24 @@ class Hold:
     keeps the log back until the lease runs out. Safe from any thread.
     """
 
-    def __init__(self, engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> None:
-        self._engine = engine
+    def __init__(self, table: HoldTable, name: str, first_lsn: int, lease_s: float) -> None:
+        self._table = table
         self.name = name
         self.first_lsn = first_lsn
         self.lease_s = lease_s
-        self._dropped = False
+        self.dropped = False
+        """Whether retention has dropped it, because the log was over its hard cap."""
 
     def move(self, lsn: int) -> None:
         """Say that records below `lsn` are no longer needed. Saved with the next trim; never moves back.
 
         GapError where retention has dropped the hold, because the log was over its hard cap: what it claimed is gone.
         """
-        if self._dropped:
-            raise GapError(self.first_lsn, self._engine.first_lsn)
-        if self._engine.closed or self._engine.holds.get(self.name) is not self:
-            what = "the log is closed" if self._engine.closed else f"the hold {self.name!r} was released"
-            raise LogClosedError(what)
+        if self.dropped:
+            raise GapError(self.first_lsn, self._table.contents.first_lsn)
+        closed = self._table.lifetime.closed
+        if closed or not self._table.has(self):
+            raise LogClosedError("the log is closed" if closed else f"the hold {self.name!r} was released")
         lsn = as_lsn(lsn)
         if lsn < self.first_lsn:
             raise OptionsError(
@@ -62,30 +199,27 @@ class Hold:
 
         LogClosedError once the log is closed: the claim stands then until its lease is over.
         """
-        if self._engine.closed:
+        if self._table.lifetime.closed:
             raise LogClosedError(f"the log is closed; the hold {self.name!r} stands until its lease is over")
-        if self._engine.holds.get(self.name) is self:
-            del self._engine.holds[self.name]
-            self._engine.released.add(self.name)
-            save_holds(self._engine)
+        if self._table.has(self):
+            self._table.release(self)
 
     def leave(self) -> None:
         """Let the claim stand without its holder: durable as it is now, it counts until its lease is over.
 
         For a consumer that went away and may come back; it takes the claim over by its name.
         """
-        if not self._engine.closed and self._engine.holds.get(self.name) is self:
-            save_holds(self._engine)
-            del self._engine.holds[self.name]
+        if not self._table.lifetime.closed and self._table.has(self):
+            self._table.leave(self)
 
     @property
     def state(self) -> str:
         """How the claim stands: "held", "dropped" (by the hard cap of a retention), "log closed", or "given up"."""
-        if self._dropped:
+        if self.dropped:
             return "dropped"
-        if self._engine.closed:
+        if self._table.lifetime.closed:
             return "log closed"
-        return "held" if self._engine.holds.get(self.name) is self else "given up"
+        return "held" if self._table.has(self) else "given up"
 
     def __repr__(self) -> str:
         return f"Hold({self.name!r}, first_lsn={self.first_lsn})"
@@ -99,95 +233,3 @@ class Hold:
                 ("state", self.state),
             ],
         )
-
-
-def make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> Hold:
-    """Take or take over the hold of this name; persisted on return. GapError where the record is gone already.
-
-    OptionsError for a name, an LSN or a lease that cannot be: they are checked before they can reach the manifest.
-    """
-    if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARS_MAX:
-        shown = repr(name)[: NAME_CHARS_MAX // 4]
-        raise OptionsError(
-            f"name={shown}: a hold has a name of 1 to {NAME_CHARS_MAX} characters", option="name", wanted=name
-        )
-    first_lsn, lease_s = as_lsn(first_lsn, "first_lsn"), as_seconds(lease_s, "lease_s")
-    if not 0 < lease_s <= LEASE_S_MAX:
-        raise OptionsError(
-            f"lease_s={lease_s!r}: a hold has a lease of more than 0 seconds, and at most {LEASE_S_MAX:,.0f}",
-            option="lease_s",
-            wanted=lease_s,
-        )
-    return run_to_end(lambda: _make_hold(engine, name, first_lsn, lease_s), "hold", events=engine.events)
-
-
-def _make_hold(engine: LogEngine, name: str, first_lsn: int, lease_s: float) -> Hold:
-    with engine.events.held(), engine.trimming:
-        if first_lsn < engine.first_lsn:
-            raise GapError(first_lsn, engine.first_lsn)
-        hold, previous = Hold(engine, name, first_lsn, lease_s), engine.holds.get(name)
-        engine.holds[name] = hold
-        try:
-            save_holds(engine)
-        except BaseException:
-            del engine.holds[name]
-            if previous is not None:
-                engine.holds[name] = previous
-            raise
-        engine.released.discard(name)
-    return hold
-
-
-def live_holds(engine: LogEngine, manifest: Manifest, *, tell: bool = True) -> tuple[HoldRecord, ...]:
-    """Return the holds that count now: those of this process, renewed, and others whose lease still runs.
-
-    With `tell` an event says which have run out: for who leaves them out of the next manifest, and holds events
-    (`EventSink.held`) while it has the locks for that.
-    """
-    now_us = time.time_ns() // 1000
-    kept = [
-        HoldRecord(name=h.name, first_lsn=h.first_lsn, lease_until_us=now_us + int(h.lease_s * 1e6))
-        for h in list(engine.holds.values())
-    ]
-    mine = {h.name for h in kept}
-    for record in manifest.holds:
-        if record.name in mine or record.name in engine.released:
-            continue
-        if record.lease_until_us > now_us:
-            kept.append(record)
-        elif tell:
-            engine.events.emit("walkit.hold.expire", name=record.name, first_lsn=record.first_lsn)
-    return tuple(sorted(kept, key=lambda h: h.name))
-
-
-@contextmanager
-def drop_holds(engine: LogEngine, names: Iterable[str]) -> Iterator[tuple[HoldRecord, ...]]:
-    """Leave holds out of the manifest that is written in this block; where that fails, they stand as before.
-
-    The caller holds `engine.trimming`.
-    """
-    gone = set(names)
-    lost = tuple(h for h in live_holds(engine, engine.store.current, tell=False) if h.name in gone)
-    mine = {name: engine.holds.pop(name) for name in gone if name in engine.holds}
-    new = gone - engine.released
-    engine.released |= new
-    for hold in mine.values():
-        hold._dropped = True
-    try:
-        yield lost
-    except BaseException:
-        for hold in mine.values():
-            hold._dropped = False
-        engine.holds.update(mine)
-        engine.released -= new
-        raise
-
-
-def save_holds(engine: LogEngine) -> None:
-    """Write the holds of now into the manifest."""
-
-    def save() -> None:
-        with engine.events.held():  # a manifest is replaced under a lock
-            engine.store.update(lambda m: m.next(holds=live_holds(engine, m)))
-
-    run_to_end(save, "hold", events=engine.events)

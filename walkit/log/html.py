@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from walkit._html import tag
 from walkit.read.html import SegmentShown, segments_html
+from walkit.recovery.report import Cut
+from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.segment_set import SegmentSet
 
-if TYPE_CHECKING:
-    from walkit.log.engine import LogEngine
 
-
-def log_html(engine: LogEngine) -> str:
-    """Return LSN marks, segments and the last cut as HTML, readable on dark and on light."""
-    core = engine.core
-    state = "closed" if engine.closed else "poisoned" if core.failure is not None else "open"
-    marks = {
-        "first": engine.first_lsn,
-        "durable": core.durable_lsn,
-        "acked": core.acked_lsn,
-        "appended": core.appended_lsn,
-    }
-    segments = segments_of(engine)
-    cuts = () if engine.recovery is None else engine.recovery.cuts
-    title = f" ({state}, durability {engine.options.durability})"
+def log_html(
+    title: str, state: str, marks: Mapping[str, int], segments: Sequence[SegmentShown], cuts: Sequence[Cut]
+) -> str:
+    """Return LSN marks, segments and the last cuts as HTML, readable on dark and on light."""
     return tag(
         "div",
-        tag("b", f"log {engine.storage.location}"),
-        title,
+        tag("b", title),
+        f" ({state})",
         tag(
             "table",
             tag("tr", *(tag("td", name, " ", tag("b", f"{lsn:,}")) for name, lsn in marks.items())),
@@ -36,11 +27,11 @@ def log_html(engine: LogEngine) -> str:
     )
 
 
-def segments_of(engine: LogEngine) -> list[SegmentShown]:
+def segments_of(manifest_store: ManifestStore, segments: SegmentSet) -> list[SegmentShown]:
     """Return the segments that are the log now, in order."""
     # The open ones first: one that is sealed meanwhile is in the manifest then, and not in neither.
-    opened = list(engine.segments.open_segments)
-    manifest = engine.store.current
+    opened = list(segments.open_segments)
+    manifest = manifest_store.current
     found = [
         SegmentShown(s.number, s.start_position, s.end_position, s.first_lsn, s.last_lsn, True)
         for s in manifest.sealed

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
+from walkit.commit.delivery import Delivery
 from walkit.commit.frame import SealedFrame
 from walkit.errors import GapError, OptionsError
 from walkit.format.frame import FrameHeader
+from walkit.log.contents import LogContents
 from walkit.read.view import frames_to_batches
 from walkit.record import Batch, Buffer, Record
 
-if TYPE_CHECKING:
-    from walkit.log.engine import LogEngine
 
-
-class DurableFrames:
+class ObservedFrames:
     """Frames of the positions [position, next_position), holding the records first_lsn to last_lsn.
 
     Acknowledged, so on stable storage where the log's durability is "sync". `data` is the frames' bytes as they stand
@@ -48,7 +46,7 @@ class DurableFrames:
 
     def __repr__(self) -> str:
         return (
-            f"DurableFrames(first_lsn={self.first_lsn}, last_lsn={self.last_lsn}, position={self.position})"
+            f"ObservedFrames(first_lsn={self.first_lsn}, last_lsn={self.last_lsn}, position={self.position})"
         )
 
 
@@ -64,19 +62,19 @@ class Observation:
     """
 
     def __init__(
-        self, engine: LogEngine, callback: Callable[[DurableFrames], object], *, news: bool = False
+        self, delivery: Delivery, callback: Callable[[ObservedFrames], object], *, news: bool = False
     ) -> None:
         """Begin. With `news` the callback only wants to know that there is something new: it may get less than that."""
         if not callable(callback):
             raise OptionsError(
-                f"callback={callback!r}: a callable that takes DurableFrames",
+                f"callback={callback!r}: a callable that takes ObservedFrames",
                 option="callback",
                 wanted=callback,
             )
         self.error: Exception | None = None
-        self._engine = engine
+        self._delivery = delivery
         self._callback = callback
-        self._raised = engine.driver.delivery.observe(self._see, self._lose, news=news, callback=callback)
+        self._raised = delivery.observe(self._see, self._lose, news=news, callback=callback)
 
     @property
     def errors(self) -> int:
@@ -84,19 +82,19 @@ class Observation:
         return self._raised.count
 
     def _see(self, frame: SealedFrame) -> None:
-        self._callback(DurableFrames(frame))
+        self._callback(ObservedFrames(frame))
 
     def _lose(self, error: Exception) -> None:
         self.error = error
 
     def close(self) -> None:
         """Stop observing."""
-        self._engine.driver.delivery.leave(self._see)
+        self._delivery.leave(self._see)
 
 
-def acknowledged_frames(engine: LogEngine, first_lsn: int, last_lsn: int) -> Iterator[SealedFrame]:
+def acknowledged_frames(contents: LogContents, first_lsn: int, last_lsn: int) -> Iterator[SealedFrame]:
     """Read the acknowledged frames that hold these LSNs; GapError where they are not as they were written any more."""
-    view = engine.view()
+    view = contents.view()
     if first_lsn < view.complete_from_lsn:
         raise GapError(first_lsn, view.complete_from_lsn)
     wanted = first_lsn
@@ -108,4 +106,4 @@ def acknowledged_frames(engine: LogEngine, first_lsn: int, last_lsn: int) -> Ite
             (), header.first_lsn, header.records, header.position, len(data), 0, [bytes(data)], 0, None
         )
     if wanted <= last_lsn:
-        raise GapError(wanted, engine.first_lsn)
+        raise GapError(wanted, contents.first_lsn)

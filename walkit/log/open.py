@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import os
+import secrets
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, overload
+from typing import Literal, overload
 
-from walkit.commit.to_end import run_to_end
+from walkit.commit.ports import LogPorts
+from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import LogOptions, check_progress
-from walkit.errors import LogLockedError, OptionsError
+from walkit.errors import LogExistsError, LogLockedError, LogNotFoundError, OptionsError
 from walkit.events import EventCallback, EventSink
-from walkit.log.engine import open_engine
+from walkit.format.manifest import MANIFEST_NAME, Manifest, encode_manifest
+from walkit.log.compose import compose
+from walkit.log.report import recovery_report
+from walkit.log.resources import LogResources
 from walkit.log.scratch import open_scratch
-from walkit.log.wal import WriteAheadLog, opened
+from walkit.log.wal import WriteAheadLog, open_logs
 from walkit.read.reader import LogReader
+from walkit.recovery.apply import settle_unsealed
+from walkit.recovery.planning import plan_recovery, tell_recovery
+from walkit.recovery.report import PhaseClock
+from walkit.recovery.scan import Progress, read_mark
+from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, NEW_NAME, load_manifest, write_whole
 from walkit.storage.address import Place, storage_at
-from walkit.storage.interface import Storage
-
-if TYPE_CHECKING:
-    pass
+from walkit.storage.interface import LockHolder, Storage
 
 
 @overload
@@ -72,7 +80,7 @@ def open_log(
     beside mode "r" are an OptionsError.
 
     An interrupt (Ctrl-C) is raised when the opening has ended, and nothing is held then; one that comes up after that,
-    on the way to the caller, leaves the log in `walkit.opened()` until it is closed or collected.
+    on the way to the caller, leaves the log in `walkit.open_logs()` until it is closed or collected.
 
     Raises LogNotFoundError, LogExistsError, NotALogError, LogLockedError, FormatVersionError, CorruptionError,
     SegmentMissingError, OptionsError, StorageError; then nothing was changed and no lock is held.
@@ -83,6 +91,18 @@ def open_log(
     if mode == "r":
         _refuse_for_reading(options=options, progress=progress)
         return LogReader(place, EventSink(events))
+    return open_writer(place, mode, options, events, progress)
+
+
+def open_writer(
+    place: Storage,
+    mode: str,
+    options: LogOptions | None = None,
+    events: EventCallback | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    ports: LogPorts | None = None,
+) -> WriteAheadLog:
+    """Open a log for writing, see `open_log`, with what is given each frame and asked before each record."""
     if mode not in ("a", "x"):
         raise OptionsError(f"mode={mode!r}: it is 'a', 'x' or 'r'", option="mode", wanted=mode)
     check_progress(progress, "(bytes scanned, bytes to scan)")
@@ -90,9 +110,9 @@ def open_log(
         raise OptionsError(
             f"options is a {type(options).__name__}, not LogOptions", option="options", wanted=options
         )
-    sink, given = EventSink(events), options or LogOptions()
+    sink, given, wanted = EventSink(events), options or LogOptions(), ports or LogPorts()
     return run_to_end(
-        lambda: _open_writer(place, mode, given, sink, progress),
+        lambda: _open_writer(place, mode, given, sink, progress, wanted),
         "open",
         events=sink,
         undo=WriteAheadLog.close,
@@ -105,9 +125,10 @@ def _open_writer(
     options: LogOptions,
     events: EventSink,
     progress: Callable[[int, int], None] | None,
+    ports: LogPorts,
 ) -> WriteAheadLog:
     try:
-        engine = open_engine(place, mode, options, events, progress)
+        return _open_locked(place, mode, options, events, progress, ports)
     except LogLockedError as error:
         if not error.same_process:
             raise
@@ -118,7 +139,86 @@ def _open_writer(
             same_process=True,
             index=_index_of(place.location),
         ) from None
-    return WriteAheadLog(engine)
+
+
+def _open_locked(
+    storage: Storage,
+    mode: str,
+    options: LogOptions,
+    events: EventSink,
+    progress: Progress | None,
+    ports: LogPorts,
+) -> WriteAheadLog:
+    """Open or create a log. The lock is held on return; on an error it is not, and nothing was changed."""
+    clock, progress = PhaseClock(), relayed(progress)
+    with clock.phase("open") as detail:
+        existed = _require_a_log(storage, mode)
+        lock = storage.lock(LOCK_NAME)
+        if isinstance(lock, LockHolder):
+            raise LogLockedError(
+                storage.location, pid=lock.pid, command=lock.command, same_process=lock.same_process
+            )
+        try:
+            created = not existed and MANIFEST_NAME not in storage.names()
+            if mode == "x" and not created:
+                raise LogExistsError(storage.location)
+            manifest = _create(storage, options) if created else load_manifest(storage)
+            _check_stored(manifest, options)
+            mark = read_mark(storage)
+            detail["segments"] = len(manifest.segments)
+        except BaseException:
+            lock.release()
+            raise
+    try:
+        with clock.phase("scan") as detail:
+            settle_unsealed(storage, manifest, salvage=options.recovery == "salvage")
+            plan = plan_recovery(storage, manifest, mark, options.recovery, progress=progress)
+            detail["unsealed"] = len(plan.findings.unsealed)
+        clock.split_off("verify", plan.findings.verify_s)
+        with clock.phase("apply"):
+            resources = LogResources(compose(storage, options, events, plan, ports), lock)
+    except BaseException:
+        lock.release()
+        raise
+    report = recovery_report(storage, options, clock, plan, created)
+    tell_recovery(events, report)
+    events.emit("walkit.log.open", location=storage.location, verdict=report.verdict)
+    return WriteAheadLog(resources, report)
+
+
+def _require_a_log(storage: Storage, mode: str) -> bool:
+    """Make the folder of a new log; refuse what is not a log before anything is written. Say whether one is there."""
+    try:
+        load_manifest(storage)
+    except LogNotFoundError:
+        storage.create()
+        return False
+    if mode == "x":
+        raise LogExistsError(storage.location)
+    return True
+
+
+def _create(storage: Storage, options: LogOptions) -> Manifest:
+    manifest = Manifest(
+        log_id=secrets.randbits(64) | 1,
+        created_us=time.time_ns() // 1000,
+        ack_order=options.ack_order or "append",
+    )
+    if DURABLE_NAME in storage.names():
+        storage.remove(DURABLE_NAME)  # of a log that was removed by hand: its promises are not this log's
+    write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+    return manifest
+
+
+def _check_stored(manifest: Manifest, options: LogOptions) -> None:
+    if options.ack_order is not None and options.ack_order != manifest.ack_order:
+        raise OptionsError(
+            f"ack_order={options.ack_order!r}, and the log was made with {manifest.ack_order!r}: "
+            "it is fixed for its life",
+            option="ack_order",
+            wanted=options.ack_order,
+            stored=manifest.ack_order,
+        )
 
 
 def _refuse_for_reading(**given: object) -> None:
@@ -134,8 +234,8 @@ def _refuse_for_reading(**given: object) -> None:
 
 
 def _index_of(location: str) -> int | None:
-    """Return where in `opened()` the log at a place stands; None for one that is opened or closed at this moment."""
-    for index, log in enumerate(opened()):
+    """Return where in `open_logs()` the log at a place stands; None for one that is opened or closed at this moment."""
+    for index, log in enumerate(open_logs()):
         known = log.location
         both_there = os.path.exists(known) and os.path.exists(location)
         if known == location or (both_there and os.path.samefile(known, location)):

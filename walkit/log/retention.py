@@ -10,18 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import Retention, check_progress
+from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoldRecord, SegmentRecord
-from walkit.log.holds import drop_holds, live_holds
-from walkit.log.trim import Trimmed, move_watermark, tell
+from walkit.log.holds import HoldTable
+from walkit.log.leftovers import Leftovers
+from walkit.log.trim import Trimmed, Trimmer
 from walkit.recovery.report import report_html
-
-if TYPE_CHECKING:
-    from walkit.log.engine import LogEngine
+from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.segment_set import SegmentSet
 
 RetentionProgress = Callable[[int, int], None]
 """Called with (segment files removed, segment files to remove)."""
@@ -146,103 +146,125 @@ class RetentionReport:
         )
 
 
-def enforce(
-    engine: LogEngine,
-    limits: Retention | None = None,
-    *,
-    now_us: int | None = None,
-    progress: RetentionProgress | None = None,
-) -> RetentionReport:
-    """Drop what the limits ask for: the manifest first, holds and low watermark in one replacement, then the files.
+class Retainer:
+    """Carries out what the retention of an open log asks for. Safe from any thread."""
 
-    A StorageError leaves the log as it was, or with files that no manifest names; doing it again goes on.
-    """
-    check_progress(progress, "(files removed, files to remove)")
+    def __init__(
+        self,
+        limits: Retention,
+        location: str,
+        manifest_store: ManifestStore,
+        segments: SegmentSet,
+        holds: HoldTable,
+        trimmer: Trimmer,
+        leftovers: Leftovers,
+        events: EventSink,
+    ) -> None:
+        self._limits = limits
+        self._location = location
+        self._manifest_store = manifest_store
+        self._segments = segments
+        self._holds = holds
+        self._trimmer = trimmer
+        self._leftovers = leftovers
+        self._events = events
 
-    def work() -> RetentionReport:
-        return _enforce(engine, limits, now_us, None if progress is None else relayed(progress))
+    def enforce(
+        self,
+        limits: Retention | None = None,
+        *,
+        now_us: int | None = None,
+        progress: RetentionProgress | None = None,
+    ) -> RetentionReport:
+        """Drop what the limits ask for: the manifest first, holds and low watermark in one replacement, then the files.
 
-    return run_to_end(work, "retain", events=engine.events)
+        A StorageError leaves the log as it was, or with files that no manifest names; doing it again goes on.
+        """
+        check_progress(progress, "(files removed, files to remove)")
 
+        def work() -> RetentionReport:
+            return self._enforce(limits, now_us, None if progress is None else relayed(progress))
 
-def _enforce(
-    engine: LogEngine, limits: Retention | None, now_us: int | None, progress: RetentionProgress | None
-) -> RetentionReport:
-    began = time.perf_counter()
-    engine.segments.upkeep.drain()  # what it is about to seal can be dropped, too
-    lost: tuple[HoldRecord, ...] = ()
-    try:
-        with engine.events.held(), engine.trimming:
-            plan = plan_retention(limits or engine.options.retention, _facts(engine, now_us))
-            trimmed = Trimmed(engine.store.current.low_watermark, ())
-            if plan.segments:
-                with drop_holds(engine, plan.dropped_holds) as dropping:
-                    trimmed = move_watermark(engine, plan.up_to_lsn)
-                lost = dropping
-            engine.leftovers.remove(progress)
-    finally:
-        # Also where a file could not be removed: the manifest has let go of the holds by then.
-        for hold in lost:
-            engine.events.emit(
-                "walkit.hold.drop", name=hold.name, first_lsn=hold.first_lsn, oldest=engine.first_lsn
-            )
-    report = RetentionReport(
-        location=engine.storage.location,
-        low_watermark=trimmed.low_watermark,
-        segments=len(trimmed.segments),
-        records=sum(s.records for s in trimmed.segments),
-        size_bytes=trimmed.size_bytes,
-        reasons=plan.reasons,
-        holds_dropped=tuple(h.name for h in lost),
-        kept_by=plan.kept_by,
-        duration_s=time.perf_counter() - began,
-    )
-    if trimmed.segments:
-        tell(engine, trimmed)
-        engine.events.emit(
-            "walkit.retention.drop",
-            segments=report.segments,
-            bytes=report.size_bytes,
-            low_watermark=report.low_watermark,
-            reasons=report.reasons,
+        return run_to_end(work, "retain", events=self._events)
+
+    def _enforce(
+        self, limits: Retention | None, now_us: int | None, progress: RetentionProgress | None
+    ) -> RetentionReport:
+        began = time.perf_counter()
+        self._segments.maintenance.drain()  # what it is about to seal can be dropped, too
+        lost: tuple[HoldRecord, ...] = ()
+        try:
+            with self._events.held(), self._leftovers.lock:
+                plan = plan_retention(limits or self._limits, self._facts(now_us))
+                trimmed = Trimmed(self._manifest_store.current.low_watermark, ())
+                if plan.segments:
+                    with self._holds.dropping(plan.dropped_holds) as dropping:
+                        trimmed = self._trimmer.move_watermark(plan.up_to_lsn)
+                    lost = dropping
+                self._leftovers.remove(progress)
+        finally:
+            # Also where a file could not be removed: the manifest has let go of the holds by then.
+            for hold in lost:
+                self._events.emit(
+                    "walkit.hold.drop",
+                    name=hold.name,
+                    first_lsn=hold.first_lsn,
+                    oldest=self._holds.contents.first_lsn,
+                )
+        report = RetentionReport(
+            location=self._location,
+            low_watermark=trimmed.low_watermark,
+            segments=len(trimmed.segments),
+            records=sum(s.records for s in trimmed.segments),
+            size_bytes=trimmed.size_bytes,
+            reasons=plan.reasons,
+            holds_dropped=tuple(h.name for h in lost),
+            kept_by=plan.kept_by,
+            duration_s=time.perf_counter() - began,
         )
-    return report
+        if trimmed.segments:
+            self._trimmer.tell(trimmed)
+            self._events.emit(
+                "walkit.retention.drop",
+                segments=report.segments,
+                bytes=report.size_bytes,
+                low_watermark=report.low_watermark,
+                reasons=report.reasons,
+            )
+        return report
 
+    def _facts(self, now_us: int | None) -> RetentionFacts:
+        # The open segments first: one that is sealed meanwhile is in the manifest then, and not in neither.
+        open_segments = list(self._segments.open_segments)
+        manifest = self._manifest_store.current
+        sealed = {s.number for s in manifest.sealed}
+        used = [s for s in open_segments if s.number not in sealed and s.header is not None and s.records]
+        return RetentionFacts(
+            sealed=manifest.sealed,
+            begun_us=min((s.header.created_us for s in used if s.header is not None), default=None),
+            open_bytes=sum(s.header.offset_of(s.end_position) for s in used if s.header is not None),
+            open_records=sum(s.records for s in used),
+            holds=self._holds.live(manifest, tell=False),
+            bound_lsn=self._trimmer.bound_lsn(manifest.checkpoint_lsn),
+            now_us=time.time_ns() // 1000 if now_us is None else now_us,
+        )
 
-def _facts(engine: LogEngine, now_us: int | None) -> RetentionFacts:
-    # The open segments first: one that is sealed meanwhile is in the manifest then, and not in neither.
-    open_segments = list(engine.segments.open_segments)
-    manifest = engine.store.current
-    sealed = {s.number for s in manifest.sealed}
-    used = [s for s in open_segments if s.number not in sealed and s.header is not None and s.records]
-    checkpoint = manifest.checkpoint_lsn
-    bound = engine.core.durable_lsn
-    if checkpoint or engine.state_lsn is not None:
-        bound = min(bound, max(checkpoint, engine.state_lsn or 0))
-    return RetentionFacts(
-        sealed=manifest.sealed,
-        begun_us=min((s.header.created_us for s in used if s.header is not None), default=None),
-        open_bytes=sum(s.header.offset_of(s.end_position) for s in used if s.header is not None),
-        open_records=sum(s.records for s in used),
-        holds=live_holds(engine, manifest, tell=False),
-        bound_lsn=bound,
-        now_us=time.time_ns() // 1000 if now_us is None else now_us,
-    )
+    def begin(self) -> None:
+        """Enforce the log's own limits from now on, on the maintenance thread.
 
+        After each seal and, where age is limited, from time to time.
+        """
+        if self._limits == Retention():
+            return
+        maintenance = self._segments.maintenance
 
-def retain_by_itself(engine: LogEngine) -> None:
-    """Enforce the log's limits after each seal and, where age is limited, from time to time: on the upkeep thread."""
-    limits, upkeep = engine.options.retention, engine.segments.upkeep
-    if limits == Retention():
-        return
+        def retain() -> None:
+            self.enforce()
 
-    def retain() -> None:
-        enforce(engine)
-
-    engine.segments.on_seal = lambda: upkeep.submit("retain", retain)
-    period = period_s(limits)
-    if period is not None:
-        upkeep.every(period, retain)
+        self._segments.on_seal = lambda: maintenance.submit("retain", retain)
+        period = period_s(self._limits)
+        if period is not None:
+            maintenance.every(period, retain)
 
 
 def period_s(limits: Retention) -> float | None:

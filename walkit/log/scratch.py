@@ -41,7 +41,7 @@ class _Scratch:
         self.place = place
         self._owner, self._log = weakref.ref(owner), weakref.ref(log)
         self._finalizer = weakref.finalize(
-            log, end_dropped, log._engine, partial(_remove, place, os.getpid())
+            log, end_dropped, log._resources, partial(_remove, place, os.getpid())
         )
 
     def discard(self) -> bool:

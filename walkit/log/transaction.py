@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from walkit._text import counted, lsn_range
-from walkit.commit.ticket import ManyTicket, Ticket, TicketHost
+from walkit.commit.ticket import BulkTicket, Ticket, TicketHost
 from walkit.errors import LogClosedError, OptionsError
 from walkit.log.validate import DELETE, PUT, as_bytes, as_stamp, transaction_ticket
 from walkit.record import AppendResult
@@ -22,7 +22,7 @@ class Transaction:
     """
 
     def __init__(
-        self, host: TicketHost, limit_bytes: int, append: Callable[[ManyTicket], AppendResult]
+        self, host: TicketHost, limit_bytes: int, append: Callable[[BulkTicket], AppendResult]
     ) -> None:
         self._host = host
         self._limit_bytes = limit_bytes
@@ -136,5 +136,5 @@ class TicketGroup:
     def __await__(self) -> Generator[Any, None, AppendResult]:
         """Wait without blocking the event loop."""
         for ticket in self._tickets:
-            yield from ticket.settled()
+            yield from ticket.wait_done()
         return self.result(0)

@@ -2,67 +2,30 @@
 
 from __future__ import annotations
 
-import errno
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from walkit._text import counted
+from walkit.commit.batch import Submitted
+from walkit.commit.core import OrderingCore
 from walkit.commit.to_end import run_to_end
-from walkit.errors import StorageError
+from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
-from walkit.log.holds import live_holds
-from walkit.log.trim_rewrite import Rewritten, check_waste_ratio
+from walkit.log.holds import HoldTable
+from walkit.log.leftovers import Leftovers
+from walkit.log.trim_rewrite import Rewritten, Straddle, check_waste_ratio
 from walkit.read.view import LogView
 from walkit.record import Record
 from walkit.recovery.report import report_html
 from walkit.segments.index_file import files_of
-from walkit.storage.interface import Storage
-
-if TYPE_CHECKING:
-    from walkit.log.engine import LogEngine
-
+from walkit.segments.maintenance_worker import MaintenanceWorker
+from walkit.segments.manifest_store import ManifestStore
 
 WASTE_RATIO_DEFAULT = 0.5
 _STAYED = Rewritten()
-
-
-class Leftovers:
-    """Files that no manifest names any more, or never did: to be removed, again after a failure.
-
-    The next opening removes what is still there. The caller keeps others away.
-    """
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._names: list[str] = []
-        self._unsynced = False
-
-    def add(self, names: Iterable[str]) -> None:
-        """Note files; only once the manifest on stable storage does not name them."""
-        self._names.extend(names)
-
-    def remove(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Remove them, durably. What a StorageError leaves is removed by the next call.
-
-        `progress` is called with (files removed, files to remove).
-        """
-        total = len(self._names)
-        while self._names:
-            try:
-                self._storage.remove(self._names[0])
-            except StorageError as error:
-                if error.errno != errno.ENOENT:
-                    raise
-            del self._names[0]
-            self._unsynced = True
-            if progress is not None:
-                progress(total - len(self._names), total)
-        if self._unsynced:
-            self._storage.sync_directory()
-            self._unsynced = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +38,25 @@ class Trimmed:
     @property
     def size_bytes(self) -> int:
         """Bytes of the files that were dropped."""
+        return sum(SEGMENT_HEADER_BYTES + s.size_bytes for s in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class TrimPreview:
+    """What a trim would do now, by the manifest; nothing was changed."""
+
+    low_watermark: int
+    """LSNs up to here would be dropped."""
+    segments: tuple[SegmentRecord, ...]
+    """Segments that would be dropped whole."""
+    straddling: SegmentRecord | None
+    """The segment in which the low watermark would stand: copied where enough of it is waste, else it stays."""
+    limit: str
+    """What keeps the low watermark from what was asked for: "", "state", "durable" or "hold NAME"."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files that would be dropped."""
         return sum(SEGMENT_HEADER_BYTES + s.size_bytes for s in self.segments)
 
 
@@ -137,86 +119,128 @@ class TrimReport(int):
         )
 
 
-def move_watermark(engine: LogEngine, up_to_lsn: int, checkpoint_lsn: int = 0) -> Trimmed:
-    """Drop records at or below `up_to_lsn` from the manifest; the files go with `engine.leftovers.remove()`.
+class Trimmer:
+    """Moves the low watermark of an open log and drops what is below it. Safe from any thread."""
 
-    Never past a hold, never what is not durable, and where there is a state, never past its newest snapshot: what would
-    then be needed to tell the state would be gone. `checkpoint_lsn` says that a durable snapshot stands there from now
-    on. The caller holds `engine.trimming`, and events.
-    """
-    dropped: list[SegmentRecord] = []
+    def __init__(
+        self,
+        manifest_store: ManifestStore,
+        core: OrderingCore[Submitted],
+        maintenance: MaintenanceWorker,
+        holds: HoldTable,
+        leftovers: Leftovers,
+        straddle: Straddle,
+        events: EventSink,
+    ) -> None:
+        self.straddle = straddle
+        self.state_lsn: int | None = None
+        """LSN of the newest durable snapshot of a state that is made of this log; None where none is kept."""
+        self._manifest_store = manifest_store
+        self._core = core
+        self._maintenance = maintenance
+        self._holds = holds
+        self._leftovers = leftovers
+        self._events = events
 
-    def change(manifest: Manifest) -> Manifest:
-        holds = live_holds(engine, manifest)
-        checkpoint = max(checkpoint_lsn, manifest.checkpoint_lsn)
-        limits = [up_to_lsn, engine.core.durable_lsn, *(h.first_lsn - 1 for h in holds)]
-        if checkpoint or engine.state_lsn is not None:
-            limits.append(max(checkpoint, engine.state_lsn or 0))
-        low = max(min(limits), manifest.low_watermark)
-        dropped[:] = [
-            s for s in manifest.sealed if s.last_lsn <= low
-        ]  # also one that was sealed since the last trim
-        same = (low, checkpoint, holds) == (manifest.low_watermark, manifest.checkpoint_lsn, manifest.holds)
-        if same and not dropped:
-            return manifest
-        left = tuple(s for s in manifest.segments if s not in dropped)
-        begins = [s.start_position for s in left if s.state is SegmentState.SEALED][:1] or [
-            manifest.end.position
-        ]
-        return manifest.next(
-            segments=left,
-            # One within a segment that stays is needed to walk to the frames behind it, whatever is trimmed of them.
-            holes=tuple(h for h in manifest.holes if h.end_position > begins[0]),
-            lost=tuple(g for g in manifest.lost if g.end_position > begins[0]),
-            low_watermark=low,
-            checkpoint_lsn=checkpoint,
-            exact_from_lsn=max(manifest.exact_from_lsn, low + 1) if low else manifest.exact_from_lsn,
-            holds=holds,
+    def bound_lsn(self, checkpoint_lsn: int) -> int:
+        """Return the LSN above which nothing may go: what is not durable, or is in no snapshot of a state kept.
+
+        `checkpoint_lsn` is that of the newest checkpoint.
+        """
+        bound = self._core.durable_lsn
+        if checkpoint_lsn or self.state_lsn is not None:
+            bound = min(bound, max(checkpoint_lsn, self.state_lsn or 0))
+        return bound
+
+    def move_watermark(self, up_to_lsn: int, checkpoint_lsn: int = 0) -> Trimmed:
+        """Drop records at or below `up_to_lsn` from the manifest; the files go when the leftovers are removed.
+
+        Never past a hold, never what is not durable, and where there is a state, never past its newest snapshot: what
+        would then be needed to tell the state would be gone. `checkpoint_lsn` says that a durable snapshot stands there
+        from now on. Needs the lock of the leftovers held, and events.
+        """
+        dropped: list[SegmentRecord] = []
+
+        def change(manifest: Manifest) -> Manifest:
+            holds = self._holds.live(manifest)
+            checkpoint = max(checkpoint_lsn, manifest.checkpoint_lsn)
+            limits = [up_to_lsn, self.bound_lsn(checkpoint), *(h.first_lsn - 1 for h in holds)]
+            low = max(min(limits), manifest.low_watermark)
+            # Also what was sealed since the last trim.
+            dropped[:] = [s for s in manifest.sealed if s.last_lsn <= low]
+            same = (low, checkpoint, holds) == (
+                manifest.low_watermark,
+                manifest.checkpoint_lsn,
+                manifest.holds,
+            )
+            if same and not dropped:
+                return manifest
+            left = tuple(s for s in manifest.segments if s not in dropped)
+            begins = [s.start_position for s in left if s.state is SegmentState.SEALED][:1]
+            begin = begins[0] if begins else manifest.end.position
+            return manifest.next(
+                segments=left,
+                # One within a segment that stays is needed to walk to the frames after it.
+                holes=tuple(h for h in manifest.holes if h.end_position > begin),
+                lost=tuple(g for g in manifest.lost if g.end_position > begin),
+                low_watermark=low,
+                checkpoint_lsn=checkpoint,
+                exact_from_lsn=max(manifest.exact_from_lsn, low + 1) if low else manifest.exact_from_lsn,
+                holds=holds,
+            )
+
+        manifest = self._manifest_store.update(change)
+        self._leftovers.add(files_of(dropped))
+        return Trimmed(manifest.low_watermark, tuple(dropped))
+
+    def preview(self, up_to_lsn: int) -> TrimPreview:
+        """Return what `trim(up_to_lsn)` would do by the manifest as it is now. Changes nothing."""
+        manifest = self._manifest_store.current
+        limits = {"": up_to_lsn, "durable": self._core.durable_lsn}
+        limits["state"] = self.bound_lsn(manifest.checkpoint_lsn)
+        limits |= {f"hold {h.name}": h.first_lsn - 1 for h in self._holds.live(manifest, tell=False)}
+        limit = min(limits, key=lambda name: limits[name])
+        low = max(limits[limit], manifest.low_watermark)
+        within = (s for s in manifest.sealed if s.first_lsn <= low < s.last_lsn)
+        return TrimPreview(
+            low, tuple(s for s in manifest.sealed if s.last_lsn <= low), next(within, None), limit
         )
 
-    manifest = engine.store.update(change)
-    engine.leftovers.add(files_of(dropped))
-    return Trimmed(manifest.low_watermark, tuple(dropped))
+    def trim(self, up_to_lsn: int, waste_ratio: float = WASTE_RATIO_DEFAULT) -> TrimReport:
+        """Move the low watermark, remove the segments wholly below it, rewrite the one that straddles it.
 
+        See `move_watermark` and `Straddle.rewrite`.
+        """
+        check_waste_ratio(waste_ratio)
+        return run_to_end(lambda: self._trim(up_to_lsn, waste_ratio), "trim", events=self._events)
 
-def trim(engine: LogEngine, up_to_lsn: int, waste_ratio: float = WASTE_RATIO_DEFAULT) -> TrimReport:
-    """Move the low watermark, remove the segments wholly below it, rewrite the one that straddles it.
+    def _trim(self, up_to_lsn: int, waste_ratio: float) -> TrimReport:
+        began = time.perf_counter()
+        self._maintenance.drain()  # what the maintenance thread is about to seal can be dropped, too
+        with self._events.held(), self._leftovers.lock:
+            trimmed = self.move_watermark(up_to_lsn)
+            self._leftovers.remove()
+        self.tell(trimmed)
+        rewritten = self.straddle.rewrite(waste_ratio)
+        return TrimReport(
+            trimmed.low_watermark,
+            len(trimmed.segments),
+            trimmed.size_bytes,
+            rewritten,
+            time.perf_counter() - began,
+        )
 
-    See `move_watermark` and `Straddle.rewrite`.
-    """
-    check_waste_ratio(waste_ratio)
-    return run_to_end(lambda: _trim(engine, up_to_lsn, waste_ratio), "trim", events=engine.events)
+    def tell(self, trimmed: Trimmed) -> None:
+        """Send the event of a trim, where any segment went."""
+        if trimmed.segments:
+            self._events.emit(
+                "walkit.segment.trim",
+                segments=len(trimmed.segments),
+                bytes=trimmed.size_bytes,
+                low_watermark=trimmed.low_watermark,
+            )
 
-
-def _trim(engine: LogEngine, up_to_lsn: int, waste_ratio: float) -> TrimReport:
-    began = time.perf_counter()
-    engine.segments.upkeep.drain()  # what the upkeep thread is about to seal can be dropped, too
-    with engine.events.held(), engine.trimming:
-        trimmed = move_watermark(engine, up_to_lsn)
-        engine.leftovers.remove()
-    if trimmed.segments:
-        tell(engine, trimmed)
-    rewritten = engine.straddle.rewrite(waste_ratio)
-    return TrimReport(
-        trimmed.low_watermark,
-        len(trimmed.segments),
-        trimmed.size_bytes,
-        rewritten,
-        time.perf_counter() - began,
-    )
-
-
-def tell(engine: LogEngine, trimmed: Trimmed) -> None:
-    """Send the event of a trim."""
-    engine.events.emit(
-        "walkit.segment.trim",
-        segments=len(trimmed.segments),
-        bytes=trimmed.size_bytes,
-        low_watermark=trimmed.low_watermark,
-    )
-
-
-def drain(engine: LogEngine, view: LogView, last_lsn: int) -> Iterator[Record]:
-    """Yield the records of a view up to `last_lsn`; when the last has been taken, trim up to there."""
-    yield from view.records(view.first_lsn, last_lsn)
-    trim(engine, last_lsn)
+    def drain(self, view: LogView, last_lsn: int) -> Iterator[Record]:
+        """Yield the records of a view up to `last_lsn`; when the last has been taken, trim up to there."""
+        yield from view.records(view.first_lsn, last_lsn)
+        self.trim(last_lsn)

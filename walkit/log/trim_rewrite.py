@@ -2,7 +2,7 @@
 
 Trimming drops whole segments; of the oldest one that stays, the frames wholly below the low watermark are waste. Above
 a waste ratio the others are copied byte for byte: frames, positions, LSNs and chain are those they were, so replicas,
-cursors and indexes of what follows notice nothing. Compaction's order of steps is followed (DESIGN.md 8.3).
+cursors and indexes of what follows notice nothing. Compaction's order of steps is followed.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import errno
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from walkit.errors import LogClosedError, OptionsError, StorageError, WalkitError
+from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, sealed_record
 from walkit.format.names import TRIM_NEW_NAME
 from walkit.format.segment import SegmentHeader, segment_name
+from walkit.log.leftovers import Leftovers
+from walkit.log.lifetime import Lifetime
 from walkit.read.readback import read_back, unlike
-from walkit.recovery.scan import check_identity, open_segment
 from walkit.segments.frame_walk import FrameWalk
+from walkit.segments.identity import check_identity, open_segment
 from walkit.segments.index_file import files_of, index_segment
-from walkit.storage.interface import StorageFile
-
-if TYPE_CHECKING:
-    from walkit.log.engine import LogEngine
+from walkit.segments.manifest_store import ManifestStore
+from walkit.storage.interface import Storage, StorageFile
 
 COPY_BYTES = 1 << 20
 
@@ -70,15 +70,25 @@ class Straddle:
     files.
     """
 
-    def __init__(self, engine: LogEngine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        storage: Storage,
+        manifest_store: ManifestStore,
+        leftovers: Leftovers,
+        lifetime: Lifetime,
+        events: EventSink,
+    ) -> None:
+        self._storage = storage
+        self._manifest_store = manifest_store
+        self._leftovers = leftovers
+        self._events = events
         self._lock = threading.RLock()  # a callback of its event may trim
         self._ended = False
         self._needless: list[str] = []
         """Copies whose publishing failed: the manifest on stable storage may name them until the next is written."""
         self._known: tuple[SegmentRecord, _Border] | None = None
         """How far the headers of a segment have been looked at, so that many small trims do not begin anew."""
-        engine.closers.append(self._end)
+        lifetime.on_close(self._end)
 
     def _end(self) -> None:
         self._ended = True
@@ -91,26 +101,24 @@ class Straddle:
         The newest sealed segment stays as it was written, and a compacted one is compaction's to rewrite. A failure is
         told as an event, and in the result: the log is then as it was, and what was trimmed is trimmed.
         """
-        engine = self._engine
         with self._lock:
-            record = straddling(engine.store.current)
+            record = straddling(self._manifest_store.current)
             if record is None or waste_ratio == 1 or self._ended:
                 return Rewritten()
             size = SEGMENT_HEADER_BYTES + record.size_bytes
             try:
                 return self._rewrite(record, waste_ratio, size)
             except WalkitError as error:
-                if record not in engine.store.current.segments:
+                if record not in self._manifest_store.current.segments:
                     return Rewritten()  # another trim has dropped it, or a compaction rewritten it
-                engine.events.emit("walkit.upkeep.fail", job="rewrite", error=str(error))
+                self._events.emit("walkit.upkeep.fail", job="rewrite", error=str(error))
                 return Rewritten(bytes_before=size, bytes_after=size, failure=str(error))
 
     def _rewrite(self, record: SegmentRecord, waste_ratio: float, size: int) -> Rewritten:
-        engine = self._engine
-        source = open_segment(engine.storage, record)
+        source = open_segment(self._storage, record)
         try:
             header = SegmentHeader.decode(source.read(0, SEGMENT_HEADER_BYTES), record.name)
-            check_identity(engine.store.current, record, header)
+            check_identity(self._manifest_store.current, record, header)
             assert header is not None
             border = self._border(source, header, record)
             dropped = border.position - record.start_position
@@ -120,7 +128,7 @@ class Straddle:
             self._remove_left_over()
             new_header = replace(
                 header,
-                number=free_number(engine),
+                number=free_number(self._storage, self._manifest_store),
                 start_position=border.position,
                 previous_end=border.position,
                 first_lsn=border.next_lsn,
@@ -139,14 +147,14 @@ class Straddle:
         if not self._publish(record, new):
             return Rewritten(waste=waste, bytes_written=SEGMENT_HEADER_BYTES + new.size_bytes)
         after = SEGMENT_HEADER_BYTES + new.size_bytes
-        engine.events.emit(
+        self._events.emit(
             "walkit.segment.rewrite", number=new.number, bytes_before=size, bytes_after=after, waste=waste
         )
         return Rewritten(waste=waste, bytes_before=size, bytes_after=after, bytes_written=after)
 
     def _border(self, file: StorageFile, header: SegmentHeader, record: SegmentRecord) -> _Border:
         """Return where the last frame wholly at or below the low watermark ends; a gap behind it is left behind it."""
-        manifest = self._engine.store.current
+        manifest = self._manifest_store.current
         border = _Border(record.start_position, record.first_lsn, record.start_chain, 0, 0)
         if self._known is not None and self._known[0] == record:
             border = self._known[1]
@@ -175,29 +183,31 @@ class Straddle:
 
     def _remove_left_over(self) -> None:
         """Remove what a rewriting that failed has left, once no manifest on stable storage can name it."""
-        engine = self._engine
-        _remove(engine, TRIM_NEW_NAME)
+        try:
+            self._storage.remove(TRIM_NEW_NAME)
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
         if self._needless:
-            engine.store.update(lambda manifest: manifest.next())
-            with engine.trimming:
-                engine.leftovers.add(self._needless)
+            self._manifest_store.update(lambda manifest: manifest.next())
+            with self._leftovers.lock:
+                self._leftovers.add(self._needless)
                 self._needless.clear()
-                engine.leftovers.remove()
+                self._leftovers.remove()
 
     def _copy(
         self, source: StorageFile, header: SegmentHeader, new_header: SegmentHeader, new: SegmentRecord
     ) -> None:
         """Write the copy under its temporary name, synced and read back; nothing is left of one that fails."""
-        engine = self._engine
-        manifest = engine.store.current
+        manifest = self._manifest_store.current
         offset, end = header.offset_of(new.start_position), header.offset_of(manifest.frames_end_of(new))
-        file = engine.storage.open(TRIM_NEW_NAME, "create")
+        file = self._storage.open(TRIM_NEW_NAME, "create")
         whole = False
         try:
             file.write(0, [new_header.encode()])
             for at in range(offset, end, COPY_BYTES):
                 if self._ended:
-                    raise LogClosedError(f"the log at {engine.storage.location} is closed")
+                    raise LogClosedError(f"the log at {self._storage.location} is closed")
                 block = source.read(at, min(COPY_BYTES, end - at))
                 file.write(at - offset + SEGMENT_HEADER_BYTES, [block])
             file.sync()
@@ -207,7 +217,7 @@ class Straddle:
             file.close()
             if not whole:
                 with suppress(StorageError):
-                    engine.storage.remove(TRIM_NEW_NAME)
+                    self._storage.remove(TRIM_NEW_NAME)
 
     def _publish(self, record: SegmentRecord, new: SegmentRecord) -> bool:
         """Put the copy in the segment's place; False where that is gone by now.
@@ -216,7 +226,6 @@ class Straddle:
         manifest is older than the log. Holds need no second look: what the copy lacks is below the low watermark, which
         was durable before the copy was made, and no hold is given below that.
         """
-        engine = self._engine
         published = False
 
         def change(manifest: Manifest) -> Manifest:
@@ -230,17 +239,17 @@ class Straddle:
                 lost=tuple(g for g in manifest.lost if g.end_position > new.start_position),
             )
 
-        engine.store.update(lambda m: m.next(next_segment=max(m.next_segment, new.number + 1)))
-        with engine.trimming:
+        self._manifest_store.update(lambda m: m.next(next_segment=max(m.next_segment, new.number + 1)))
+        with self._leftovers.lock:
             self._needless.append(new.name)
-            engine.storage.replace(TRIM_NEW_NAME, new.name)
-            engine.storage.sync_directory()
-            engine.store.update(change)
+            self._storage.replace(TRIM_NEW_NAME, new.name)
+            self._storage.sync_directory()
+            self._manifest_store.update(change)
             self._needless.remove(new.name)
-            engine.leftovers.add(files_of([record if published else new]))
-            engine.leftovers.remove()
+            self._leftovers.add(files_of([record if published else new]))
+            self._leftovers.remove()
         if published:
-            index_segment(engine.storage, engine.store.current, new)
+            index_segment(self._storage, self._manifest_store.current, new)
         return published
 
 
@@ -252,21 +261,13 @@ def straddling(manifest: Manifest) -> SegmentRecord | None:
     return sealed[0]
 
 
-def free_number(engine: LogEngine) -> int:
+def free_number(storage: Storage, manifest_store: ManifestStore) -> int:
     """Return the number of a new segment; one whose file name somebody else has taken is passed over."""
     while True:
-        number = engine.store.take_number()
+        number = manifest_store.take_number()
         try:
-            engine.storage.open(segment_name(number), "read").close()
+            storage.open(segment_name(number), "read").close()
         except StorageError as error:
             if error.errno == errno.ENOENT:
                 return number
-            raise
-
-
-def _remove(engine: LogEngine, name: str) -> None:
-    try:
-        engine.storage.remove(name)
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -10,40 +9,39 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from walkit._arrow import pa
 from walkit._text import lsn_range
 from walkit._threads import Bell
-from walkit.commit import asyncio_wait as taskwait
-from walkit.commit.batch import BatchTicket
-from walkit.commit.ticket import SingleTicket, Ticket
-from walkit.config import LogOptions, as_lsn, as_seconds
-from walkit.errors import (
-    AppendTimeoutError,
-    CommitTimeoutError,
-    GapError,
-    LogFullError,
-    OptionsError,
-)
+from walkit.commit.batch import BatchSlot
+from walkit.commit.ports import FrameObserver
+from walkit.commit.ticket import Ticket
+from walkit.config import LogOptions, Retention, as_lsn, as_seconds
+from walkit.errors import CallbackError, GapError, OptionsError, RecordTypeError
 from walkit.events import EventSink
 from walkit.format.manifest import HoldRecord, Manifest
-from walkit.log.append_bulk import ManyWays
-from walkit.log.engine import LogEngine
+from walkit.log.append import Appender
+from walkit.log.append_bulk import BulkAppender
+from walkit.log.column_input import rows_of, rows_of_arrow
 from walkit.log.finalizer import close_dropped, watch_exit
-from walkit.log.holds import live_holds
-from walkit.log.html import log_html
-from walkit.log.observe import DurableFrames, Observation
-from walkit.log.retention_api import UpkeepSurface
-from walkit.log.transaction import Transaction
-from walkit.log.validate import DELETE, PUT, make_ticket
+from walkit.log.holds import LEASE_S_DEFAULT, Hold
+from walkit.log.html import log_html, segments_of
+from walkit.log.observe import Observation, ObservedFrames
+from walkit.log.resources import LogResources
+from walkit.log.retention import RetentionProgress, RetentionReport
+from walkit.log.statistics import statistics_of
+from walkit.log.transaction import TicketGroup, Transaction
+from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
+from walkit.log.validate import DELETE, PUT, Values, make_ticket
 from walkit.metrics import LogStatistics
 from walkit.read.cursor import CursorPlace, CursorSurface
 from walkit.read.view import LogView
-from walkit.record import AppendResult, Record
+from walkit.record import AppendResult, Kind, Record, encode_bundle
 from walkit.recovery.report import RecoveryReport
 
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
 
-class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
+class WriteAheadLog(CursorSurface):
     """A log that is open for writing. Made by `walkit.open`; a context manager. Safe from any thread.
 
     What an acknowledgement promises is the log's durability level: "sync" (the default) means that the records are on
@@ -52,11 +50,18 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
     readers, observers and other processes see.
     """
 
-    def __init__(self, engine: LogEngine) -> None:
-        self._engine = engine
-        self._driver = engine.driver
-        self._limit_bytes = min(engine.core.body_bytes_max, engine.options.queue_bytes_max)
-        self._finalizer = weakref.finalize(self, close_dropped, engine)
+    def __init__(self, resources: LogResources, recovery: RecoveryReport) -> None:
+        self.parts = parts = resources.parts
+        """What the log consists of, for what is built on it."""
+        self._resources = resources
+        self._recovery = recovery
+        self._opened_at = time.time()
+        self._lifetime, self._core = parts.lifetime, parts.core
+        self._driver, self._entry = parts.driver, parts.entry
+        self._limit_bytes = min(parts.core.body_bytes_max, parts.options.queue_bytes_max)
+        self._appender = Appender(parts.driver, parts.entry, parts.options)
+        self._bulk = BulkAppender(parts.driver, self._appender, self._limit_bytes, parts.records_max)
+        self._finalizer = weakref.finalize(self, close_dropped, resources)
         watch_exit()
         _open_logs.add(self)
 
@@ -82,52 +87,18 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         nothing was written; CommitFailedError: outcome unknown.
         """
         if timeout is timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
-            result = self._driver.append_put(key, value)
+            result = self._entry.append_put(key, value)
             if result is not None:
                 return result
-        return self._append(make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp), timeout)
+        ticket = make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp)
+        return self._appender.append(ticket, timeout)
 
     def delete(self, key: Any, timestamp: datetime | int | None = None) -> AppendResult:
         """Append a tombstone for `key` and return when it is acknowledged. Raises what `append` raises."""
         if key is None:
             raise OptionsError("a tombstone needs a key; nothing was written", option="key")
-        return self._append(make_ticket(self._driver, self._limit_bytes, DELETE, key, None, timestamp), None)
-
-    def _append(self, ticket: SingleTicket, timeout: float | None) -> AppendResult:
-        if timeout is not None:
-            return self._append_until(ticket, time.monotonic() + as_seconds(timeout))
-        while not self._driver.append(ticket):
-            self._make_room(ticket.size_bytes, None)
-        return ticket.result(0)
-
-    def _append_until(self, ticket: SingleTicket, deadline: float) -> AppendResult:
-        self._driver.refuse_waiting()
-        while not self._driver.enqueue(ticket):
-            self._make_room(ticket.size_bytes, deadline)
-        try:
-            return ticket.result(max(deadline - time.monotonic(), 0))
-        except TimeoutError:
-            if self._driver.withdraw(ticket):
-                raise AppendTimeoutError("not written in time; nothing of it was written") from None
-            if ticket.done():
-                return ticket.result(0)
-            raise CommitTimeoutError(
-                "the write was under way when the time was over; it may still become durable",
-                acked_lsn=self.acked_lsn,
-            ) from None
-
-    def _make_room(self, size_bytes: int, deadline: float | None) -> None:
-        """Wait for room in the queue, or say that there is none."""
-        limit = self._engine.options.queue_bytes_max
-        if self._engine.options.on_full == "raise":
-            raise LogFullError(
-                f"the queue holds {limit:,} bytes already; try again", reason="queue", limit_bytes=limit
-            )
-        timeout = None if deadline is None else max(deadline - time.monotonic(), 0)
-        if not self._driver.wait_for_room(size_bytes, timeout):
-            raise LogFullError(
-                "the queue found no room in time; nothing was written", reason="queue", limit_bytes=limit
-            )
+        ticket = make_ticket(self._driver, self._limit_bytes, DELETE, key, None, timestamp)
+        return self._appender.append(ticket, None)
 
     def submit(self, value: Any, key: Any = None, timestamp: datetime | int | None = None) -> Ticket:
         """Queue one record and return its Ticket at once; nothing is durable yet.
@@ -136,33 +107,12 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         LogFullError instead.
         """
         if timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
-            queued = self._driver.enqueue_put(key, value, BatchTicket())
+            queued = self._entry.enqueue_put(key, value, BatchSlot())
             if queued is not None:
                 return queued
         ticket = make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp)
-        if not self._driver.enqueue(ticket):
-            self._enqueue_slowly(ticket)
+        self._appender.enqueue(ticket)
         return ticket
-
-    def _enqueue_slowly(self, ticket: SingleTicket, *, wait: bool = False) -> None:
-        """Queue a ticket when there is room; with `wait` whatever `on_full` says, also on an event loop."""
-        if wait:
-            while not self._driver.enqueue(ticket):
-                self._driver.wait_for_room(ticket.size_bytes, None)
-            return
-        if _on_event_loop():
-            if self._driver.wait_for_room(ticket.size_bytes, 0) and self._driver.enqueue(ticket):
-                return
-            limit = self._engine.options.queue_bytes_max
-            raise LogFullError(
-                f"the queue holds {limit:,} bytes; await log.append_async(...) waits for room on an event loop",
-                reason="queue",
-                limit_bytes=limit,
-            )
-        while True:
-            self._make_room(ticket.size_bytes, None)
-            if self._driver.enqueue(ticket):
-                return
 
     async def append_async(
         self, value: Any, key: Any = None, timestamp: datetime | int | None = None
@@ -171,24 +121,66 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
 
         Cancelling stops the waiting, not a record that was queued already.
         """
-        driver = self._driver
+        entry = self._entry
         if timestamp is None and type(value) is bytes and (key is None or type(key) is bytes):
-            while (queued := driver.enqueue_awaited(key, value)) is None:
-                await self._room_async()
+            while (queued := entry.enqueue_awaited(key, value)) is None:
+                await self._appender.room_async()
             return await queued
-        ticket = make_ticket(driver, self._limit_bytes, PUT, key, value, timestamp)
-        while not driver.enqueue(ticket):
-            await self._room_async()
+        ticket = make_ticket(self._driver, self._limit_bytes, PUT, key, value, timestamp)
+        await self._appender.enqueue_async(ticket)
         return await ticket
 
-    async def _room_async(self) -> None:
-        wait = taskwait.TaskWait(taskwait.running_loop())
-        self._driver.on_room(wait.wake_from_anywhere)
-        await wait
+    def submit_many(self, values: Values, keys: Values | None = None) -> TicketGroup:
+        """Queue many records and return one ticket for all of them; not atomic where they need several frames.
+
+        Blocks and refuses as `submit` does; once a part is queued, a refusal of the rest is told by the ticket.
+        """
+        self._refuse_closed()
+        return self._bulk.submit(rows_of(values, keys))
+
+    def append_many(self, values: Values, keys: Values | None = None) -> AppendResult:
+        """Append many records (a list of bytes, or an Arrow binary array) and return when all are acknowledged.
+
+        Not atomic: an error carries `acknowledged_prefix`, the number of records of this call that were acknowledged.
+        The records of other callers may stand between them. Waits for room, but for `on_full="raise"` and a queue that
+        is full before any of these records is in it.
+        """
+        self._refuse_closed()
+        return self._bulk.append(rows_of(values, keys))
+
+    def append_arrow(self, records: Any) -> AppendResult:
+        """Append the records of an Arrow table or batch, one a row, and return when all are acknowledged.
+
+        Columns: value (binary), and perhaps key (binary), kind (1 put, 2 delete, 3 bundle; default put) and timestamp
+        (with a time zone, or whole microseconds since 1970). Nulls are absent. 64-bit offsets, dictionaries, slices and
+        chunks are taken; text is refused, as `str` is elsewhere; whatever has `__arrow_c_stream__` is taken as a table.
+        The bytes are copied. Otherwise as `append_many`.
+
+        OptionsError for other columns (lsn too: the log gives LSNs itself), for a delete without a key or with a value,
+        for a bundle that cannot be decoded, and for a timestamp that is not whole microseconds of the years 1 to 9999;
+        RecordTypeError, RecordTooLargeError: nothing was written.
+        """
+        self._refuse_closed()
+        return self._bulk.append(rows_of_arrow(records))
+
+    def append_bundle(self, batch: pa.RecordBatch, key: Any = None) -> AppendResult:
+        """Append any Arrow batch as one record of kind bundle; `record.arrow()` gives the same batch back.
+
+        The value is an Arrow IPC stream, so schema, metadata, dictionaries, nulls and nested columns come back as they
+        were. All or nothing, because one record is. RecordTypeError for what is not a RecordBatch; otherwise raises
+        what `append` raises.
+        """
+        if not isinstance(batch, pa.RecordBatch):
+            raise RecordTypeError("bundle", batch, "a pyarrow.RecordBatch; of a table give its batches")
+        value = encode_bundle(batch)
+        ticket = make_ticket(self._driver, self._limit_bytes, int(Kind.BUNDLE), key, value, None)
+        return self._appender.append(ticket, None)
 
     def transaction(self) -> Transaction:
         """Return a context manager that appends its operations all or nothing; nothing on an exception."""
-        return Transaction(self._driver, self._limit_bytes, lambda ticket: self._append(ticket, None))
+        return Transaction(
+            self._driver, self._limit_bytes, lambda ticket: self._appender.append(ticket, None)
+        )
 
     def sync(self) -> int:
         """Make everything that was appended before this call durable; return the durable LSN."""
@@ -202,21 +194,21 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
     def _now(self) -> tuple[LogView, int]:
         self._refuse_closed()
         newest = self.acked_lsn
-        return self._engine.view(), newest
+        return self.parts.contents.view(), newest
 
     def _cursor_place(self) -> CursorPlace:
         self._refuse_closed()
-        return CursorPlace(self._engine.storage, self._engine.events)
+        return CursorPlace(self.parts.storage, self.parts.events)
 
     def _holds_of(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
-        return live_holds(self._engine, manifest, tell=False)
+        return self.parts.holds.live(manifest, tell=False)
 
     def _make_durable(self, lsn: int) -> int:
         """See CursorSurface."""
         return self.durable_lsn if self.durable_lsn >= lsn else self.sync()
 
     def _refuse_closed(self) -> None:
-        if self._engine.closed:
+        if self._lifetime.closed:
             raise self._driver.refused()
 
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
@@ -230,16 +222,15 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         return self._follow(max(as_lsn(first_lsn, "first_lsn"), 1), timeout)
 
     def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
-        engine = self._engine
-        news = Bell()
-        engine.followers.add(news)
-        observation = Observation(engine, lambda _: news.set(), news=True)
+        lifetime, core, news = self._lifetime, self._core, Bell()
+        lifetime.followers.add(news)
+        observation = Observation(self._driver.delivery, lambda _: news.set(), news=True)
         try:
             while True:
                 news.clear()
-                ended, failed = engine.ended, engine.core.failure is not None and not engine.core.in_flight
-                newest = engine.core.acked_lsn
-                view = engine.view()
+                ended, failed = lifetime.ended, core.failure is not None and not core.in_flight
+                newest = core.acked_lsn
+                view = self.parts.contents.view()
                 if wanted < view.complete_from_lsn:
                     raise GapError(wanted, view.complete_from_lsn)
                 if wanted <= newest:
@@ -250,7 +241,7 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
                 elif ended or not news.wait(timeout):
                     return
         finally:
-            engine.followers.discard(news)
+            lifetime.followers.discard(news)
             observation.close()
 
     # -- marks
@@ -258,63 +249,144 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
     @property
     def first_lsn(self) -> int:
         """The oldest LSN that can still be read; one more than the last where the log is empty."""
-        return self._engine.first_lsn
+        return self.parts.contents.first_lsn
 
     @property
     def appended_lsn(self) -> int:
         """The last LSN given to a record; 0 where there is none."""
-        return self._engine.core.appended_lsn
+        return self._core.appended_lsn
 
     @property
     def acked_lsn(self) -> int:
         """The last LSN acknowledged, with everything before it."""
-        return self._engine.core.acked_lsn
+        return self._core.acked_lsn
 
     @property
     def durable_lsn(self) -> int:
         """The last LSN on stable storage, with everything before it."""
-        return self._engine.core.durable_lsn
+        return self._core.durable_lsn
 
     @property
     def recovery(self) -> RecoveryReport:
         """What this opening found and did."""
-        assert self._engine.recovery is not None
-        return self._engine.recovery
+        return self._recovery
 
     @property
     def events(self) -> EventSink:
         """Where the log's events go; listeners can be added to it."""
-        return self._engine.events
+        return self.parts.events
 
     @property
     def options(self) -> LogOptions:
         """The options of this opening."""
-        return self._engine.options
+        return self.parts.options
 
     @property
     def location(self) -> str:
         """Where the log is: a path or a URL."""
-        return self._engine.storage.location
+        return self.parts.storage.location
 
     @property
     def closed(self) -> bool:
         """Whether the log has been closed."""
-        return self._engine.closed
+        return self._lifetime.closed
 
     def statistics(self) -> LogStatistics:
         """Return a frozen snapshot of the log's named metrics."""
-        return self._engine.statistics()
+        return statistics_of(self.parts)
 
-    # -- consumers
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Wait until the maintenance thread has no job left: True, or False where `timeout` seconds are over first.
 
-    def observe(self, callback: Callable[[DurableFrames], object]) -> Observation:
-        """Call `callback(DurableFrames)` for every frame acknowledged from now on: in order, on the delivery thread.
+        On return with True each segment that was full is sealed and has its index file, the space that the frames to
+        come were to find prepared and zeroed is there, and what the log's `retention` asked for is dropped. A job that
+        has failed counts as done (event `walkit.upkeep.fail`); what is appended meanwhile is waited for, too. Any
+        thread but one that calls back from such a job.
+
+        LogPoisonedError where the log has failed: what was to be sealed is left to the next opening. LogClosedError;
+        StorageError where the device does not answer within `write_timeout_ms`; CallbackError from a callback of
+        `events=` on the maintenance thread, which would wait for itself.
+        """
+        maintenance = self.parts.segments.maintenance
+        self._refuse_closed()
+        if maintenance.is_current:
+            raise CallbackError(
+                "this thread does the log's maintenance, and would wait for itself: wait on another, or when the "
+                "callback of the event has returned"
+            )
+        idle = maintenance.wait_idle(None if timeout is None else as_seconds(timeout))
+        if self._driver.refusal is not None:
+            raise self._driver.refused()
+        return idle
+
+    # -- consumers and maintenance
+
+    def hold(self, name: str, first_lsn: int, lease_s: float = LEASE_S_DEFAULT) -> Hold:
+        """Keep records from `first_lsn` on from being trimmed, under a name; persisted on return."""
+        self._refuse_closed()
+        return self.parts.holds.take(name, first_lsn, lease_s)
+
+    def trim(self, up_to_lsn: int, *, waste_ratio: float = WASTE_RATIO_DEFAULT) -> TrimReport:
+        """Drop records at or below `up_to_lsn`, never past a hold, never what is not durable.
+
+        Moves the low watermark, and removes the segments that lie wholly below it. Of one that straddles it, the frames
+        above are copied as they are into one that takes its place, where those below are at least `waste_ratio` (0 to
+        1) of its bytes; 1 leaves it as it is, and a compacted or the newest sealed segment stays as it is anyway.
+        Returns the new low watermark, with what went. Where a store keeps a state beside the log, never past its newest
+        snapshot either. StorageError: what is not trimmed is by the next trim; of a copy that fails the report tells.
+        """
+        self._refuse_closed()
+        return self.parts.trimmer.trim(as_lsn(up_to_lsn, "up_to_lsn"), waste_ratio)
+
+    def drain(self, up_to_lsn: int) -> Iterator[Record]:
+        """Yield the records up to `up_to_lsn`, and trim up to there once the last of them has been taken.
+
+        Not before: an iterator that is left alone, or that an error ends, removes nothing, and draining again yields
+        all of it again. What is acknowledged and not durable is made durable first; what is appended after the call is
+        not touched. Of a log with holds, or with a store's state, some of what was yielded may stay: see `trim`.
+
+        GapError where another trim or compaction takes a segment away meanwhile; StorageError where the trim fails.
+        """
+        view, newest = self._now()
+        last_lsn = min(as_lsn(up_to_lsn, "up_to_lsn"), newest)
+        self._make_durable(last_lsn)
+        return self.parts.trimmer.drain(view, last_lsn)
+
+    def enforce_retention(
+        self, limits: Retention | None = None, *, progress: RetentionProgress | None = None
+    ) -> RetentionReport:
+        """Drop the segments that the log's `retention` asks for, or these limits; durable on return. Any thread.
+
+        With `LogOptions(retention=...)` that is done after each seal, on the maintenance thread. `progress` is
+        called with (files removed, files to remove). Never past a hold, unless the log is over its hard cap: then the
+        hold is dropped, with the event `walkit.hold.drop`. Never the newest segment that holds a record, never what is
+        not durable, and where a state is kept, nothing that its newest snapshot does not hold.
+
+        StorageError: what was left undone is done by the next call. LogClosedError.
+        """
+        self._refuse_closed()
+        return self.parts.retention.enforce(limits, progress=progress)
+
+    def observe(self, callback: Callable[[ObservedFrames], object]) -> Observation:
+        """Call `callback(ObservedFrames)` for every frame acknowledged from now on: in order, on the delivery thread.
 
         No lock is held, and the commit path does not wait; of a callback that raises the first error is an event, all
         are counted. One that is slow gets older frames from the log, not from memory: see Observation.
         """
         self._refuse_closed()
-        return Observation(self._engine, callback)
+        return Observation(self._driver.delivery, callback)
+
+    def observe_writes(self, observer: FrameObserver) -> None:
+        """Let an observer see each frame as it is written, on the thread that writes it; see FrameObserver.
+
+        For measurement: what the observer does delays the frame. Any number may observe; `unobserve_writes` ends it.
+        """
+        self._refuse_closed()
+        self._driver.add_observer(observer)
+
+    def unobserve_writes(self, observer: FrameObserver) -> None:
+        """End what `observe_writes` began: a frame whose write begins after this call is not shown."""
+        self._driver.remove_observer(observer)
 
     def close(self) -> None:
         """Write what is queued, seal the log and free it. Closing twice does nothing.
@@ -323,7 +395,7 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         (Ctrl-C) does not end the closing: it is raised when the log is closed and free, or after two seconds, and the
         log closes by itself when the device has answered.
         """
-        self._engine.close()
+        self._resources.close()
         self._finalizer.detach()
         _open_logs.discard(self)
 
@@ -340,21 +412,23 @@ class WriteAheadLog(ManyWays, CursorSurface, UpkeepSurface):
         return f"<WriteAheadLog {self.location} {state}: {lsn_range(self.first_lsn, self.acked_lsn)}>"
 
     def _repr_html_(self) -> str:
-        return log_html(self._engine)
+        parts, core = self.parts, self._core
+        state = "closed" if self.closed else "poisoned" if core.failure is not None else "open"
+        marks = {
+            "first": self.first_lsn,
+            "durable": core.durable_lsn,
+            "acked": core.acked_lsn,
+            "appended": core.appended_lsn,
+        }
+        return log_html(
+            f"log {self.location}",
+            f"{state}, durability {parts.options.durability}",
+            marks,
+            segments_of(parts.manifest_store, parts.segments),
+            self._recovery.cuts,
+        )
 
 
-def opened() -> list[WriteAheadLog]:
+def open_logs() -> list[WriteAheadLog]:
     """Return the logs that are open for writing in this process, oldest first."""
-    return sorted((log for log in _open_logs if not log.closed), key=lambda log: log._engine.opened_at)
-
-
-def _on_event_loop() -> bool:
-    if "asyncio" not in sys.modules:  # nobody runs a loop
-        return False
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    return sorted((log for log in _open_logs if not log.closed), key=lambda log: log._opened_at)

@@ -65,7 +65,7 @@ def raw_baseline(
 
     `threads` write at the same time, each the next block of the file; `operations` are those of all. With `direct` they
     write past the page cache (O_DIRECT): `block_bytes` is then a multiple of 4096. The scratch file has no name while
-    the loop runs, so nothing is left behind even if the process is killed. Blocks the calling thread. StorageError if
+    the loop runs, so nothing is left even if the process is killed. Blocks the calling thread. StorageError if
     the place refuses or is full; ValueError for bounds below 1 and blocks that cannot be written directly.
     """
     if (
@@ -96,6 +96,59 @@ def raw_baseline(
         duration_s=elapsed_s,
         mode="O_DIRECT|O_DSYNC" if direct else "O_DSYNC",
         threads=threads,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawRate:
+    """What the place under a log does with bare durable writes, from several short rounds."""
+
+    writes_per_s: float
+    """The median of the rounds."""
+    lowest: float
+    highest: float
+    rounds: int
+    """0: nothing was measured, it follows from a model."""
+    block_bytes: int
+    threads: int
+    mode: str
+
+    def __str__(self) -> str:
+        """Say how it was found, in words that fit below a figure."""
+        what = f"{self.block_bytes:,} B, {self.mode}"
+        if self.threads > 1:
+            what += f", {self.threads} at a time"
+        if not self.rounds:
+            return f"{self.writes_per_s:,.0f} writes/s of {what}: calculated from the model"
+        spread = f"{self.lowest:,.0f} to {self.highest:,.0f}"
+        return f"{self.writes_per_s:,.0f} writes/s of {what}: median of {self.rounds}, {spread}"
+
+
+def raw_rate(
+    directory: str | os.PathLike[str],
+    *,
+    block_bytes: int,
+    threads: int = 1,
+    direct: bool = False,
+    rounds: int = 5,
+    seconds: float = 0.06,
+) -> RawRate:
+    """Return median and spread of several baselines of `seconds` each. Blocks; raises as `raw_baseline` does."""
+    if rounds < 1:
+        raise ValueError("rounds must be at least 1")
+    found = [
+        raw_baseline(directory, block_bytes=block_bytes, seconds=seconds, threads=threads, direct=direct)
+        for _ in range(rounds)
+    ]
+    rates = sorted(each.writes_per_s for each in found)
+    return RawRate(
+        writes_per_s=float(np.median(rates)),
+        lowest=rates[0],
+        highest=rates[-1],
+        rounds=rounds,
+        block_bytes=block_bytes,
+        threads=threads,
+        mode=found[0].mode,
     )
 
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from walkit.errors import OptionsError
-from walkit.measure.run import Plain, Run
+from walkit.errors import OptionsError, WalkitError
+from walkit.measure.histogram import LatencyHistogram
+from walkit.measure.run import Plain, Run, plain
+from walkit.measure.run_io import ENDINGS, load
+from walkit.measure.series import require_pandas
 
 if TYPE_CHECKING:
     import pandas as pd
+
+MEDIANS = ("records_per_s", "p50_us", "p99_us")
+"""Columns of which read_runs gives the median of the repeats."""
 
 
 def compare(runs: Run | Iterable[Run]) -> pd.DataFrame:
@@ -19,8 +27,7 @@ def compare(runs: Run | Iterable[Run]) -> pd.DataFrame:
     records per raw durable write of the same run: 1 is what a bare loop of one write per record would reach.
     OptionsError for what is no Run.
     """
-    import pandas as pd
-
+    pandas = require_pandas()
     chosen = [runs] if isinstance(runs, Run) else list(runs)
     for run in chosen:
         if not isinstance(run, Run):
@@ -33,15 +40,84 @@ def compare(runs: Run | Iterable[Run]) -> pd.DataFrame:
     differing = [
         path for path in paths if any(found.get(path, ...) != options[0].get(path, ...) for found in options)
     ]
+    rows = [
+        _row(run) | {path: found.get(path) for path in differing}
+        for run, found in zip(chosen, options, strict=True)
+    ]
+    table: pd.DataFrame = pandas.DataFrame(rows)
+    return table
+
+
+def read_runs(folder: str | os.PathLike[str]) -> pd.DataFrame:
+    """Return a row for each Run saved in a folder, by file name: what compare() shows of it, and all its settings.
+
+    Columns: `file` (its name in the folder), `started_at` (UTC), summary(), `raw_ratio`, `label.<name>`, every option
+    as `option.<path>` and the machine as `machine.<path>`. `n` counts the runs of the folder with the same settings:
+    name, durability, arrival, machine, options but for seeds, and labels but for `round` and those with a fraction,
+    which are measured; `median_records_per_s`, `median_p50_us` and `median_p99_us` are over these n runs.
+
+    A file that ends in .parquet or .json and holds no Run that can be read has a row too: `problem` says why, and all
+    else is empty. `problem` is None for a Run. One Run at a time is in memory. FileNotFoundError or NotADirectoryError
+    where `folder` is no folder; MissingExtraError without pandas or hdrhistogram.
+    """
+    pandas = require_pandas()
+    LatencyHistogram()  # what is not installed is no problem of a file
     rows: list[dict[str, Any]] = []
-    for run, found in zip(chosen, options, strict=True):
-        row = run.summary()
-        raw = row["raw_writes_per_s"]
-        row["raw_ratio"] = run.records_per_s / raw if raw else None
-        row["warnings"] = "; ".join(run.warnings)
-        row |= _flat(run.labels, "label.") | {path: found.get(path) for path in differing}
+    repeats: dict[str, list[dict[str, Any]]] = {}
+    names = {name for name in os.listdir(folder) if name.endswith(ENDINGS)}
+    for name in sorted(names):
+        if name.endswith(".json") and name.removesuffix(".json") + ".parquet" in names:
+            continue  # half of a pair
+        row: dict[str, Any] = {"file": name, "problem": None}
         rows.append(row)
-    return pd.DataFrame(rows)
+        try:
+            run = load(os.path.join(folder, name))
+        except (WalkitError, OSError) as error:
+            row["problem"] = f"{type(error).__name__}: {error}"
+            continue
+        options, machine = _flat(run.options, "option."), _flat(_machine(run), "machine.")
+        started = pandas.Timestamp(run.started_at).tz_convert("UTC").as_unit("us")
+        row |= {"started_at": started} | _row(run) | options | machine
+        repeats.setdefault(_settings(run, options, machine), []).append(row)
+    for same in repeats.values():
+        together = {
+            f"median_{name}": float(pandas.to_numeric(pandas.Series([row[name] for row in same])).median())
+            for name in MEDIANS
+        }
+        for row in same:
+            row.update(together, n=len(same))
+    first = ("file", "problem", "started_at", "n", *(f"median_{name}" for name in MEDIANS))
+    frame: pd.DataFrame = pandas.DataFrame(rows)
+    return frame.reindex(columns=[*first, *(name for name in frame.columns if name not in first)])
+
+
+def settings_of(run: Run) -> str:
+    """Return as one text what two Runs have in common where one repeats the other; see read_runs."""
+    return _settings(run, _flat(run.options, "option."), _flat(_machine(run), "machine."))
+
+
+def _settings(run: Run, options: dict[str, Plain], machine: dict[str, Plain]) -> str:
+    """Return what two runs have in common where one repeats the other."""
+    given = {path: value for path, value in options.items() if path.rpartition(".")[2] != "seed"}
+    labels = {
+        name: value for name, value in run.labels.items() if name != "round" and not isinstance(value, float)
+    }
+    return json.dumps([run.name, run.durability, run.arrival, given, labels, machine], sort_keys=True)
+
+
+def _machine(run: Run) -> dict[str, Plain]:
+    """Return the facts of a Run's machine as nested plain values."""
+    machine = plain(run.machine)
+    assert isinstance(machine, dict)
+    return machine
+
+
+def _row(run: Run) -> dict[str, Any]:
+    row = run.summary()
+    raw = row["raw_writes_per_s"]
+    row["raw_ratio"] = run.records_per_s / raw if raw else None
+    row["warnings"] = "; ".join(run.warnings)
+    return row | _flat(run.labels, "label.")
 
 
 def _flat(values: Mapping[str, Plain], prefix: str) -> dict[str, Plain]:

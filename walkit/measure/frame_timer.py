@@ -1,22 +1,20 @@
 """What a run's frames did, without a clock reading on the path of any record: a look over the shoulder of the writer.
 
-A `FrameWatch` stands between the commit path and the segments for the time of a run, and notes when each frame's write
-began and ended. The callers know when their call began, when it was done and which LSN it got; joined by LSN, the two
-tell each record's time in the queue, in the write, and from there to the caller.
+A `FrameWatch` observes the commit path for the time of a run, and notes when each frame's write began and ended. The
+callers know when their call began, when it was done and which LSN it got; joined by LSN, the two give each record's
+time in the queue, in the write, and from there to the caller.
 """
 
 from __future__ import annotations
 
-from time import perf_counter_ns
 from types import TracebackType
-from typing import NamedTuple, Self, cast
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
-from walkit.commit.frame_sink import FramePlace
+from walkit.log.wal import WriteAheadLog
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.run import FrameSummary
 
@@ -34,42 +32,35 @@ class FrameTimes(NamedTuple):
 
 
 class FrameWatch:
-    """Notes the frames written and the syncs made while its `with` block runs: a FramePlace over the log's own.
+    """Notes the frames written and the syncs made in a log while its `with` block runs: a FrameObserver.
 
-    Costs two clock readings a frame. Safe with several frames in flight. One at a time watches a log.
+    Costs two clock readings a frame. Safe with several frames in flight.
     """
 
-    def __init__(self, driver: CommitDriver) -> None:
-        self._driver = driver
-        self._place: FramePlace = driver.place
+    def __init__(self, log: WriteAheadLog) -> None:
+        self._log = log
         self._frames: list[tuple[int, int, int, int, int]] = []
         self._syncs: list[tuple[int, int]] = []
-        self.begin_segment = self._place.begin_segment
-        self.admit = self._place.admit
-        self.passed = self._place.passed
-        self.publish = self._place.publish
 
-    def write(self, frame: SealedFrame, *, sync: bool) -> None:
-        """See FramePlace."""
-        began = perf_counter_ns()
-        self._place.write(frame, sync=sync)
-        self._frames.append((frame.first_lsn, frame.count, frame.footprint, began, perf_counter_ns()))
+    def writing(self, frame: SealedFrame) -> None:
+        """See FrameObserver."""
 
-    def sync(self) -> None:
-        """See FramePlace."""
-        began = perf_counter_ns()
-        self._place.sync()
-        self._syncs.append((began, perf_counter_ns()))
+    def wrote(self, frame: SealedFrame, began_ns: int, ended_ns: int) -> None:
+        """See FrameObserver."""
+        self._frames.append((frame.first_lsn, frame.count, frame.footprint, began_ns, ended_ns))
+
+    def synced(self, began_ns: int, ended_ns: int) -> None:
+        """See FrameObserver."""
+        self._syncs.append((began_ns, ended_ns))
 
     def __enter__(self) -> Self:
-        self._driver.place = cast("FramePlace", self)
+        self._log.observe_writes(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if cast("object", self._driver.place) is self:
-            self._driver.place = self._place
+        self._log.unobserve_writes(self)
 
     def frames(self) -> FrameTimes:
         """Return the frames noted until now; marks, which have no records, are left out."""

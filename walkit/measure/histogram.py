@@ -8,13 +8,16 @@ microsecond a sample, which is more than many of the things that are measured he
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from walkit._html import table
 from walkit.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -159,6 +162,31 @@ class LatencyHistogram:
         index = np.flatnonzero(counts)
         low, width = _bucket_low(self._hdr, index)
         return Buckets(low, low + width - 1, counts[index])
+
+    def counts_between(self, edges_ns: npt.ArrayLike) -> Int64Array:
+        """Return how many records lie between one edge and the next, one fewer than edges; rising, in ns.
+
+        What lies outside counts in the first and the last. A record counts where the middle of its bucket is.
+        """
+        edges = np.asarray(edges_ns, dtype=np.float64)
+        low_ns, high_ns, records = self.buckets()
+        at = np.searchsorted(edges, (low_ns + high_ns) / 2, side="right") - 1
+        at = np.clip(at, 0, len(edges) - 2)
+        return np.bincount(at, weights=records, minlength=len(edges) - 1).astype(np.int64)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row for each bucket that holds something, in rising order.
+
+        `low_us` and `high_us` are its edges, inclusive, in microseconds; `records` are in it; `share` of all records,
+        0 to 1, took at most `high_us`.
+        """
+        import pandas as pd
+
+        low_ns, high_ns, records = self.buckets()
+        share = np.cumsum(records) / max(self.count, 1)
+        return pd.DataFrame(
+            {"low_us": low_ns / 1_000, "high_us": high_ns / 1_000, "records": records, "share": share}
+        )
 
     def encode(self) -> str:
         """Return the V2 payload of HdrHistogram in base64, which its tools in other languages read."""

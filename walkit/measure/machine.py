@@ -9,15 +9,11 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from walkit._html import table
-
-MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
-"""File systems that live in memory: what they hold is gone after a power cut, synced or not."""
+from walkit.storage.mounts import Mount, mount_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +65,17 @@ class MachineFacts:
             file_system=None if path is None else file_system(path),
         )
 
+    @property
+    def where(self) -> str:
+        """The file system in words, for the notes of a report."""
+        system = self.file_system
+        return "an unknown file system" if system is None else f"{system.type} ({system.mount_point})"
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the file system is known to live in memory, where a sync means nothing."""
+        return bool(self.file_system is not None and self.file_system.tmpfs)
+
     def _repr_html_(self) -> str:
         """Render a table of the facts for a notebook."""
         known: dict[str, object] = {k: v for k, v in vars(self).items() if k != "file_system"}
@@ -78,63 +85,27 @@ class MachineFacts:
         return table((name, "unknown" if v is None else v) for name, v in known.items())
 
 
-class Mount(NamedTuple):
-    """One line of /proc/self/mountinfo."""
-
-    device_number: str
-    """major:minor; major 0 where there is no block device."""
-    mount_point: str
-    options: str
-    type: str
-    source: str
-
-
-def parse_mountinfo(text: str) -> list[Mount]:
-    """Parse the text of /proc/self/mountinfo (proc(5)), in order; lines that do not parse are left out."""
-    mounts = []
-    for line in text.splitlines():
-        left, separator, right = line.partition(" - ")
-        head, tail = left.split(" "), right.split(" ")
-        if not separator or len(head) < 6 or len(tail) < 2:
-            continue
-        options = ",".join(dict.fromkeys(",".join((head[5], *tail[2:3])).split(",")))
-        mounts.append(Mount(head[2], _unescape(head[4]), options, tail[0], _unescape(tail[1])))
-    return mounts
-
-
-def find_mount(mounts: Sequence[Mount], path: str) -> Mount | None:
-    """Return the mount of an absolute path: the longest mount point above it, and of equals the last."""
-    found = None
-    for mount in mounts:
-        above = mount.mount_point.rstrip("/")
-        holds = path == above or path.startswith(above + "/")
-        # A later mount on the same point hides the earlier one.
-        if holds and (found is None or len(mount.mount_point) >= len(found.mount_point)):
-            found = mount
-    return found
-
-
 def file_system(path: str | os.PathLike[str]) -> FileSystemFacts:
     """Return the facts of the file system that holds `path`, which need not exist."""
-    mount = find_mount(parse_mountinfo(_read("/proc/self/mountinfo") or ""), os.path.realpath(path))
+    mount = mount_of(path)
     if mount is None:
         return FileSystemFacts()
     disk = _disk(mount)
     rotational = _read(disk / "queue/rotational") if disk else None
     return FileSystemFacts(
-        type=mount.type,
+        type=mount.file_system,
         mount_point=mount.mount_point,
-        mount_options=mount.options,
+        mount_options=",".join(mount.options),
         device=disk.name if disk else None,
         rotational=None if rotational is None else rotational.strip() == "1",
         write_cache=(_read(disk / "queue/write_cache") or "").strip() or None if disk else None,
-        tmpfs=mount.type in MEMORY_FILE_SYSTEMS,
+        tmpfs=mount.in_memory,
     )
 
 
 def _disk(mount: Mount) -> Path | None:
     """Return the folder in /sys of the whole disk under a mount."""
-    for number in (mount.device_number, _device_number(mount.source)):
+    for number in (mount.device, _device_number(mount.source)):
         if number is None or number.startswith("0:"):
             continue
         try:
@@ -152,11 +123,6 @@ def _device_number(source: str) -> str | None:
     except OSError:
         return None
     return f"{os.major(number)}:{os.minor(number)}" if number else None
-
-
-def _unescape(text: str) -> str:
-    """Undo mountinfo's octal escapes of space, tab, newline and backslash."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _cpu_field(cpuinfo: str, name: str) -> str | None:

@@ -1,6 +1,6 @@
 """How drivers measure: each thread keeps its own arrays, folded into a Run when all is over.
 
-A recorder costs the measured thread two appends to an array of its own: no lock, no histogram, no object per
+A recorder costs the measured thread two appends to a private array: no lock, no histogram, no object per
 record that would wake the garbage collector.
 """
 
@@ -49,7 +49,7 @@ class ThreadRecorder:
     closure, not a method, because that is a tenth faster; keep it in a local variable in a hot loop.
 
     Where calls of one record follow each other at once, the end of one is the beginning of the next: `tick(now_ns)`,
-    before the first call and behind each, takes one reading of the clock a call and a third of the time. 64 tasks
+    before the first call and after each, takes one reading of the clock a call and a third of the time. 64 tasks
     that append make 1.09 times as many records under it as under `record` (median of 100 turns). A recorder takes
     either ticks or records.
     """
@@ -67,7 +67,7 @@ class ThreadRecorder:
         self.tick = self._ticks.append
 
         def record(start_ns: int, end_ns: int, records: int = 1) -> None:
-            # Few samples are batches where it is hot, so their sizes stand apart, with where they belong.
+            # Few samples are batches where it is hot, so their sizes are kept apart, with where they belong.
             # They go first: a snapshot taken in between then sees a size without a sample, and drops it.
             if records != 1:
                 if records < 1:
@@ -262,7 +262,7 @@ class RunRecorder:
 
 
 class RecorderTail:
-    """Reads what a recorder's threads record while they record it, for who looks on. Used by one thread."""
+    """Reads what a recorder's threads record while they record it, for a live view. Used by one thread."""
 
     def __init__(self, recorder: RunRecorder, name: str = "total") -> None:
         self.recorder = recorder

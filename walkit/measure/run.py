@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from walkit.measure.baseline import Baseline
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.machine import MachineFacts
 from walkit.measure.timeline import Timeline
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """What JSON can hold and give back equal."""
@@ -136,7 +139,7 @@ class Run:
     crash_verdict: str | None = None
     """What exploring crashes of this configuration found; None: not explored."""
     labels: dict[str, Plain] = field(default_factory=dict)
-    """What tells this run from its neighbours: writers, record bytes, ..."""
+    """What distinguishes this run from its neighbours: writers, record bytes, ..."""
 
     def __post_init__(self) -> None:
         if self.started_at.tzinfo is None:
@@ -213,16 +216,35 @@ class Run:
         return {name: None if value != value else value for name, value in numbers.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write `path`.json and `path`.parquet, replacing a pair that is there; load() gives an equal Run.
+        """Write the Run as one Parquet file, `path` with the ending .parquet, over what is there; load() gives it back.
 
-        Either suffix on `path` is ignored. Not synced: a Run can be measured again.
+        An ending .json or .parquet on `path` is taken off first. The columns are those of `to_pandas()`, and pandas
+        reads them, and the settings as `attrs`, without walkit. Not synced: a Run can be measured again. OptionsError
+        for a Run with a number that is not finite.
         """
         from walkit.measure.run_io import save
 
         save(self, path)
 
+    def to_pandas(self, part: Literal["series", "latency"] = "series") -> pd.DataFrame:
+        """Return the series over time, a row per interval, or the distributions of latency, a row per bucket.
+
+        Columns of the series: `time` (UTC, when the interval begins), `start_s` (the same, seconds from the start of
+        the run), `width_s`, `records` (acknowledged in it), `records_per_s`, `user_bytes_per_s` (keys and values, each
+        record taken to have the run's mean), `p50_us`, `p99_us` and `max_us` (latency of those records, microseconds).
+        What is not known is nan. Columns of the latencies: `name` ("total", ...), `low_us` and `high_us` (edges of the
+        bucket, inclusive, microseconds), `records` in it, and `share`: the part of all records of that name up to and
+        with it, 0 to 1.
+
+        `attrs` of both hold settings and results as plain values: `summary()`, start, machine, options, labels,
+        operations, and the percentiles of each histogram. MissingExtraError without pandas.
+        """
+        from walkit.measure.series import to_pandas
+
+        return to_pandas(self, part)
+
     def _repr_html_(self) -> str:
-        """Render a compact table; what makes its numbers mean less stands in red above it."""
+        """Render a compact table; what makes its numbers mean less is in red above it."""
         rows = [
             (name, _shown(value))
             for name, value in self.summary().items()

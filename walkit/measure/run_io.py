@@ -1,8 +1,9 @@
-"""Runs on disk: a JSON file of facts and a Parquet file of numbers, side by side.
+"""Runs on disk: a Parquet file each. Its columns are the series, and the metadata of its schema is all the rest.
 
-The Parquet file is one tidy table that pandas or Spark can read without walkit: `part` is "timeline",
-"latency" or "baseline", `name` that of the histogram, and the other columns are filled where they apply. The
-JSON file names the checksum of its Parquet file, so that halves of two different runs are noticed.
+`walkit.run` in the metadata is JSON with a version: every fact of the Run, and its histograms as HdrHistogram's V2
+payloads in base64. `walkit.run.sha256` is the checksum of that JSON, which holds the checksum of the columns.
+`PANDAS_ATTRS` is what pandas gives back as `attrs` of the DataFrame. So pandas, or anything else that reads Parquet,
+reads the series without walkit, and `load` gives back the Run itself.
 """
 
 from __future__ import annotations
@@ -11,167 +12,145 @@ import dataclasses
 import hashlib
 import json
 import os
-from datetime import datetime
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import BinaryIO
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from walkit.errors import CorruptionError, FormatVersionError
-from walkit.measure.baseline import Baseline
+from walkit.errors import CorruptionError, FormatVersionError, OptionsError
 from walkit.measure.histogram import LatencyHistogram
-from walkit.measure.machine import FileSystemFacts, MachineFacts
-from walkit.measure.run import FrameSummary, Run, RunEvent
+from walkit.measure.run import Run
+from walkit.measure.run_facts import facts_of, run_of
+from walkit.measure.run_pair import SCHEMA as PAIR_SCHEMA
+from walkit.measure.run_pair import is_facts, load_pair
+from walkit.measure.series import attributes, series_table
 from walkit.measure.timeline import Timeline
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 FORMAT = "walkit-run"
-VERSION = 1
-
-SCHEMA: pa.Schema = pa.schema(
-    [
-        pa.field("part", pa.string(), nullable=False),
-        pa.field("name", pa.string()),
-        pa.field("low_ns", pa.int64()),
-        pa.field("high_ns", pa.int64()),
-        pa.field("start_s", pa.float64()),
-        pa.field("width_s", pa.float64()),
-        pa.field("records", pa.int64(), nullable=False),
-        pa.field("p50_us", pa.float64()),
-        pa.field("p99_us", pa.float64()),
-        pa.field("max_us", pa.float64()),
-    ]
-)
-"""low_ns, high_ns: edges of a histogram's bucket, inclusive; start_s, width_s: a bucket of the timeline."""
+VERSION = 2
+RUN_KEY, CHECKSUM_KEY, ATTRS_KEY = b"walkit.run", b"walkit.run.sha256", b"PANDAS_ATTRS"
+BYTES_MAX = 256 * 1024 * 1024
+"""A saved Run is not larger, on disk or in memory; what is, is not read."""
+ENDINGS = (".parquet", ".json")
 
 
 def save(run: Run, path: str | os.PathLike[str]) -> None:
     """See Run.save."""
-    facts_path, numbers_path = _pair(path)
-    numbers = pa.BufferOutputStream()
-    pq.write_table(pa.concat_tables(_numbers(run)), numbers, compression="zstd")
-    body = numbers.getvalue().to_pybytes()
+    target, old_facts = _parquet(path), _parquet(path).with_suffix(".json")
+    body = encoded(run)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(target.name + ".tmp")
+    temporary.write_bytes(body)
+    temporary.replace(target)
+    if is_facts(old_facts):  # of a pair whose other half has just been replaced
+        old_facts.unlink()
+
+
+def encoded(run: Run) -> bytes:
+    """Return the bytes of a Run's file. OptionsError for a Run with a number that JSON does not have."""
+    series = series_table(run)
     facts = {
         "format": FORMAT,
         "version": VERSION,
-        "parquet_sha256": hashlib.sha256(body).hexdigest(),
-        **_facts(run),
+        "series_sha256": _checksum(series),
+        "run": facts_of(run),
     }
-    facts_path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(numbers_path, body)
-    _replace(facts_path, (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode())
+    try:
+        text = json.dumps(facts, allow_nan=False).encode()
+        attrs = json.dumps(attributes(run), allow_nan=False).encode()
+    except ValueError as error:
+        raise OptionsError(
+            f"the run {run.name!r} has a number that is not finite", option="run", wanted=run.name
+        ) from error
+    known = {RUN_KEY: text, CHECKSUM_KEY: hashlib.sha256(text).hexdigest(), ATTRS_KEY: attrs}
+    sink = pa.BufferOutputStream()
+    pq.write_table(series.replace_schema_metadata(known), sink, compression="zstd")
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """Return the Run saved at `path` (with either suffix, or none).
+    """Return the Run saved at `path` (with the ending .parquet, or without it); pairs of an earlier walkit load too.
 
-    FileNotFoundError if half of the pair is absent, FormatVersionError if a newer walkit wrote it,
-    CorruptionError if it is not a Run or the two halves do not belong together.
+    FileNotFoundError if there is none, or only half of a pair; FormatVersionError if a newer walkit wrote it,
+    CorruptionError if it is damaged or something else. Nothing larger than a Run can be is read.
     """
-    facts_path, numbers_path = _pair(path)
-    text, body = facts_path.read_bytes(), numbers_path.read_bytes()
-    try:
-        facts = json.loads(text)
-        found = facts["version"] if facts["format"] == FORMAT else None
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(f"{facts_path} is not a saved run: {error}") from error
-    if not isinstance(found, int):
-        raise CorruptionError(f"{facts_path} is not a saved run", expected=FORMAT, found=facts["format"])
-    if found > VERSION:
-        raise FormatVersionError(str(facts_path), found=found, supported=VERSION)
-    checksum = hashlib.sha256(body).hexdigest()
-    if facts.get("parquet_sha256") != checksum:
+    target, asked = _parquet(path), Path(path)
+    if asked.suffix == ".json" and asked.is_file() and not target.exists() and not is_facts(asked):
+        raise CorruptionError(f"{asked} is not a saved run", expected=FORMAT)
+    with open(target, "rb") as file:
+        try:
+            found = _opened(file, target)
+            metadata = found.schema_arrow.metadata or {}
+            if RUN_KEY in metadata:
+                return _read(found, metadata, target)
+            is_pair = found.schema_arrow.equals(PAIR_SCHEMA)
+        except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:
+            raise CorruptionError(f"{target} is not a whole saved run: {error!r}") from error
+    if not is_pair:
         raise CorruptionError(
-            f"{numbers_path} is not the half that {facts_path.name} was saved with",
-            expected=facts.get("parquet_sha256"),
+            f"{target} is not a saved run: its metadata has no {RUN_KEY.decode()}", expected=FORMAT
+        )
+    return load_pair(target.with_suffix(".json"), target)
+
+
+def _opened(file: BinaryIO, path: Path) -> pq.ParquetFile:
+    size = os.fstat(file.fileno()).st_size
+    if size > BYTES_MAX:
+        raise CorruptionError(f"{path} is too large to be a saved run", expected=BYTES_MAX, found=size)
+    found = pq.ParquetFile(file)
+    groups = range(found.metadata.num_row_groups)
+    unpacked = sum(found.metadata.row_group(number).total_byte_size for number in groups)
+    if not 0 <= unpacked <= BYTES_MAX or not 0 <= found.metadata.num_rows <= BYTES_MAX:
+        raise CorruptionError(f"{path} is too large to be a saved run", expected=BYTES_MAX, found=unpacked)
+    return found
+
+
+def _read(found: pq.ParquetFile, metadata: Mapping[bytes, bytes], path: Path) -> Run:
+    text = metadata[RUN_KEY]
+    checksum = hashlib.sha256(text).hexdigest()
+    if metadata.get(CHECKSUM_KEY) != checksum.encode():
+        raise CorruptionError(
+            f"{path} is damaged: the checksum of its facts differs",
+            expected=metadata.get(CHECKSUM_KEY, b"").decode("ascii", "replace"),
             found=checksum,
         )
-    try:
-        return _run(facts["run"], pq.read_table(pa.BufferReader(body)))
-    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
-        raise CorruptionError(f"{facts_path} is not a whole saved run: {error!r}") from error
+    facts = json.loads(text)
+    if facts["format"] != FORMAT or not isinstance(facts["version"], int):
+        raise CorruptionError(f"{path} is not a saved run", expected=FORMAT, found=facts["format"])
+    if facts["version"] > VERSION:
+        raise FormatVersionError(str(path), found=facts["version"], supported=VERSION)
+    series = found.read()
+    checksum = _checksum(series)
+    if facts["series_sha256"] != checksum:
+        raise CorruptionError(
+            f"{path} is damaged: the checksum of its columns differs",
+            expected=facts["series_sha256"],
+            found=checksum,
+        )
+    told, baseline = facts["run"], facts["run"]["baseline"]
+    columns = (field.name for field in dataclasses.fields(Timeline))
+    return run_of(
+        told,
+        Timeline(**{name: series[name].to_numpy() for name in columns}),
+        {name: LatencyHistogram.decode(payload) for name, payload in told["latency"].items()},
+        LatencyHistogram.decode(baseline["latencies"]) if baseline else None,
+    )
 
 
-def _pair(path: str | os.PathLike[str]) -> tuple[Path, Path]:
+def _checksum(series: pa.Table) -> str:
+    """Return the checksum of all columns: names, types and values."""
+    digest = hashlib.sha256()
+    for name, column in zip(series.column_names, series.columns, strict=True):
+        digest.update(f"{name} {column.type} {len(column)}\n".encode())
+        digest.update(column.to_numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _parquet(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a Run's file: an ending that is there gives way to .parquet, and any other stays before it."""
     base = os.fspath(path)
-    stem = base.removesuffix(".json").removesuffix(".parquet")
-    return Path(stem + ".json"), Path(stem + ".parquet")
-
-
-def _replace(path: Path, body: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(body)
-    temporary.replace(path)
-
-
-def _facts(run: Run) -> dict[str, Any]:
-    facts = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}
-    del facts["timeline"]
-    facts |= {
-        "started_at": run.started_at.isoformat(),
-        "machine": dataclasses.asdict(run.machine),
-        "latency": list(run.latency),
-        "frames": run.frames and dataclasses.asdict(run.frames),
-        "baseline": run.baseline and {k: v for k, v in vars(run.baseline).items() if k != "latencies"},
-    }
-    return {"run": facts}
-
-
-def _numbers(run: Run) -> Iterator[pa.Table]:
-    # Arrow keeps nan apart from null, so that empty buckets of the timeline come back as they were.
-    yield _table("timeline", None, dict(run.timeline.columns()))
-    histograms = [("latency", name, histogram) for name, histogram in run.latency.items()]
-    if run.baseline:
-        histograms.append(("baseline", run.baseline.mode, run.baseline.latencies))
-    for part, name, histogram in histograms:
-        low, high, counts = histogram.buckets()
-        yield _table(part, name, {"low_ns": low, "high_ns": high, "records": counts})
-
-
-def _table(part: str, name: str | None, columns: dict[str, Any]) -> pa.Table:
-    rows = len(columns["records"])
-    filled = {"part": np.full(rows, part), "name": None if name is None else np.full(rows, name), **columns}
-    arrays = (filled.get(field.name) for field in SCHEMA)
-    return pa.table(
-        [
-            pa.nulls(rows, f.type) if a is None else pa.array(a, f.type)
-            for a, f in zip(arrays, SCHEMA, strict=True)
-        ],
-        schema=SCHEMA,
-    )
-
-
-def _run(facts: dict[str, Any], numbers: pa.Table) -> Run:
-    def rows(part: str, name: str | None = None) -> pa.Table:
-        chosen = pc.equal(numbers["part"], part)
-        return numbers.filter(chosen if name is None else pc.and_(chosen, pc.equal(numbers["name"], name)))
-
-    def histogram(part: str, name: str) -> LatencyHistogram:
-        found = rows(part, name)
-        return LatencyHistogram.from_samples(found["low_ns"].to_numpy(), counts=found["records"].to_numpy())
-
-    line = rows("timeline")
-    machine, baseline = dict(facts["machine"]), facts["baseline"]
-    if machine["file_system"]:
-        machine["file_system"] = FileSystemFacts(**machine["file_system"])
-    return Run(
-        **{
-            **facts,
-            "started_at": datetime.fromisoformat(facts["started_at"]),
-            "machine": MachineFacts(**machine),
-            "latency": {name: histogram("latency", name) for name in facts["latency"]},
-            "timeline": Timeline(
-                **{field.name: line[field.name].to_numpy() for field in dataclasses.fields(Timeline)}
-            ),
-            "frames": FrameSummary(**facts["frames"]) if facts["frames"] else None,
-            "events": tuple(RunEvent(*event) for event in facts["events"]),
-            "baseline": Baseline(**baseline, latencies=histogram("baseline", baseline["mode"]))
-            if baseline
-            else None,
-        }
-    )
+    ending = next((ending for ending in ENDINGS if base.endswith(ending)), "")
+    return Path(base.removesuffix(ending) + ".parquet")

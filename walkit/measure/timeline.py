@@ -65,7 +65,7 @@ class Timeline:
         """Cut samples into buckets.
 
         `completed_ns` (nanoseconds from the start of the run, any order) and `latency_ns` are 1-d of one
-        length; `records` says how many records each sample stands for, None one. What completed after
+        length; `records` says how many records per sample, None one. What completed after
         `duration_s` counts in the last bucket. `bucket_s` None takes a round width that gives at most
         BUCKETS_WANTED buckets. Percentiles are by nearest rank, as those of the histograms, and exact.
         ValueError for negative times, counts below 1, and shapes that differ.

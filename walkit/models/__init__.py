@@ -1,4 +1,4 @@
-"""What stands in for hardware: storage that fails, delays or throttles, and models of devices.
+"""Models of hardware: storage that crashes, fails, delays or throttles, and devices.
 
 The names load on first use.
 """
@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from walkit.models.crash_report import CrashReport as CrashReport
+    from walkit.models.crashing import CrashingStorage as CrashingStorage
     from walkit.models.device import PRESETS as PRESETS
     from walkit.models.device import ConstantLatency as ConstantLatency
     from walkit.models.device import DeviceModel as DeviceModel
@@ -18,20 +20,27 @@ if TYPE_CHECKING:
     from walkit.models.faults import Fault as Fault
     from walkit.models.faults import FaultyStorage as FaultyStorage
     from walkit.models.faults import Operation as Operation
+    from walkit.models.page_cache import FileFate as FileFate
     from walkit.models.throttled import ThrottledStorage as ThrottledStorage
 
 _HOMES = {
+    "crash_report": ("CrashReport",),
+    "crashing": ("CrashingStorage",),
     "device": ("PRESETS", "ConstantLatency", "DeviceModel", "LognormalLatency", "MeasuredLatency", "Stalls"),
     "faults": ("Fault", "FaultyStorage", "Operation"),
+    "page_cache": ("FileFate",),
     "throttled": ("ThrottledStorage",),
 }
 
 __all__ = [
     "PRESETS",
     "ConstantLatency",
+    "CrashReport",
+    "CrashingStorage",
     "DeviceModel",
     "Fault",
     "FaultyStorage",
+    "FileFate",
     "LognormalLatency",
     "MeasuredLatency",
     "Operation",

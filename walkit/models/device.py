@@ -1,7 +1,7 @@
 """What a block device does with the writes it is given, as arithmetic: one model for real and for virtual time.
 
 `ThrottledStorage` waits for what a `Device` says; `walkit.simulate` moves its clock there. A device is a first-in,
-first-out queue behind two token buckets, as cloud volumes sell them: I/Os per second and bytes per second. An I/O
+first-out queue after two token buckets, as cloud volumes sell them: I/Os per second and bytes per second. An I/O
 begins when both buckets and a slot of the queue have room for it, and takes a latency drawn from a distribution plus
 the time its bytes need. A stall holds back everything the device has under way. No thread, clock or file here.
 """
@@ -118,7 +118,7 @@ class MeasuredLatency:
 
 @dataclass(frozen=True, kw_only=True)
 class Stalls:
-    """The device stands still now and then: at exponential intervals of mean `every_s`, for `duration_ms`."""
+    """The device stalls now and then: at exponential intervals of mean `every_s`, for `duration_ms`."""
 
     every_s: float
     duration_ms: float

@@ -1,7 +1,7 @@
 """A storage that fails on demand and writes down what was asked of it: a wrapper over any other storage.
 
 Faults are rules: an operation, a pattern of file names (as in `fnmatch`), and which of the matching operations they
-meet. Pebble's errorfs is the source of the idea. Over a `MemoryStorage` a failed sync leaves what it leaves on ext4
+meet. Pebble's errorfs is the source of the idea. Over a `CrashingStorage` a failed sync leaves what it leaves on ext4
 and XFS: pages that look clean and were never written (Rebello et al., ATC 2020). Over another storage it only reports
 the error, for which the place below cannot be made to forget.
 """
@@ -71,7 +71,7 @@ class Fault:
     """One rule of a `FaultyStorage`. Threads may ask and cancel it at any time.
 
     `hits` counts the operations it met. A hang has two events: `entered` is set when an operation waits in it,
-    `release` lets all go on, those that come later too.
+    `release` releases all, those that come later too.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Fault:
         self._cancelled = False
 
     def release(self) -> None:
-        """Let the operations go on that hang here; those that come later do not hang."""
+        """Release the operations that hang here; those that come later do not hang."""
         self._go_on.set()
 
     def cancel(self) -> None:
@@ -195,7 +195,7 @@ class FaultyStorage:
     ) -> Fault:
         """Make matching operations wait until the fault is released; what hangs has done nothing yet.
 
-        A sync that hangs over a `MemoryStorage` began before it hung: it does not cover what is written meanwhile.
+        A sync that hangs over a `CrashingStorage` began before it hung: it does not cover what is written meanwhile.
         """
         return self._add(Fault("hang", operation, file, nth, times))
 
@@ -206,7 +206,7 @@ class FaultyStorage:
         return self._add(Fault("skip", operation, file, nth, times))
 
     def clear(self) -> None:
-        """Cancel all faults; what hangs goes on. The trace stays."""
+        """Cancel all faults; what hangs continues. The trace stays."""
         with self._guard:
             faults, self._faults = self._faults, []
         for fault in faults:
@@ -226,7 +226,7 @@ class FaultyStorage:
         self.perform(Operation(name="create_folder"), self.inner.create)
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names of what stands in one folder."""
+        """Return the names in one folder."""
         return self.inner.names(folder)
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
@@ -235,12 +235,12 @@ class FaultyStorage:
         return FaultyFile(self, self.perform(operation, lambda: self.inner.open(name, mode)))
 
     def why_not_direct(self) -> str | None:
-        """Say what the storage behind this one says; see `DirectStorage`."""
+        """Return what the inner storage says; see `DirectStorage`."""
         inner = self.inner
-        return inner.why_not_direct() if isinstance(inner, DirectStorage) else "the storage behind has none"
+        return inner.why_not_direct() if isinstance(inner, DirectStorage) else "the inner storage has none"
 
     def open_direct(self, name: str, mode: OpenMode) -> StorageFile:
-        """Open a direct file of the storage behind; its operations pass through the faults of this storage."""
+        """Open a direct file of the inner storage; its operations pass through the faults of this storage."""
         inner = self.inner
         assert isinstance(inner, DirectStorage)
         operation = Operation(name="create" if mode == "create" else "open", file=name)

@@ -59,7 +59,7 @@ class ThrottledStorage:
         self.inner.create()
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names of what stands in one folder."""
+        """Return the names in one folder."""
         return self.inner.names(folder)
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:

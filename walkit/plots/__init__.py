@@ -1,40 +1,79 @@
 """Plotly figures from Runs and reports: one function each, shared by notebooks, dashboards and HTML reports.
 
-Each returns a plotly.graph_objects.Figure and touches neither a log nor a file. Importing this room without
-plotly raises MissingExtraError.
+Each returns a figure that a cell, an exported notebook and a report can show, and touches neither a log nor a file.
+`theme` is "light" or "dark" for a page that is known to be that, None for either. `data` gives what is drawn as a
+DataFrame, `save_data` writes it, `figure_html` makes a piece of a page of it, and `alt_text` words. Importing this room
+without plotly raises MissingExtraError.
 """
 
-from walkit.plots.checkpoint import recovery_over_checkpoint
+from walkit.plots.amplification import Amplification, amplification
+from walkit.plots.checkpoint import recovery_over_checkpoint, recovery_over_segment_size
+from walkit.plots.clock_bands import Band
+from walkit.plots.display import Figure, alt_text, figure_html, plotly_script, restored
+from walkit.plots.export import data, save_data
 from walkit.plots.framebytes import frame_bytes
+from walkit.plots.group_commit import group_commit
 from walkit.plots.latency import latency_distribution
 from walkit.plots.live import LiveSeries, live_timeline, move_live_timeline
+from walkit.plots.live_load import (
+    LATENCY_EDGES_S,
+    LoadSeries,
+    live_latency,
+    live_rates,
+    move_live_latency,
+    move_live_rates,
+)
 from walkit.plots.load import latency_over_load
 from walkit.plots.order import order_cost
 from walkit.plots.phases import PhaseLike, RecoveryReportLike, recovery_timeline
+from walkit.plots.picture import svg_of
 from walkit.plots.positions import segments
+from walkit.plots.recoveries import recoveries
 from walkit.plots.recovery import RecoveryRowLike, recovery_time
 from walkit.plots.replication import replication_lag
 from walkit.plots.space import space_amplification
+from walkit.plots.style import Theme
 from walkit.plots.timeline import throughput_timeline
 from walkit.plots.upkeep import upkeep
 
 __all__ = [
+    "LATENCY_EDGES_S",
+    "Amplification",
+    "Band",
+    "Figure",
     "LiveSeries",
+    "LoadSeries",
     "PhaseLike",
     "RecoveryReportLike",
     "RecoveryRowLike",
+    "Theme",
+    "alt_text",
+    "amplification",
+    "data",
+    "figure_html",
     "frame_bytes",
+    "group_commit",
     "latency_distribution",
     "latency_over_load",
+    "live_latency",
+    "live_rates",
     "live_timeline",
+    "move_live_latency",
+    "move_live_rates",
     "move_live_timeline",
     "order_cost",
+    "plotly_script",
+    "recoveries",
     "recovery_over_checkpoint",
+    "recovery_over_segment_size",
     "recovery_time",
     "recovery_timeline",
     "replication_lag",
+    "restored",
+    "save_data",
     "segments",
     "space_amplification",
+    "svg_of",
     "throughput_timeline",
     "upkeep",
 ]

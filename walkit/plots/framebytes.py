@@ -8,19 +8,25 @@ from html import escape
 import numpy as np
 
 from walkit.format.anatomy import FrameField, frame_fields
-from walkit.log.observe import DurableFrames
-from walkit.plots.style import colour, figure, go
+from walkit.log.observe import ObservedFrames
+from walkit.plots.style import COLOURS, Figure, Theme, figure, go
 from walkit.record import Buffer
 
 COLUMNS = 16
 PADDING = "#9a9a9a"
+_FIELDS = len(COLOURS) - 1
+"""The last colour is a grey, and looks like padding."""
 CASING = (("#ffffff", 6), ("#000000", 2))
 """Colours and widths of the lines around a highlighted byte: white below black is seen on every colour and page."""
 
 
 def frame_bytes(
-    frame: Buffer | DurableFrames, *, highlight: Collection[int] = (), bytes_max: int = 1024
-) -> go.Figure:
+    frame: Buffer | ObservedFrames,
+    *,
+    highlight: Collection[int] = (),
+    bytes_max: int = 1024,
+    theme: Theme = None,
+) -> Figure:
     """Draw a frame byte by byte, 16 in a row: every field in its colour, named in the legend and when pointed at.
 
     `frame` is bytes that begin with a frame, or what an observer was given. At most `bytes_max` bytes are drawn, and
@@ -30,7 +36,7 @@ def frame_bytes(
     """
     if bytes_max < 1:
         raise ValueError(f"bytes_max={bytes_max}: at least 1")
-    data = bytes(memoryview(frame.data if isinstance(frame, DurableFrames) else frame).cast("B"))
+    data = bytes(memoryview(frame.data if isinstance(frame, ObservedFrames) else frame).cast("B"))
     fields = frame_fields(data)
     whole = fields[-1].end
     shown = min(whole, bytes_max)
@@ -41,11 +47,14 @@ def frame_bytes(
     seen = [field for field in fields if field.offset < shown]
     drawing = figure(
         f"Frame at position {position}, first LSN {first}: {whole:,} bytes{part}",
+        alt=f"The {whole:,} bytes of a frame in rows of 16, a colour for each of its {len(fields)} fields: "
+        + ", ".join(f"{field.name} {field.size:,} B" for field in seen[:20]),
+        theme=theme,
         height=170 + 26 * rows + 24 * -(-len(seen) // 5),
     )
     drawing.add_trace(_grid(data, seen, shown, rows))
     for index, field in enumerate(seen):
-        # A heatmap has no legend of its own: one square without a place for each field.
+        # A heatmap has no legend: one square without a place for each field.
         drawing.add_trace(
             go.Scatter(
                 x=[None],
@@ -74,7 +83,7 @@ def frame_bytes(
 
 
 def _paint(index: int, field: FrameField) -> str:
-    return PADDING if field.name in ("padding", "unknown") else colour(index)
+    return PADDING if field.name in ("padding", "unknown") else COLOURS[index % _FIELDS]
 
 
 def _grid(data: bytes, fields: list[FrameField], shown: int, rows: int) -> go.Heatmap:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from html import escape
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from walkit.measure import RunEvent
-from walkit.plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, dress, go, make_subplots
+from walkit.plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Figure, Theme, dress, go, subplots
+from walkit.plots.units import CLOCK, COUNTS, LOG_SECONDS
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -20,7 +21,7 @@ Float64Array = npt.NDArray[np.float64]
 class LiveSeries:
     """What was seen of a log: arrays of one length, one element per interval, nan where it was not seen.
 
-    A point without anything but its time is a gap: the curves end before it and begin anew behind it.
+    A point without anything but its time is a gap: the curves end before it and begin anew after it.
     """
 
     time_s: Float64Array
@@ -43,8 +44,19 @@ class LiveSeries:
     """Mean size of a frame, bytes, padding included."""
     in_flight: Float64Array
     """Mean number of frames that were being written."""
+    p999_us: Float64Array = field(default_factory=lambda: np.empty(0))
+    """Their 99.9th percentile, microseconds. Left out, this and the next two are nan."""
+    frames_per_s: Float64Array = field(default_factory=lambda: np.empty(0))
+    """Frames with records written a second."""
+    raw_per_s: Float64Array = field(default_factory=lambda: np.empty(0))
+    """Durable writes a second that the bare device did, as far as that was known in the interval."""
     events: Sequence[RunEvent] = ()
     """What happened, on the same clock."""
+
+    def __post_init__(self) -> None:
+        for name in ("p999_us", "frames_per_s", "raw_per_s"):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, np.full(len(self.time_s), np.nan))
 
     def columns(self) -> dict[str, Float64Array]:
         """Return the arrays by name."""
@@ -58,7 +70,7 @@ class LiveSeries:
 _PANELS: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
     ("records/s", "linear", (("records_per_s", "records/s", BLUE),)),
     (
-        "latency, µs",
+        "latency",
         "log",
         (
             ("p50_us", "p50", GREEN),
@@ -80,32 +92,45 @@ HEIGHT_PX = 760
 
 
 def live_timeline(
-    series: LiveSeries, *, title: str = "", warnings: tuple[str, ...] = (), window_s: float | None = None
-) -> go.Figure:
+    series: LiveSeries,
+    *,
+    title: str = "",
+    subtitle: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+    window_s: float | None = None,
+    theme: Theme = None,
+) -> Figure:
     """Draw throughput, latency percentiles, queue, frame sizes and events, one below the other on one clock.
 
     `window_s` is how many seconds back from the newest point the first view reaches; None: all of it. A curve of which
     nothing was seen stays empty, and says so in its name. `move_live_timeline` gives the figure a newer series.
     """
-    panels = make_subplots(
-        rows=6, cols=1, shared_xaxes=True, vertical_spacing=0.02, row_heights=[*_HEIGHTS, 0.05]
+    panels = subplots(rows=6, cols=1, shared_xaxes=True, vertical_spacing=0.02, row_heights=[*_HEIGHTS, 0.05])
+    drawing = dress(
+        panels,
+        escape(title),
+        subtitle=subtitle,
+        warnings=warnings,
+        alt="A log as it works: records a second, latency, queue, records and bytes of a frame, and events over time",
+        height=HEIGHT_PX,
+        theme=theme,
+        hovermode="x unified",
     )
-    drawing = dress(panels, escape(title), warnings=warnings, height=HEIGHT_PX, hovermode="x unified")
     for row, (label, scale, curves) in enumerate(_PANELS, start=1):
         for _, shown, paint in curves:
             curve = go.Scatter(mode="lines", name=shown, line={"color": paint}, connectgaps=False)
             drawing.add_trace(curve, row=row, col=1)
         drawing.update_yaxes(title={"text": label, "font": {"size": 11}}, type=scale, row=row, col=1)
         if scale == "linear":
-            drawing.update_yaxes(rangemode="tozero", row=row, col=1)
+            drawing.update_yaxes(rangemode="tozero", **COUNTS, row=row, col=1)
+        else:
+            drawing.update_yaxes(hoverformat=".3s", **LOG_SECONDS, row=row, col=1)
     events = go.Scatter(
         mode="markers", name="events", showlegend=False, hovertemplate="%{text}<extra></extra>"
     )
     drawing.add_trace(events, row=6, col=1)
     drawing.update_yaxes(visible=False, range=[0, 2], row=6, col=1)
-    drawing.update_xaxes(title_text="seconds", row=6, col=1)
-    if not title and not warnings:
-        drawing.update_layout(margin_t=15)
+    drawing.update_xaxes(**CLOCK)
     move_live_timeline(drawing, series, window_s=window_s)
     return drawing
 
@@ -113,14 +138,14 @@ def live_timeline(
 def move_live_timeline(drawing: go.Figure, series: LiveSeries, *, window_s: float | None = None) -> None:
     """Make a figure of `live_timeline` show another series, in place: much less work than drawing it anew.
 
-    Whatever changes is replaced and not changed inside, so that who kept a shallow copy (Panel does) sees a difference.
+    What changes is replaced and not changed inside, so that a shallow copy (Panel keeps one) shows a difference.
     """
     columns, traces = series.columns(), iter(drawing.data)
     # Before anything was seen, nothing is missing.
     began = any(np.isfinite(values).any() for name, values in columns.items() if name != "time_s")
     for _, _, curves in _PANELS:
         for name, shown, _ in curves:
-            values = columns[name]
+            values = columns[name] / 1e6 if name.endswith("_us") else columns[name]
             seen = not began or bool(np.isfinite(values).any())
             next(traces).update(
                 x=series.time_s,
@@ -129,12 +154,12 @@ def move_live_timeline(drawing: go.Figure, series: LiveSeries, *, window_s: floa
                 showlegend=len(curves) > 1 or not seen,
             )
     killed = [event.name == "SIGKILL" for event in series.events]
-    # One mark that stands nowhere where there is none: of an empty curve alone plotly.js draws axes of NaN.
+    # One mark without a place where there is none: of an empty curve alone plotly.js draws axes of NaN.
     nowhere: list[Any] = [None]
     next(traces).update(
         x=[event.time_s for event in series.events] or nowhere,
         y=[1] * len(killed) or nowhere,
-        text=[_event_text(event) for event in series.events] or nowhere,
+        text=[event_text(event) for event in series.events] or nowhere,
         marker={
             "symbol": ["x" if kill else "line-ns-open" for kill in killed],
             "color": [VERMILION if kill else PURPLE for kill in killed],
@@ -149,6 +174,7 @@ def move_live_timeline(drawing: go.Figure, series: LiveSeries, *, window_s: floa
     drawing.update_layout(axes, overwrite=True)
 
 
-def _event_text(event: RunEvent) -> str:
+def event_text(event: RunEvent) -> str:
+    """Return an event and what it says, as HTML for a hover label."""
     facts = (f"{escape(name)}={escape(str(value))}" for name, value in event.attributes.items())
     return "<br>".join([f"<b>{escape(event.name)}</b>", *facts])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from walkit.plots.style import CLEAR, GRID, colour, dress, go, make_subplots
+from walkit.plots.facts import Spread, drawn_by, error_bars, spread_words
+from walkit.plots.style import NEUTRAL, Figure, Theme, colour, dress, go, subplots
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,43 +17,83 @@ _PANELS = (
     ("append_mean_in_flight", "mean frames in flight, append order"),
 )
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
 
 
-def order_cost(table: pd.DataFrame) -> go.Figure:
+def order_cost(table: pd.DataFrame, *, subtitle: Sequence[str] = (), theme: Theme = None) -> Figure:
     """Draw the table of `walkit.simulate.order_cost`: ratios of throughput and p99, and the frames in flight.
 
-    A colour for each device, a dash for each policy; x is the number of writers. A ratio of 1 means that order is free.
-    Ratios say nothing where hardly a frame is in flight, so that number has a panel of its own.
+    A colour for each device, a dash and a symbol for each policy; x is the number of writers. A ratio of 1 means that
+    order is free. Ratios say nothing where hardly a frame is in flight, so that number has a separate panel. Where
+    the table has the ratios of several rounds (`walkit bench order`), whiskers span them. `subtitle` are more facts.
     """
-    drawing = make_subplots(rows=1, cols=len(_PANELS), subplot_titles=[title for _, title in _PANELS])
+    drawing = subplots(rows=1, cols=len(_PANELS), subplot_titles=[title for _, title in _PANELS])
     devices, policies = list(dict.fromkeys(table.device)), list(dict.fromkeys(table.policy))
     for (device, policy), rows in table.groupby(["device", "policy"], sort=False):
         name = f"{device}, {policy}"
-        line = {
-            "color": colour(devices.index(device)),
-            "dash": _DASHES[policies.index(policy) % len(_DASHES)],
-        }
+        which = policies.index(policy)
+        paint = colour(devices.index(device))
         for column, (quantity, _) in enumerate(_PANELS, start=1):
             drawing.add_trace(
                 go.Scatter(
                     x=rows.writers,
                     y=rows[quantity],
+                    error_y=_whiskers(rows, quantity),
                     name=name,
                     legendgroup=name,
                     showlegend=column == 1,
                     mode="lines+markers",
-                    line=line,
+                    line={"color": paint, "dash": _DASHES[which % len(_DASHES)]},
+                    marker={"symbol": _SYMBOLS[which % len(_SYMBOLS)], "size": 7},
                     hovertemplate="%{x} writers: %{y:.3g}",
                 ),
                 row=1,
                 col=column,
             )
     writers = sorted(set(table.writers))
-    dress(drawing, "What append order costs", height=480)
+    rounds = _rounds(table)
+    repeated = spread_words(min(rounds), max(rounds)) if rounds else ""
+    once = bool(rounds) and not repeated
+    # A table without rounds is of the simulator, which gives the same again.
+    model = ["a modelled device, in virtual time: the same again for the same seed"] if not rounds else []
+    dress(
+        drawing,
+        "What append order costs",
+        subtitle=[*subtitle, *([repeated] if repeated else []), *model, drawn_by()],
+        warnings=["n = 1: one round, so no spread is known"] if once else [],
+        alt="Lines over the number of writers: " + "; ".join(_words(table)),
+        height=480,
+        theme=theme,
+    )
     drawing.update_xaxes(type="log", tickvals=writers, ticktext=[f"{n}" for n in writers], title="writers")
     drawing.update_yaxes(rangemode="tozero")
     for column in (1, 2):
-        drawing.add_hline(y=1, line={"color": GRID, "width": 2}, row=1, col=column)
-    drawing.update_annotations(font={"size": 12}, bgcolor=CLEAR)
-    drawing.update_layout(margin={"b": 150})
+        drawing.add_hline(y=1, line={"color": NEUTRAL, "width": 1}, row=1, col=column)
+    drawing.update_annotations(font={"size": 12})
     return drawing
+
+
+def _of_rounds(rows: pd.DataFrame, quantity: str) -> list[list[float]]:
+    """Return the rounds of each row; none of a row that has no rounds, as those of a model."""
+    column = quantity.replace("_ratio", "_ratios")
+    if column == quantity or column not in rows:
+        return []
+    return [[] if isinstance(found, float) else list(found) for found in rows[column]]
+
+
+def _rounds(table: pd.DataFrame) -> list[int]:
+    return [len(found) for found in _of_rounds(table, "throughput_ratio")]
+
+
+def _whiskers(rows: pd.DataFrame, quantity: str) -> dict[str, Any]:
+    rounds = _of_rounds(rows, quantity)
+    return error_bars([Spread.of(found) for found in rounds]) if rounds and all(rounds) else {}
+
+
+def _words(table: pd.DataFrame) -> list[str]:
+    most = table[table.writers == table.writers.max()]
+    return [
+        f"{row.device}, {row.policy}, {row.writers} writers: throughput {row.throughput_ratio:.2f}, "
+        f"p99 {row.p99_ratio:.2f} of completion order"
+        for row in most.itertuples()
+    ]

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
+from html import escape, unescape
 from typing import Any, NamedTuple, Protocol
 
 from walkit._text import counted, lsn_range
 from walkit.format.manifest import HoleRecord, LostRecord
-from walkit.plots.style import BLUE, ORANGE, PURPLE, TEXT, VERMILION, dress, duration_text, go, make_subplots
+from walkit.plots.facts import drawn_by
+from walkit.plots.style import (
+    NEUTRAL,
+    ORANGE,
+    PURPLE,
+    VERMILION,
+    Figure,
+    Theme,
+    dress,
+    go,
+    phase_colour,
+    phase_hatch,
+    subplots,
+)
+from walkit.plots.units import SECONDS, bytes_axis, duration_text
 from walkit.recovery.report import Cut
 
 GIVEN_UP = {"lost": VERMILION, "hole": ORANGE, "cut": PURPLE}
@@ -71,46 +85,65 @@ class _Given(NamedTuple):
     hover: str
 
 
-def recovery_timeline(report: RecoveryReportLike) -> go.Figure:
-    """Draw one horizontal bar per phase of a recovery, on its clock, in milliseconds; first phase on top.
+def recovery_timeline(
+    report: RecoveryReportLike,
+    *,
+    title: str = "",
+    subtitle: Sequence[str] = (),
+    total_s: float | None = None,
+    theme: Theme = None,
+) -> Figure:
+    """Draw one horizontal bar per phase of a recovery, on its clock, in seconds; first phase on top.
 
     Where it lost, cut, or went over a hole, a second panel below draws that by its positions, up to the end of the log;
     each range has a mark at its beginning, so that the smallest is seen. The title says the verdict and how many there
-    were; hovering shows the details of a phase, and LSNs, segment and reason of a range.
+    were; hovering shows the details of a phase, and LSNs, segment and reason of a range. `title` takes the place of
+    that title; `total_s` is how long the clock is drawn at least, so that two recoveries have one scale.
     """
     phases = list(report.phases)
-    total_s = max((phase.started_s + phase.duration_s for phase in phases), default=0.0)
+    took_s = max((phase.started_s + phase.duration_s for phase in phases), default=0.0)
     verdict = getattr(report.verdict, "value", report.verdict)
     given = _given_up(report)
     lsns = sum(g.lsns for g in report.lost)
     said = [counted(len(report.cuts), "cut")]
     said += [counted(len(report.holes), "hole")] if report.holes else []
-    title = f"Recovery: {escape(str(verdict))}, {', '.join(said)}, {duration_text(total_s)}"
+    outcome = f"Recovery: {escape(str(verdict))}, {', '.join(said)}, {duration_text(took_s)}"
     lost = (f"lost: {counted(lsns, 'LSN')} in {counted(len(report.lost), 'range')}",) if report.lost else ()
     kinds = [kind for kind in GIVEN_UP if any(g.kind == kind for g in given)]
     heights = [40 * max(1, len(phases)), *([30 * len(kinds)] if given else [])]
-    panels = make_subplots(rows=len(heights), cols=1, row_heights=heights, vertical_spacing=0.3)
+    panels = subplots(
+        rows=len(heights),
+        cols=1,
+        row_heights=heights,
+        vertical_spacing=60 / (sum(heights) + 60) if given else None,
+    )
     drawing = dress(
         panels,
-        title,
+        escape(title) or outcome,
+        subtitle=[*subtitle, "one opening", drawn_by()],
         warnings=lost,
-        height=170 + sum(heights) + 80 * bool(given),
+        alt=f"{unescape(outcome)}. Phases: "
+        + ", ".join(f"{phase.name} {duration_text(phase.duration_s)}" for phase in phases),
+        theme=theme,
+        height=120 + sum(heights) + 60 * bool(given),
         bargap=0.35,
         showlegend=False,
     )
     drawing.add_trace(_bars(phases), row=1, col=1)
     drawing.update_xaxes(
-        title_text="milliseconds", rangemode="tozero", range=[0, max(total_s * 1_150, 1e-3)], row=1, col=1
+        rangemode="tozero", range=[0, max(took_s, total_s or 0.0, 1e-6) * 1.15], **SECONDS, row=1, col=1
     )
     drawing.update_yaxes(autorange="reversed", type="category", row=1, col=1)
     if given:
         for trace in _ranges(given):
             drawing.add_trace(trace, row=2, col=1)
-        drawing.add_vline(report.end_position, line={"color": TEXT, "dash": "dot"}, row=2, col=1)
+        drawing.add_vline(report.end_position, line={"color": NEUTRAL, "dash": "dot"}, row=2, col=1)
+        ends = [report.end_position, *(g.end for g in given)]
+        starts = [0, *ends] if max(ends) < 64 * 1024 else [report.end_position, *(g.start for g in given)]
+        margin = (max(ends) - min(starts)) * 0.03 + 1
         drawing.update_xaxes(
-            title_text="position, bytes (dotted: the end of the log)",
-            separatethousands=True,
-            exponentformat="none",
+            title_text="position (dotted: the end of the log)",
+            **bytes_axis(min(starts) - margin, max(ends) + margin),
             row=2,
             col=1,
         )
@@ -122,9 +155,12 @@ def _bars(phases: Sequence[PhaseLike]) -> go.Bar:
     return go.Bar(
         orientation="h",
         y=[phase.name for phase in phases],
-        base=[phase.started_s * 1_000 for phase in phases],
-        x=[phase.duration_s * 1_000 for phase in phases],
-        marker={"color": BLUE},
+        base=[phase.started_s for phase in phases],
+        x=[phase.duration_s for phase in phases],
+        marker={
+            "color": [phase_colour(phase.name) for phase in phases],
+            "pattern": phase_hatch([phase.name for phase in phases]),
+        },
         text=[duration_text(phase.duration_s) for phase in phases],
         textposition="outside",
         cliponaxis=False,

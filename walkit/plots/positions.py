@@ -1,114 +1,115 @@
-"""The segments of a log, what is in them, and where its LSN marks stand."""
+"""The segments of a log, what is in them, and its LSN marks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import NamedTuple
 
-from walkit._text import counted
+from walkit._text import counted, lsn_range
 from walkit.metrics import LogStatistics
-from walkit.plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, TEXT, VERMILION, figure, go
+from walkit.plots.facts import drawn_by
+from walkit.plots.rows import Box, Look, Mark, RowPanel, draw_rows
+from walkit.plots.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, SKY, VERMILION, WINE, Figure, Theme
 from walkit.recovery.examine.report import FAULTS, RangeVerdict, ScanReport, SegmentFacts, Verdict, lsn_text
 from walkit.recovery.report import RecoveryReport
 
-ROWS = ("segments", "found", "LSN marks")
-_STATES = {"sealed": BLUE, "open": ORANGE, "stray": PURPLE}
+ROWS = ("segments", "found")
+_STATES = {"sealed": Look(BLUE, 0), "open": Look(ORANGE, 5), "stray": Look(PURPLE, 4)}
 _VERDICTS = {
-    Verdict.INTACT: GREEN,
-    Verdict.IN_PROGRESS: SKY,
-    Verdict.TORN: ORANGE,
-    Verdict.STALE: PURPLE,
-    **dict.fromkeys(FAULTS, VERMILION),
+    Verdict.INTACT: Look(GREEN, 0),
+    Verdict.IN_PROGRESS: Look(SKY, 5),
+    Verdict.TORN: Look(WINE, 1),
+    Verdict.STALE: Look(PURPLE, 4),
+    Verdict.HOLE: Look(NEUTRAL, 3),
+    Verdict.LOST: Look(VERMILION, 6),
+    **dict.fromkeys(FAULTS, Look(VERMILION, 2)),
 }
 MARKS_OF_STATISTICS = ("first_lsn", "durable_lsn", "acked_lsn", "appended_lsn")
-
-
-class _Box(NamedTuple):
-    start: int
-    size: int
-    hover: str
+_NOT_USED = (Verdict.UNUSED, Verdict.IN_PROGRESS)
 
 
 def segments(
-    report: ScanReport, *, statistics: LogStatistics | None = None, recovery: RecoveryReport | None = None
-) -> go.Figure:
-    """Draw a log over its positions: the segments, what was found in them, and below where the LSN marks stand.
+    report: ScanReport,
+    *,
+    statistics: LogStatistics | None = None,
+    recovery: RecoveryReport | None = None,
+    before: ScanReport | None = None,
+    theme: Theme = None,
+) -> Figure:
+    """Draw a log by its bytes: the segments, what was found in them, and below them the LSN marks.
 
     `report` is of `walkit.scan` or `walkit.verify`. The marks are the first and last LSN that it can read and the
-    promised position; with `statistics` (of `log.statistics()`) the four marks of the live log instead of the LSNs;
-    with `recovery` (`log.recovery`) also what that opening cut. A mark within a frame is drawn in proportion to the
-    LSNs of its segment. Prepared segments hold no frame and are not drawn. TypeError for anything but a report.
+    promised position, a row each; with `statistics` (of `log.statistics()`) the four marks of the live log instead of
+    the LSNs; with `recovery` (`log.recovery`) also what that opening cut. `before` is an earlier report of the same
+    log: it is drawn above, on the same axis. The axis spans what is used; space made ahead extends beyond it. A mark
+    within a frame is drawn in proportion to the LSNs of its segment. Prepared segments hold no frame and are not drawn.
+    TypeError for anything but reports.
     """
-    if not isinstance(report, ScanReport):
-        raise TypeError(
-            f"a figure is made of a report: give walkit.scan(log.location), not {type(report).__name__}"
-        )
-    in_log = [s for s in report.segments if s.state in ("sealed", "open") and s.size_bytes]
+    for given in (report, *([] if before is None else [before])):
+        if not isinstance(given, ScanReport):
+            raise TypeError(
+                f"a figure is made of a report: give walkit.scan(log.location), not {type(given).__name__}"
+            )
+    panels = [] if before is None else [_panel(before, None, None, f"before: {_summary(before)}")]
+    panels.append(_panel(report, statistics, recovery, f"after: {_summary(report)}"))
+    spans = [_used(found) for found in (report, *([] if before is None else [before]))]
+    return draw_rows(
+        f"{escape(report.location)} ({report.state}): {_summary(report)}",
+        panels,
+        min(low for low, _ in spans),
+        max(high for _, high in spans),
+        "position in the log",
+        subtitle=[lsn_range(report.first_lsn, report.last_lsn), f"{report.tool} of its files", drawn_by()],
+        warnings=[f"{counted(len(report.problems), 'problem')}: {report.problems[0]}"]
+        if report.problems
+        else (),
+        alt=f"Segments of {report.location} by position: {report.summary()}. Marks: "
+        + "; ".join(mark.text for mark in panels[-1].marks),
+        theme=theme,
+    )
+
+
+def _summary(report: ScanReport) -> str:
     state = "ok" if report.ok else f"NOT OK, {counted(len(report.problems), 'problem')}"
-    cuts = () if recovery is None else recovery.cuts
-    drawing = figure(
-        f"{escape(report.location)} ({report.state}): {counted(len(in_log), 'segment')}, {state}",
-        height=340,
-        barmode="overlay",
-        bargap=0.3,
-    )
-    for name, paint in _STATES.items():
-        chosen = [s for s in report.segments if s.state == name and s.size_bytes]
-        _bars(drawing, ROWS[0], name, paint, (_segment_box(s) for s in chosen))
-    for verdict, paint in _VERDICTS.items():
-        found = [r for r in report.verdict if r.verdict is verdict and r.size_bytes]
-        _bars(drawing, ROWS[1], verdict.value, paint, (_range_box(r) for r in found))
-    marks = _marks(report, statistics, in_log)
-    marks += [(c.position, f"cut {counted(c.bytes, 'byte')}", f"{c.reason} ({c.segment})") for c in cuts]
-    drawing.add_trace(
-        go.Scatter(
-            x=[at for at, _, _ in marks],
-            y=[ROWS[2]] * len(marks),
-            text=[escape(name) for _, name, _ in marks],
-            customdata=[escape(more) for _, _, more in marks],
-            mode="markers+text",
-            textposition=[_beside(i, at, marks) for i, (at, _, _) in enumerate(marks)],
-            marker={"symbol": "line-ns-open", "size": 18, "color": TEXT, "line": {"width": 2}},
-            hovertemplate="<b>%{text}</b><br>%{customdata}<br>position %{x:,}<extra></extra>",
-            showlegend=False,
-            cliponaxis=False,
-            name="marks",
+    return f"{counted(len(_in_log(report)), 'segment')}, {state}"
+
+
+def _in_log(report: ScanReport) -> list[SegmentFacts]:
+    return [s for s in report.segments if s.state in ("sealed", "open") and s.size_bytes]
+
+
+def _used(report: ScanReport) -> tuple[float, float]:
+    """Return from where to where there is anything but space made ahead."""
+    ranges = [r for r in report.verdict if r.verdict not in _NOT_USED and r.size_bytes]
+    starts = [r.start_position for r in ranges] or [s.start_position for s in _in_log(report)]
+    ends = [report.end_position, report.promised_position, *(r.start_position + r.size_bytes for r in ranges)]
+    low = min(starts, default=0)
+    return low, max(*ends, low + 1)
+
+
+def _panel(
+    report: ScanReport, statistics: LogStatistics | None, recovery: RecoveryReport | None, title: str
+) -> RowPanel:
+    panel = RowPanel(title)
+    for row in ROWS:
+        panel.row(row)
+    for state, look in _STATES.items():
+        chosen = [s for s in report.segments if s.state == state and s.size_bytes]
+        panel.add(ROWS[0], state, look, [_segment_box(s) for s in chosen])
+    for verdict, look in _VERDICTS.items():
+        found = [r for r in report.verdict if r.verdict is verdict]
+        panel.add(ROWS[1], verdict.value, look, [_range_box(r) for r in found])
+    panel.marks = _marks(report, statistics, _in_log(report))
+    for cut in () if recovery is None else recovery.cuts:
+        panel.marks.append(
+            Mark(cut.position, f"cut {counted(cut.bytes, 'byte')}", f"{cut.reason} ({cut.segment})")
         )
-    )
-    drawing.update_xaxes(title_text="position, bytes", separatethousands=True, exponentformat="none")
-    drawing.update_yaxes(categoryorder="array", categoryarray=list(reversed(ROWS)), type="category")
-    return drawing
+    return panel
 
 
-def _beside(index: int, at: float, marks: Sequence[tuple[float, str, str]]) -> str:
-    # Marks often stand close together: every other text goes below. And each goes to where there is room.
-    side = "left" if at > max(other for other, _, _ in marks) / 2 else "right"
-    return f"{'top' if index % 2 == 0 else 'bottom'} {side}"
-
-
-def _bars(drawing: go.Figure, row: str, name: str, paint: str, boxes: Iterable[_Box]) -> None:
-    found = list(boxes)
-    if not found:
-        return
-    drawing.add_trace(
-        go.Bar(
-            orientation="h",
-            y=[row] * len(found),
-            base=[box.start for box in found],
-            x=[box.size for box in found],
-            customdata=[box.hover for box in found],
-            hovertemplate="%{customdata}<extra></extra>",
-            # The page shows between two boxes, whatever its colour.
-            marker={"color": paint, "line": {"width": 1, "color": TEXT}},
-            name=name,
-        )
-    )
-
-
-def _segment_box(segment: SegmentFacts) -> _Box:
+def _segment_box(segment: SegmentFacts) -> Box:
     lsns = lsn_text(segment.first_lsn, segment.last_lsn)
-    return _Box(
+    return Box(
         segment.start_position,
         segment.size_bytes,
         f"<b>{escape(segment.name)}</b> ({segment.state}, epoch {segment.epoch})<br>LSN {lsns or 'none'}<br>"
@@ -117,10 +118,10 @@ def _segment_box(segment: SegmentFacts) -> _Box:
     )
 
 
-def _range_box(found: RangeVerdict) -> _Box:
+def _range_box(found: RangeVerdict) -> Box:
     reason = f"<br>{escape(found.reason)}" if found.reason else ""
     lsns = lsn_text(found.first_lsn, found.last_lsn)
-    return _Box(
+    return Box(
         found.start_position,
         found.size_bytes,
         f"<b>{found.verdict.value}</b> in {escape(found.segment)}<br>positions {found.start_position:,} to "
@@ -130,8 +131,8 @@ def _range_box(found: RangeVerdict) -> _Box:
 
 def _marks(
     report: ScanReport, statistics: LogStatistics | None, in_log: Sequence[SegmentFacts]
-) -> list[tuple[float, str, str]]:
-    """Return (position, text, more) of each mark; LSNs that are equal share one."""
+) -> list[Mark]:
+    """Return the marks; LSNs that are equal share one."""
     if statistics is None:
         lsns = {"first": report.first_lsn, "last": report.last_lsn}
     else:
@@ -139,20 +140,24 @@ def _marks(
     names: dict[int, list[str]] = {}
     for name, lsn in lsns.items():
         names.setdefault(lsn, []).append(name)
-    found: list[tuple[float, str, str]] = []
+    found = []
     for lsn, called in names.items():
-        at = position_of(lsn, in_log, behind=called != ["first"])
+        at = position_of(lsn, in_log, after=called != ["first"])
         if at is not None:
-            found.append((at, f"{', '.join(called)} {lsn:,}", f"LSN {lsn:,}"))
-    return [*found, (report.promised_position, "promised", "everything before it is on stable storage")]
+            found.append(Mark(at, f"{', '.join(called)} {lsn:,}", f"LSN {lsn:,}, position {at:,.0f}"))
+    promised = report.promised_position
+    return [
+        *found,
+        Mark(promised, "promised", f"everything before position {promised:,} is on stable storage"),
+    ]
 
 
-def position_of(lsn: int, in_log: Sequence[SegmentFacts], *, behind: bool) -> float | None:
-    """Return about where a record begins, or with `behind` ends; None where it is in no segment."""
+def position_of(lsn: int, in_log: Sequence[SegmentFacts], *, after: bool) -> float | None:
+    """Return about where a record begins, or with `after` ends; None where it is in no segment."""
     for segment in in_log:
         if segment.first_lsn is None or segment.last_lsn is None:
             continue
         if segment.first_lsn <= lsn <= segment.last_lsn:
-            share = (lsn - segment.first_lsn + behind) / (segment.last_lsn - segment.first_lsn + 1)
+            share = (lsn - segment.first_lsn + after) / (segment.last_lsn - segment.first_lsn + 1)
             return segment.start_position + share * segment.size_bytes
     return None

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from html import escape
 
 from walkit.measure import Run
-from walkit.plots.style import BLUE, ORANGE, SKY, figure, go
+from walkit.plots.facts import run_facts, run_warnings
+from walkit.plots.style import BLUE, ORANGE, SKY, Figure, Theme, figure, go, hatch
 
 
-def space_amplification(runs: Run | Iterable[Run]) -> go.Figure:
+def space_amplification(runs: Run | Iterable[Run], *, theme: Theme = None) -> Figure:
     """Draw for each run the bytes written per user byte, as one bar of three parts.
 
     keys and values: 1 by definition, or less where frames are compressed; headers and columns: frame headers, kinds,
@@ -29,17 +30,21 @@ def space_amplification(runs: Run | Iterable[Run]) -> go.Figure:
     labels = [f"{at}. {escape(run.name)} ({run.durability})" for at, run in enumerate(known, 1)]
     drawing = figure(
         "Bytes written per user byte",
-        warnings=tuple(dict.fromkeys(f"{run.name}: {text}" for run in known for text in run.warnings)),
+        subtitle=run_facts(known),
+        warnings=run_warnings(known, single=False),  # bytes are counted, not measured
+        alt="Stacked bars, bytes written per user byte: "
+        + "; ".join(f"{run.name} {run.write_amplification:.2f}" for run in known),
+        theme=theme,
         barmode="stack",
         yaxis={"title": {"text": "bytes per user byte"}, "rangemode": "tozero"},
     )
-    for (part, sizes), paint in zip(parts.items(), (BLUE, ORANGE, SKY), strict=True):
+    for index, ((part, sizes), paint) in enumerate(zip(parts.items(), (BLUE, ORANGE, SKY), strict=True)):
         drawing.add_trace(
             go.Bar(
                 x=labels,
                 y=sizes,
                 name=part,
-                marker={"color": paint},
+                marker={"color": paint, "pattern": hatch(index)},
                 hovertemplate="%{y:.3f} bytes per user byte",
             )
         )

@@ -1,20 +1,19 @@
-"""One look for every figure: readable on light and dark pages, and by the colour-blind.
+"""One look for every figure, on light and on dark pages: colours, hatches, templates, titles.
 
-The colours are Okabe and Ito's (jfly.uni-koeln.de/color) without black and yellow, which vanish on one of the
-two pages. Backgrounds are transparent and text is a grey that both pages carry.
+The colours begin with Okabe and Ito's (jfly.uni-koeln.de/color) without black and yellow, which vanish on one of the
+two pages. Where areas are distinguished by colour, a hatch distinguishes them too. Paper is transparent in every theme:
+the page shows through.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import textwrap
+from collections.abc import Sequence
+from html import escape, unescape
+from typing import Any, Literal, TypeAlias
 
-from walkit.errors import MissingExtraError
-
-try:
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-except ImportError as error:
-    raise MissingExtraError(extra="dashboard", package="plotly") from error
+from walkit.errors import OptionsError
+from walkit.plots.display import Figure, go, make_subplots
 
 __all__ = [
     "BLUE",
@@ -22,73 +21,187 @@ __all__ = [
     "COLOURS",
     "GREEN",
     "GRID",
+    "HATCHES",
+    "NEUTRAL",
     "ORANGE",
     "PURPLE",
     "SKY",
-    "TEXT",
     "VERMILION",
     "WARNING",
+    "WINE",
+    "Figure",
+    "Theme",
     "colour",
     "dress",
-    "duration_text",
     "figure",
     "go",
-    "make_subplots",
+    "hatch",
+    "phase_colour",
+    "phase_hatch",
+    "subplots",
+    "template",
 ]
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
+Theme: TypeAlias = Literal["light", "dark"] | None
+"""The page that a figure is for; None: either, in a grey that both carry."""
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#A63A78", "#7F7F7F")
 """In the order in which series take them."""
 
-BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY = COLOURS
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, WINE, _ = COLOURS
 
-TEXT = "#808080"
+HATCHES = ("", "/", "x", "-", "\\", ".", "|", "+")
+"""Patterns of areas, in the order of the colours."""
+
+PHASES = ("open", "scan", "verify", "apply", "snapshot", "replay", "log", "ready")
+"""Phases with a colour of their own, the same in every figure; others take what follows."""
+
+NEUTRAL = "#808080"
+"""Marks and lines that belong to no series; both pages carry it."""
 GRID = "rgba(128,128,128,0.25)"
 CLEAR = "rgba(0,0,0,0)"
 WARNING = "#d9534f"
+FONT = "system-ui, sans-serif"
+LINE_CHARACTERS = 120
+"""A subtitle that is longer continues in a line below."""
+
+_TEXT = {None: NEUTRAL, "light": "#33373d", "dark": "#d6d9de"}
+_HOVER = {
+    # A label of its own colours: over a transparent page a unified label would be transparent too.
+    None: {"bgcolor": "rgba(48,48,48,0.95)", "font": {"color": "#e8e8e8"}},
+    "light": {"bgcolor": "rgba(255,255,255,0.97)", "bordercolor": "#999999", "font": {"color": "#22252a"}},
+    "dark": {"bgcolor": "rgba(38,40,45,0.97)", "bordercolor": "#777777", "font": {"color": "#e8e8e8"}},
+}
+_HEAD_PX, _TITLE_PX, _LINE_PX, _BELOW_PX = 12, 24, 17, 56
 
 
 def colour(index: int) -> str:
-    """Return the colour of the series with this index, from 0; they repeat after six."""
+    """Return the colour of the series with this index, from 0; they repeat after eight."""
     return COLOURS[index % len(COLOURS)]
 
 
-def figure(title: str, *, warnings: tuple[str, ...] = (), height: int = 420, **layout: Any) -> go.Figure:
-    """Return an empty figure in the look of walkit; `warnings` stand in red below the title."""
-    return dress(go.Figure(), title, warnings=warnings, height=height, **layout)
+def hatch(index: int) -> dict[str, Any]:
+    """Return the pattern of the area with this index, from 0, for a bar's marker; the first has none."""
+    return _pattern(HATCHES[index % len(HATCHES)])
+
+
+def phase_colour(name: str) -> str:
+    """Return the colour of a phase, the same wherever it is drawn."""
+    return colour(_phase_index(name))
+
+
+def phase_hatch(name: str | Sequence[str]) -> dict[str, Any]:
+    """Return the pattern of a phase's bars, or of a bar for each of several, the same wherever they are drawn."""
+    if isinstance(name, str):
+        return hatch(_phase_index(name))
+    return _pattern([HATCHES[_phase_index(each) % len(HATCHES)] for each in name])
+
+
+def _phase_index(name: str) -> int:
+    # The sum of its bytes: any order would do that is the same in every process, which hash() is not.
+    return PHASES.index(name) if name in PHASES else sum(name.encode()) % len(COLOURS)
+
+
+def _pattern(shape: str | Sequence[str]) -> dict[str, Any]:
+    return {
+        "shape": shape,
+        "fgcolor": "rgba(255,255,255,0.75)",
+        "fillmode": "overlay",
+        "size": 7,
+        "solidity": 0.2,
+    }
+
+
+def template(theme: Theme = None) -> go.layout.Template:
+    """Return the plotly template of a theme: colours, paper, lines. OptionsError for a theme that is none."""
+    if theme not in _TEXT:
+        raise OptionsError(f'theme={theme!r}: "light", "dark" or None', option="theme")
+    text = _TEXT[theme]
+    axis = {
+        "gridcolor": GRID,
+        "linecolor": GRID,
+        "zerolinecolor": GRID,
+        "ticks": "",
+        "automargin": True,
+        "title": {"standoff": 8, "font": {"size": 13}},
+    }
+    return go.layout.Template(
+        layout={
+            "paper_bgcolor": CLEAR,
+            "plot_bgcolor": CLEAR,
+            "font": {"color": text, "family": FONT, "size": 13},
+            "colorway": list(COLOURS),
+            "hoverlabel": _HOVER[theme],
+            "xaxis": axis,
+            "yaxis": axis,
+            "legend": {"orientation": "h", "x": 0, "yanchor": "top", "traceorder": "normal"},
+            "modebar": {"bgcolor": CLEAR, "color": text, "activecolor": BLUE},
+        }
+    )
+
+
+def figure(title: str, *, theme: Theme = None, **look: Any) -> Figure:
+    """Return an empty figure in the look of walkit; `look` is that of `dress`."""
+    return dress(Figure(), title, theme=theme, **look)
+
+
+def subplots(**grid: Any) -> Figure:
+    """Return an empty figure of panels; `grid` is that of plotly's make_subplots."""
+    made: Figure = make_subplots(figure=Figure(), **grid)
+    return made
 
 
 def dress(
-    bare: go.Figure, title: str, *, warnings: tuple[str, ...] = (), height: int = 420, **layout: Any
-) -> go.Figure:
-    """Give an existing figure (one of subplots) the look of walkit, and return it."""
-    red = f"<br><span style='color:{WARNING};font-size:12px'>{'; '.join(warnings)}</span>" if warnings else ""
+    bare: Figure,
+    title: str,
+    *,
+    subtitle: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+    alt: str = "",
+    height: int = 420,
+    theme: Theme = None,
+    **layout: Any,
+) -> Figure:
+    """Give an existing figure the look of walkit, and return it.
+
+    `subtitle` are facts, set below the title with dots between them; `warnings` is the banner below those. `alt` is
+    what the figure shows in a sentence or two, for people who do not see it: it is in `layout.meta["alt"]`, and
+    where it is missing the title takes its place. Texts are escaped here, but for the title, which is HTML.
+    """
+    facts = textwrap.wrap(" · ".join(subtitle), LINE_CHARACTERS)
+    banner = textwrap.wrap("⚠ " + "; ".join(warnings), LINE_CHARACTERS) if warnings else []
+    lines = [f"<span style='font-size:12px'>{escape(line)}</span>" for line in facts]
+    lines += [f"<span style='font-size:12px;color:{WARNING}'><b>{escape(line)}</b></span>" for line in banner]
+    head = _HEAD_PX + _TITLE_PX * bool(title) + _LINE_PX * len(lines)
+    added = head - _HEAD_PX - _TITLE_PX
+    margin = {"l": 70, "r": 20, "t": head + 18, "b": _BELOW_PX, **layout.pop("margin", {})}
+    inner = max(height + max(added, 0) - margin["t"] - margin["b"], 50)
     bare.update_layout(
-        template="none",
-        title={"text": f"{title}{red}", "x": 0.01, "xanchor": "left"},
-        paper_bgcolor=CLEAR,
-        plot_bgcolor=CLEAR,
-        font={"color": TEXT, "family": "system-ui, sans-serif", "size": 13},
-        colorway=list(COLOURS),
-        height=height,
-        margin={"l": 70, "r": 20, "t": 75 if red else 55, "b": 95},
-        # A label of its own colours: over a transparent page a unified label would be transparent too.
-        hoverlabel={"bgcolor": "rgba(48,48,48,0.95)", "font": {"color": "#e8e8e8"}},
-        legend={"orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom"},
+        template=template(theme),
+        title={
+            "text": "<br>".join([*([title] if title else []), *lines]),
+            "x": 0.01,
+            "xanchor": "left",
+            "yref": "container",
+            "y": 1 - _HEAD_PX / (height + max(added, 0)),
+            "yanchor": "top",
+            "font": {"size": 16},
+        },
+        height=height + max(added, 0),
+        margin=margin,
+        legend={
+            "y": -_BELOW_PX / inner
+        },  # below the titles of axes; plotly makes room for what rows it needs
+        meta={
+            "alt": alt or _plain(title),
+            "facts": list(subtitle),
+            "warnings": list(warnings),
+            "theme": theme,
+        },
         **layout,
     )
-    axis = {"gridcolor": GRID, "linecolor": GRID, "zerolinecolor": GRID, "ticks": "", "automargin": True}
-    bare.update_xaxes(**axis)
-    bare.update_yaxes(**axis)
     return bare
 
 
-def duration_text(seconds: float) -> str:
-    """Return a duration in the unit that suits it: 12 µs, 3.4 ms, 1.25 s."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return (
-                f"{seconds / scale:.3g} {unit}"
-                if seconds < 1000 * scale
-                else f"{seconds / scale:,.0f} {unit}"
-            )
-    return f"{seconds / 1e-6:.3g} µs"
+def _plain(title: str) -> str:
+    return unescape(title.replace("<br>", ". "))

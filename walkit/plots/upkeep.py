@@ -1,64 +1,121 @@
-"""What is in a log and who needs it: segments, live keys, marks, holds and cursors over the LSNs."""
+"""What is in a log and what needs it: segments, live keys, marks, holds and cursors over the bytes of its files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from html import escape
+from itertools import accumulate
 
 from walkit._text import counted, lsn_range
-from walkit.plots.style import BLUE, GREEN, ORANGE, PURPLE, SKY, TEXT, VERMILION, figure, go
+from walkit.plots.facts import drawn_by
+from walkit.plots.rows import FLAG, Box, Look, Mark, RowPanel, draw_rows
+from walkit.plots.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, SKY, VERMILION, WINE, Figure, Theme
+from walkit.plots.units import bytes_text
 from walkit.read.describe import LogInventory, SegmentStock
 
-_STATES = {"sealed": BLUE, "compacted": GREEN, "open": ORANGE}
+_STATES = {"sealed": Look(BLUE, 0), "compacted": Look(GREEN, 1), "open": Look(ORANGE, 5)}
+_GOING = Look(WINE, 2)
+_BELOW = Look(PURPLE, 4)
+_LIVE, _DEAD, _HELD = Look(SKY, 0), Look(NEUTRAL, 2), Look(VERMILION, 3)
 
 
-def upkeep(inventory: LogInventory) -> go.Figure:
-    """Draw a log over its LSNs: segments, below them which part holds live keys, then marks, holds and cursors.
+def upkeep(
+    inventory: LogInventory,
+    *,
+    before: LogInventory | None = None,
+    going: Collection[str] = (),
+    theme: Theme = None,
+) -> Figure:
+    """Draw a log by its bytes: segments, below them which part holds live keys, then marks, holds and cursors.
 
-    `inventory` is of `log.inventory()` or `store.inventory()`; live keys are drawn for a store's only. What is at or
-    below the low watermark, and what a hold keeps, have a colour of their own. TypeError for anything but an inventory.
+    `inventory` is of `log.inventory()` or `store.inventory()`; live keys are drawn for a store's only. `before` is an
+    earlier one of the same log: it is drawn above, on the same axis, so that what was saved is seen. The axis is the
+    used bytes of the segments' files, one after the other; an LSN within a segment is drawn in proportion to the LSNs
+    of the segment, and live keys as their share of it. What is at or below the low watermark, and what a hold keeps,
+    have a colour of their own. `going` names segments that a trim would drop: they are drawn in a row of their own.
+    Holds and cursors are flags at the record that they need first, and have done last. TypeError for
+    anything but inventories.
     """
-    if not isinstance(inventory, LogInventory):
-        raise TypeError(f"a figure is made of a report: give log.inventory(), not {type(inventory).__name__}")
-    rows = ["segments", *(["live keys"] if any(s.live_keys is not None for s in inventory.segments) else [])]
-    rows += ["marks", *(f"hold {h.name}" for h in inventory.holds)]
-    rows += [f"cursor {c.name}" for c in inventory.cursors if c.lsn is not None]
-    drawing = figure(
-        f"{escape(inventory.location)}: {counted(len(inventory.segments), 'segment')}, "
-        f"{counted(inventory.size_bytes, 'byte')}",
-        height=190 + 42 * len(rows),
-        barmode="overlay",
-        bargap=0.35,
+    for given in (inventory, *([] if before is None else [before])):
+        if not isinstance(given, LogInventory):
+            raise TypeError(f"a figure is made of a report: give log.inventory(), not {type(given).__name__}")
+    panels = [] if before is None else [_panel(before, "before")]
+    panels.append(_panel(inventory, "after", going))
+    summary = f"{counted(len(inventory.segments), 'segment')}, {bytes_text(inventory.size_bytes)}"
+    was = "" if before is None else f" (before: {bytes_text(before.size_bytes)})"
+    return draw_rows(
+        f"{escape(inventory.location)}: {summary}{was}",
+        panels,
+        0,
+        max(found.size_bytes for found in (inventory, *([] if before is None else [before]))) or 1,
+        "bytes of the segments, in the order of the log",
+        subtitle=[lsn_range(inventory.first_lsn, inventory.last_lsn), drawn_by()],
+        alt=f"Segments of {inventory.location} by bytes: {summary}{was}. Marks: "
+        + "; ".join(mark.text for mark in panels[-1].marks),
+        theme=theme,
     )
-    for state, paint in _STATES.items():
-        _bars(
-            drawing, "segments", state, paint,
-            [(_above(s, inventory), s.last_lsn, _words(s)) for s in inventory.segments if s.state == state],
-        )  # fmt: skip
-    low = inventory.low_watermark
-    _bars(
-        drawing, "segments", "below the low watermark", PURPLE,
-        [(s.first_lsn, min(low, s.last_lsn), _words(s)) for s in inventory.segments if s.first_lsn <= low],
-    )  # fmt: skip
-    _live(drawing, inventory.segments)
-    _marks(drawing, inventory)
+
+
+class _Bytes:
+    """The place of an LSN, in bytes from the beginning of the first segment's file."""
+
+    def __init__(self, segments: Sequence[SegmentStock]) -> None:
+        self._segments = segments
+        self.starts = [0, *accumulate(s.size_bytes for s in segments)]
+
+    def begin(self, lsn: int) -> float:
+        """Return about where the record with this LSN begins, or the first one after it; the end for a later one."""
+        for start, segment in zip(self.starts, self._segments, strict=False):
+            if lsn <= segment.last_lsn:
+                lsns = segment.last_lsn - segment.first_lsn + 1
+                return start + max(lsn - segment.first_lsn, 0) / lsns * segment.size_bytes
+        return self.starts[-1]
+
+    def end(self, lsn: int) -> float:
+        """Return about where the record with this LSN ends."""
+        return self.begin(lsn + 1)
+
+
+def _panel(inventory: LogInventory, when: str, going: Collection[str] = ()) -> RowPanel:
+    segments, low = inventory.segments, inventory.low_watermark
+    panel = RowPanel(
+        f"{when}: {counted(len(segments), 'segment')}, {bytes_text(inventory.size_bytes)}", ["segments"]
+    )
+    place = _Bytes(segments)
+    placed = list(zip(place.starts, segments, strict=False))
+    for state, look in _STATES.items():
+        boxes = [_above(start, s, place, low) for start, s in placed if s.state == state]
+        panel.add("segments", state, look, boxes)
+    below = [
+        Box(start, min(place.end(low), start + s.size_bytes) - start, _words(s))
+        for start, s in placed
+        if s.first_lsn <= low
+    ]
+    panel.add("segments", "below the low watermark", _BELOW, below)
+    _live(panel, placed)
+    dropped = [Box(start, s.size_bytes, _words(s)) for start, s in placed if s.name in going]
+    if dropped:
+        panel.add("a trim drops", "would go", _GOING, dropped)
+    panel.marks = _marks(inventory, place)
     for hold in inventory.holds:
+        at = place.begin(hold.first_lsn)
         words = f"hold {escape(hold.name)}: needs LSN {hold.first_lsn:,} and what follows"
-        _bars(
-            drawing, f"hold {hold.name}", "held", VERMILION,
-            [(hold.first_lsn, max(inventory.last_lsn, hold.first_lsn), words)],
-        )  # fmt: skip
+        panel.add(f"hold {hold.name}", "held", _HELD, [Box(at, place.starts[-1] - at, words)])
+        panel.marks.append(Mark(at, f"hold {hold.name}", words, FLAG))
     for cursor in inventory.cursors:
         if cursor.lsn is not None:
-            words = f"cursor {escape(cursor.name)}: done up to LSN {cursor.lsn:,}"
-            _points(drawing, f"cursor {cursor.name}", [(cursor.lsn, f"{cursor.lsn:,}", words)])
-    drawing.update_xaxes(title_text="LSN", separatethousands=True, exponentformat="none")
-    drawing.update_yaxes(categoryorder="array", categoryarray=list(reversed(rows)), type="category")
-    return drawing
+            words = f"done up to LSN {cursor.lsn:,}"
+            panel.marks.append(
+                Mark(place.end(cursor.lsn), f"cursor {cursor.name} {cursor.lsn:,}", words, FLAG)
+            )
+    return panel
 
 
-def _above(segment: SegmentStock, inventory: LogInventory) -> int:
-    return max(segment.first_lsn, inventory.low_watermark + 1)
+def _above(start: float, segment: SegmentStock, place: _Bytes, low: int) -> Box:
+    """Return the part of a segment above the low watermark."""
+    end = start + segment.size_bytes
+    begin = max(start, min(place.end(low), end)) if segment.first_lsn <= low else start
+    return Box(begin, end - begin, _words(segment))
 
 
 def _words(segment: SegmentStock) -> str:
@@ -70,40 +127,23 @@ def _words(segment: SegmentStock) -> str:
     )
 
 
-def _live(drawing: go.Figure, segments: Sequence[SegmentStock]) -> None:
-    """Draw how many of a segment's LSNs are the newest of a live key, as the part of its width."""
-    known = [s for s in segments if s.live_keys is not None]
-    for name, paint, take in (("live", SKY, True), ("superseded, deleted or events", TEXT, False)):
-        boxes = []
-        for s in known:
-            assert s.live_keys is not None
-            border = s.first_lsn + s.live_keys
-            boxes.append((s.first_lsn, border - 1, _words(s)) if take else (border, s.last_lsn, _words(s)))
-        _bars(drawing, "live keys", name, paint, boxes)
+def _live(panel: RowPanel, placed: Sequence[tuple[float, SegmentStock]]) -> None:
+    """Add how many of a segment's records are the newest of a live key, as the part of its width."""
+    live, dead = [], []
+    for start, segment in placed:
+        if segment.live_keys is None:
+            continue
+        lsns = segment.last_lsn - segment.first_lsn + 1
+        width = segment.size_bytes * min(segment.live_keys / max(segment.records or lsns, 1), 1.0)
+        live.append(Box(start, width, _words(segment)))
+        dead.append(Box(start + width, segment.size_bytes - width, _words(segment)))
+    if live:
+        panel.add("live keys", "live", _LIVE, live)
+        panel.add("live keys", "superseded, deleted or events", _DEAD, dead)
 
 
-def _bars(drawing: go.Figure, row: str, name: str, paint: str, boxes: Sequence[tuple[int, int, str]]) -> None:
-    """Draw bars from a first to a last LSN; empty ones are left out."""
-    found = [(first, last, words) for first, last, words in boxes if last >= first]
-    if found:
-        drawing.add_trace(
-            go.Bar(
-                orientation="h",
-                y=[row] * len(found),
-                base=[first for first, _, _ in found],
-                x=[last - first + 1 for first, last, _ in found],
-                customdata=[words for _, _, words in found],
-                hovertemplate="%{customdata}<extra></extra>",
-                marker={"color": paint, "line": {"width": 1, "color": TEXT}},
-                name=name,
-                legendgroup=name,
-                showlegend=name not in {trace.name for trace in drawing.data},
-            )
-        )
-
-
-def _marks(drawing: go.Figure, inventory: LogInventory) -> None:
-    """Draw the marks; those at one LSN share a text."""
+def _marks(inventory: LogInventory, place: _Bytes) -> list[Mark]:
+    """Return the marks, in the order of LSNs; those at one LSN are one."""
     marks = {
         "first": inventory.first_lsn,
         "low watermark": inventory.low_watermark,
@@ -116,30 +156,9 @@ def _marks(drawing: go.Figure, inventory: LogInventory) -> None:
     for name, lsn in marks.items():
         if lsn:
             names.setdefault(lsn, []).append(name)
-    _points(
-        drawing,
-        "marks",
-        [(lsn, f"{', '.join(called)} {lsn:,}", f"LSN {lsn:,}") for lsn, called in sorted(names.items())],
-    )
-
-
-def _points(drawing: go.Figure, row: str, points: Sequence[tuple[int, str, str]]) -> None:
-    middle = max((lsn for lsn, _, _ in points), default=0) / 2
-    sides = [
-        f"{('top', 'bottom')[i % 2]} {'left' if p[0] > middle else 'right'}" for i, p in enumerate(points)
-    ]
-    drawing.add_trace(
-        go.Scatter(
-            x=[lsn for lsn, _, _ in points],
-            y=[row] * len(points),
-            text=[escape(text) for _, text, _ in points],
-            customdata=[words for _, _, words in points],
-            mode="markers+text",
-            textposition=sides,
-            marker={"symbol": "line-ns-open", "size": 16, "color": TEXT, "line": {"width": 2}},
-            hovertemplate="<b>%{text}</b><br>%{customdata}<extra></extra>",
-            showlegend=False,
-            cliponaxis=False,
-            name=row,
-        )
-    )
+    found = []
+    for lsn, called in sorted(names.items()):
+        begins = called[0] in ("first", "exact from", "complete from")
+        at = place.begin(lsn) if begins else place.end(lsn)
+        found.append(Mark(at, f"{', '.join(called)} {lsn:,}", f"LSN {lsn:,}"))
+    return found

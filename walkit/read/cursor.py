@@ -1,4 +1,4 @@
-"""Cursors: the saved progress of consumers, each in a file of its own beside the log (FORMAT.md F-17).
+"""Cursors: the saved progress of consumers, each in a separate file beside the log (FORMAT.md F-17).
 
 A cursor is no claim: it holds nothing back. A consumer that must not be outrun by trimming takes a hold as well, and
 moves it after the cursor. Quiver's cursor sidecar is the source; where that one is clamped to the end of the log, which
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class CursorPlace(NamedTuple):
-    """Where the cursors of a log are kept, and who hears of damaged ones."""
+    """Where the cursors of a log are kept, and the events for damaged ones."""
 
     storage: Storage
     events: EventSink
@@ -83,7 +83,7 @@ class CursorSurface(ReadSurface):
         return cursor_facts(storage)
 
     def inventory(self) -> LogInventory:
-        """Return what the log holds at this moment, and who needs it: segments, marks, holds and cursors."""
+        """Return what the log holds at this moment, and what needs it: segments, marks, holds and cursors."""
         from walkit.read.describe import inventory_of
 
         storage = self._cursor_place().storage
@@ -123,7 +123,7 @@ class Cursor:
         self._log = log
         self._lock = threading.Lock()
         self._unsure: list[CursorMark] = []
-        """What was tried to save since the last success: any of it may stand."""
+        """What was tried to save since the last success: any of it may be on storage."""
         storage, events = log._cursor_place()
         view, newest = log._now()
         last = _last_of(view.manifest, newest)
@@ -153,7 +153,7 @@ class Cursor:
         return self._lsn
 
     def read(self) -> Iterator[Record]:
-        """Yield the records behind the cursor, as they are at the call; through a reader those on stable storage.
+        """Yield the records after the cursor, as they are at the call; through a reader those on stable storage.
 
         GapError where one of them was trimmed, or compacted away: never a skip. It is not advanced by this.
         """
@@ -164,19 +164,19 @@ class Cursor:
         return view.records(first, newest) if first <= newest else iter(())
 
     def follow(self, timeout: float | None = None) -> Iterator[Record]:
-        """Yield the records behind the cursor, and go on with new ones: see the log's `follow`."""
+        """Yield the records after the cursor, and continue with new ones: see the log's `follow`."""
         return self._log.follow(self._lsn + 1, timeout)
 
     def advance(self, lsn: int) -> None:
-        """Say that everything up to `lsn` is done; durable on return, and atomic: the old LSN stands, or the new one.
+        """Save that everything up to `lsn` is done; durable on return, and atomic: the old LSN remains, or the new one.
 
         Any LSN that can be read is good, also one within a frame or a transaction. Where it is not on stable storage
         yet, the log is made durable up to it first: a cursor is never ahead of what a power cut leaves. A reader cannot
         do that, and must not: there it is a CursorError ("undurable"), until an opening for writing has done it.
 
-        OptionsError for one below `lsn`, or behind the end of the log. CursorError ("moved") where another consumer has
-        advanced or dropped the cursor of this name since; two that advance at the very same time are not told apart.
-        LogClosedError. StorageError: either LSN may stand, and advancing again is right.
+        OptionsError for one below `lsn`, or after the end of the log. CursorError ("moved") where another consumer has
+        advanced or dropped the cursor of this name since; two that advance at the very same time are not distinguished.
+        LogClosedError. StorageError: either LSN may be saved, and advancing again is right.
         """
         with self._lock:
             storage = self._log._cursor_place().storage
@@ -202,7 +202,7 @@ class Cursor:
         if durable < lsn:
             raise CursorError(
                 f"the cursor {self.name!r} cannot stand at {lsn:,}: the log is known to be on stable storage up to LSN "
-                f"{durable:,}, and what its dead writer left behind that may be gone after a power cut. Nothing was "
+                f"{durable:,}, and what its dead writer left after that may be gone after a power cut. Nothing was "
                 "changed; open the log for writing once, which makes it durable",
                 name=self.name,
                 reason="undurable",
@@ -238,6 +238,12 @@ class Cursor:
         )
         self._found, self._lsn = mark, lsn
         self._unsure.clear()
+        self._check()
+
+    def _check(self) -> None:
+        """Assert that the cursor is where its file says, if that was not damaged."""
+        assert self._lsn == (0 if self._found is None else self._found.lsn) >= 0
+        assert self._found is None or self._found.log_id, "a mark of no log"
 
     def __repr__(self) -> str:
         return f"Cursor({self.name!r}, lsn={self._lsn})"
@@ -250,7 +256,7 @@ class Cursor:
 
 
 def _last_of(manifest: Manifest, newest: int) -> int:
-    """Return the last LSN that was given, as far as anything that stands tells."""
+    """Return the last LSN that was given, as far as what is left says."""
     return max(newest, manifest.low_watermark, manifest.checkpoint_lsn)
 
 

@@ -1,4 +1,4 @@
-"""What a log holds at one moment, and who needs it: segments, marks, holds and cursors, to read, draw and test."""
+"""What a log holds at one moment, and what needs it: segments, marks, holds and cursors, to read, draw and test."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SegmentStock:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogInventory:
-    """What a log holds, and who needs it. A frozen snapshot."""
+    """What a log holds, and what needs it. A frozen snapshot."""
 
     location: str
     taken_us: int
@@ -45,7 +45,7 @@ class LogInventory:
     """The last that can be read."""
     low_watermark: int
     checkpoint_lsn: int
-    """A snapshot of the state at this LSN stands beside the log; 0 where there is none."""
+    """A snapshot of the state at this LSN is beside the log; 0 where there is none."""
     exact_from_lsn: int
     complete_from_lsn: int
     holds: tuple[HoldRecord, ...]

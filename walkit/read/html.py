@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from walkit._html import CYAN, RED, YELLOW, Mark, Markup, Part, bar, facts, join, swatch, tag
@@ -56,7 +56,7 @@ def reader_html(location: str, view: LogView, last_lsn: int) -> str:
     )
 
 
-def segments_html(segments: Sequence[SegmentShown], marks: dict[str, int], cuts: Sequence[Cut]) -> Markup:
+def segments_html(segments: Sequence[SegmentShown], marks: Mapping[str, int], cuts: Sequence[Cut]) -> Markup:
     """Return the bar of segments with its LSN marks and cuts, and the legend below it."""
     lines = [*_lsn_marks(segments, marks), *_cut_marks(segments, cuts)]
     size = sum(s.end_position - s.start_position for s in segments)
@@ -78,8 +78,8 @@ def segments_html(segments: Sequence[SegmentShown], marks: dict[str, int], cuts:
     return join([bar([s.part() for s in segments], lines), tag("small", *legend), *said])
 
 
-def _lsn_marks(segments: Sequence[SegmentShown], marks: dict[str, int]) -> list[Mark]:
-    """Return one mark for each LSN, named by all that stand there; LSN 0 and such as are not in a segment have none."""
+def _lsn_marks(segments: Sequence[SegmentShown], marks: Mapping[str, int]) -> list[Mark]:
+    """Return one mark for each LSN, named by all that are there; LSN 0 and such as are not in a segment have none."""
     names: dict[int, list[str]] = {}
     for name, lsn in marks.items():
         names.setdefault(lsn, []).append(name)
@@ -94,7 +94,7 @@ def _lsn_marks(segments: Sequence[SegmentShown], marks: dict[str, int]) -> list[
 
 
 def _cut_marks(segments: Sequence[SegmentShown], cuts: Sequence[Cut]) -> list[Mark]:
-    # What was cut is in no segment any more: the mark stands where it was, at the end of what was kept before it.
+    # What was cut is in no segment any more: the mark is where it was, at the end of what was kept before it.
     ends = {s.end_position: index for index, s in reversed(list(enumerate(segments)))}
     return [
         Mark(

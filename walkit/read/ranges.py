@@ -29,7 +29,7 @@ RANGE_BYTES = 8 << 20
 class FrameRange(NamedTuple):
     """Frames of one segment: positions [start_position, end_position), on frame borders, without a gap.
 
-    A tuple, because a plan of thousands is pickled several times on its way to those who read it.
+    A tuple, because a plan of thousands is pickled several times on its way to its readers.
     """
 
     segment: int
@@ -73,13 +73,11 @@ def ranges_of(
     ranges: list[FrameRange] = []
     for span in view.spans:
         if (span.last_lsn is None or span.last_lsn >= first) and span.record.first_lsn <= last:
-            part = replace(view, spans=(span,))
-            ranges.extend(_gather(part, span.record.number, first, last, goal))
+            ranges.extend(_gather(view, span, first, last, goal))
     return ranges
 
 
-def _gather(view: LogView, segment: int, first: int, last: int, goal_bytes: int) -> Iterator[FrameRange]:
-    span = view.spans[0]
+def _gather(view: LogView, span: Span, first: int, last: int, goal_bytes: int) -> Iterator[FrameRange]:
     whole = first <= span.record.first_lsn and span.last_lsn is not None and span.last_lsn <= last
     coarse = goal_bytes >= 4 * INDEX_STEP_BYTES  # else frames between the noted ones matter
     known = whole and not view.manifest.gaps_of(span.record)
@@ -91,7 +89,7 @@ def _gather(view: LogView, segment: int, first: int, last: int, goal_bytes: int)
         if index is not None:
             yield from _noted(index, span.record, goal_bytes)
             return
-    yield from _walked(view, segment, first, last, goal_bytes)
+    yield from _walked(replace(view, spans=(span,)), first, last, goal_bytes)
 
 
 def _sealed(record: SegmentRecord) -> Iterator[FrameRange]:
@@ -102,7 +100,7 @@ def _sealed(record: SegmentRecord) -> Iterator[FrameRange]:
 
 
 def _noted(index: SegmentIndex, record: SegmentRecord, goal_bytes: int) -> Iterator[FrameRange]:
-    """Yield the ranges of a whole segment from its index alone. Who reads one verifies where it begins and ends."""
+    """Yield the ranges of a whole segment from its index alone. Its reader verifies where it begins and ends."""
     end = IndexEntry(record.end_position, record.last_lsn + 1, record.records)
     begun = index.entry(0)
     for at in range(1, len(index.positions) + 1):
@@ -117,11 +115,13 @@ def _noted(index: SegmentIndex, record: SegmentRecord, goal_bytes: int) -> Itera
         begun = entry
 
 
-def _walked(view: LogView, segment: int, first: int, last: int, goal_bytes: int) -> Iterator[FrameRange]:
+def _walked(view: LogView, first: int, last: int, goal_bytes: int) -> Iterator[FrameRange]:
+    """Yield the ranges of a view's one segment, as the headers of its frames have them."""
+    segment = view.spans[0].record.number
     begun: FrameHeader | None = None
     header: FrameHeader | None = None
     records = 0
-    # What reads a range later may not know the gaps yet: those of a log that nobody has opened since its writer died.
+    # What reads a range later may not know the gaps yet: those of a log not opened since its writer died.
     gaps = view.manifest.gaps_of(view.spans[0].record)
     for frame, _, _ in view.frames(first, last, body=False):
         passed = header and any(header.end_position <= g.start_position < frame.position for g in gaps)
@@ -155,7 +155,7 @@ def read_ranges(
     """Yield the records of ranges, one after the other, as batches of `walkit.RECORD_SCHEMA`, cut to the LSN bounds.
 
     The bounds are inclusive. Every frame with a record within them is verified; of those before them only the headers
-    are read, those behind them are not. The first frame of a range is checked against what the range says of it, each
+    are read, those after them are not. The first frame of a range is checked against what the range says of it, each
     one after against the one before. The manifest is read once for all: what is trimmed or compacted meanwhile is found
     as any reader finds it.
     """
@@ -225,7 +225,7 @@ def _walk_from(
 
 
 def _up_to(walk: FrameWalk, last_lsn: int | None) -> Iterator[tuple[FrameHeader, memoryview]]:
-    """Yield the frames of a walk that hold records, up to the one of `last_lsn`; what is behind it is not looked at."""
+    """Yield the frames of a walk that hold records, up to the one of `last_lsn`; what is after it is not read."""
     for header, frame in walk:
         if last_lsn is not None and header.first_lsn > last_lsn:
             return

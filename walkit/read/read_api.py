@@ -30,7 +30,7 @@ class ReadSurface:
 
     @property
     def exact_from_lsn(self) -> int:
-        """From this LSN on the log alone tells the state exactly, its snapshot or its whole length below it given.
+        """From this LSN on the log alone gives the state exactly, its snapshot or its whole length below it given.
 
         Trimming and compaction move it. `complete_from_lsn` is where every record is still there.
         """
@@ -54,10 +54,10 @@ class ReadSurface:
         """Yield the records of [first_lsn, last_lsn] as they are at the call; every frame is verified.
 
         Below `complete_from_lsn` LSNs may be missing: compaction dropped what newer records of a key supersede.
-        `follow` refuses to begin there. Where a compaction takes segments away meanwhile, reading goes on in what took
-        their place; without a `last_lsn` up to the newest record there is then, where newer ones are needed to tell
-        the state of the log. GapError while reading where that would tell another state (a tombstone behind what was
-        yielded has been dropped, or a state at `last_lsn` is not told any more), and where the next record was trimmed;
+        `follow` refuses to begin there. Where a compaction takes segments away meanwhile, reading continues in what
+        took their place; without a `last_lsn` up to the newest record there is then, where newer ones are needed for
+        the state of the log. GapError while reading where that would give another state (a tombstone after what was
+        yielded has been dropped, or a state at `last_lsn` is no longer known), and where the next record was trimmed;
         GapError at the call where `first_lsn` has been trimmed; CorruptionError when the damage is reached.
         """
         batches = self._onward(first_lsn, last_lsn, lambda view, *bounds: view.batches(*bounds, records=4096))

@@ -20,9 +20,10 @@ from walkit.read.cursor import CursorPlace, CursorSurface
 from walkit.read.html import reader_html
 from walkit.read.view import LogView, Span
 from walkit.record import Record
-from walkit.recovery.plan import make_plan
+from walkit.recovery.planning import plan_recovery
 from walkit.recovery.report import report_html
-from walkit.recovery.scan import open_segment, read_mark, scan_log
+from walkit.recovery.scan import read_mark
+from walkit.segments.identity import open_segment
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.storage.interface import Storage
 
@@ -40,10 +41,10 @@ class Sight:
     end_position: int
     """Where the last frame that can be read ends."""
     durable_position: int
-    """Every frame below it is on stable storage: as seals, the durable cell or a promise of an intact frame say."""
+    """Every frame below it is on stable storage: as seals, the durable slot or a promise of an intact frame say."""
 
     def durable_lsn(self) -> int:
-        """Return the last LSN that is known to be on stable storage. Reads frame headers where only they tell it."""
+        """Return the last LSN that is known to be on stable storage. Reads frame headers where only they hold it."""
         if self.durable_position >= self.end_position:
             return self.last_lsn
         manifest = self.view.manifest
@@ -54,7 +55,7 @@ class Sight:
 def view_of(storage: Storage) -> tuple[LogView, int]:
     """Return what a reader may see now, and its last LSN.
 
-    While a writer lives: all that its durable cell says is on stable storage. After its death: what recovery would
+    While a writer lives: all that its durable slot says is on stable storage. After its death: what recovery would
     keep by the policy "prefix", in a log of completion order by "holes". Not all of that need be on stable storage:
     what the writer had not synced is in the page cache alone, and `Sight.durable_lsn` says how far it is not.
     """
@@ -82,7 +83,7 @@ def sight_of(storage: Storage) -> Sight:
 
 
 def live_view(storage: Storage) -> LogView:
-    """Return what durable cell and manifest say is on stable storage, whether a writer lives or not."""
+    """Return what durable slot and manifest say is on stable storage, whether a writer lives or not."""
     for attempt in range(VIEW_TRIES):
         mark = read_mark(storage)
         manifest = load_manifest(storage)
@@ -117,11 +118,10 @@ def _live_sight(storage: Storage, manifest: Manifest, mark: DurableMark) -> Sigh
 
 
 def _settled_sight(storage: Storage, manifest: Manifest, mark: DurableMark) -> Sight:
-    findings = scan_log(storage, manifest, mark)
-    plan = make_plan(findings, "prefix")
+    plan = plan_recovery(storage, manifest, mark, "prefix")
     spans = tuple(Span(s, s.end_position, s.last_lsn) for s in plan.manifest.sealed)
     view = LogView(storage, plan.manifest, spans)
-    return Sight(view, plan.end.last_lsn, plan.end.position, findings.promised_position)
+    return Sight(view, plan.end.last_lsn, plan.end.position, plan.findings.promised_position)
 
 
 def _header_of(storage: Storage, record: SegmentRecord) -> SegmentHeader | None:
@@ -152,10 +152,10 @@ def _record_of(record: SegmentRecord, header: SegmentHeader) -> SegmentRecord:
 class LogReader(CursorSurface):
     """A log opened with mode="r": everything but writing. A context manager; safe from any thread.
 
-    Each call sees the log as it is then. While a writer lives, that is what is on stable storage, whatever the log's
-    durability level. After its death that is what recovery would keep, so that it can be looked at; what the writer had
-    not synced may be in the page cache alone, and a power cut takes it away. A reader never syncs: `durable_lsn`,
-    `follow` and cursors go no further than durable cell, seals and the frames' promises vouch for, until the next
+    Each call sees the log as it is then. While a writer lives, that is what is on stable storage, at any of the log's
+    durability levels. After its death that is what recovery would keep, so that it can be looked at; what the writer
+    had not synced may be in the page cache alone, and a power cut takes it away. A reader never syncs: `durable_lsn`,
+    `follow` and cursors go no further than durable slot, seals and the frames' promises vouch for, until the next
     opening for writing has made the rest durable. Of a log of level "sync" that is all that was acknowledged.
 
     A cursor is its consumer's own file, and the one thing that is written through a reader.
@@ -172,6 +172,11 @@ class LogReader(CursorSurface):
     def location(self) -> str:
         """Where the log is: a path or a URL."""
         return self._storage.location
+
+    @property
+    def events(self) -> EventSink:
+        """Where the reader's events go; listeners can be added to it."""
+        return self._events
 
     @property
     def closed(self) -> bool:
@@ -218,7 +223,7 @@ class LogReader(CursorSurface):
         return self._sight().durable_lsn()
 
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
-        """Yield records from `first_lsn` on, and go on as the writer makes more durable; polls its durable cell.
+        """Yield records from `first_lsn` on, and continue as the writer makes more durable; polls its durable slot.
 
         Only records on stable storage are yielded, also after the writer's death: `read` shows what may be beyond them.
         Ends when this reader is closed or, with `timeout`, after that many seconds without a new record. GapError where
@@ -242,7 +247,7 @@ class LogReader(CursorSurface):
                 self._closing.wait(POLL_S)
 
     def close(self) -> None:
-        """Let go of the log. Closing twice does nothing."""
+        """Release the log. Closing twice does nothing."""
         self._closed = True
         self._closing.set()
 

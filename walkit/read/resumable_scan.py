@@ -1,8 +1,8 @@
 """Reading on while trims and compactions take away segments that a reader has still to come to.
 
 A view names the segments of one moment. Where one of them has been compacted when its turn comes, its records are read
-from what took its place, unless the older part that was yielded, and the newer part that is left, would together tell
-another state than the log does: then the reader is told by a GapError, and has to begin anew.
+from what took its place, unless the older part that was yielded, and the newer part that is left, would together give
+another state than the log does: then the reader gets a GapError, and has to begin anew.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from walkit.read.view import LogView
 Now = Callable[[], tuple[LogView, int]]
 """Returns what can be read at this moment, and its last LSN."""
 Batches: TypeAlias = "Callable[[LogView, int, int], Iterator[pa.RecordBatch]]"
-"""Yields the batches of a view in LSN order, within bounds, and what stands before an error before it is raised."""
+"""Yields the batches of a view in LSN order, within bounds, and what is before an error before it is raised."""
 
 
 class Onward:
     """Yields batches of RECORD_SCHEMA from `first_lsn` to `last_lsn`, inclusive; one thread at a time.
 
-    `view` is where it begins and `now` tells what took its place. With `to_newest` the upper bound is no wish of the
+    `view` is where it begins and `now` returns what took its place. With `to_newest` the upper bound is no wish of the
     caller but the newest record of the moment: it moves on where compaction has dropped what newer records supersede.
-    With `exact` a state is made of the records, so that what is left must tell it from the first of them on.
+    With `exact` a state is made of the records, so that what is left must give it from the first of them on.
 
     Raises what `batches` raises; GapError only where a trim has passed the next record, or the state would be wrong.
     """
@@ -50,7 +50,7 @@ class Onward:
         self._wanted = first_lsn
         self._to_newest, self._exact = to_newest, exact
         self._begun = begun
-        """Whether records below the wanted one are with the reader, or in a state that it goes on from."""
+        """Whether records below the wanted one are with the reader, or in a state that it continues from."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches that are left."""
@@ -61,7 +61,7 @@ class Onward:
                         self._wanted = int(numbers_of(batch.column("lsn"), np.int64)[-1]) + 1
                         self._begun = True
                         taken = [batch]
-                        del batch  # who waits for the next one is not to keep this one
+                        del batch  # a wait for the next one must not keep this one
                         yield taken.pop()
                 return
             except GapError as gap:

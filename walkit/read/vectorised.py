@@ -1,4 +1,4 @@
-"""Reading many small frames fast: rows of them are checked and taken apart together, for whoever reads a log whole.
+"""Reading many small frames fast: rows of them are checked and taken apart together, to read a log whole.
 
 The same records as `LogView.batches` gives, and the same errors; batches are of other sizes.
 """
@@ -23,7 +23,7 @@ def row_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of RECORD_SCHEMA in LSN order, of so many records or bytes, or of what one read had.
 
-    Bounds are inclusive; no batch has as many as twice `records`. What stands before a damage is yielded before the
+    Bounds are inclusive; no batch has as many as twice `records`. What is before a damage is yielded before the
     damage is raised.
     """
     rows = _Rows(first_lsn, last_lsn, Waiting(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes))
@@ -66,7 +66,7 @@ class _Rows:
             for first_lsn, columns in row.columns():
                 self.waiting.add(first_lsn, columns, len(columns.key_bytes) + len(columns.value_bytes))
                 if first_lsn + columns.count > self._last_lsn:
-                    break  # a malformed body behind it is nobody's question
+                    break  # a malformed body after it is outside the bounds
         self.last_lsn = max(self.last_lsn, last_lsn)
         self.large = bool(row.heads["footprint"].mean() >= LARGE_BYTES)
 

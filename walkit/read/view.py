@@ -14,8 +14,8 @@ from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.parts import Waiting
 from walkit.format.segment import SegmentHeader
 from walkit.record import Batch, Record
-from walkit.recovery.scan import check_identity, open_segment
 from walkit.segments.frame_walk import HOP_BYTES, READ_BYTES, FrameWalk, RowSeen, last_chain_of
+from walkit.segments.identity import check_identity, open_segment
 from walkit.segments.index_file import frame_at, read_index
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage, StorageFile
@@ -31,7 +31,7 @@ class Span:
     record: SegmentRecord
     end_position: int
     last_lsn: int | None
-    """Last LSN in it; None where only its frames tell."""
+    """Last LSN in it; None where only its frames say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class LogView:
 
         Where a trim has put a copy of its end in its place since the view was taken, that is opened: the same frames at
         the same positions, from a later one on. GapError where it was trimmed altogether, or compacted; it names the
-        segment's first LSN, or `wanted_lsn` where that lies behind it.
+        segment's first LSN, or `wanted_lsn` where that is after it.
         """
         record = span.record
         while True:
@@ -198,7 +198,7 @@ class LogView:
                     pass
             finally:
                 file.close()
-            if walk.fault is not FrameFault.SHORT:  # a frame that goes on behind the position is not below it
+            if walk.fault is not FrameFault.SHORT:  # a frame that ends after the position is not below it
                 self.refuse(walk, span)
             found = (walk.next_lsn or 1) - 1
         return found
@@ -266,7 +266,7 @@ def frames_to_batches(
     """Decode verified frames into batches of RECORD_SCHEMA, cut to the LSN bounds (inclusive).
 
     Each has about `records` records or `whole_bytes` bytes, and always fewer than twice `records`: a larger frame comes
-    in several. What stands before a damage is yielded before the damage is raised.
+    in several. What is before a damage is yielded before the damage is raised.
     """
     waiting = Waiting(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
     damage: WalkitError | None = None

@@ -13,11 +13,11 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES, ZEROS
 from walkit.format.manifest import Manifest
 from walkit.format.names import SALVAGE_NEW_NAME
 from walkit.recovery.decision import Decision
-from walkit.recovery.findings import SegmentFinding
+from walkit.recovery.facts import SegmentFinding
 from walkit.recovery.plan import RecoveryPlan
-from walkit.recovery.scan import header_of
-from walkit.recovery.tail_scan import nonzero_until
+from walkit.recovery.probe import nonzero_until
 from walkit.recovery.tolerant_file import PASSING_ERRNOS, PatientFile
+from walkit.segments.identity import header_of
 from walkit.segments.manifest_store import LOST_FOLDER, ManifestStore
 from walkit.segments.orphan_files import KEPT_NEW_NAME, leftover_of
 from walkit.storage.interface import Storage
@@ -62,7 +62,7 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
 
 
 def _tidy_end(storage: Storage, finding: SegmentFinding, end_position: int) -> bool:
-    """Keep what stands behind the sealed end under lost+found, then shorten the file."""
+    """Keep what stands after the sealed end under lost+found, then shorten the file."""
     assert finding.header is not None
     end = finding.header.offset_of(end_position)
     if finding.file_bytes <= end:
@@ -205,7 +205,7 @@ def _is_leftover(storage: Storage, name: str, manifest: Manifest) -> bool:
 def settle_unsealed(storage: Storage, manifest: Manifest, *, salvage: bool = False) -> None:
     """Before anything of an unsealed segment is trusted: sync it and drop its cached pages.
 
-    What was only in the page cache, of a killed writer or behind a failed fsync, must not be sealed as if it were on
+    What was only in the page cache, of a killed writer or after a failed fsync, must not be sealed as if it were on
     disk: after a failed fsync the pages look clean, and only the device says what is there. With `salvage` a file that
     does not open is passed over; one that opens and does not sync never is.
     """

@@ -53,14 +53,14 @@ class Decision(Enum):
 class Facts(NamedTuple):
     """What is known of one unsealed segment when it is decided on; MEANINGS says what each means."""
 
-    header_right: bool
-    follows: bool
-    bytes_behind: bool
-    promised_beyond: bool
-    keeps_frames: bool
-    absolute: bool
-    salvage: bool
-    cut_short: bool
+    header_right: bool = False
+    follows: bool = False
+    bytes_behind: bool = False
+    promised_beyond: bool = False
+    keeps_frames: bool = False
+    absolute: bool = False
+    salvage: bool = False
+    cut_short: bool = False
 
 
 MEANINGS = {
@@ -132,12 +132,13 @@ def table_rows() -> Iterator[dict[str, Any]]:
 
 
 def recovery_table() -> pd.DataFrame:
-    """Return the decision table of recovery as a DataFrame, one line per row; see `walkit.recovery.decision.MEANINGS`.
+    """Return the decision table of recovery as a DataFrame that a notebook shows whole, one line per row.
 
-    For every combination of facts exactly one row matches; "any" matches both. MissingExtraError without pandas.
+    `walkit.recovery.decision.MEANINGS` says what its columns mean. For every combination of facts exactly
+    one row matches; "any" matches both. MissingExtraError without pandas.
     """
     try:
-        import pandas as pd
+        from walkit._tables import WideTable
     except ImportError as error:
         raise MissingExtraError("dashboard", "pandas") from error
-    return pd.DataFrame(list(table_rows())).set_index("row")
+    return WideTable(list(table_rows())).set_index("row")

@@ -3,8 +3,8 @@
 The decision is a table (`walkit.recovery.decision`). Its rows are about one unsealed segment, in the order of the
 log; what is sealed is vouched for by the manifest, and any damage there is corruption.
 
-Policies: "prefix" cuts the tail that nothing promised, "holes" keeps intact frames behind a hole in it, "absolute"
-refuses any damage, "salvage" gives up what is damaged and says what (`walkit.recovery.salvage`). What stands behind a
+Policies: "prefix" cuts the tail that nothing promised, "holes" keeps intact frames after a hole in it, "absolute"
+refuses any damage, "salvage" gives up what is damaged and says what (`walkit.recovery.salvage`). What stands after a
 hole may have been acknowledged where the log acknowledges in completion order: there "prefix" means "holes".
 """
 
@@ -15,22 +15,15 @@ from dataclasses import dataclass, replace
 
 from walkit._text import counted
 from walkit.errors import CorruptionError, SegmentMissingError
-from walkit.format.frame import FrameFault, FrameHeader
+from walkit.format.frame import FrameFault
 from walkit.format.layout import SegmentFlag
-from walkit.format.manifest import (
-    HoleRecord,
-    LogEnd,
-    LostRecord,
-    Manifest,
-    SegmentRecord,
-    sealed_record,
-)
-from walkit.format.segment import SegmentHeader
+from walkit.format.manifest import HoleRecord, LogEnd, LostRecord, Manifest, SegmentRecord
+from walkit.recovery.assembly import LogAssembly
 from walkit.recovery.decision import Decision, Facts, Row, decide
-from walkit.recovery.findings import LogFindings, SegmentFinding
+from walkit.recovery.facts import LogFindings, SegmentFinding, start_of
 from walkit.recovery.report import Cut, SegmentDecision
+from walkit.recovery.survey import Region
 from walkit.segments.manifest_store import LOST_FOLDER
-from walkit.segments.sealing import with_sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +43,8 @@ class Step:
 
     @property
     def next_lsn(self) -> int:
-        """The LSN behind its part of the log."""
-        return (self.finding.last_lsn if self.sealed is None else self.sealed.last_lsn) + 1
+        """The LSN after its part of the log."""
+        return (self.finding.end.last_lsn if self.sealed is None else self.sealed.last_lsn) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,54 +99,50 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
     """Decide. Raises CorruptionError where the table refuses; changes nothing."""
     policy = _policy_for(findings, policy)
     for finding in findings.sealed:
-        if finding.fault is not None:
-            raise corruption(finding, "a sealed segment is damaged")
-    promised = findings.promised_position
+        if finding.regions:
+            _refuse_damage(finding)
+    manifest, promised = findings.manifest, findings.promised_position
+    log = LogAssembly(manifest, promised, manifest.end, list(manifest.sealed), list(manifest.gaps))
     broken = _first_break(findings, promised)
     short = cut_short(findings.unsealed)
-    tail = _Tail(findings.manifest, findings.manifest.end)
+    unlocated: SegmentFinding | None = None
     steps: list[Step] = []
     whole = True
     for finding in findings.unsealed:
         follows = finding.header is not None and whole and finding.follows
-        behind = finding.nonzero_until > (finding.end_offset if follows else 0)
-        kept = tail.kept(finding, follows) if policy == "holes" else []
+        kept = _kept(log.end, finding, follows, unlocated) if policy == "holes" else []
         facts = Facts(
             header_right=finding.header is not None,
             follows=follows,
-            bytes_behind=behind,
+            bytes_behind=finding.nonzero_until > (finding.end_offset if follows else 0),
             promised_beyond=finding is broken,
             keeps_frames=bool(kept),
             absolute=policy == "absolute",
-            salvage=False,
             cut_short=finding.name in short,
         )
         row = decide(facts)
         if row.decision is Decision.REFUSE:
             why = f"frames were promised up to position {promised:,}"
-            raise corruption(finding, why, end=tail.end, promised=promised)
+            raise corruption(finding, why, end=log.end, promised=promised)
         if row.decision is Decision.REFUSE_TAIL:
             why = "the tail is damaged, and recovery='absolute' refuses any damage"
-            raise corruption(finding, why, end=tail.end)
+            raise corruption(finding, why, end=log.end)
         if row.decision is Decision.REFUSE_SHORT:
-            raise _missing_end(finding, tail.end)
+            raise missing_end(finding, finding.end if follows else log.end)
+        sealed = None
         if row.decision in (Decision.SEAL, Decision.CUT, Decision.KEEP):
-            steps.append(Step(finding, row, facts, tail.seal(finding, follows, kept)))
-        else:
-            if row.decision is Decision.CUT_WHOLE and finding.header_error is not None:
-                tail.unlocated = tail.unlocated or finding
-            tail.drop(finding)
-            steps.append(Step(finding, row, facts, None))
+            own = finding.regions[:1] if follows and finding.frames else []
+            sealed = log.seal(finding, [*own, *kept])
+        elif row.decision is Decision.CUT_WHOLE and finding.error is not None:
+            unlocated = unlocated or finding
+        steps.append(Step(finding, row, facts, sealed))
         whole = whole and row.decision in (Decision.SEAL, Decision.DROP)
-    manifest = tail.manifest
-    _refuse_missing(manifest, promised)
-    if manifest is not findings.manifest:
-        manifest = replace(manifest, generation=findings.manifest.generation + 1)
-    return RecoveryPlan(findings, policy, tuple(steps), manifest)
+    _refuse_missing(manifest, log.end, promised)
+    return RecoveryPlan(findings, policy, tuple(steps), log.manifest_after())
 
 
 def _policy_for(findings: LogFindings, policy: str) -> str:
-    """Return the policy to apply: what may have been acknowledged behind a hole is never cut."""
+    """Return the policy to apply: what may have been acknowledged after a hole is never cut."""
     headers = [f.header for f in findings.unsealed if f.header is not None]
     unordered = findings.manifest.ack_order == "completion" or any(
         h.flags & SegmentFlag.COMPLETION_ORDER for h in headers
@@ -161,100 +150,56 @@ def _policy_for(findings: LogFindings, policy: str) -> str:
     return "holes" if policy == "prefix" and unordered else policy
 
 
-@dataclass(slots=True)
-class _Tail:
-    """The manifest while it grows over the unsealed segments, and where the log ends by then, holes jumped over."""
-
-    manifest: Manifest
-    end: LogEnd
-    unlocated: SegmentFinding | None = None
-    """A used segment before the end whose header is damaged, so that nobody can say where its frames belong."""
-
-    def kept(self, finding: SegmentFinding, follows: bool) -> list[FrameHeader]:
-        """Return the intact frames that stand behind a hole. CorruptionError where one does not fit what is before it.
-
-        No crash leaves such a frame, and what was acknowledged must be neither cut nor put in the wrong place.
-        """
-        header = finding.header
-        if header is None or not finding.beyond:
-            return []
-        if self.unlocated is not None:
-            why = "its header was on stable storage before any frame behind it was written"
-            raise corruption(self.unlocated, why, end=self.end)
-        fits = follows or _fits(self.end, header.previous_end, header.first_lsn, header.chain)
-        end = self._end_of(finding) if follows else start_of(header)
-        for frame in finding.beyond:
-            fits = fits and _fits(end, frame.position, frame.first_lsn, frame.chain)
-            if not fits:
-                raise corruption(finding, "an intact frame behind a hole does not follow what is before it")
-            end = LogEnd(last_lsn=frame.last_lsn, position=frame.end_position, chain=frame.header_crc)
-        return finding.beyond
-
-    def seal(self, finding: SegmentFinding, follows: bool, kept: list[FrameHeader]) -> SegmentRecord | None:
-        """Take a segment into the sealed log with these frames behind holes; None where it has no frame at all."""
-        header = finding.header
-        assert header is not None
-        holes: list[HoleRecord] = []
-        if follows:
-            self.end = self._end_of(finding)
-        else:
-            holes += _hole(self.end, header.previous_end, header.first_lsn, header.chain)
-            self.end = start_of(header)
-        for frame in kept:
-            holes += _hole(self.end, frame.position, frame.first_lsn, frame.chain)
-            self.end = LogEnd(last_lsn=frame.last_lsn, position=frame.end_position, chain=frame.header_crc)
-        own = (finding.frames, finding.records) if follows else (0, 0)
-        record = sealed_record(
-            header,
-            self.end,
-            records=own[1] + sum(f.records for f in kept),
-            frames=own[0] + len(kept),
-        )
-        self.manifest = with_sealed(self.manifest, record)
-        if holes:
-            self.manifest = replace(self.manifest, holes=(*self.manifest.holes, *holes))
-        return record if record.size_bytes else None
-
-    def drop(self, finding: SegmentFinding) -> None:
-        """Take a segment out of the log."""
-        left = tuple(s for s in self.manifest.segments if s.number != finding.record.number)
-        self.manifest = self.manifest.next(segments=left)
-
-    @staticmethod
-    def _end_of(finding: SegmentFinding) -> LogEnd:
-        return LogEnd(last_lsn=finding.last_lsn, position=finding.end_position, chain=finding.chain)
+def _refuse_damage(finding: SegmentFinding) -> None:
+    """Refuse a sealed segment whose frames were read, and are not all there and intact."""
+    record, header, damage = finding.record, finding.header, finding.damage
+    assert header is not None
+    last = finding.regions[-1].after
+    chain = header.end_chain if header.flags & SegmentFlag.COMPACTED else last.chain
+    if damage is None and chain == record.end_chain:
+        return
+    position = record.end_position if damage is None else damage.start_position
+    before = next((r for r in finding.regions if r.end_position == position), None)
+    end = LogEnd(
+        last_lsn=record.first_lsn - 1 if before is None else before.after.last_lsn, position=position
+    )
+    raise corruption(finding, "a sealed segment is damaged", end=end)
 
 
-def start_of(header: SegmentHeader) -> LogEnd:
-    """Return what the first frame of a segment follows, at the position where it stands."""
-    return LogEnd(last_lsn=header.first_lsn - 1, position=header.start_position, chain=header.chain)
+def _kept(
+    end: LogEnd, finding: SegmentFinding, follows: bool, unlocated: SegmentFinding | None
+) -> list[Region]:
+    """Return the intact frames that stand after a hole. CorruptionError where one does not fit what is before it.
 
-
-def _fits(end: LogEnd, position: int, first_lsn: int, chain: int) -> bool:
-    """Say whether what begins there follows `end`, at once or behind a hole."""
-    if position == end.position:
-        return (first_lsn, chain) == (end.last_lsn + 1, end.chain)
-    return position > end.position and first_lsn > end.last_lsn
-
-
-def _hole(end: LogEnd, position: int, first_lsn: int, chain: int) -> list[HoleRecord]:
-    """Return the hole between `end` and what begins at `position`; none where it begins at the end."""
-    if position == end.position:
+    No crash leaves such a frame, and what was acknowledged must be neither cut nor put in the wrong place. `unlocated`
+    is a used segment before it whose header is damaged, so that nothing tells where its frames belong.
+    """
+    header = finding.header
+    if header is None or not finding.beyond:
         return []
-    return [
-        HoleRecord(
-            start_position=end.position,
-            end_position=position,
-            first_lsn=end.last_lsn + 1,
-            last_lsn=first_lsn - 1,
-            chain=chain,
-        )
-    ]
+    if unlocated is not None:
+        why = "its header was on stable storage before any frame behind it was written"
+        raise corruption(unlocated, why, end=end)
+    fits = follows or _fits(end, replace(start_of(header), position=header.previous_end))
+    end = finding.end if follows else start_of(header)
+    for region in finding.beyond:
+        fits = fits and region.misplaced is None and _fits(end, region.before)
+        if not fits:
+            why = "an intact frame behind a hole does not follow what is before it"
+            raise corruption(finding, why, end=finding.end)
+        end = region.after
+    return finding.beyond
 
 
-def _refuse_missing(manifest: Manifest, promised: int) -> None:
+def _fits(end: LogEnd, before: LogEnd) -> bool:
+    """Say whether what follows `before` follows `end`, at once or after a hole."""
+    if before.position == end.position:
+        return before == end
+    return before.position > end.position and before.last_lsn >= end.last_lsn
+
+
+def _refuse_missing(manifest: Manifest, end: LogEnd, promised: int) -> None:
     """Refuse a log that ends before what was promised, or before what its manifest was told to be durable."""
-    end = manifest.end
     told = max(manifest.low_watermark, manifest.checkpoint_lsn)
     if end.position < promised:
         raise CorruptionError(
@@ -291,18 +236,16 @@ def _first_break(findings: LogFindings, promised: int) -> SegmentFinding | None:
 
 
 def cut_short(unsealed: Sequence[SegmentFinding]) -> set[str]:
-    """Return the names of the segments whose file was cut short where the log does not go on behind their frames.
+    """Return the names of the segments whose file was cut short where the log does not go on after their frames.
 
-    Of one behind which the next segment follows nothing is missing but space.
+    Of one after which the next segment follows nothing is missing but space.
     """
     going_on = max((i for i, f in enumerate(unsealed) if f.header is not None and f.follows), default=0)
     return {f.name for f in unsealed[going_on:] if f.cut_short}
 
 
-def _missing_end(finding: SegmentFinding, end: LogEnd) -> SegmentMissingError:
+def missing_end(finding: SegmentFinding, end: LogEnd) -> SegmentMissingError:
     """Return the error for a segment whose file was cut short; the log before it ends at `end`."""
-    if finding.header is not None and finding.follows:
-        end = LogEnd(last_lsn=finding.last_lsn, position=finding.end_position, chain=finding.chain)
     size, reserved = finding.file_bytes, finding.record.reserved_bytes
     return SegmentMissingError(
         f"segment {finding.name} was cut short: {size:,} bytes of the {reserved:,} that were reserved for it. "
@@ -316,17 +259,17 @@ def _missing_end(finding: SegmentFinding, end: LogEnd) -> SegmentMissingError:
 
 
 def _reason(finding: SegmentFinding) -> str:
-    if finding.header_error is not None:
-        return str(finding.header_error)
+    if finding.error is not None:
+        return str(finding.error)
     if not finding.follows:
         return "the segment does not follow where the log ends"
-    fault = finding.fault or FrameFault.END
-    behind = f"; behind it: {counted(finding.frames_behind, 'intact frame')}" if finding.frames_behind else ""
-    return f"{fault.value}{behind}"
+    fault = (finding.damage and finding.damage.fault) or FrameFault.END
+    after = f"; behind it: {counted(finding.frames_after, 'intact frame')}" if finding.frames_after else ""
+    return f"{fault.value}{after}"
 
 
 def _has_tail(step: Step) -> bool:
-    """Say whether nonzero bytes are cut off: all of a file, or what stands behind the last frame that is kept."""
+    """Say whether nonzero bytes are cut off: all of a file, or what stands after the last frame that is kept."""
     header = step.finding.header
     if step.row.decision is Decision.LOSE:
         return bool(step.finding.nonzero_until)
@@ -350,20 +293,22 @@ def _cut_of(step: Step) -> Cut:
 
 
 def corruption(
-    finding: SegmentFinding, why: str, *, end: LogEnd | None = None, promised: int | None = None
+    finding: SegmentFinding, why: str, *, end: LogEnd, promised: int | None = None
 ) -> CorruptionError:
     """Return the error for damage in this segment; `end` is where the log before it ends, where it does not follow."""
-    header = finding.at_fault
-    position, last_lsn = finding.end_position, finding.last_lsn
-    if end is not None and not (finding.header is not None and finding.follows):
-        position, last_lsn = end.position, end.last_lsn
+    if finding.header is not None and finding.follows and not finding.sealed:
+        end = finding.end
+    damage = finding.damage
+    fault = (damage and damage.fault) or FrameFault.END
+    header = damage and damage.at_fault
     return CorruptionError(
-        f"segment {finding.name} is damaged at position {position:,}: {_reason(finding)}. "
+        f"segment {finding.name} is damaged at position {end.position:,}: {_reason(finding)}. "
         f"{why[0].upper()}{why[1:]}. Nothing was changed",
         segment=finding.name,
-        position=position,
-        expected=f"LSN {last_lsn + 1}" if promised is None else f"intact frames up to position {promised}",
-        found=(finding.fault or FrameFault.END).name
-        + (f" (LSN {header.first_lsn}, position {header.position})" if header is not None else ""),
-        first_lost_lsn=last_lsn + 1,
+        position=end.position,
+        expected=f"LSN {end.last_lsn + 1}"
+        if promised is None
+        else f"intact frames up to position {promised}",
+        found=fault.name + (f" (LSN {header.first_lsn}, position {header.position})" if header else ""),
+        first_lost_lsn=end.last_lsn + 1,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from walkit.errors import CorruptionError, FormatVersionError, StorageError, WalkitError
+from walkit.errors import CorruptionError, FormatVersionError, NotALogError, StorageError
 from walkit.format.durable_slot import DurableMark
 from walkit.format.frame import check_header
 from walkit.format.layout import (
@@ -26,11 +26,14 @@ from walkit.format.layout import (
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
 from walkit.format.names import lsn_of_name
 from walkit.format.segment import SegmentHeader, segment_name
-from walkit.recovery.damaged_segment import look_at, survey
-from walkit.recovery.scan import header_of, read_mark
-from walkit.recovery.tail_scan import PROBE_BYTES, follows_exactly
+from walkit.recovery.facts import follows_exactly, start_of
+from walkit.recovery.probe import PROBE_BYTES
+from walkit.recovery.salvage import salvaged_segment, survey_salvaged
+from walkit.recovery.scan import read_mark
+from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey
 from walkit.recovery.tolerant_file import PatientFile
-from walkit.segments.frame_walk import FrameWalk
+from walkit.segments.identity import header_of
+from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
 
 _MAGIC = FRAME_MAGIC.to_bytes(4, "little")
@@ -44,6 +47,19 @@ class Rebuilt:
     doubts: tuple[str, ...]
     unaccounted_lsns: int = 0
     """How many LSNs before the oldest segment stand in none, and in no snapshot: trimmed or lost, nothing tells."""
+
+
+def manifest_of(
+    storage: Storage,
+) -> tuple[Manifest, Rebuilt | None, CorruptionError | NotALogError | None]:
+    """Return the manifest; where it is damaged or missing, one made of the segments' headers, and the damage."""
+    try:
+        return load_manifest(storage), None, None
+    except (CorruptionError, NotALogError) as error:
+        rebuilt = manifest_from_headers(storage)
+        if rebuilt is None:
+            raise
+        return rebuilt.manifest, rebuilt, error
 
 
 def manifest_from_headers(storage: Storage) -> Rebuilt | None:
@@ -126,10 +142,10 @@ def _without_leftovers(storage: Storage, ours: list[SegmentHeader]) -> list[Segm
     for header in sorted(ours, key=lambda h: -h.number):
         if not header.flags & SegmentFlag.COMPACTED or header not in left:
             continue
-        walk = _walk(storage, header, None)
-        last_lsn = (walk.next_lsn or 1) - 1
-        covered = [h for h in left if h is not header and header.first_lsn <= h.first_lsn <= last_lsn]
-        whole = walk.frames > 0 and header.own_end_chain in (0, walk.chain)
+        held = _frames_of(storage, header, None)
+        end = start_of(header) if held is None else held.after
+        covered = [h for h in left if h is not header and header.first_lsn <= h.first_lsn <= end.last_lsn]
+        whole = held is not None and header.own_end_chain in (0, end.chain)
         if whole:
             left = [h for h in left if h not in covered]
         elif any(h.first_lsn == header.first_lsn for h in covered):
@@ -150,14 +166,17 @@ def _begin_of(
             break
         for epoch in epochs:
             record = SegmentRecord(number=number, state=SegmentState.PREPARED, epoch=epoch.number)
-            wreck = look_at(storage, stand_in, record)
-            survey(storage, stand_in, wreck, None)
-            frame = next((s.first for s in wreck.stretches if s.first is not None), None)
-            if frame is not None and wreck.start < begin.position:
-                whole = frame.position == wreck.start
-                last_lsn = frame.first_lsn - 1 if whole or wreck.start else 0
-                begin = LogEnd(last_lsn=last_lsn, position=wreck.start, chain=frame.chain if whole else 0)
-            elif number == 1 and wreck.finding.nonzero_until:
+            finding = salvaged_segment(storage, stand_in, record)
+            start = 0
+            if finding.header is not None:
+                start = finding.header.start_position
+                survey_salvaged(storage, stand_in, finding, None)
+            frame = next((r.before for r in finding.regions if r.intact), None)
+            if frame is not None and start < begin.position:
+                whole = frame.position == start
+                last_lsn = frame.last_lsn if whole or start else 0
+                begin = LogEnd(last_lsn=last_lsn, position=start, chain=frame.chain if whole else 0)
+            elif number == 1 and finding.nonzero_until:
                 begin = LogEnd()  # every log begins with segment 1, at position 0
     return begin
 
@@ -171,28 +190,27 @@ def _sealed_front(
         if not follows_exactly(header, end) or following.previous_end <= header.start_position:
             break
         try:
-            walk = _walk(storage, header, following)
-        except WalkitError:
+            held = _frames_of(storage, header, following)
+        except StorageError:
             break
-        ends = (walk.next_lsn, walk.end_chain) == (following.first_lsn, following.chain)
-        until = LogEnd(
-            last_lsn=following.first_lsn - 1, position=following.previous_end, chain=following.chain
-        )
-        if header.flags & SegmentFlag.COMPACTED and header.end_chain != following.chain:
+        compacted = bool(header.flags & SegmentFlag.COMPACTED)
+        until = replace(start_of(following), position=following.previous_end)
+        if compacted and header.end_chain != following.chain:
             # One between them has no header: this one ends where its own frames do.
-            walk = _walk(storage, header, None)
-            if not walk.frames or header.own_end_chain not in (0, walk.chain):
+            held = _frames_of(storage, header, None)
+            if held is None or header.own_end_chain not in (0, held.after.chain):
                 break
-            until = LogEnd(last_lsn=(walk.next_lsn or 1) - 1, position=walk.position, chain=header.end_chain)
-        elif not (walk.fault is None and ends) and not header.flags & SegmentFlag.COMPACTED:
+            until = replace(held.after, chain=header.end_chain)
+        elif not compacted and (held is None or held.after != until):
             break
         end = until
-        sealed.append(sealed_record(header, end, records=walk.records, frames=walk.frames))
+        frames, records = (0, 0) if held is None else (held.frames, held.records)
+        sealed.append(sealed_record(header, end, records=records, frames=frames))
     return sealed, end
 
 
-def _walk(storage: Storage, header: SegmentHeader, following: SegmentHeader | None) -> FrameWalk:
-    """Walk a segment's frames up to where the next one begins, or to the end of its file."""
+def _frames_of(storage: Storage, header: SegmentHeader, following: SegmentHeader | None) -> Region | None:
+    """Return the intact frames at the start of a segment, up to where the next one begins or its file ends."""
     file = PatientFile(storage.open(header.name, "read"))
     try:
         room = max(file.size() - SEGMENT_HEADER_BYTES, 0)
@@ -202,18 +220,15 @@ def _walk(storage: Storage, header: SegmentHeader, following: SegmentHeader | No
             until = following.previous_end
             compacted = header.flags & SegmentFlag.COMPACTED
             last_chain = (header.own_end_chain or None) if compacted else following.chain
-        walk = FrameWalk(
-            file,
-            header,
-            position=header.start_position,
+        span = FrameSpan(
+            name=header.name,
+            header=header,
+            begin=start_of(header),
             end_position=until,
-            next_lsn=header.first_lsn,
-            chain=header.chain,
             last_chain=last_chain,
         )
-        for _ in walk:
-            pass
-        return walk
+        first = next(iter(SegmentSurvey(file, span)), None)
+        return first if first is not None and first.intact else None
     finally:
         file.close()
 
@@ -221,14 +236,14 @@ def _walk(storage: Storage, header: SegmentHeader, following: SegmentHeader | No
 def _lineage_of(
     ours: list[SegmentHeader], end: LogEnd, mark: DurableMark, by_frames: dict[int, EpochRecord]
 ) -> tuple[EpochRecord, ...]:
-    """Return each epoch as its oldest segment tells it; of one whose headers are gone, as a frame or the cell does."""
+    """Return each epoch as its oldest segment says; without headers, as a frame or the slot says."""
     lineage: dict[int, EpochRecord] = {}
     for h in ours:
         began = {"first_lsn": h.first_lsn, "position": h.previous_end, "chain": h.chain}
         lineage.setdefault(h.epoch, EpochRecord(number=h.epoch, id=h.epoch_id, **began))
     for epoch in by_frames.values():
         lineage.setdefault(epoch.number, epoch)
-    if mark.turn and mark.epoch > max(lineage):
+    if mark.generation and mark.epoch > max(lineage):
         lineage[mark.epoch] = EpochRecord(
             number=mark.epoch,
             id=mark.epoch_id,

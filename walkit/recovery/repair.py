@@ -10,17 +10,17 @@ from walkit._html import facts, join, tag
 from walkit._text import counted, lsn_range
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import RecoveryPolicy, check_progress
-from walkit.errors import CorruptionError, LogLockedError, NotALogError, OptionsError
+from walkit.errors import LogLockedError, OptionsError
 from walkit.format.layout import MANIFEST_BYTES_MAX
-from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord, Manifest
+from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord
 from walkit.recovery.apply import apply_plan, keep_bytes, settle_unsealed
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.planning import plan_recovery
-from walkit.recovery.rebuild import Rebuilt, completed, manifest_from_headers
+from walkit.recovery.rebuild import Rebuilt, completed, manifest_of
 from walkit.recovery.report import Cut, SegmentDecision
 from walkit.recovery.scan import Progress, read_mark
 from walkit.recovery.tolerant_file import PatientFile
-from walkit.segments.manifest_store import LOCK_NAME, ManifestStore, load_manifest
+from walkit.segments.manifest_store import LOCK_NAME, ManifestStore
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import LockHolder, Storage
 
@@ -130,7 +130,7 @@ def repair(
         )
     check_progress(progress, "(bytes read, bytes to read)")
     storage = storage_at(path)
-    _manifest_of(storage)  # what is no log gets no lock file
+    manifest_of(storage)  # what is no log gets no lock file
     began = time.perf_counter()
     if dry_run:
         if storage.is_locked(LOCK_NAME):
@@ -149,7 +149,7 @@ def _repair(
             storage.location, pid=lock.pid, command=lock.command, same_process=lock.same_process
         )
     try:
-        manifest, _ = _manifest_of(storage)
+        manifest, _, _ = manifest_of(storage)
         settle_unsealed(storage, manifest, salvage=policy == "salvage")
         plan, rebuilt = _plan(storage, policy, progress)
         if rebuilt is not None and MANIFEST_NAME in storage.names():
@@ -160,21 +160,10 @@ def _repair(
     return _report(storage, plan, rebuilt, began, dry_run=False)
 
 
-def _manifest_of(storage: Storage) -> tuple[Manifest, Rebuilt | None]:
-    """Return the manifest; where it is damaged or missing, one made of the segments' headers, if there is any."""
-    try:
-        return load_manifest(storage), None
-    except (CorruptionError, NotALogError):
-        rebuilt = manifest_from_headers(storage)
-        if rebuilt is None:
-            raise
-        return rebuilt.manifest, rebuilt
-
-
 def _plan(
     storage: Storage, policy: RecoveryPolicy, progress: Progress | None
 ) -> tuple[RecoveryPlan, Rebuilt | None]:
-    manifest, rebuilt = _manifest_of(storage)
+    manifest, rebuilt, _ = manifest_of(storage)
     plan = plan_recovery(storage, manifest, read_mark(storage), policy, deep=True, progress=progress)
     if rebuilt is None:
         return plan, None

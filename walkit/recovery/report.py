@@ -56,7 +56,7 @@ class RecoveryReport:
     policy: str
     """The policy that was applied: "holes" instead of "prefix" where the log acknowledges in completion order."""
     verdict: str
-    """created: a new log. clean: closed in order. recovered: frames were found behind the last seal, or cut."""
+    """created: a new log. clean: closed in order. recovered: frames were found after the last seal, or cut."""
     phases: tuple[Phase, ...]
     cuts: tuple[Cut, ...]
     holes: tuple[HoleRecord, ...]
@@ -64,7 +64,7 @@ class RecoveryReport:
     lost: tuple[LostRecord, ...]
     """Ranges that policy "salvage" gave up in this opening; earlier ones stand in the manifest."""
     decisions: tuple[SegmentDecision, ...]
-    """One per segment that was decided on: those behind the last seal and, with "salvage", the damaged sealed ones."""
+    """One per segment that was decided on: those after the last seal and, with "salvage", the damaged sealed ones."""
     segments: int
     segments_scanned: int
     frames_scanned: int

@@ -1,48 +1,47 @@
-"""Scanning: what stands in the files of a log, said as facts. Never changes a byte, never judges.
+"""Scanning a log for an opening or a reader: facts about its segments and the files beside them. Never changes a byte.
 
 The scan looks at sealed segments as the manifest vouches for them (presence, size, header; every frame with `deep`),
-and at every frame of the unsealed ones (`walkit.recovery.tail_scan`).
+and at every frame of the unsealed ones.
 """
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
-from time import perf_counter_ns
 
-from walkit.errors import CorruptionError, SegmentMissingError, StorageError
-from walkit.format.durable_slot import NOTHING_DURABLE, DurableMark, decode_cell
-from walkit.format.frame import FrameFault
-from walkit.format.layout import DURABLE_CELL_BYTES, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Gap, LogEnd, Manifest, SegmentRecord, SegmentState
-from walkit.format.segment import SegmentHeader
-from walkit.recovery.findings import LogFindings, SegmentFinding
-from walkit.recovery.tail_scan import nonzero_until, promise_without_header, walk_unsealed
-from walkit.segments.frame_walk import FrameWalk, last_chain_of
+from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError, WalkitError
+from walkit.format.durable_slot import NOTHING_DURABLE, DurableMark, decode_slots
+from walkit.format.layout import DURABLE_SLOTS_BYTES, SEGMENT_HEADER_BYTES
+from walkit.format.manifest import Manifest
+from walkit.recovery.facts import (
+    LogFindings,
+    SegmentFinding,
+    follows_exactly,
+    look_at,
+    region_within,
+    survey_segment,
+)
+from walkit.segments.identity import header_of, missing_segment
 from walkit.segments.index_file import orphans
 from walkit.segments.manifest_store import DURABLE_NAME
 from walkit.segments.orphan_files import leftover_of, unfinished_in
-from walkit.storage.interface import Storage, StorageFile
+from walkit.storage.interface import Storage
 
 Progress = Callable[[int, int], None]
 """Called with (bytes scanned, bytes to scan)."""
-Reached = Callable[[int], object]
-"""Called with the bytes of a segment that were looked at."""
-
 MARK_TRIES = 8
 
 
 def read_mark(storage: Storage) -> DurableMark:
-    """Return what the durable cell says; NOTHING_DURABLE where it is missing."""
-    cell = storage.cell(DURABLE_NAME, DURABLE_CELL_BYTES, writable=False)
+    """Return what the durable slot says; NOTHING_DURABLE where it is missing."""
+    cell = storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=False)
     if cell is None:
         return NOTHING_DURABLE
     try:
         # A reader that two stores overtake may find both slots half written; it looks again.
         for _ in range(MARK_TRIES):
             data = cell.read()
-            mark = decode_cell(data)
-            if mark.turn or not any(data):
+            mark = decode_slots(data)
+            if mark.generation or not any(data):
                 break
         return mark
     finally:
@@ -57,35 +56,107 @@ def scan_log(
     deep: bool = False,
     progress: Progress | None = None,
 ) -> LogFindings:
-    """Return the facts. Raises SegmentMissingError and CorruptionError only for what the manifest vouches for."""
+    """Return the facts. Raises SegmentMissingError and CorruptionError only for what the manifest vouches for.
+
+    StorageError where a segment cannot be read, FormatVersionError where one is of a newer format.
+    """
     findings = look_around(storage, manifest, mark)
-    total = sum(s.size_bytes for s in manifest.sealed) if deep else 0
-    done = 0
+    counter = ProgressCounter(progress, sum(s.size_bytes for s in manifest.sealed) if deep else 0)
     for record in manifest.sealed:
-        finding = _look_at_sealed(storage, manifest, record, deep, _further(progress, done, total))
+        finding = look_at(storage, manifest, record)
+        error = sealed_error(storage, manifest, finding)
+        if isinstance(error, CorruptionError):
+            error.position, error.first_lost_lsn = error.position or record.start_position, record.first_lsn
+        if error is not None:
+            raise error
+        if deep:
+            survey_segment(storage, manifest, finding, reached=counter.within_segment())
         findings.sealed.append(finding)
-        done += finding.bytes_scanned
-        if progress is not None:
-            progress(done, total)
-    end = manifest.end
-    hole: int | None = None
     for record in manifest.unsealed:
-        finding = _look_at_unsealed(storage, manifest, record, end, hole, _further(progress, done, total))
+        finding = look_at(storage, manifest, record)
         findings.unsealed.append(finding)
-        if finding.header is not None and hole is None:
-            if finding.follows:
-                end = LogEnd(last_lsn=finding.last_lsn, position=finding.end_position, chain=finding.chain)
-            if not finding.follows or finding.nonzero_until > finding.end_offset:
-                hole = end.position
-        done += finding.bytes_scanned
-        if progress is not None:
-            progress(done, max(total, done))
+        if finding.header is not None:
+            survey_segment(storage, manifest, finding, reached=counter.within_segment())
+        damage = finding.damage
+        error = finding.error if damage is None else damage.error
+        if isinstance(error, StorageError | FormatVersionError):
+            raise error
+    relate(storage, findings)
     return findings
 
 
-def _further(progress: Progress | None, done: int, total: int) -> Reached | None:
-    """Return what tells the progress within a segment, by its bytes."""
-    return None if progress is None else lambda more: progress(done + more, max(total, done + more))
+def relate(storage: Storage, findings: LogFindings) -> None:
+    """Note of each unsealed segment whether it follows the log before it, and its frames after a hole."""
+    end, hole = findings.manifest.end, False
+    for finding in findings.unsealed:
+        if finding.header is None:
+            finding.end = end
+            continue
+        finding.follows = not hole and follows_exactly(finding.header, end)
+        if finding.follows:
+            end = finding.end
+        hole = hole or not finding.follows or finding.nonzero_until > finding.end_offset
+        if hole:
+            _note_beyond(storage, finding, end.position)
+
+
+def sealed_error(storage: Storage, manifest: Manifest, finding: SegmentFinding) -> WalkitError | None:
+    """Return why a sealed segment is not there, not whole, or not the one that the manifest means; None where it is."""
+    record, error = finding.record, finding.error
+    if not finding.present:
+        return missing_segment(storage, record)
+    wanted = SEGMENT_HEADER_BYTES + manifest.frames_end_of(record) - record.start_position
+    if not finding.unopenable and finding.file_bytes < wanted:
+        position = record.start_position + max(finding.file_bytes - SEGMENT_HEADER_BYTES, 0)
+        return shortened(finding, wanted, position, record.first_lsn)
+    return error
+
+
+def shortened(
+    finding: SegmentFinding, wanted: int, position: int, first_lost_lsn: int
+) -> SegmentMissingError:
+    """Return the error for a sealed segment whose file is shorter than the frames that it must hold."""
+    record, size = finding.record, finding.file_bytes
+    return SegmentMissingError(
+        f"segment {record.name} is shorter than the manifest says: {size:,} bytes instead of {wanted:,}; "
+        f"LSN {first_lost_lsn:,} to {record.last_lsn:,} may be missing",
+        segment=record.name,
+        position=position,
+        expected=wanted,
+        found=size,
+        first_lost_lsn=first_lost_lsn,
+    )
+
+
+def _note_beyond(storage: Storage, finding: SegmentFinding, hole: int) -> None:
+    """Note the intact frames after the hole that begins there, those that end within the window (FORMAT.md F-2.7)."""
+    assert finding.header is not None
+    until = hole + finding.header.reorder_window_bytes
+    for region in finding.regions:
+        if region.start_position < finding.end_position and finding.follows:
+            continue
+        if region.misplaced is not None and region.end_position <= until:
+            finding.beyond.append(region)
+        elif region.intact and (within := region_within(storage, finding, region, until)) is not None:
+            finding.beyond.append(within)
+
+
+class ProgressCounter:
+    """Counts the bytes that were read of segments, one after the other, and tells of them."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self.progress, self.total, self.done = progress, total, 0
+
+    def within_segment(self) -> Callable[[int], None]:
+        """Return what is to be called with the bytes read of the next segment."""
+        before = self.done
+        return lambda read: self.tell(before + read)
+
+    def tell(self, done: int) -> None:
+        """Note how many bytes were read of all segments."""
+        self.done = done
+        if self.progress is not None:
+            self.progress(done, max(done, self.total))
 
 
 def look_around(
@@ -108,11 +179,11 @@ def look_around(
 def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: bool) -> None:
     """Refuse a manifest that was put back from an earlier time: what came after it would be forgotten silently.
 
-    The manifest names a segment before its header is written, and an epoch before the durable cell speaks of it; so a
-    used segment with a number that the manifest has not given yet, or a cell of an unknown epoch, is newer than it.
+    The manifest names a segment before its header is written, and an epoch before the durable slot speaks of it; so a
+    used segment with a number that the manifest has not given yet, or a slot of an unknown epoch, is newer than it.
     """
     manifest, mark = findings.manifest, findings.mark
-    if mark.turn and mark.epoch_id not in {e.id for e in manifest.lineage}:
+    if mark.generation and mark.epoch_id not in {e.id for e in manifest.lineage}:
         raise _older_manifest(DURABLE_NAME, f"epoch {mark.epoch}, durable up to position {mark.position:,}")
     for name in findings.strays:
         try:
@@ -129,15 +200,6 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
             raise _older_manifest(name, f"segment {header.number} from LSN {header.first_lsn:,} on")
 
 
-def header_of(storage: Storage, name: str) -> SegmentHeader | None:
-    """Return the header of a segment file; None where it is all zero."""
-    file = storage.open(name, "read")
-    try:
-        return SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), name)
-    finally:
-        file.close()
-
-
 def _older_manifest(name: str, newer: str) -> CorruptionError:
     return CorruptionError(
         f"the manifest is older than {name} ({newer}), which it does not know: it was put back from an earlier time. "
@@ -146,153 +208,3 @@ def _older_manifest(name: str, newer: str) -> CorruptionError:
         expected="a manifest that knows it",
         found=newer,
     )
-
-
-def open_segment(storage: Storage, record: SegmentRecord) -> StorageFile:
-    """Open a segment that the manifest names; SegmentMissingError where it is not there."""
-    try:
-        return storage.open(record.name, "read")
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        raise SegmentMissingError(
-            f"segment {record.name} is missing from {storage.location}: it is named in the manifest",
-            segment=record.name,
-            position=record.start_position,
-            expected="a file",
-            found=None,
-            first_lost_lsn=record.first_lsn or None,
-        ) from error
-
-
-def _look_at_sealed(
-    storage: Storage,
-    manifest: Manifest,
-    record: SegmentRecord,
-    deep: bool,
-    reached: Reached | None,
-) -> SegmentFinding:
-    file = open_segment(storage, record)
-    try:
-        size = file.size()
-        wanted = SEGMENT_HEADER_BYTES + manifest.frames_end_of(record) - record.start_position
-        if size < wanted:
-            raise SegmentMissingError(
-                f"segment {record.name} is shorter than the manifest says: {size:,} bytes instead of {wanted:,}",
-                segment=record.name,
-                position=record.start_position + max(size - SEGMENT_HEADER_BYTES, 0),
-                expected=wanted,
-                found=size,
-                first_lost_lsn=record.first_lsn,
-            )
-        try:
-            header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
-        except CorruptionError as error:
-            error.position, error.first_lost_lsn = record.start_position, record.first_lsn
-            raise
-        check_identity(manifest, record, header)
-        assert header is not None
-        finding = SegmentFinding(record=record, file_bytes=size, header=header)
-        finding.end_position, finding.last_lsn, finding.chain = (
-            record.end_position,
-            record.last_lsn,
-            record.end_chain,
-        )
-        if size > finding.end_offset:
-            finding.nonzero_until = nonzero_until(file, finding.end_offset, size)
-        if deep:
-            _verify_sealed(file, finding, manifest.gaps_of(record), reached)
-        return finding
-    finally:
-        file.close()
-
-
-def check_identity(manifest: Manifest, record: SegmentRecord, header: SegmentHeader | None) -> None:
-    """Refuse a segment that is not the one the manifest means: of another log, an earlier copy, or empty."""
-    wanted: tuple[object, ...] = (manifest.log_id, record.epoch, record.start_position, record.first_lsn)
-    if record.state is not SegmentState.SEALED:
-        wanted = (manifest.log_id, record.epoch)
-    found: tuple[object, ...] | None = None
-    if header is not None:
-        found = (header.log_id, header.epoch, header.start_position, header.first_lsn)[: len(wanted)]
-        epoch = manifest.epoch_of(record.epoch)
-        if found == wanted and epoch is not None and epoch.id == header.epoch_id:
-            return
-    raise CorruptionError(
-        f"segment {record.name} is not the one that the manifest names "
-        f"(log, epoch, start position, first LSN): expected {wanted}, found {found}",
-        segment=record.name,
-        position=record.start_position,
-        expected=wanted,
-        found=found,
-        first_lost_lsn=record.first_lsn or None,
-    )
-
-
-def _verify_sealed(
-    file: StorageFile,
-    finding: SegmentFinding,
-    gaps: tuple[Gap, ...],
-    reached: Reached | None,
-) -> None:
-    assert finding.header is not None
-    record = finding.record
-    walk = FrameWalk(
-        file,
-        finding.header,
-        position=record.start_position,
-        end_position=record.end_position,
-        next_lsn=record.first_lsn,
-        chain=record.start_chain,
-        last_chain=last_chain_of(record, finding.header, record.end_position),
-        gaps=gaps,
-        row_seen=lambda row: None if reached is None else reached(int(row.ends[-1]) - record.start_position),
-    )
-    began = perf_counter_ns()
-    for _ in walk:
-        pass
-    finding.verify_ns = perf_counter_ns() - began - walk.read_ns
-    finding.frames, finding.records = walk.frames, walk.records
-    finding.bytes_scanned = walk.position - record.start_position
-    if walk.fault is None and walk.end_chain != record.end_chain:
-        walk.fault = FrameFault.CHAIN
-    if walk.fault is not None:
-        finding.fault, finding.at_fault = walk.fault, walk.at_fault
-        finding.end_position, finding.last_lsn = walk.position, (walk.next_lsn or 1) - 1
-
-
-def _look_at_unsealed(
-    storage: Storage,
-    manifest: Manifest,
-    record: SegmentRecord,
-    end: LogEnd,
-    hole: int | None,
-    reached: Reached | None,
-) -> SegmentFinding:
-    finding = SegmentFinding(record=record, end_position=end.position, last_lsn=end.last_lsn, chain=end.chain)
-    try:
-        file = storage.open(record.name, "read")
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        finding.present = False
-        return finding
-    try:
-        finding.file_bytes = size = file.size()
-        finding.nonzero_until = nonzero_until(file, 0, size)
-        if size < SEGMENT_HEADER_BYTES:
-            return finding
-        try:
-            finding.header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
-            if finding.header is not None:
-                check_identity(manifest, record, finding.header)
-        except CorruptionError as error:
-            finding.header, finding.header_error = None, error
-        if finding.header is not None:
-            walk_unsealed(file, finding, end, hole, reached)
-        elif finding.nonzero_until:
-            until = finding.nonzero_until
-            finding.promised_position = promise_without_header(file, manifest, record, until)
-        return finding
-    finally:
-        file.close()

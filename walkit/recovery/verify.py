@@ -18,7 +18,7 @@ from walkit.recovery.examine.frametable import frame_rows
 from walkit.recovery.examine.open_segments import UnsealedPart
 from walkit.recovery.examine.parallel import examine_sealed_segments
 from walkit.recovery.examine.report import Problem, ScanReport, Verdict
-from walkit.recovery.examine.scan_context import Ledger
+from walkit.recovery.examine.scan_context import ScanContext
 from walkit.recovery.examine.sealed import tell_gaps
 from walkit.recovery.examine.stray_files import (
     check_durable_file,
@@ -26,8 +26,8 @@ from walkit.recovery.examine.stray_files import (
     look_at_strays,
     tell_other_files,
 )
-from walkit.recovery.rebuild import manifest_from_headers
-from walkit.recovery.scan import Progress, read_mark
+from walkit.recovery.rebuild import manifest_of
+from walkit.recovery.scan import Progress, look_around, read_mark
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
@@ -40,7 +40,7 @@ def scan(path: Place, *, bodies: bool = True, progress: Progress | None = None) 
     """Return what stands in a log: a verdict per range, facts per segment, problems, notes; `.frames` is a table.
 
     Every frame is read and checked against its checksums, its place and its predecessor. `bodies=False` reads only the
-    frame headers of sealed segments, which is faster where frames are large; the segments behind the last seal are read
+    frame headers of sealed segments, which is faster where frames are large; the segments after the last seal are read
     whole all the same, because only that tells where they end. `progress` is called with (bytes read, bytes to read).
 
     Works on a live log (what is at or below its durable position is judged, the rest is in progress), a closed one, one
@@ -53,10 +53,11 @@ def scan(path: Place, *, bodies: bool = True, progress: Progress | None = None) 
 
 
 def verify(path: Place, *, progress: Progress | None = None) -> ScanReport:
-    """Check everything that can be checked without a writer: what `scan` checks, and beyond it
+    """Check everything that can be checked without a writer: what `scan` checks, and more.
 
-    that every body decodes, that the manifest's facts agree with each other and with the frames (counts, LSNs, chains,
-    epochs), and that the durable file agrees with them. Other files are noted. Raises what `scan` raises.
+    Beyond `scan`: that every body decodes, that the manifest's facts agree with each other and with the frames
+    (counts, LSNs, chains, epochs), and that the durable file agrees with them. Other files are noted. Raises what
+    `scan` raises.
     """
     return _examine(storage_at(path), "verify", bodies=True, progress=progress)
 
@@ -69,27 +70,41 @@ def _examine(
     decode = tool == "verify"
     for attempt in range(ATTEMPTS):
         live = storage.is_locked(LOCK_NAME)
-        mark = read_mark(
-            storage
-        )  # before the manifest, so that the manifest names every segment that the mark covers
-        manifest, damage = _manifest_of(storage)
-        ledger = Ledger(storage, manifest, mark, live=live, bodies=bodies, decode=decode, progress=progress)
+        mark = read_mark(storage)  # before the manifest, so that it names every segment that the mark covers
+        manifest, _, damage = manifest_of(storage)
+        context = ScanContext(
+            storage, manifest, mark, live=live, bodies=bodies, decode=decode, progress=progress
+        )
         if damage is not None:
-            ledger.problem(damage, segment=MANIFEST_NAME)
-        examine_sealed_segments(ledger)
-        tell_gaps(ledger, "", manifest.end.position + 1)
-        UnsealedPart(ledger).examine()
-        look_at_strays(ledger)
+            context.problem(_damage_of(manifest, damage), segment=MANIFEST_NAME)
+        examine_sealed_segments(context)
+        tell_gaps(context, "", manifest.end.position + 1)
+        UnsealedPart(context).examine()
+        look_at_strays(context)
+        if damage is None and not live:
+            _tell_refusal(context)
         if decode:
             if damage is None:
-                check_manifest(ledger)
-            check_durable_file(ledger)
-            tell_other_files(ledger)
-        if not ledger.problems or attempt == ATTEMPTS - 1 or not _has_changed(storage, live, manifest):
+                check_manifest(context)
+            check_durable_file(context)
+            tell_other_files(context)
+        if not context.problems or attempt == ATTEMPTS - 1 or not _has_changed(storage, live, manifest):
             break
     if not bodies and manifest.sealed:
-        ledger.notes.append("frame bodies of sealed segments were not read; walkit verify reads them")
-    return _report(ledger, tool, began)
+        context.notes.append("frame bodies of sealed segments were not read; walkit verify reads them")
+    return _report(context, tool, began)
+
+
+def _tell_refusal(context: ScanContext) -> None:
+    """Tell why the next opening refuses the log, where no range has told it."""
+    refusal = context.refusal
+    try:
+        look_around(context.storage, context.manifest, context.mark, salvage=True)
+    except CorruptionError as older:
+        refusal = older
+    told = {place for problem in context.problems for place in (problem.segment, problem.position)}
+    if refusal is not None and refusal.segment not in told and refusal.position not in told:
+        context.problem(refusal)
 
 
 def _has_changed(storage: Storage, live: bool, manifest: Manifest) -> bool:
@@ -102,28 +117,22 @@ def _has_changed(storage: Storage, live: bool, manifest: Manifest) -> bool:
         return False
 
 
-def _manifest_of(storage: Storage) -> tuple[Manifest, CorruptionError | None]:
-    """Return the manifest; where it is damaged or missing, one made of the segments' headers, and the damage."""
-    try:
-        return load_manifest(storage), None
-    except (CorruptionError, NotALogError) as error:
-        rebuilt = manifest_from_headers(storage)
-        if rebuilt is None:
-            raise
-        stand_in = rebuilt.manifest
-        if isinstance(error, CorruptionError):
-            return stand_in, error
-        return stand_in, CorruptionError(
-            f"the manifest does not begin like one, beside {counted(len(stand_in.segments), 'segment')}",
-            segment=MANIFEST_NAME,
-            expected="a manifest",
-            found=error.reason,
-        )
+def _damage_of(manifest: Manifest, error: CorruptionError | NotALogError) -> CorruptionError:
+    """Return the problem of a manifest that another one stands for."""
+    if isinstance(error, CorruptionError):
+        return error
+    return CorruptionError(
+        f"the manifest does not begin like one, beside {counted(len(manifest.segments), 'segment')}",
+        segment=MANIFEST_NAME,
+        expected="a manifest",
+        found=error.reason,
+    )
 
 
-def _report(ledger: Ledger, tool: Literal["scan", "verify"], began: float) -> ScanReport:
-    storage, manifest, spans, decode = ledger.storage, ledger.manifest, tuple(ledger.spans), ledger.decode
-    intact = [r for r in ledger.ranges if r.verdict is Verdict.INTACT]
+def _report(context: ScanContext, tool: Literal["scan", "verify"], began: float) -> ScanReport:
+    storage, manifest, decode = context.storage, context.manifest, context.decode
+    spans = tuple(f.span for f in context.findings if f.span is not None)
+    intact = [r for r in context.ranges if r.verdict is Verdict.INTACT]
     lsns = [r.last_lsn for r in intact if r.last_lsn is not None]
     firsts = [r.first_lsn for r in intact if r.first_lsn is not None]
     last_lsn = max(lsns, default=manifest.end.last_lsn)
@@ -131,8 +140,8 @@ def _report(ledger: Ledger, tool: Literal["scan", "verify"], began: float) -> Sc
     return ScanReport(
         location=storage.location,
         tool=tool,
-        state="live" if ledger.live else "unclosed" if unsealed else "closed",
-        bodies_read=ledger.bodies,
+        state="live" if context.live else "unclosed" if unsealed else "closed",
+        bodies_read=context.bodies,
         format_version=FORMAT_VERSION,
         log_id=manifest.log_id,
         generation=manifest.generation,
@@ -140,16 +149,16 @@ def _report(ledger: Ledger, tool: Literal["scan", "verify"], began: float) -> Sc
         low_watermark=manifest.low_watermark,
         first_lsn=max(min(firsts, default=last_lsn + 1), manifest.low_watermark + 1),
         last_lsn=last_lsn,
-        end_position=ledger.end.position,
-        promised_position=ledger.promised,
+        end_position=context.end.position,
+        promised_position=context.promised,
         frames_checked=sum(r.frames for r in intact),
         records_checked=sum(r.records for r in intact),
         bytes_checked=sum(r.size_bytes for r in intact),
         duration_s=time.perf_counter() - began,
-        verdict=tuple(ledger.ranges),
-        segments=tuple(ledger.segments),
-        problems=tuple(_worst_first(ledger.problems)),
-        notes=tuple(ledger.notes),
+        verdict=tuple(context.ranges),
+        segments=tuple(context.segments),
+        problems=tuple(_worst_first(context.problems)),
+        notes=tuple(context.notes),
         frame_rows=lambda: frame_rows(storage, spans, decode=decode),
     )
 

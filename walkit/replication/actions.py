@@ -54,7 +54,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Let go of the connection, if there is one."""
+    """Close the connection, if there is one."""
 
     why: str
 
@@ -68,7 +68,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """Put these frames behind the end of the replica's log, durably, and say `imported`."""
+    """Put these frames after the end of the replica's log, durably, and report `imported`."""
 
     run: FrameRun
     lineage: tuple[EpochRecord, ...] = field(repr=False)
@@ -76,7 +76,7 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Replication cannot go on, and trying again does not mend it."""
+    """Replication cannot continue, and trying again does not help."""
 
     error: WalkitError
 

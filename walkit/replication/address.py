@@ -15,7 +15,7 @@ _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 
 
 class Address(NamedTuple):
-    """A host as it stands in an address, an IPv6 one without its brackets, and a port."""
+    """A host as written in an address, an IPv6 one without its brackets, and a port."""
 
     host: str
     port: int
@@ -63,7 +63,7 @@ def _host_of(host: str, text: str, option: str) -> str:
             raise _refused(text, option, f"{host[1:-1]!r} in brackets is no IPv6 address") from None
         return host[1:-1]
     if ":" in host:
-        raise _refused(text, option, "an IPv6 address stands in brackets, like [::1]:7070")
+        raise _refused(text, option, "an IPv6 address is written in brackets, like [::1]:7070")
     if re.fullmatch(r"[0-9.]+", host):
         try:
             ipaddress.IPv4Address(host)

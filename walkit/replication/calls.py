@@ -22,7 +22,7 @@ class Call(Protocol):
 
 
 class CallTable:
-    """Who has a place, and who waits for one. Safe from any thread.
+    """The calls that have a place, and those that wait for one. Safe from any thread.
 
     A caller gets its place with its hello. An honest one says it at once, so when too many wait, the one that has
     waited longest goes, and silent callers cannot keep others out.

@@ -1,4 +1,4 @@
-"""`walkit serve` and `walkit follow`: handlers that run until they are interrupted or told to end by SIGTERM."""
+"""`walkit serve` and `walkit follow`: handlers that run until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from walkit.storage.address import Place
 
 REPORT_S = 1.0
 REMIND_S = 30.0
-"""A replica that does not advance is told again after this time."""
+"""A replica that does not advance is reported again after this time."""
 FINE, FAILED = 0, 3
 
 
@@ -35,7 +35,7 @@ def serve(log: Place, listen: str, *, token: str | None = None, insecure: bool =
 
 
 def follow(address: str, directory: Place, *, token: str | None = None) -> int:
-    """Follow a primary into a folder, saying how it stands when that changes. 3 where replication has failed.
+    """Follow a primary into a folder, printing its status when that changes. 3 where replication has failed.
 
     A line says the state, how far the replica is and, where it does not advance, why and since when.
     """

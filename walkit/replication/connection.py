@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from walkit._threads import Bell
+from walkit._threads import Bell, LogThread
 from walkit.errors import OptionsError, WalkitError
 from walkit.replication.content import plain_text
 from walkit.replication.messages import (
@@ -33,7 +32,7 @@ Heard: TypeAlias = FromPublisher | BaseException | str
 
 
 class Connection:
-    """One call to a publisher: a thread of its own takes in what comes, and hands it to `inbox` with itself."""
+    """One call to a publisher: its thread receives what comes, and passes it to `inbox` with itself."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class Connection:
         self._channel = grpc.insecure_channel(address, options=channel_options(frame_bytes_max))
         metadata = () if token is None else ((TOKEN_KEY, token),)
         self._call = self._channel.stream_stream(METHOD)(self._outgoing(), metadata=metadata)
-        threading.Thread(target=self._listen, name="walkit-replica-ear", daemon=True).start()
+        LogThread(target=self._listen, name="walkit-replica-ear", daemon=True).start()
 
     def send(self, message: FromSubscriber) -> None:
         """Queue a message to the publisher; a publisher that takes none of them loses the connection."""

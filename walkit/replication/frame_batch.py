@@ -1,4 +1,4 @@
-"""A run of frames: contiguous frames of one epoch as they stand in a log, on their way into another log.
+"""A run of frames: contiguous frames of one epoch as stored in a log, on their way into another log.
 
 Pure: bytes in, facts or a fault out. The judgement is the walk's, the same that recovery and readers use.
 """
@@ -55,7 +55,7 @@ class FrameRun:
         return sum(header.records for header in self.headers)
 
     def is_followed_by(self, other: FrameRun) -> bool:
-        """Say whether another run goes on in the same epoch, where this one ends, without a gap in positions."""
+        """Return whether another run continues in the same epoch, where this one ends, without a gap in positions."""
         end = self.end
         return (self.identity, self.limits, end, end.position) == (
             other.identity,
@@ -86,7 +86,7 @@ def join_runs(runs: Sequence[FrameRun]) -> FrameRun:
 
 
 class _Bytes:
-    """A run's bytes read as if they stood behind a segment header; all that a walk asks of a file."""
+    """A run's bytes read as if they followed a segment header; all that a walk asks of a file."""
 
     name = "frames on their way"
 

@@ -15,7 +15,7 @@ from walkit.storage.interface import StorageFile
 
 
 class FrameReader:
-    """Reads the durable frames of a source in runs, each behind the one before. Used by one thread."""
+    """Reads the durable frames of a source in runs, each after the one before. Used by one thread."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -75,7 +75,7 @@ class FrameReader:
         return self._lineage
 
     def _goes_on(self, after: LogEnd) -> bool:
-        """Say whether the walk under way stands at `after`, with frames left."""
+        """Return whether the walk under way is at `after`, with frames left."""
         walk = self._walk
         if walk is None or walk.fault is not None:
             return False
@@ -84,7 +84,7 @@ class FrameReader:
         return at == after.position and chain == after.chain and at < walk.end_position
 
     def _begin(self, after: LogEnd) -> bool:
-        """Begin a walk behind `after`; False where the source has nothing durable there yet."""
+        """Begin a walk after `after`; False where the source has nothing durable there yet."""
         self._walk = None
         self._frames.clear()
         _, position = self.source.durable()
@@ -124,7 +124,7 @@ class FrameReader:
         return True
 
     def close(self) -> None:
-        """Let go of the segment that is open."""
+        """Close the open segment."""
         if self._file is not None:
             self._file.close()
         self._file = self._segment = self._walk = None

@@ -2,7 +2,7 @@
 
 Histories are compared by lineage, chain and position, never by which number is higher: a longer log may be another
 log. Where the epochs differ, the first difference is exact. Within one epoch only damage or forgery can make two logs
-differ, and then it lies at the epoch's first LSN or behind it.
+differ, and then it lies at the epoch's first LSN or after it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Standing:
 
 
 def judge_alone(hello: Hello, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)) -> Refusal | None:
-    """Return why nobody who says this can be served, whatever the source has; None where that decides."""
+    """Return why no source can serve a replica that sends this; None where the source decides."""
     low, high = versions
     if hello.version_max < low or hello.version_min > high:
         return Refusal(

@@ -23,13 +23,13 @@ BATCH_BYTES_MAX = 4 << 20
 
 
 def is_name(text: object) -> bool:
-    """Return whether a subscriber may have this name: it stands in the manifest of the primary's log."""
+    """Return whether a subscriber may have this name: the manifest of the primary's log holds it."""
     return isinstance(text, str) and 1 <= len(text) <= NAME_CHARS_MAX and text.isprintable()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
-    """The subscriber's first message: who it is, what it has, what it understands."""
+    """The subscriber's first message: its name, its log's end, and the versions it understands."""
 
     name: str
     """Stays the same over restarts of the replica; the publisher's hold has this name."""
@@ -46,7 +46,7 @@ class Hello:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Welcome:
-    """The publisher's answer: the frames behind the subscriber's end follow."""
+    """The publisher's answer: the frames after the subscriber's end follow."""
 
     version: int
     log_id: int
@@ -59,7 +59,7 @@ class Welcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """The publisher's last message: why it will not, or cannot, go on.
+    """The publisher's last message: why it will not, or cannot, continue.
 
     `reason` is one of REASONS; `lsn` and `other_lsn` are the facts of the error that it becomes.
     """

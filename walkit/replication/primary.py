@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from walkit._text import counted
-from walkit._threads import Bell
+from walkit._threads import Bell, LogThread
 from walkit.errors import OptionsError, WalkitError
 from walkit.log.wal import WriteAheadLog
 from walkit.read.reader import LogReader
@@ -35,7 +35,7 @@ PLACES = 32
 PLACES_MAX = 1024
 HOLDS = 64
 HOLDS_MAX = 4096
-"""So many holds of replicas, at most 1.5 KiB each, stand in the log's manifest."""
+"""So many holds of replicas, at most 1.5 KiB each, are in the log's manifest."""
 ENDING_MAX = 16
 """Calls that have been given up and have not ended yet do not count against those that come."""
 STALL_CHECK_S = 0.5
@@ -55,7 +55,7 @@ class PrimaryStatus:
     """What a primary serves, and to whom. `durable_lsn` is how far replicas can come now.
 
     `state`: "new", "serving", "closed" (the log that it was made of is closed: replicas get the rest of it, and are
-    then told so), "failed" (the log cannot be read, or may not be served, now), "stopped". `why` says it in words; ""
+    then notified), "failed" (the log cannot be read, or may not be served, now), "stopped". `why` says it in words; ""
     where it serves.
     """
 
@@ -86,8 +86,8 @@ class Primary:
 
     `source` is an open log or Store, or a LogReader, path or storage: then the durable prefix of a log that another
     process may be writing. An open log gets a hold for each replica from its first acknowledgement on, so that trimming
-    does not outrun it; when a replica goes away, its hold stands until its lease is over. `places` replicas are served
-    at a time, one session for each name, and `holds` have a hold; who comes then is refused, and tries again.
+    does not outrun it; when a replica goes away, its hold remains until its lease is over. `places` replicas are served
+    at a time, one session for each name, and `holds` have a hold; one more is refused, and tries again.
     With `token` only replicas that send the same one are served. Until there is TLS all goes in the clear, so another
     address than loopback needs `insecure=True`, with a token and without.
 
@@ -136,7 +136,7 @@ class Primary:
         address = self._listen.bind(server)
         server.start()
         self._server, self._address, self._stopped = server, address, Bell()
-        threading.Thread(
+        LogThread(
             target=self._watch, args=(self._stopped,), name="walkit-publisher-watch", daemon=True
         ).start()
         return self
@@ -147,7 +147,7 @@ class Primary:
         return self._address
 
     def status(self) -> PrimaryStatus:
-        """Return what is served, and how far each connected replica is. Where it cannot be told now, as it last was."""
+        """Return what is served, and how far each connected replica is; the last known status where that fails."""
         why = self.source.ended()
         state = "new" if not self._address else "stopped" if self._server is None else "serving"
         try:
@@ -217,7 +217,7 @@ class Primary:
             self._calls.enter(session)
             if not context.add_callback(session.hang_up):
                 return  # the call has ended already
-            threading.Thread(
+            LogThread(
                 target=session.listen, args=(requests,), name="walkit-publisher-ear", daemon=True
             ).start()
             yield from session.run()

@@ -1,7 +1,7 @@
 """The publisher's core: one session with one subscriber, without I/O.
 
 Events go in by method calls, steps come out; nothing here has a thread, a socket, a file or a clock. Times are
-milliseconds of whatever clock the shell has.
+milliseconds of the shell's clock.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Publisher:
         self._sent_ms = self._heard_ms = now_ms
 
     def hello(self, hello: Hello, standing: Standing, now_ms: float) -> list[PublisherStep]:
-        """The subscriber has said who it is; `standing` is what the source has."""
+        """The subscriber has sent its hello; `standing` is what the source has."""
         self._sent_ms = self._heard_ms = now_ms
         if self.state != "waiting":
             return self.refuse(Refusal(reason="protocol", message="a second hello"), now_ms)
@@ -171,7 +171,7 @@ class Publisher:
         return ""
 
     def _index(self, end: LogEnd) -> int:
-        """Return where among the ends one at this position stands, or would."""
+        """Return the index among the ends of one at this position, or where it would be inserted."""
         return bisect_left(self._ends, end.position, key=lambda sent: sent.position)
 
     def _acknowledged(self, end: LogEnd) -> list[PublisherStep]:
@@ -229,7 +229,7 @@ class Publisher:
         return self._note(run, [Send(batch), *self._pump()], now_ms)
 
     def refuse(self, refusal: Refusal, now_ms: float) -> list[PublisherStep]:
-        """Tell the subscriber why this is the end, and end."""
+        """Send the subscriber the reason, and end."""
         if self.state == "ended":
             return []
         self.state = "ended"
@@ -268,7 +268,16 @@ class Publisher:
         self._reading = True
         return [Read(self.sent, self.batch_bytes)]
 
+    def _check(self) -> None:
+        """Assert what holds after every event; in constant time."""
+        assert self._ends[0] == self.acked and self._ends[-1] == self.sent
+        assert self._began_at <= self.acked.position <= self.sent.position <= self._furthest
+        assert self.acked.last_lsn <= self.sent.last_lsn
+        assert len(self._ends) <= BATCHES_MAX + 1
+        assert not (self._reading and self.state == "waiting"), "it reads before anybody said hello"
+
     def _note(self, event: object, steps: list[PublisherStep], now_ms: float) -> list[PublisherStep]:
+        self._check()
         self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}"[:HISTORY_CHARS])
         return steps
 

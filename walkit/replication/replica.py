@@ -1,36 +1,29 @@
-"""Following a primary over gRPC: the shell around one subscriber core, with the replica's own log and store."""
+"""Following a primary over gRPC: what people call, around the loop that works on the replica's own log and store."""
 
 from __future__ import annotations
 
 import os
 import secrets
-import threading
 import time
-from collections import deque
-from contextlib import suppress
+import weakref
 from types import TracebackType
 from typing import Any, Self
 
-from walkit._interrupts import uninterrupted
-from walkit._threads import Bell, EndingThread
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions
 from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
-from walkit.replication.actions import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
+from walkit.log.finalizer import watch_exit
 from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
-from walkit.replication.connection import Connection, Heard
-from walkit.replication.failures import ReplicaFailedError
-from walkit.replication.frame_batch import join_runs
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import (
     NAME_CHARS_MAX,
     PROTOCOL_MAX,
     PROTOCOL_MIN,
-    Batch,
     is_name,
 )
+from walkit.replication.replica_loop import EXTRA_KEY, ReplicaLoop, now_ms, stop_dropped
 from walkit.replication.replicastore import ReplicaStore
 from walkit.replication.status import ReplicaStatus, replica_status
 from walkit.replication.subscriber import Subscriber
@@ -40,20 +33,21 @@ from walkit.replication.transport import (
 )
 from walkit.storage.address import Place, storage_at
 
-EXTRA_KEY = "replica"
-GATHER_BYTES = 1 << 20
-"""Frames that have come already share a synced write of about this size."""
 FRAME_BYTES_TAKEN = 64 << 20
 """The largest frame that any replica takes; `frame_bytes_max` of its options may say more."""
 
 
 class Replica:
-    """Follows a primary into a log and a store of its own. A context manager. Safe from any thread.
+    """Follows a primary into a log and a store that it owns. A context manager. Safe from any thread.
 
-    Opening takes the writer's lock of `dir` and recovers what is there; `start` begins to follow, and goes on through
-    every restart of either side from where the replica stands. `codec` compresses frames on their way ("zstd", or
+    Opening takes the writer's lock of `dir` and recovers what is there; `start` begins to follow, and continues through
+    every restart of either side from the replica's last LSN. `codec` compresses frames on their way ("zstd", or
     None); what is stored is the same. Under `name` (1 to 128 printable characters) the primary holds records back for
     this replica; it is kept. A frame of more than 64 MiB is taken where `frame_bytes_max` of `options` is as large.
+
+    A replica that is dropped without `stop` stops by itself, with a ResourceWarning unless the process is ending; its
+    log and store are closed then, also where they are still referred to. An interrupt (Ctrl-C) of opening leaves the
+    lock free, and one of `start` leaves the replica running or not begun.
 
     Raises what opening a log raises; OptionsError for `tls` (not there yet).
     """
@@ -75,11 +69,10 @@ class Replica:
         refuse_tls(tls)
         if codec not in (None, "zstd"):
             raise OptionsError(f"codec={codec!r}: it is None or 'zstd'", option="codec", wanted=codec)
-        self._address, self._token = str(parse_address(source, "source")), check_token(token)
+        self._address, token = str(parse_address(source, "source")), check_token(token)
         if name is not None:
             _check_name(name)
         frame_bytes_max = 0 if options is None else options.frame_bytes_max
-        self._frame_bytes_max = max(frame_bytes_max, FRAME_BYTES_TAKEN)
         storage, sink = storage_at(dir), EventSink(events)
 
         def opened() -> tuple[ImportedLog, ReplicaStore]:
@@ -102,27 +95,19 @@ class Replica:
             codecs=() if codec is None else (codec,),
             versions=versions,
             backoff=backoff,
-            frame_bytes_max=self._frame_bytes_max,
+            frame_bytes_max=max(frame_bytes_max, FRAME_BYTES_TAKEN),
         )
-        self._inbox: deque[tuple[Connection, Heard, int]] = deque()
-        self._wake = Bell()
-        self._connection: Connection | None = None
-        self._thread: EndingThread | None = None
-        self._stopping = False
-        self._waiting: list[Import] = []
-        self._waiting_bytes = 0
+        self._loop = ReplicaLoop(self._log, self._store, self._core, self._address, token)
+        self._finalizer = weakref.finalize(self, stop_dropped, self._loop)
+        watch_exit()
 
     # -- what people call
 
     def start(self) -> Self:
         """Begin to follow; returns this replica. Starting again does nothing; LogClosedError once it was stopped."""
-        if self._stopping:
+        if self._loop.stopping:
             raise LogClosedError(f"the replica at {self._log.location} was stopped; make a new one")
-        if self._thread is None:
-            thread = EndingThread(target=self._run, name=f"walkit-replica {self.name}", daemon=True)
-            with uninterrupted():
-                thread.start()
-                self._thread = thread
+        self._loop.start()
         return self
 
     def wait_for(self, lsn: int, timeout: float | None = None) -> int:
@@ -135,7 +120,7 @@ class Replica:
         while self._store.applied_lsn < lsn:
             if self._core.error is not None:
                 raise self._core.error
-            if self._log.closed or (self._thread is not None and not self._thread.is_alive()):
+            if self._log.closed or (self._loop.thread is not None and self._loop.thread.ended):
                 raise LogClosedError(f"the replica at {self._log.location} is stopped")
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
@@ -144,20 +129,20 @@ class Replica:
         return self._log.durable_lsn
 
     def status(self) -> ReplicaStatus:
-        """Return how the replica stands now."""
+        """Return the replica's state now."""
         return replica_status(
             self._core,
             self._log.end,
             source=self._address,
             applied_lsn=self._store.applied_lsn,
-            life="stopped" if self._log.closed else "new" if self._thread is None else "",
-            waiting=bool(self._inbox),
-            now_ms=_now_ms(),
+            life="stopped" if self._log.closed else "new" if self._loop.thread is None else "",
+            waiting=bool(self._loop.inbox),
+            now_ms=now_ms(),
         )
 
     @property
     def error(self) -> WalkitError | None:
-        """What ended replication for good; None while it goes on. `wait_for` raises it."""
+        """What ended replication for good; None while it runs. `wait_for` raises it."""
         return self._core.error
 
     @property
@@ -172,15 +157,9 @@ class Replica:
 
     def stop(self) -> None:
         """Stop following, seal the log and free it. Stopping twice does nothing; an interrupt does not end it."""
-        run_to_end(self._stop, "stop", events=self._log.events)
-
-    def _stop(self) -> None:
-        self._stopping = True
-        self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        self._log.close()
-        self._store.wake()
+        run_to_end(self._loop.stop, "stop", events=self._log.events)
+        if self._loop.is_over:  # stopped by its own thread, that one may be in the midst of a step still
+            self._finalizer.detach()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -197,122 +176,11 @@ class Replica:
     def _repr_html_(self) -> str:
         return self.status()._repr_html_()
 
-    # -- the replica's own thread
-
-    def _run(self) -> None:
-        """Follow until the replica is stopped or has failed. Whatever is raised here ends in the state "failed"."""
-        try:
-            try:
-                self._follow()
-            except WalkitError as error:
-                self._take(self._core.fail(error, _now_ms()))
-            finally:
-                self._hang_up()
-        except BaseException as error:  # noqa: BLE001 - nothing else tells those who wait that the thread is gone
-            self._give_up(error)
-        if self._core.error is not None:
-            self._store.wake()
-            self._log.events.emit(
-                "walkit.replica.fail", name=self.name, source=self._address, error=str(self._core.error)
-            )
-
-    def _follow(self) -> None:
-        self._take(self._core.start(_now_ms()))
-        while not self._stopping and self._core.state != "failed":
-            self._wake.clear()
-            while self._inbox and not self._stopping:
-                connection, what, size = self._inbox.popleft()
-                connection.room.give(size)
-                self._take(self._heard(connection, what))
-            self._import_waiting()
-            self._take(self._core.tick(_now_ms()))
-            wake_at = self._core.wake_at_ms
-            if not self._inbox and not self._stopping and wake_at is not None:
-                self._wake.wait(max(wake_at - _now_ms(), 0) / 1000)
-
-    def _give_up(self, cause: BaseException) -> None:
-        """Note an error that is not one of walkit's, unless an earlier one has ended replication."""
-        if self._core.error is not None:
-            return
-        what = f"{type(cause).__name__}: {cause}".removesuffix(": ")
-        error = ReplicaFailedError(
-            f"the thread of the replica at {self._log.location} ended: {what}. What it has imported stays",
-            cause=what,
-        )
-        error.__cause__ = cause
-        with suppress(Exception):  # the state and the error are set before its history is written
-            self._core.fail(error, _now_ms())
-
-    def _heard(self, connection: Connection, what: Heard) -> list[SubscriberStep]:
-        if connection is not self._connection:
-            return []  # of a connection that was given up
-        if not isinstance(what, Batch):
-            self._import_waiting()
-        if isinstance(what, str):
-            return self._core.lost(what, _now_ms())
-        if isinstance(what, WalkitError):
-            return self._core.refused(what.code, what, _now_ms())
-        if isinstance(what, BaseException):
-            raise what
-        return self._core.receive(what, _now_ms())
-
-    def _take(self, steps: list[SubscriberStep]) -> None:
-        for step in steps:
-            if isinstance(step, Say):
-                if self._connection is not None:
-                    self._connection.send(step.message)
-            elif isinstance(step, Import):
-                self._gather(step)
-            elif isinstance(step, Connect):
-                self._connection = Connection(
-                    self._address, self._token, self._frame_bytes_max, self._inbox, self._wake
-                )
-                self._take(self._core.connected(_now_ms()))
-            elif isinstance(step, Disconnect):
-                self._hang_up()
-            elif isinstance(step, Adopt):
-                welcome = step.welcome
-                self._log.adopt(
-                    welcome.log_id,
-                    created_us=welcome.created_us,
-                    ack_order=welcome.ack_order,
-                    extra={EXTRA_KEY: {"name": self.name}},
-                )
-            else:
-                assert isinstance(step, Fail)  # `_run` tells it, whatever has ended it
-
-    def _gather(self, step: Import) -> None:
-        """Let frames that come quickly share one synced write."""
-        if self._waiting and not self._waiting[-1].run.is_followed_by(step.run):
-            self._import_waiting()
-        self._waiting.append(step)
-        self._waiting_bytes += len(step.run.data)
-        if self._waiting_bytes >= GATHER_BYTES:
-            self._import_waiting()
-
-    def _import_waiting(self) -> None:
-        """Put what was gathered into the log, acknowledge it, then feed the store."""
-        steps, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if steps:
-            run = join_runs([step.run for step in steps])
-            end = self._log.import_run(run, steps[-1].lineage)
-            self._take(self._core.imported(end, _now_ms()))
-            self._store.feed(run)
-
-    def _hang_up(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-
-def _now_ms() -> float:
-    return time.monotonic() * 1000
-
 
 def _check_name(name: object) -> None:
     if not is_name(name):
         raise OptionsError(
-            f"name={name!r}: 1 to {NAME_CHARS_MAX} printable characters, which stand in the primary's manifest",
+            f"name={name!r}: 1 to {NAME_CHARS_MAX} printable characters, which the primary's manifest stores",
             option="name",
             wanted=name,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from walkit._text import counted
-from walkit.commit.commit_signal import News
+from walkit.commit.commit_signal import CommitSignal
 from walkit.errors import LogClosedError
 from walkit.read.view import frames_to_batches
 from walkit.recovery.report import report_html
@@ -29,7 +29,7 @@ class ReplicaStore(KeyedSurface):
         self.log = log
         self._table = KeyedTable()
         self._follower = Follower(self._table, 0)
-        self._news = News()
+        self._news = CommitSignal()
         replay(log, self._table)
         self._follower.applied_lsn = self._table.applied_lsn
 
@@ -49,9 +49,9 @@ class ReplicaStore(KeyedSurface):
         return self.applied_lsn >= lsn
 
     def wake(self) -> None:
-        """Let those who wait look again."""
+        """Wake the waiting threads, to look again."""
         with self._news.lock:
-            self._news.tell_locked()
+            self._news.notify_locked()
 
     @property
     def applied_lsn(self) -> int:

@@ -29,7 +29,7 @@ from walkit.replication.wire import (
 )
 
 POLL_S = 0.005
-"""How often a session looks whether more is durable, where nobody tells it."""
+"""How often a session looks whether more is durable, where no observer notifies it."""
 INBOX_BYTES = 64 << 10
 """The session reads no more from its replica while so much was received and not handled."""
 PEER_FAULTS = ("protocol", "name", "damaged")
@@ -221,12 +221,12 @@ class Session:
         return self._refuse(reason, f"{what}{error}")
 
     def close(self) -> None:
-        """Let go of files and observer; the hold stands until its lease is over."""
+        """Release files and observer; the hold remains until its lease is over."""
         self._room.close()
         self._unwatch()
         self._reader.close()
         if self._hold is not None:
             with suppress(
                 WalkitError
-            ):  # the log is closing, or its disk is gone: the claim stands as it was saved
+            ):  # the log is closing, or its disk is gone: the claim remains as it was saved
                 self._hold.leave()

@@ -1,8 +1,8 @@
 """Where a publisher's frames come from: a log that is open here, or one that another process may be writing.
 
 Only durable frames are given out. Of an open log that is what its commit path knows to be on stable storage; of a
-stored one what its durable cell and its manifest say, whether a writer lives or not: what a killed writer left in the
-page cache is nobody's to replicate before an opening has made it durable.
+stored one what its durable slot and its manifest say, whether a writer lives or not: what a killed writer left in the
+page cache is not replicated before an opening has made it durable.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from walkit.format.frame import FrameFault
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
-from walkit.log.holds import live_holds
 from walkit.log.level import level_of, require_promises
 from walkit.log.observe import Observation
 from walkit.log.wal import WriteAheadLog
-from walkit.read.openview import view_of_open
 from walkit.read.reader import LogReader, live_view, view_of
 from walkit.read.view import LogView, Span
 from walkit.recovery.scan import read_mark
@@ -35,7 +33,7 @@ from walkit.store import Store
 
 HOLD_PREFIX = "replica "
 MANIFEST_S = 0.2
-"""An opening can make more durable without moving the cell, so the manifest is read again after this time."""
+"""An opening can make more durable without moving the slot, so the manifest is read again after this time."""
 
 
 def hold_name(replica: str) -> str:
@@ -78,45 +76,50 @@ class OpenSource:
     def __init__(self, log: WriteAheadLog) -> None:
         require_promises(log.options.durability)
         self.log: WriteAheadLog | None = log
-        self._engine = log._engine
+        parts, self._location = log.parts, log.location
+        self._core, self._contents, self._lifetime = parts.core, parts.contents, parts.lifetime
+        self._manifest_store, self._holds, self._delivery = (
+            parts.manifest_store,
+            parts.holds,
+            parts.driver.delivery,
+        )
 
     def durable(self) -> tuple[int, int]:
         """See Source."""
-        core = self._engine.core
+        core = self._core
         position = core.durable_position
         return core.durable_lsn, position
 
     def ended(self) -> str:
         """See Source."""
-        if not self._engine.ended:
+        if not self._lifetime.ended:
             return ""
         return (
-            f"the log at {self._engine.storage.location} was closed, and another opening may write it now: "
+            f"the log at {self._location} was closed, and another opening may write it now: "
             "make a new Primary of that"
         )
 
     def view(self) -> LogView:
         """See Source."""
-        engine = self._engine
-        return view_of_open(engine.storage, engine.store, engine.segments, engine.core.durable_position)
+        return self._contents.durable_view()
 
     def widest_view(self) -> tuple[LogView, int]:
         """See Source."""
-        newest = self._engine.core.acked_lsn
-        return self._engine.view(), newest
+        newest = self._core.acked_lsn
+        return self._contents.view(), newest
 
     def manifest(self) -> Manifest:
         """See Source."""
-        return self._engine.store.current
+        return self._manifest_store.current
 
     def held(self) -> frozenset[str]:
         """See Source."""
-        holds = live_holds(self._engine, self._engine.store.current, tell=False)
+        holds = self._holds.live(self._manifest_store.current, tell=False)
         return frozenset(h.name.removeprefix(HOLD_PREFIX) for h in holds if h.name.startswith(HOLD_PREFIX))
 
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
         """See Source."""
-        return Observation(self._engine, lambda _: news(), news=True).close
+        return Observation(self._delivery, lambda _: news(), news=True).close
 
 
 class StoredSource:
@@ -128,27 +131,27 @@ class StoredSource:
         require_promises(level_of(load_manifest(storage)))
         self._storage = storage
         self._lock = threading.Lock()
-        self._turn = -1
+        self._generation = -1
         self._log_id = 0
         self._manifest_until = 0.0
         self._durable = (0, 0)
 
     def durable(self) -> tuple[int, int]:
-        """See Source. Reads the durable cell; the manifest only when the cell has moved, or now and then."""
+        """See Source. Reads the durable slot; the manifest only when the slot has moved, or now and then."""
         mark = read_mark(self._storage)
         with self._lock:
             now = time.monotonic()
-            if mark.turn == self._turn and now < self._manifest_until:
+            if mark.generation == self._generation and now < self._manifest_until:
                 return self._durable
             manifest = load_manifest(self._storage)
             require_promises(level_of(manifest))  # another opening may have begun since the last look
             self._manifest_until = now + MANIFEST_S
-            if manifest.log_id != self._log_id:  # another log stands there now, and nothing of it is known
+            if manifest.log_id != self._log_id:  # another log is there now, and nothing of it is known
                 self._log_id, self._durable = manifest.log_id, (0, 0)
             lsn, position = manifest.end.last_lsn, manifest.end.position
             if mark.epoch_id in {e.id for e in manifest.lineage} and mark.position > position:
                 lsn, position = mark.lsn, mark.position
-            self._turn = mark.turn
+            self._generation = mark.generation
             self._durable = max(self._durable, (lsn, position), key=lambda end: end[1])
             return self._durable
 
@@ -173,7 +176,7 @@ class StoredSource:
         return frozenset()
 
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
-        """See Source. Another process's news are not told: whoever serves it polls."""
+        """See Source. Another process's progress is not signalled: the server polls."""
         return lambda: None
 
 
@@ -217,7 +220,7 @@ def standing_of(source: Source, hello: Hello) -> Standing:
 
 
 def sendable(view: LogView) -> tuple[Span, ...]:
-    """Return the spans that can be sent verbatim: those behind the last compacted one, whose frames are others."""
+    """Return the spans that can be sent verbatim: those after the last compacted one, whose frames are others."""
     spans = view.spans
     for index in range(len(spans), 0, -1):
         if spans[index - 1].record.flags & SegmentFlag.COMPACTED:
@@ -228,8 +231,8 @@ def sendable(view: LogView) -> tuple[Span, ...]:
 def end_at(view: LogView, end: LogEnd) -> LogEnd | None:
     """Return what ends at the position of `end` in this view; None where no frame ends there.
 
-    GapError where the frames that stood there are gone, so that nothing can be said: they were trimmed, or compacted,
-    and the frames of a compacted segment end wherever they happen to. CorruptionError where a frame before is damaged.
+    GapError where the frames there are gone, so that nothing can be said: they were trimmed, or compacted,
+    and the frames of a compacted segment end at other positions. CorruptionError where a frame before is damaged.
     """
     if not end.position:
         return LogEnd()

@@ -1,4 +1,4 @@
-"""How a replica stands, as a frozen value: its state, its lag where that is known, and why it does not advance."""
+"""The status of a replica, as a frozen value: its state, its lag where that is known, and why it does not advance."""
 
 from __future__ import annotations
 

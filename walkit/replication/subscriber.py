@@ -1,7 +1,7 @@
-"""The subscriber's core: it connects, says what it has, verifies what comes, and asks again for what does not follow.
+"""The subscriber's core: it connects, sends what it has, verifies what comes, and asks again for what does not follow.
 
 Without I/O: events go in by method calls, steps come out. Times are milliseconds of the shell's clock, randomness is
-given. What the shell does with a step (import, connect) it tells by the next event.
+given. The shell reports the result of a step (import, connect) by the next event.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Subscriber:
         self.end = end or LogEnd()
         """Where the replica's log ends; all before it is on its stable storage."""
         self.next = self.end
-        """Behind the frames that were verified and given out to be imported: what the next batch must follow."""
+        """The end of the frames that were verified and given out to be imported: what the next batch must follow."""
         self.state: State = "detached"
         self.error: WalkitError | None = None
         self.welcomed = False
@@ -96,7 +96,7 @@ class Subscriber:
         self._refused_for = ""
         self._news: deque[tuple[int, float]] = deque()
 
-    # -- what the shell tells
+    # -- events of the shell
 
     def start(self, now_ms: float) -> list[SubscriberStep]:
         """Begin."""
@@ -209,14 +209,14 @@ class Subscriber:
             self.heard_ms = now_ms
 
     def _lose_contact(self, now_ms: float) -> None:
-        """There is no contact from now on; where there was none before, that goes on."""
+        """There is no contact from now on; where there was none before, nothing changes."""
         if self.heard_ms is not None or self.since_ms is None:
             self.heard_ms, self.since_ms = None, now_ms
 
     def _source_at(self, lsn: int, position: int, now_ms: float) -> None:
         if lsn > max(self.source_lsn, self.end.last_lsn):
             if len(self._news) == NEWS_MAX:
-                self._news.pop()  # the oldest tells the lag; the newest is told again
+                self._news.pop()  # the oldest gives the lag; the newest comes again
             self._news.append((lsn, now_ms))
         self.source_lsn = max(self.source_lsn, lsn)
         self.source_position = max(self.source_position, position)
@@ -286,7 +286,7 @@ class Subscriber:
         return [Import(run, tuple(e for e in self.lineage if e.number <= batch.epoch))]
 
     def _checked(self, batch: Batch) -> tuple[FrameRun | None, FrameFault | None]:
-        """Unpack and verify what follows the end of the log; what it has already is cut off in front."""
+        """Unpack and verify what follows the end of the log; what it has already is cut off."""
         size = batch.end_position - batch.start_position
         limit = max(min(batch.frame_bytes_max, self.frame_bytes_max), BATCH_BYTES_MAX)
         data = unpack(batch.data, batch.codec, size) if size <= limit else None
@@ -320,14 +320,23 @@ class Subscriber:
         return self._ask_again(now_ms)
 
     def _ask_again(self, now_ms: float) -> list[SubscriberStep]:
-        """Ask for all behind the end of the log; once for each gap, and again after a while without progress."""
+        """Ask for all after the end of the log; once for each gap, and again after a while without progress."""
         at = self.next.position
         if self._nacked is not None and self._nacked[0] == at and now_ms - self._nacked[1] < RENACK_MS:
             return []
         self._nacked = (at, now_ms)
         return [Say(Nack(end=self.next))]
 
+    def _check(self) -> None:
+        """Assert what holds after every event; in constant time."""
+        assert self.end.position <= self.next.position and self.end.last_lsn <= self.next.last_lsn
+        assert (self.error is not None) == (self.state == "failed")
+        assert (self.wake_at_ms is None) == (self.state == "failed" or self.since_ms is None)
+        assert self.heard_ms is None or self.state == "streaming", "contact without a welcome"
+        assert len(self._news) <= NEWS_MAX and 0 <= self.damaged_here <= self.damaged
+
     def _note(self, event: object, steps: list[SubscriberStep], now_ms: float) -> list[SubscriberStep]:
+        self._check()
         self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}"[:HISTORY_CHARS])
         return steps
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
+from walkit._threads import LogThread
 from walkit.errors import MissingExtraError, OptionsError
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.replication.wire import SUBSCRIBER_BYTES_MAX, publisher_bytes_max
 
-# Told to expect forks, gRPC starts its threads again in a forked child: where that is about to become another program
+# With fork support, gRPC starts its threads again in a forked child: where that is about to become another program
 # (PySpark's Java, any subprocess with a preexec_fn) they find their descriptors closed, and abort it (grpc/grpc#43055).
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 try:
@@ -42,8 +43,8 @@ CONNECTIONS_MAX = 2048
 def server_options() -> tuple[tuple[str, int], ...]:
     """Return the options of a primary's server, as things are in this process.
 
-    The connections of an address take at most a quarter of the descriptors that the process may have: who only
-    connects, without a token and without a call, must not take those that the log needs for its next segment.
+    The connections of an address take at most a quarter of the descriptors that the process may have: a client that
+    only connects, without a token and without a call, must not take those that the log needs for its next segment.
     """
     most = min(max(descriptors_max() // 4, 1), CONNECTIONS_MAX)
     return (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most))
@@ -99,16 +100,16 @@ class ByteBudget:
             self._changed.wait_for(lambda: self._closed or self._used < self._limit)
 
     def close(self) -> None:
-        """End every wait: nothing goes on that could take in more."""
+        """End every wait: nothing runs that could receive more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
 
 class DaemonExecutor(Executor):
-    """Runs each call of a server on a daemon thread of its own.
+    """Runs each call of a server on a new daemon thread.
 
-    The threads of a ThreadPoolExecutor are joined when the interpreter ends, so a primary that nobody stopped would
+    The threads of a ThreadPoolExecutor are joined when the interpreter ends, so a primary that was not stopped would
     keep its process alive for ever.
     """
 
@@ -119,10 +120,10 @@ class DaemonExecutor(Executor):
         def run() -> None:
             try:
                 future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - it is handed to whoever asks the future
+            except BaseException as error:  # noqa: BLE001 - the future raises it
                 future.set_exception(error)
 
-        threading.Thread(target=run, name="walkit-publisher", daemon=True).start()
+        LogThread(target=run, name="walkit-publisher", daemon=True).start()
         return future
 
 

@@ -93,7 +93,7 @@ def encode_from_subscriber(message: FromSubscriber) -> bytes:
 def decode_from_subscriber(data: bytes, epochs_max: int = LINEAGE_EPOCHS_MAX) -> FromSubscriber:
     """Return the message; WireError where it is none, DamagedMessageError where its checksum is another.
 
-    Of a lineage at most the first `epochs_max` epochs are taken: one more than a publisher has is enough to tell.
+    Of a lineage at most the first `epochs_max` epochs are taken: one more than a publisher has is enough to decide.
     """
     outer = _parsed(pb.SubscriberMessage, data)
     kind = outer.WhichOneof("message")

@@ -1,6 +1,6 @@
 """A segment file of a log that is open for writing: prepared, then open for frames (FORMAT.md F-8, F-9).
 
-Linux tells a failed writeback once to each open handle, and answers the next sync of that handle that all is well. So a
+Linux reports a failed writeback once per open handle, and answers the next sync of that handle that all is well. So a
 handle has one sync under way at a time: each of the synced writes side by side has its own, and so has zeroing. A file
 on which a sync or a write has failed is never synced, sealed or believed again: only the next opening, by the device,
 finds out what is in it.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 
 from walkit.errors import StorageError
 from walkit.format.index import IndexEntry
@@ -69,7 +70,7 @@ class OpenSegment:
         self.sealed = False
         """Whether the manifest says where it ends: all of it is on stable storage, and the file may be closed."""
         self.file_lock = threading.Lock()
-        """Held by a sync of the file, and by who closes it."""
+        """Held by a sync of the file, and while it is closed."""
         self.zeroed = SEGMENT_HEADER_BYTES
         self.zero_lock = threading.Lock()
         self.next_chore = 0
@@ -92,7 +93,7 @@ class OpenSegment:
     def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write a frame, durably, by a handle that no other write has meanwhile.
 
-        Linux tells each handle once of a failed writeback: two writes by one could take the error for the other's, and
+        Linux reports a failed writeback once per handle: two writes by one could take the error for the other's, and
         the frame that was lost would be acknowledged.
         """
         try:
@@ -130,7 +131,7 @@ class OpenSegment:
             raise
 
     def fail(self, cause: BaseException) -> None:
-        """Mark the file as failed; one that holds no frames yet is given up by who makes it."""
+        """Mark the file as failed; one that holds no frames yet is given up by its maker."""
         if self.failed is None and self.header is not None:
             self.failed = cause
 
@@ -165,7 +166,7 @@ class OpenSegment:
             self.file.write(self.size - LAST_BYTES, [ZEROS[:LAST_BYTES]], sync=True)
 
     def _file_to_zero(self) -> StorageFile:
-        """Return the handle to zero by: beside frames one of its own, which takes no error from theirs."""
+        """Return the handle to zero by: beside frames a separate one, which takes no error from theirs."""
         if self.header is None or self.reopen is None:
             return self.file
         if self.zero_file is None:
@@ -173,7 +174,7 @@ class OpenSegment:
         return self.zero_file
 
     def seal(self, size: int) -> None:
-        """The manifest says where it ends, at this file size: drop what is behind, and close it.
+        """The manifest says where it ends, at this file size: drop what is after it, and close it.
 
         A sync that began before ends first, and none begins any more.
         """
@@ -183,6 +184,21 @@ class OpenSegment:
                 self.file.shorten(size)
             finally:
                 self.close()
+
+    def _check(self) -> None:
+        """Assert what holds between two frames; also while another thread admits the next one."""
+        assert SEGMENT_HEADER_BYTES <= self.zeroed <= self.size
+        assert self.synced_writes <= self.writes
+        if self.header is None:
+            assert not (self.frames or self.records or self.index), "frames without a header"
+            return
+        assert self.header.start_position <= self.end_position
+        assert self.header.offset_of(self.end_position) <= self.size or self.frames == 1, (
+            "it has no room for it"
+        )
+        assert self.header.first_lsn - 1 <= self.last_lsn
+        assert len(self.index) <= self.frames + 1
+        assert all(entry.position < following.position for entry, following in pairwise(self.index))
 
     def close(self) -> None:
         """Close the file's handles."""

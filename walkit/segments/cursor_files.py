@@ -1,4 +1,4 @@
-"""The files of a log's cursors (FORMAT.md F-17): what stands in them."""
+"""The files of a log's cursors (FORMAT.md F-17) and their contents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from walkit.storage.interface import Storage
 
 @dataclass(frozen=True, slots=True)
 class CursorFact:
-    """What stands in one cursor file: `lsn`, and when it was written; or why it cannot be read, in words."""
+    """The content of one cursor file: `lsn`, and when it was written; or why it cannot be read, in words."""
 
     name: str
     lsn: int | None
@@ -23,7 +23,7 @@ class CursorFact:
 
 
 def cursor_facts(storage: Storage) -> list[CursorFact]:
-    """Return what stands in the cursor files of a storage, by name. Reads only them."""
+    """Return the contents of the cursor files of a storage, by name. Reads only them."""
     facts = []
     for file_name in storage.names():
         name = cursor_of_name(file_name)

@@ -20,7 +20,7 @@ from walkit.storage.bulk import read_ahead, read_into
 
 READ_BYTES = 1 << 20
 ROW_READ_BYTES = 4 << 20
-"""Where frames are checked many at once: each row costs some dozens of numpy's calls, whatever its length.
+"""Where frames are checked many at once: each row costs some dozens of numpy's calls, at any length.
 
 They are read into the same memory again and again: the pages of new memory cost half as much as the reading.
 """
@@ -52,10 +52,10 @@ class FrameWalk:
     `first_lsn` and `chain` are what the first frame must follow; None takes them from the first frame (a reader that
     begins in the middle of a segment). `last_chain` is the header checksum of the frame that ends at `end_position`,
     where that is known (see `last_chain_of`). `body` off leaves bodies unread for hopping over frames by their headers.
-    At the start of one of `gaps` the walk goes on behind it (FORMAT.md F-2.8, F-2.9). With `row_seen` intact frames are
-    taken many at once where they can be: they are told to it and not yielded, with `decode` after their bodies were
-    taken apart; what is yielded is left to whoever iterates, and overwritten when that goes on. `read_bytes` are read
-    at a time, or one frame where that is larger.
+    At the start of one of `gaps` the walk continues after it (FORMAT.md F-2.8, F-2.9). With `row_seen` intact frames
+    are taken many at once where they can be: they are passed to it and not yielded, with `decode` after their bodies
+    were taken apart; what is yielded belongs to the caller until its next step, which overwrites it. `read_bytes` are
+    read at a time, or one frame where that is larger.
 
     After the iteration `position`, `next_lsn` and `chain` say what the next frame would have to follow, `fault` why the
     walk ended before `end_position` (None where it reached it) and `at_fault` what the damaged header said, if it could
@@ -110,7 +110,7 @@ class FrameWalk:
         return (found for found in self.steps() if found is not None)
 
     def steps(self) -> Iterator[tuple[FrameHeader, memoryview] | None]:
-        """Yield the same, and None behind each row that was told to `row_seen`."""
+        """Yield the same, and None after each row that was passed to `row_seen`."""
         while self.position < self.end_position:
             gap = self._gaps.get(self.position)
             if gap is not None:
@@ -139,14 +139,14 @@ class FrameWalk:
 
     @property
     def end_chain(self) -> int:
-        """What the frame behind the segment follows, once the walk has reached the end.
+        """The chain that the frame after the segment follows, once the walk has reached the end.
 
         The chain within a compacted segment is its own; its header keeps the one that the log had there before.
         """
         return self.segment.end_chain if self.segment.flags & SegmentFlag.COMPACTED else self.chain or 0
 
     def _pass_row(self, row_seen: RowSeen) -> bool:
-        """Go on behind the frames that can be taken at once; False where there are none, or none was looked for.
+        """Advance past the frames that can be taken at once; False where there are none, or none was looked for.
 
         A log of frames that must be looked at alone (compressed ones) is asked ever more seldom.
         """
@@ -218,7 +218,7 @@ class FrameWalk:
         except StorageError:
             if wanted <= size:
                 raise
-            self._buffer = self.file.read(offset, size)  # what cannot be read may stand behind this frame
+            self._buffer = self.file.read(offset, size)  # what cannot be read may be after this frame
         self._buffer_position = self.position
         return 0
 
@@ -244,7 +244,7 @@ class FrameWalk:
         try:
             count = rest + read_into(self.file, offset, store[rest : min(room, left)])
         except StorageError:
-            return False  # perhaps it stands behind the next frame
+            return False  # perhaps it is after the next frame
         ahead = min(room, left - room)
         if ahead > 0:
             read_ahead(self.file, offset + room - rest, ahead)
@@ -256,7 +256,7 @@ class FrameWalk:
         return True
 
     def _shorten(self, size: int) -> None:
-        """Leave only what was read in the store, in its place where nobody has a view on it."""
+        """Leave only what was read in the store, in its place where there is no view on it."""
         try:
             del self._store[size:]
         except BufferError:
@@ -287,7 +287,7 @@ class FrameWalk:
 
 
 def last_chain_of(record: SegmentRecord, segment: SegmentHeader, end_position: int) -> int | None:
-    """Return the header checksum that the frame which ends at `end_position` must have; None where nothing tells.
+    """Return the header checksum that the frame which ends at `end_position` must have; None where it is not known.
 
     A chain vouches for all frames but the last. That of a sealed segment is in the manifest; that of a compacted one,
     whose end in the manifest is the end of what it was made of, in its own header (FORMAT.md F-6.6).

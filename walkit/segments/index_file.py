@@ -1,4 +1,4 @@
-"""Index sidecars on storage: written after a seal, read by who seeks, removed with their segment (FORMAT.md F-10).
+"""Index sidecars on storage: written after a seal, read for a seek, removed with their segment (FORMAT.md F-10).
 
 Nothing here raises for an index: without one, or with a damaged one, a reader goes from header to header instead.
 """
@@ -138,7 +138,7 @@ def read_index(storage: Storage, log_id: int, record: SegmentRecord) -> SegmentI
 
 
 def frame_at(file: StorageFile, segment: SegmentHeader, entry: IndexEntry) -> FrameHeader | None:
-    """Return the header of the frame that an entry points to; None where no such frame stands there."""
+    """Return the header of the frame that an entry points to; None where no such frame is there."""
     try:
         block = file.read(segment.offset_of(entry.position), FRAME_HEADER_BYTES)
     except StorageError:

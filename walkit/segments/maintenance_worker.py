@@ -1,15 +1,16 @@
-"""The upkeep thread: work of a log that nobody waits for."""
+"""The maintenance thread of a log: work that no caller waits for."""
 
 from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
 from walkit._interrupts import uninterrupted
-from walkit._threads import EndingThread
-from walkit.commit.commit_signal import News
+from walkit._threads import LogThread
+from walkit.commit.commit_signal import CommitSignal
 from walkit.errors import StorageError, WalkitError
 from walkit.events import EventSink
 
@@ -17,24 +18,25 @@ _ORDER = {"seal": 0, "prepare": 1, "retain": 2, "zero": 3, "index": 4}
 _WAITED_FOR = ("seal", "prepare", "retain")
 
 
-class Upkeep:
+class MaintenanceWorker:
     """Runs jobs one after the other on one thread, which starts with the first job; sealing goes before zeroing.
 
-    A job that fails with a WalkitError is reported as an event and dropped: whoever needs its result does the work
-    again, and is told the error then. (That a file with frames has failed is told to the log by who syncs it.) Any
-    other error is one that nobody has thought of: the log is told by `broken`, and the jobs that are left are done.
+    A job that fails with a WalkitError is reported as an event and dropped: a caller that needs its result does the
+    work again, and gets the error then. (A file with frames that has failed is reported to the log by its sync.) Any
+    other error is unforeseen: the log gets it by `broken`, and the jobs that are left are done.
     """
 
     def __init__(self, name: str, events: EventSink, limit_ms: int | None = None) -> None:
         self._name = name
         self._events = events
-        self._news = News()
+        self._news = CommitSignal()
         self._jobs: dict[str, deque[Callable[[], None]]] = {kind: deque() for kind in _ORDER}
-        self._thread: EndingThread | None = None
+        self._thread: LogThread | None = None
         self._closing = False
-        self._busy = False
+        self._doing: str | None = None
+        """Kind of the job under way."""
         self.steps = 0
-        """Moves on with each answer of the device to a job, and to who closes the log."""
+        """Moves on with each answer of the device to a job, and to `close` of the log."""
         self._limit_ms = limit_ms
         self._period_s: float | None = None
         self._periodic: Callable[[], None] | None = None
@@ -52,11 +54,11 @@ class Upkeep:
                 return
             self._jobs[kind].append(job)
             if self._thread is None:
-                thread = EndingThread(target=self._run, name=f"walkit-upkeep {self._name}", daemon=True)
+                thread = LogThread(target=self._run, name=f"walkit-maintenance {self._name}", daemon=True)
                 with uninterrupted():
                     thread.start()
                     self._thread = thread
-            self._news.tell_locked()
+            self._news.notify_locked()
 
     def _take(self) -> tuple[str, Callable[[], None]] | None:
         for kind in _ORDER:
@@ -67,8 +69,8 @@ class Upkeep:
     def _run(self) -> None:
         while True:
             with self._news.lock:
-                self._busy = False
-                self._news.tell_locked()
+                self._doing = None
+                self._news.notify_locked()
             woken = self._news.wait_for(lambda: self._closing or any(self._jobs.values()), self._period_s)
             with self._news.lock:
                 if self._closing:
@@ -76,7 +78,7 @@ class Upkeep:
                 if not woken and self._periodic is not None:
                     self._jobs["retain"].append(self._periodic)
                 taken = self._take()
-                self._busy = taken is not None and taken[0] in _WAITED_FOR
+                self._doing = None if taken is None else taken[0]
             if taken is None:
                 continue
             self.steps += 1
@@ -91,32 +93,54 @@ class Upkeep:
         except WalkitError as error:
             self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
 
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the thread that does the jobs: it would wait for itself."""
+        return self._thread is threading.current_thread()
+
     def drain(self) -> None:
         """Wait until all jobs queued so far, but for zeroing and indexing, are done.
 
         On the thread itself it does not wait. StorageError (ETIMEDOUT) where none of them has moved for twice the
         limit: the device hangs.
         """
-        if self._thread is threading.current_thread():
-            return  # a job, or a host's callback in one: it would wait for itself
+        if not self.is_current:  # a job, or a host's callback in one
+            self._wait(_WAITED_FOR, None)
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Wait until no job of any kind is left, or the log closes; False after `timeout` seconds.
+
+        StorageError as in `drain`. Not from the thread itself.
+        """
+        return self._wait(tuple(_ORDER), timeout)
+
+    def _wait(self, kinds: tuple[str, ...], timeout: float | None) -> bool:
+        """Wait until no job of these kinds is left; False after `timeout` seconds."""
+
+        def is_done() -> bool:
+            return self._closing or not (self._doing in kinds or any(self._jobs[kind] for kind in kinds))
+
+        deadline = None if timeout is None else time.monotonic() + timeout
         limit_s = None if self._limit_ms is None else self._limit_ms / 1000
         steps = -1
-        while not self._news.wait_for(self._is_done, limit_s):
+        while True:
+            left_s = None if deadline is None else max(deadline - time.monotonic(), 0)
+            nap_s = limit_s if left_s is None else left_s if limit_s is None else min(left_s, limit_s)
+            if self._news.wait_for(is_done, nap_s):
+                return True
+            if left_s is not None and nap_s == left_s:
+                return False
             if steps == self.steps:
                 raise StorageError(
-                    f"the device has not answered an upkeep job for {limit_s:g} s (write_timeout_ms)",
+                    f"the device has not answered a maintenance job for {limit_s:g} s (write_timeout_ms)",
                     errno=errno.ETIMEDOUT,
                 )
             steps = self.steps
-
-    def _is_done(self) -> bool:
-        waiting = any(self._jobs[kind] for kind in _WAITED_FOR)
-        return self._closing or not (self._busy or waiting)
 
     def close(self) -> None:
         """Finish the job under way, drop the rest, end the thread. May be called again where it was interrupted."""
         with self._news.lock:
             self._closing = True
-            self._news.tell_locked()
+            self._news.notify_locked()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()

@@ -31,7 +31,7 @@ def load_manifest(storage: Storage) -> Manifest:
     """Return the manifest of a log.
 
     LogNotFoundError where there is nothing, NotALogError where there is something else, SegmentMissing where segments
-    stand without a manifest (then `walkit.repair` can rebuild it), and what `decode_manifest` raises.
+    are without a manifest (then `walkit.repair` can rebuild it), and what `decode_manifest` raises.
     """
     try:
         file = storage.open(MANIFEST_NAME, "read")
@@ -54,7 +54,7 @@ def load_manifest(storage: Storage) -> Manifest:
         if not any(n.endswith(".segment") for n in storage.names()):
             raise
         raise CorruptionError(
-            f"the manifest of {storage.location} does not begin with walkit's magic, and segments stand beside it; "
+            f"the manifest of {storage.location} does not begin with walkit's magic, and segments are beside it; "
             "nothing was changed",
             segment=MANIFEST_NAME,
             expected="walkit's magic",
@@ -93,7 +93,7 @@ class ManifestStore:
         self.current = manifest
 
     def take_number(self) -> int:
-        """Return a segment number that nobody else gets; it enters the manifest with its segment.
+        """Return a segment number that is given once; it enters the manifest with its segment.
 
         LogExhaustedError where there is none left.
         """
@@ -117,8 +117,8 @@ class ManifestStore:
     def update(self, change: Callable[[Manifest], Manifest]) -> Manifest:
         """Replace the manifest by `change` of it; durable on return. LogClosedError once the log is closed.
 
-        On a StorageError the log goes on with the manifest it had. The file may be either one then: the change must be
-        such that it may be made again.
+        On a StorageError the log continues with the manifest it had. The file may be either one then: the change must
+        be such that it may be made again.
         """
         with self._lock:
             if self._closed:
@@ -128,9 +128,21 @@ class ManifestStore:
             manifest = change(self.current)
             if manifest is self.current:
                 return manifest
+            self._check(manifest)
             write_whole(self._storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
             self.current = manifest
             return manifest
+
+    def _check(self, following: Manifest) -> None:
+        """Assert that a manifest may follow the current one: what only grows has grown."""
+        current = self.current
+        assert following.generation > current.generation
+        assert following.log_id == current.log_id, "another log"
+        assert following.next_segment >= current.next_segment, "a segment's number would be given again"
+        assert following.low_watermark >= current.low_watermark
+        assert following.checkpoint_lsn >= current.checkpoint_lsn
+        numbers = [segment.number for segment in following.segments]
+        assert len(set(numbers)) == len(numbers), "two segments of one number"
 
 
 def write_whole(storage: Storage, name: str, temporary: str, data: bytes) -> None:

@@ -1,8 +1,17 @@
-"""What the manifest says when a segment is sealed (FORMAT.md F-9)."""
+"""What the manifest says when a segment is prepared, and when it is sealed (FORMAT.md F-9)."""
 
 from __future__ import annotations
 
-from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
+from walkit.format.frame import FrameIdentity
+from walkit.format.manifest import (
+    EpochRecord,
+    LogEnd,
+    Manifest,
+    SegmentRecord,
+    SegmentState,
+    prepared_record,
+    sealed_record,
+)
 from walkit.format.segment import SegmentHeader
 from walkit.segments.active_segment import OpenSegment
 
@@ -23,6 +32,26 @@ def with_sealed(manifest: Manifest, record: SegmentRecord) -> Manifest:
     if record.end_position >= end.position:
         end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
     return manifest.next(segments=segments, end=end)
+
+
+def with_prepared(
+    manifest: Manifest, number: int, identity: FrameIdentity, began: LogEnd, size_bytes: int
+) -> Manifest:
+    """Return the manifest with a prepared segment, and with its epoch where this is the first one of it."""
+    record = prepared_record(number, identity.epoch, size_bytes)
+    lineage = manifest.lineage
+    if manifest.epoch_of(identity.epoch) is None:
+        lineage += (
+            EpochRecord(
+                number=identity.epoch,
+                id=identity.epoch_id,
+                first_lsn=began.last_lsn + 1,
+                position=began.position,
+                chain=began.chain,
+            ),
+        )
+    following = max(manifest.next_segment, number + 1)
+    return manifest.next(segments=(*manifest.segments, record), next_segment=following, lineage=lineage)
 
 
 def segment_order(record: SegmentRecord) -> tuple[bool, int, int]:

@@ -1,7 +1,7 @@
 """The segments that a writer writes to: made ahead, zeroed ahead, begun, written, sealed (FORMAT.md F-8, F-9).
 
 Frames are admitted one after the other, and written side by side; everything that can be done beside the path of a
-record is done by the upkeep thread: making the next segment, zeroing ahead, sealing the last one.
+record is done by the maintenance thread: making the next segment, zeroing ahead, sealing the last one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import pairwise
 
 from walkit.commit.frame import SealedFrame
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
@@ -21,13 +22,13 @@ from walkit.format.durable_slot import DurableMark, encode_slot
 from walkit.format.frame import FrameIdentity
 from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import EpochRecord, LogEnd, Manifest, prepared_record
+from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.segments.active_segment import ZERO_STEP_BYTES, OpenSegment
 from walkit.segments.index_file import reindex, write_index
-from walkit.segments.maintenance_worker import Upkeep
+from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import ManifestStore
-from walkit.segments.sealing import record_of, with_sealed
+from walkit.segments.sealing import record_of, with_prepared, with_sealed
 from walkit.storage.interface import Cell, DirectStorage, OpenMode, Storage, StorageFile
 
 ZERO_AHEAD_BYTES = 4 << 20
@@ -37,12 +38,12 @@ ZERO_FROM_BYTES = ZERO_STEP_BYTES // 4
 ZEROED_FRAME_BYTES_MAX = 16 * 1024
 """Mean size up to which the frames of a segment have it zeroed ahead of them. Larger ones would be written twice.
 
-Small frames gain little by it themselves, but larger ones that follow in the segment need it (see DESIGN.md).
+Small frames gain little by it themselves, but larger ones that follow in the segment need it.
 """
 
 
 class SegmentSet:
-    """The segments of a log that is open for writing: the `FramePlace` of its commit driver."""
+    """The segments of a log that is open for writing: the `FrameSink` of its commit driver."""
 
     def __init__(
         self,
@@ -64,9 +65,9 @@ class SegmentSet:
         self.identity = identity
         self.epoch_began = epoch_began
         self.events = events
-        self.upkeep = Upkeep(name, events, options.write_timeout_ms)
-        self.window_bytes = 0
-        """What new segments say of frames behind a hole (FORMAT.md F-2.7)."""
+        self.maintenance = MaintenanceWorker(name, events, options.write_timeout_ms)
+        self.reorder_window_bytes = 0
+        """What new segments say of frames after a hole (FORMAT.md F-2.7)."""
         self.flags = SegmentFlag(0)
         self.current: OpenSegment | None = None
         self.open_segments: list[OpenSegment] = []
@@ -74,22 +75,22 @@ class SegmentSet:
         self.watched: Callable[[SealedFrame], AbstractContextManager[None]] = lambda _: nullcontext()
         """Watches what the calling thread waits for on a frame's behalf."""
         self.poison: Callable[[BaseException], object] = lambda _: None
-        """Fails the log for a cause that no frame's own write has told: a sync or a zeroing beside it."""
+        """Fails the log for a cause that no frame's own write has reported: a sync or a zeroing beside it."""
         self.on_seal: Callable[[], object] | None = None
-        """Called on the upkeep thread, or that which closes, when a segment has been sealed."""
+        """Called on the maintenance thread, or the thread that closes, when a segment has been sealed."""
         self._alignment = alignment
         self._cell = cell
-        self._turn = mark.turn
+        self._generation = mark.generation
         self._full: deque[OpenSegment] = deque()
         self._spare: OpenSegment | None = None
         self._index_steps = reindex(storage, lambda: store.current)
         self._prepare_lock = threading.Lock()
         self._list_lock = threading.Lock()
 
-    # -- on the way of a frame
+    # -- on the path of a frame
 
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
-        """See FramePlace. The header is durable before any frame is written behind it."""
+        """See FrameSink. The header is durable before any frame is written after it."""
         segment = self._take_spare()
         header = self._header_of(segment.number, position, first_lsn, chain)
         try:
@@ -112,8 +113,9 @@ class SegmentSet:
         if previous is not None:
             self._full.append(previous)
         elif any(has_index(record) for record in self.store.current.sealed):
-            self.upkeep.submit("index", self._reindex)
+            self.maintenance.submit("index", self._reindex)
         self._plan_chores(segment)
+        self._check()
         return position + segment.size - SEGMENT_HEADER_BYTES
 
     def _header_of(self, number: int, position: int, first_lsn: int, chain: int) -> SegmentHeader:
@@ -123,19 +125,19 @@ class SegmentSet:
             epoch_id=self.identity.epoch_id,
             number=number,
             start_position=position,
-            # The first one may begin behind the end of another epoch, on its own alignment (FORMAT.md F-2.5).
+            # The first one may begin after the end of another epoch, on its own alignment (FORMAT.md F-2.5).
             previous_end=position if self.rotations else self.epoch_began.position,
             first_lsn=first_lsn,
             chain=chain,
             alignment=self._alignment,
             frame_bytes_max=self.options.frame_bytes_max,
-            window_bytes=self.window_bytes,
+            reorder_window_bytes=self.reorder_window_bytes,
             flags=self.flags,
             created_us=time.time_ns() // 1000,
         )
 
     def admit(self, frame: SealedFrame) -> None:
-        """See FramePlace."""
+        """See FrameSink."""
         segment = self.current
         assert segment is not None
         frame.target = segment
@@ -154,7 +156,7 @@ class SegmentSet:
             self._do_chores(segment, offset)
 
     def write(self, frame: SealedFrame, *, sync: bool) -> None:
-        """See FramePlace."""
+        """See FrameSink."""
         segment: OpenSegment = frame.target
         offset = frame.position + segment.base_offset
         try:
@@ -172,21 +174,21 @@ class SegmentSet:
             segment.refuse_failed()
 
     def passed(self, position: int) -> None:
-        """See FramePlace. A seal needs every frame of its segment on stable storage, and it syncs what is written."""
+        """See FrameSink. A seal needs every frame of its segment on stable storage, and it syncs what is written."""
         while self._full and self._full[0].end_position <= position:
             with self._list_lock:
                 if not self._full or self._full[0].end_position > position:
                     return
                 segment = self._full.popleft()
-            self.upkeep.submit("seal", lambda segment=segment: self.seal(segment))  # type: ignore[misc]
+            self.maintenance.submit("seal", lambda segment=segment: self.seal(segment))  # type: ignore[misc]
 
     def _do_chores(self, segment: OpenSegment, offset: int) -> None:
         """Ask for what will be needed: zeroed space ahead, and the next segment from the middle of this one on."""
         if _is_zeroed_ahead(segment):
             goal = min(offset + ZERO_AHEAD_BYTES, segment.size)
-            self.upkeep.submit("zero", lambda: self._zero_ahead(segment, goal))
+            self.maintenance.submit("zero", lambda: self._zero_ahead(segment, goal))
         if offset >= segment.size // 2:
-            self.upkeep.submit("prepare", self._prepare_spare)
+            self.maintenance.submit("prepare", self._prepare_spare)
         self._plan_chores(segment)
 
     def _plan_chores(self, segment: OpenSegment) -> None:
@@ -201,18 +203,18 @@ class SegmentSet:
             segment.next_chore = min(segment.next_chore, offset + ZERO_AHEAD_BYTES // 2)
 
     def sync(self) -> None:
-        """See FramePlace."""
+        """See FrameSink."""
         with self._list_lock:
             segments = list(self.open_segments)
         for segment in segments:
             segment.sync()
 
     def publish(self, position: int, lsn: int) -> None:
-        """See FramePlace. Stores the slot that the last store left alone."""
-        self._turn += 1
+        """See FrameSink. Stores the slot that the last store left alone."""
+        self._generation += 1
         if self._cell is not None:
             _, epoch, epoch_id = self.identity
-            self._cell.write(*encode_slot((self._turn, epoch, epoch_id, position, lsn)))
+            self._cell.write(*encode_slot((self._generation, epoch, epoch_id, position, lsn)))
 
     # -- making segments ahead
 
@@ -235,7 +237,7 @@ class SegmentSet:
                 ) from error
 
     def _prepare_spare(self) -> None:
-        """Make the next segment before it is needed; a full disk is told when it is needed."""
+        """Make the next segment before it is needed; a full disk is reported when it is needed."""
         with self.events.held(), self._prepare_lock:
             if self._spare is not None:
                 return
@@ -260,13 +262,13 @@ class SegmentSet:
             segment = OpenSegment(
                 number, file, self.options.segment_bytes, lambda: self._open(number, "write")
             )
-            self.upkeep.steps += 1
+            self.maintenance.steps += 1
             segment.zero_step()
             segment.hold_size()
-            self.upkeep.steps += 1
+            self.maintenance.steps += 1
             self.storage.sync_directory()
             self.store.update(lambda m: self._with_prepared(m, number))
-            self.upkeep.steps += 1
+            self.maintenance.steps += 1
         except StorageError:
             file.close()
             self.storage.remove(segment_name(number))
@@ -281,22 +283,8 @@ class SegmentSet:
         return self.storage.open(name, mode)
 
     def _with_prepared(self, manifest: Manifest, number: int) -> Manifest:
-        """Name a prepared segment in the manifest, and the epoch with the first one of it."""
-        record = prepared_record(number, self.identity.epoch, self.options.segment_bytes)
-        lineage = manifest.lineage
-        if manifest.epoch_of(self.identity.epoch) is None:
-            began = self.epoch_began
-            lineage += (
-                EpochRecord(
-                    number=self.identity.epoch,
-                    id=self.identity.epoch_id,
-                    first_lsn=began.last_lsn + 1,
-                    position=began.position,
-                    chain=began.chain,
-                ),
-            )
-        following = max(manifest.next_segment, number + 1)
-        return manifest.next(segments=(*manifest.segments, record), next_segment=following, lineage=lineage)
+        size = self.options.segment_bytes
+        return with_prepared(manifest, number, self.identity, self.epoch_began, size)
 
     def _zero_ahead(self, segment: OpenSegment, goal: int) -> None:
         """Zero one more step, then queue the next, so that sealing and preparing are not kept waiting."""
@@ -305,19 +293,19 @@ class SegmentSet:
         with self._poisoning(segment):
             stepped = segment.zero_step()
         if stepped:
-            self.upkeep.steps += 1
-            self.upkeep.submit("zero", lambda: self._zero_ahead(segment, goal))
+            self.maintenance.steps += 1
+            self.maintenance.submit("zero", lambda: self._zero_ahead(segment, goal))
 
     def _reindex(self) -> None:
         """Do one step towards indexes that are absent or damaged, then queue the next: all else goes first."""
         if next(self._index_steps, True) is None:
-            self.upkeep.submit("index", self._reindex)
+            self.maintenance.submit("index", self._reindex)
 
     # -- sealing
 
     @contextmanager
     def _poisoning(self, segment: OpenSegment) -> Iterator[None]:
-        """Fail the log where this block, beside the way of the frames, finds that the segment's file has failed."""
+        """Fail the log where this block, beside the path of the frames, finds that the segment's file has failed."""
         try:
             yield
         except BaseException:
@@ -328,7 +316,7 @@ class SegmentSet:
     def seal(self, segment: OpenSegment) -> None:
         """Seal this segment, after those before it: the manifest's end must never pass a segment that is not sealed.
 
-        A seal that failed is so made up for by the next one; but a file that has failed, and all behind it, is left to
+        The next seal makes up for one that failed; but a file that has failed, and all after it, is left to
         the next opening as it is.
         """
         while segment in self.open_segments:
@@ -345,26 +333,39 @@ class SegmentSet:
             segment.overtaken = True
         with self._poisoning(segment):
             segment.sync()
-        self.upkeep.steps += 1
+        self.maintenance.steps += 1
         record = record_of(segment, header)
         self.store.update(lambda m: with_sealed(m, record))
-        self.upkeep.steps += 1
+        self.maintenance.steps += 1
         with self._list_lock:
             self.open_segments.remove(segment)
+        self._check()
         self.events.emit("walkit.segment.seal", number=segment.number, end_position=segment.end_position)
         segment.seal(header.offset_of(segment.end_position))
-        self.upkeep.steps += 1
+        self.maintenance.steps += 1
         write_index(self.storage, self.identity.log_id, record, segment.index)
-        self.upkeep.steps += 1
+        self.maintenance.steps += 1
         if self.on_seal is not None:
             self.on_seal()
+
+    def _check(self) -> None:
+        """Assert that open segments follow each other, the one in use last; from any thread, at changes of the list."""
+        with self._list_lock:
+            segments = list(self.open_segments)
+        for segment in segments:
+            segment._check()
+            assert segment.header is not None
+        for before, after in pairwise(segments):
+            assert after.header is not None
+            assert before.number < after.number and before.last_lsn < after.header.first_lsn
+            assert before.end_position <= after.header.start_position, "two segments hold one position"
 
     def close(self, *, poisoned: bool, hung: bool = False) -> None:
         """Seal what is open and remove what was prepared; a poisoned log is left to recovery as it is.
 
         With `hung` files stay open: a write to one of them is under way still, and must not find its number given anew.
         """
-        self.upkeep.close()
+        self.maintenance.close()
         self._index_steps.close()
         spare, self._spare = self._spare, None
         try:
@@ -374,7 +375,7 @@ class SegmentSet:
                 if spare is not None:
                     self._drop_spare(spare)
         finally:
-            with ExitStack() as closing:  # all of them, also where one tells an error
+            with ExitStack() as closing:  # all of them, also where one raises
                 if self._cell is not None:
                     closing.callback(self._cell.close)
                 for segment in [*self.open_segments, *([spare] if spare is not None else [])]:

@@ -2,7 +2,7 @@
 
 Nothing here waits: the clock jumps from event to event, so a minute of a slow volume takes a second or two, and the
 same seed gives the same run, bit for bit. What is simulated is what the core decides and what the device does. Threads,
-wake-ups and the interpreter lock are not; `Host` stands for the time that preparing frames takes one processor.
+wake-ups and the interpreter lock are not; `Host` models the time that preparing frames takes one processor.
 Frames are sealed for real, headers and checksums included, but have no bodies: nothing is stored.
 """
 
@@ -115,7 +115,7 @@ class Request:
 
 
 class Step(NamedTuple):
-    """One thing that the core was told or said, for those who compare drivers.
+    """One input or output of the core, to compare drivers.
 
     `what` is "submit" (by number of the writer), "seal", "land" or "break" (a write succeeded or failed), "acknowledge"
     or "fail" (by first LSN of the frame).
@@ -163,7 +163,7 @@ class CommitSimulation:
         self.error: StorageError | None = None
         """Why the log was poisoned: the modelled device failed."""
         self.failed_requests = 0
-        """Requests that nobody acknowledged, because the log was poisoned."""
+        """Requests without acknowledgement, because the log was poisoned."""
         self.on_event: Callable[[str], object] | None = None
         """Called with the name of what happens now: `walkit.segment.rotate`."""
         self.frames = Columns("sealed_ns", "landed_ns", "acknowledged_ns", "records", "footprint", "calls")
@@ -177,7 +177,7 @@ class CommitSimulation:
         self._events: list[tuple[int, int, Request | tuple[SealedFrame, bool] | None]] = []
         """Heap of (when, number, what): a call that arrives, a frame that lands or fails, or a look at the queue."""
         self._arriving: deque[Request] = deque()
-        """Calls that arrive at this instant, behind all events of it."""
+        """Calls that arrive at this instant, after all events of it."""
         self._sequence = 0
         self._writers = 0
         self._looks_at_ns = -1
@@ -221,7 +221,7 @@ class CommitSimulation:
         heappush(self._events, (at_ns, self._sequence, what))
 
     def _begin_next(self, writers: Iterable[Request]) -> None:
-        """Let writers that wait for nothing go on to their next calls."""
+        """Start the next calls of writers that wait for nothing."""
         now_ns, arrive_now = self.now_ns, self._arriving.append
         for request in writers:
             due_ns = request.begin(now_ns)
@@ -314,7 +314,7 @@ class CommitSimulation:
         return {**times, **{name: np.array(column, np.int64) for name, column in own.items()}}
 
     def _fail(self, frame: SealedFrame) -> None:
-        """The device failed under this frame: it and all behind it are lost, and no writer goes on."""
+        """The device failed under this frame: it and all after it are lost, and no writer continues."""
         if self.error is None:
             self.error = StorageError("the modelled device failed", errno=errno.EIO)
         lost, waiting = self.core.fail(self.error, frame)
@@ -372,6 +372,6 @@ def body_sizes(group: Sequence[Request]) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=4096)
 def body_of(count: int, stored_bytes: int, alignment: int) -> tuple[PreparedBody, int]:
-    """Return a body of this size without its bytes, and the bytes its frame takes. Nobody changes a body."""
+    """Return a body of this size without its bytes, and the bytes its frame takes. A body is immutable."""
     body = PreparedBody(count, 0, CODEC_NONE, [], stored_bytes, stored_bytes, 0)
     return body, body.footprint(alignment)

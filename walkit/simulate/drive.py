@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import repeat
 from typing import Any, NamedTuple, Protocol
@@ -59,7 +59,8 @@ def drive(
     `segment_bytes` count; durability is "sync", and OptionsError says so of another, and of a codec. The same
     arguments give an equal Run, but for the time of day. Its histograms: "total"; "queue" until the frame is sealed;
     "write" until it has landed; "order" from there until it is acknowledged, which is what append order costs. Its
-    label `mean_in_flight` is the number of frames that were being written, over the time of the run.
+    label `mean_in_flight` is the number of frames that were being written, over the time of the run; the load of an
+    open loop stands in its label `offered_per_s`, as in a Run on a real log.
     Where the model lets an I/O fail, the Run is of the part before and says so in `failure`.
     """
     options = LogOptions() if options is None else options
@@ -83,17 +84,25 @@ def drive(
         host=host,
     )
     writers = workload.calls()
+    asked = workload.as_dict()
+    due_ns = [int(calls.due_ns[-1]) for calls in writers if calls.due_ns is not None and len(calls.due_ns)]
     recorder = RunRecorder(
         workload.name,
         durability="sync",
         seed=workload.seed,
         options={
             **options.as_dict(),
-            "workload": workload.as_dict(),
+            "workload": asked,
             "device": asdict(model),
             "host": asdict(host or Host()),
+            **({"due_s": max(due_ns) / 1e9} if due_ns else {}),
         },
-        labels={"writers": len(writers), "device": model.name, "virtual_time": True},
+        labels={
+            "writers": len(writers),
+            "device": model.name,
+            "virtual_time": True,
+            **_offered(asked.get("arrival")),
+        },
         arrival="open" if any(calls.due_ns is not None for calls in writers) else "closed",
         clock=lambda: simulation.now_ns,
     )
@@ -102,6 +111,13 @@ def drive(
         simulation.add_writer(_calls(calls))
     simulation.run()
     return _finish(recorder, simulation, bucket_s)
+
+
+def _offered(arrival: object) -> dict[str, Any]:
+    """Return the labels by which an open loop's load is known, as the driver of real logs gives them."""
+    if not isinstance(arrival, Mapping) or "rate" not in arrival:
+        return {}
+    return {"offered_per_s": arrival["rate"], "process": arrival.get("process")}
 
 
 def _require_simulated(options: LogOptions) -> None:

@@ -2,7 +2,7 @@
 
 Spark's own text is read, as in `Filter ((lsn#0L <= cast(7 as bigint)) AND isnotnull(key#2))`, because it is the one
 form in which a plan is to be had everywhere: of a classic session, over Spark Connect, through views. A number after
-`#` names a column for good, whatever it is called later. What is not understood counts as looked at, and never as a
+`#` identifies a column, whatever its later name. What is not understood counts as looked at, and never as a
 bound.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 KEY, LSN = "key", "lsn"
 JUST_THE_LSN = frozenset({LSN})
 COMPUTED = "computed"
-"""Stands beside the columns of a log that a column is computed from; without it the column is the log's own."""
+"""Marks, beside the columns of a log, that a column is computed from; without it the column is the log's own."""
 
 Columns = Mapping[int, frozenset[str]]
 """Which columns of a log each of a plan's columns is made of, by the number that the plan gives it."""
@@ -88,7 +88,7 @@ def conjuncts(text: str) -> Iterator[str]:
 
 
 def split(text: str, by: str) -> Iterator[str]:
-    """Yield the parts of a text between separators that stand in no parentheses or brackets."""
+    """Yield the parts of a text between separators that are in no parentheses or brackets."""
     depth = start = at = 0
     while at < len(text):
         depth += (text[at] in "([") - (text[at] in ")]")

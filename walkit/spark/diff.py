@@ -54,7 +54,7 @@ Side: TypeAlias = DataFrame | tuple[DataFrame, int]
 
 
 def diff(left: Side, right: Side, unchanged: bool = False) -> DataFrame:
-    """Return the keys whose values differ between the states that the records of `left` and of `right` leave behind.
+    """Return the keys whose values differ between the states that the records of `left` and of `right` lead to.
 
     Each side has the columns of `walkit.RECORD_SCHEMA` (more do no harm) and holds records of one log, in any order;
     for the state at an LSN it is a pair, `(df, 100)`, as in `walkit.diff`. Columns of the result: `key`; `change`, seen
@@ -65,7 +65,7 @@ def diff(left: Side, right: Side, unchanged: bool = False) -> DataFrame:
     no part of it, and neither is a key that is live on neither side.
 
     Lazy, like any DataFrame, in no order. For each side it raises what `walkit.spark.replay` raises:
-    HistoryTrimmedError where the records are known not to tell the state, `OptionsError` where the plan shows records
+    HistoryTrimmedError where the records are known not to give the state, `OptionsError` where the plan shows records
     that are left out or there twice or a load with `pushFilters`, for a column that is missing or of another type, and
     for an LSN that is none. Where two rows turn out to be the newest record of one key, the query fails and names it.
     """

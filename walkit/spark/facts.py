@@ -1,6 +1,6 @@
-"""What `load()` notes of a log's history, and whether the records of a DataFrame can tell a state.
+"""What `load()` notes of a log's history, and whether the records of a DataFrame give a state.
 
-The records of a log that was trimmed or compacted do not tell every state. The manifest says which ones they tell, so
+The records of a log that was trimmed or compacted do not give every state. The manifest says which ones they give, so
 `load()` puts what it says into the metadata of column `lsn`, of the same moment as the ranges of frames that it plans.
 There it goes with the column through select, where, rename, cache, join and SQL views. A union has that of its first
 side; `walkit.spark.plan` finds those of the others.
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from walkit.errors import HistoryTrimmedError
 
 METADATA_KEY = "walkit"
-"""Under this name the facts stand in the metadata of the column."""
+"""Under this name the facts are in the metadata of the column."""
 
 SOURCE_NAME = "walkit"
 """The name of the data source."""
@@ -52,7 +52,7 @@ class LogFacts:
         return _facts(df.schema["lsn"].metadata)
 
     def require_state(self, lsn: int) -> None:
-        """Raise HistoryTrimmedError where the records do not tell the state at this LSN.
+        """Raise HistoryTrimmedError where the records do not give the state at this LSN.
 
         With `firstLsn` the records from there on are asked for, and not the state before them.
         """
@@ -67,7 +67,7 @@ class LogFacts:
     def _refusal(self, wanted: int, exact_from_lsn: int) -> HistoryTrimmedError:
         error = HistoryTrimmedError(wanted, exact_from_lsn)
         error.add_note(
-            "The records in the DataFrame do not tell this state. A snapshot may: load the log with option "
+            "The records in the DataFrame do not give this state. A snapshot may: load the log with option "
             "snapshot=true, and with lastLsn for the one nearest to an LSN."
         )
         return error

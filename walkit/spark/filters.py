@@ -71,7 +71,7 @@ class LsnFilter:
         return batch.filter(pc.is_in(batch.column("lsn"), pa.array(self.among, pa.int64())))
 
     def pick_within(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of a batch whose LSN is wanted, whatever their order."""
+        """Return the rows of a batch whose LSN is wanted, in any order."""
         first, last = self.bounds()
         lsns = batch.column("lsn")
         for compare, bound in ((pc.greater_equal, first), (pc.less_equal, last)):

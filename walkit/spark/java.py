@@ -105,7 +105,7 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def java_major(version: str) -> int:
-    """Return the feature release of a Java version; 0 when it cannot be told."""
+    """Return the feature release of a Java version; 0 when it is unknown."""
     numbers = re.match(r"(?:1\.)?(\d+)", version)
     return int(numbers[1]) if numbers else 0
 
@@ -174,7 +174,7 @@ def _ask(java: Path, environ: Mapping[str, str]) -> _Answer | str:
     text = done.stderr + done.stdout
     version = re.search(r'version "([^"]+)"', text)
     if done.returncode != 0 or version is None:
-        return f"it does not tell its version (exit {done.returncode})"
+        return f"it does not report its version (exit {done.returncode})"
     home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
     return _Answer(version[1], Path(home[1].strip()) if home else java.resolve().parent.parent)
 
@@ -189,7 +189,7 @@ def _home(source: Source, java: Path, answer: _Answer, environ: Mapping[str, str
 
 
 def _has_vector_module(runtime: Path) -> bool:
-    """Tell by the runtime's `release` file; a runtime without one, or without a list, is taken as whole."""
+    """Return what the runtime's `release` file says; a runtime without one, or without a list, is taken as whole."""
     try:
         modules = re.search(
             r'^MODULES="([^"]*)"', (runtime / "release").read_text("utf-8", "replace"), re.MULTILINE
@@ -242,8 +242,8 @@ def write_shim(runtime: Path, version: str, folder: Path) -> Path:
 def _write_program(path: Path, text: str) -> None:
     """Write a file that can be run at once; it must not exist.
 
-    A process of its own opens it. A descriptor here would be in every child that another thread is just starting, until
-    that child becomes its program, and the kernel runs no file that somebody has open for writing (ETXTBSY).
+    A separate process opens it. A descriptor here would be in every child that another thread is just starting, until
+    that child becomes its program, and the kernel runs no file that is open for writing (ETXTBSY).
     """
     # With what the shell itself has: PATH may be empty.
     command = ["/bin/sh", "-c", 'set -C; printf %s "$2" > "$1"', "sh", str(path), text]

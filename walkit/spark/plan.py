@@ -1,7 +1,7 @@
 """What became of a log's records on their way into a DataFrame, as far as Spark's analyzed plan shows it.
 
 The plan is read as Spark prints it (`DataFrame.explain`), with views in it; what a cache holds has the plan that it was
-made by. A classic session also tells what `load()` noted at each relation; over Spark Connect that is known only of the
+made by. A classic session also gives what `load()` noted at each relation; over Spark Connect that is known only of the
 whole. Steps that are not known (an aggregation, Python code) end the search: what is below them is not looked at.
 """
 
@@ -104,7 +104,7 @@ class Records:
     twice: list[str] = field(default_factory=list)
     """The logs of which records are there twice."""
     brought_together: bool = False
-    """Whether a union or a join is among the steps, so that an LSN may stand in several rows."""
+    """Whether a union or a join is among the steps, so that an LSN may be in several rows."""
 
     @property
     def have_unique_lsns(self) -> bool:
@@ -124,7 +124,7 @@ def _analyzed(df: DataFrame) -> str:
     text = str(df._explain_string(extended=True))  # type: ignore[operator]
     _, _, rest = text.partition("== Analyzed Logical Plan ==\n")
     plan, _, _ = rest.partition("\n\n== ")
-    return plan.partition("\n")[2]  # a line with the schema stands before the plan
+    return plan.partition("\n")[2]  # a line with the schema is before the plan
 
 
 @dataclass(frozen=True, slots=True)

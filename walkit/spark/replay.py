@@ -1,4 +1,4 @@
-"""Replay in Spark: the state that a log's records leave behind.
+"""Replay in Spark: the state that a log's records lead to.
 
 The rule is that of `walkit.state`: for each key the record with the newest LSN wins, a delete leaves nothing,
 and a record without a key is an event, which is no part of keyed state.
@@ -7,7 +7,7 @@ The newest LSN of each key is found by an aggregation of numbers alone, and the 
 left-semi join: on the LSN where the plan shows one read of one log, in which it is unique, else on key and LSN.
 Spark has no hash aggregation over binary or struct buffers: `max(struct(lsn, value))`, `max_by` and a window all
 sort the values instead. After a join on key and LSN the rows that are left are counted, where the join has put and
-sorted them: a DataFrame that has a record twice fails there, however it came to it (a union, a view, Connect).
+sorted them: a DataFrame that has a record twice fails there, for any reason (a union, a view, Connect).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def replay(df: DataFrame, at_lsn: int | None = None) -> DataFrame:
     records twice, or that the log was loaded with `pushFilters`; for a column that is missing or of another type; and
     for an `at_lsn` that is not an LSN or that the records do not reach.
 
-    Nothing is known of a DataFrame whose `lsn` was computed anew, that was loaded with a schema of one's own or made
+    Nothing is known of a DataFrame whose `lsn` was computed anew, that was loaded with a custom schema or made
     from rows; `df.withMetadata("lsn", {})` takes off what is known. What the plan does not show, the data do: where two
     rows are the newest record of one key, Spark fails the query in words that name the key and the LSN.
     """
@@ -60,7 +60,7 @@ def replay(df: DataFrame, at_lsn: int | None = None) -> DataFrame:
         live = picked.where(F.col("kind") != int(Kind.DELETE)).select("key", "value", "lsn")
         return live.withMetadata("lsn", {})
     picked = keyed.join(newest, ["lsn", "key"], "left_semi").select("lsn", "kind", "key", "value")
-    # Spark computes it where the join's rows already stand together and in order: no further shuffle.
+    # Spark computes it where the join's rows are already together and in order: no further shuffle.
     rows = F.count("*").over(Window.partitionBy("lsn", "key"))
     is_live = F.when(F.col(ROWS) == 1, F.col("kind") != int(Kind.DELETE)).otherwise(_twice())
     state = picked.withColumn(ROWS, rows).where(is_live).select("key", "value", "lsn")
@@ -86,7 +86,7 @@ def _twice() -> Column:
 
 
 def records_up_to(df: DataFrame, at_lsn: int | None, what: str) -> tuple[DataFrame, bool]:
-    """Return the records up to `at_lsn`, inclusive, and whether each is known to have an LSN of its own.
+    """Return the records up to `at_lsn`, inclusive, and whether each is known to have a distinct LSN.
 
     Raises as `replay` does where no state can be made of them.
     """
@@ -103,7 +103,7 @@ def records_up_to(df: DataFrame, at_lsn: int | None, what: str) -> tuple[DataFra
 
 
 def require_columns(df: DataFrame, what: str) -> None:
-    """Raise `OptionsError` unless `df` has the columns of a log's records; `what` names who needs them."""
+    """Raise `OptionsError` unless `df` has the columns of a log's records; `what` names the caller."""
     found = {field.name: field.dataType for field in df.schema.fields}
     for name, allowed in COLUMN_TYPES.items():
         if name not in found:

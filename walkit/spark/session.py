@@ -89,7 +89,7 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("walkit")` work in this session, whatever its settings.
+    """Make `spark.read.format("walkit")` work in this session, under any settings.
 
     Where the workers of a local session cannot import this walkit (it is on `sys.path` of this process only),
     a copy of the package is sent to them. Doing it twice does no harm.

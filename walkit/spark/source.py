@@ -14,12 +14,12 @@ its input twice. `load()` again sees more.
 A user's schema picks columns: `.schema("lsn bigint, key binary")`.
 
 Without `snapshot` the DataFrame is the log's records, no more. With it, it is what every state is made of that can
-still be told: where the log's first records are gone, the records of the oldest snapshot from which the log goes on,
-with the LSNs that they had, and the log's records above the snapshot's LSN. With `lastLsn` it is the newest snapshot
-with which the state at that LSN can be told. Where the log has all its records, they are enough, and no snapshot is
-read. A snapshot is verified by `load()` and read as a partition of its own. `load()` refuses (HistoryTrimmedError,
-SnapshotError) where no snapshot will do. What it noted of the log's history is in the metadata of column `lsn`: see
-`walkit.spark.facts`.
+still be restored: where the log's first records are gone, the records of the oldest snapshot from which the log
+continues, with the LSNs that they had, and the log's records above the snapshot's LSN. With `lastLsn` it is the newest
+snapshot with which the state at that LSN can be restored. Where the log has all its records, they are enough, and no
+snapshot is read. A snapshot is verified by `load()` and read as a separate partition. `load()` refuses
+(HistoryTrimmedError, SnapshotError) where no snapshot will do. What it noted of the log's history is in the metadata of
+column `lsn`: see `walkit.spark.facts`.
 
 A stream is not built yet: `spark.readStream` accepts the format, and its query ends with the words of `NoStream`.
 
@@ -155,7 +155,7 @@ class NoStream(DataSourceStreamReader):
         raise self._refusal()
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Refuse: where a query goes on from a checkpoint."""
+        """Refuse: where a query continues from a checkpoint."""
         raise self._refusal()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -165,7 +165,7 @@ class NoStream(DataSourceStreamReader):
     def _refusal(self) -> OptionsError:
         return OptionsError(
             f"a log cannot be read as a stream yet. spark.read.format('{SOURCE_NAME}').load({self.path!r}) reads what "
-            "it holds now; walkit.open(path, mode='r').follow(lsn) goes on with what comes",
+            "it holds now; walkit.open(path, mode='r').follow(lsn) continues with what comes",
             option="readStream",
             wanted=self.path,
         )
@@ -219,7 +219,7 @@ class FilteringReader(WalkitReader):
     """One that takes conditions on the LSN. Spark fails the read of such a reader where its switch is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take the conditions that the log applies exactly; hand back the others."""
+        """Take the conditions that the log applies exactly; return the others."""
         self.lsns, handed_back = take_filters(filters, self.scan.lsns)
         return handed_back
 
@@ -228,18 +228,14 @@ PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def pushdown_is_on() -> bool:
-    """Tell whether this call comes from Spark's push-down worker, which it runs only where the switch is on.
+    """Return whether this process is Spark's push-down worker, which it runs only where the switch is on.
 
-    The reader is made in a process of its own, to which the session's settings are not sent. Should Spark rename its
-    worker, nothing is pushed down and everything else works.
+    The reader is made in a separate process, to which the session's settings are not sent: Spark names the worker on
+    the command line, of its daemon or of a process for it alone. Should Spark rename its worker, nothing is pushed down
+    and everything else works.
     """
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        spec = frame.f_globals.get("__spec__")
-        if spec is not None and spec.name == PUSHDOWN_WORKER:
-            return True
-    return False
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return PUSHDOWN_WORKER in sys.argv or (spec is not None and spec.name == PUSHDOWN_WORKER)
 
 
 def plan_scan(options: Mapping[str, Any]) -> Scan:

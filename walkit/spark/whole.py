@@ -1,4 +1,4 @@
-"""Whether the records in a DataFrame can tell a state: known before Spark does anything, or not known."""
+"""Whether the records in a DataFrame give a state: known before Spark does anything, or not known."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def require_lsn(at_lsn: object) -> None:
 def require_state(df: DataFrame, at_lsn: int | None, what: str) -> bool:
     """Say whether no two records of `df`, up to `at_lsn`, can have the same LSN, as far as the plan shows it.
 
-    Raises what there is to raise where the records are known not to tell a state.
+    Raises what there is to raise where the records are known not to give a state.
 
     Known is what column `lsn` carries from `load()`, and what the plan shows: bounds on the LSN, other conditions and
-    samples, unions. Where the column carries nothing and the log is still to be seen behind `df`, the log
+    samples, unions. Where the column carries nothing and the log is still to be seen under `df`, the log
     "walkit.spark" says that nothing was checked; where a load with a schema is to be seen whole, the plan still counts.
     """
     facts, found = LogFacts.of(df), records_of(df)
     if facts is None:
         if found.reads:
             logger.warning(
-                "column 'lsn' does not carry what load() noted of the log (a schema of one's own, or a computed "
-                "column): whether the records tell the state was not checked"
+                "column 'lsn' does not carry what load() noted of the log (a custom schema, or a computed "
+                "column): whether the records give the state was not checked"
             )
         if is_remote() or any(read.facts is not None for read in found.reads):
             return False  # what was known was taken off

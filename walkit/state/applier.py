@@ -1,8 +1,8 @@
-"""A state machine that follows a log: acknowledged frames in, in LSN order, without a thread of its own.
+"""A state machine that follows a log: acknowledged frames in, in LSN order, without another thread.
 
-The commit path hands every acknowledged frame to `feed` before anybody is told that it is acknowledged; `feed` only
-queues it. Whoever wants the state, or has just written, applies what is queued. So the state is never ahead of what
-is acknowledged, and whoever has been told of a record finds it.
+The commit path passes every acknowledged frame to `feed` before any caller is notified; `feed` only
+queues it. A reader of the state, or a writer afterwards, applies what is queued. So the state is never ahead of what
+is acknowledged, and a caller notified of a record finds it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 from collections import deque
 
 from walkit.commit.frame import SealedFrame
+from walkit.commit.ports import AcknowledgementSink
 from walkit.state.columns import batch_of
 from walkit.state.machine import StateMachine
 
@@ -18,12 +19,28 @@ FRAMES_WAITING_MAX = 256
 """Past this many frames that wait, each new one has two old ones applied by the thread that acknowledges it."""
 
 
+class FrameFeed:
+    """The acknowledgement sink of a store's log: passes each frame to all followers of the log, one after the other."""
+
+    def __init__(self) -> None:
+        self._takers: tuple[AcknowledgementSink, ...] = ()
+
+    def add(self, taker: AcknowledgementSink) -> None:
+        """Pass frames to one more, from the next one on. Before the first append: nothing else misses no frame."""
+        self._takers = (*self._takers, taker)
+
+    def __call__(self, frame: SealedFrame) -> None:
+        """Take an acknowledged frame; see AcknowledgementSink."""
+        for taker in self._takers:
+            taker(frame)
+
+
 class Follower:
     """Applies acknowledged frames to a machine, under one lock. Safe from any thread.
 
-    `applied_lsn` is where the log stood when the machine had all of it: the frames fed begin behind it.
+    `applied_lsn` is the log's last LSN when the machine had all of it: the frames fed begin after it.
 
-    A frame whose application was interrupted (Ctrl-C) is applied again by whoever comes next, so `apply` of the machine
+    A frame whose application was interrupted (Ctrl-C) is applied again by the next caller, so `apply` of the machine
     has to bear that, as the keyed table's does.
     """
 
@@ -38,7 +55,7 @@ class Follower:
     def feed(self, frame: SealedFrame) -> None:
         """Take a frame that is acknowledged: the log's sink. Called in LSN order, by one thread at a time.
 
-        Does next to nothing, unless nobody has asked for the state for `FRAMES_WAITING_MAX` frames. The commit path
+        Does next to nothing, unless the state was not read for `FRAMES_WAITING_MAX` frames. The commit path
         holds Ctrl-C back meanwhile.
         """
         self.frames.append(frame)
@@ -55,9 +72,9 @@ class Follower:
             self.apply_waiting()
 
     def help_along(self) -> None:
-        """Apply what waits, unless another thread is at it. For writers, who want no memory piled up, and no wait.
+        """Apply what waits, unless another thread is at it. For writers: it bounds memory and never waits.
 
-        (An `acquire` that does not block would be left held by a Ctrl-C that comes right behind it; `with` is not.)
+        (An `acquire` that does not block would be left held by a Ctrl-C that comes right after it; `with` is not.)
         """
         if not self.lock.locked():
             with self.lock:

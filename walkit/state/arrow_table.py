@@ -1,7 +1,7 @@
 """A keyed table that stays Arrow: an example of a state machine whose state is columns.
 
 The same state as `walkit.state.KeyedTable` by the same rule, with the same snapshots, so that one can be restored from
-the other's. No record becomes an object, and the state is ready for a query. What it has not is a quick `get`.
+the other's. No record becomes an object, and the state is ready for a query. It has no quick `get`.
 """
 
 from __future__ import annotations

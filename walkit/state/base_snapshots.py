@@ -1,4 +1,4 @@
-"""Which snapshot the state of a log begins with: for one LSN, or for every LSN whose state can still be told.
+"""Which snapshot the state of a log begins with: for one LSN, or for every LSN whose state the log still holds.
 
 From a snapshot on the log has to be there, with the tombstones: where compaction has dropped one since, a key that was
 deleted would live again (FORMAT.md F-16.7).
@@ -18,7 +18,7 @@ def base_at(view: LogView, wanted: int) -> int:
     """Return the LSN of the snapshot with which the state at `wanted` begins; 0 for the log's beginning.
 
     A snapshot at the very LSN needs no history. From any other base on the log has to be there, and the state has to be
-    one that the log still tells: from the manifest's `exact_from_lsn` on, which trimming and compaction move. Of
+    one that the log still holds: from the manifest's `exact_from_lsn` on, which trimming and compaction move. Of
     several snapshots it is the newest. HistoryTrimmedError where none will do; the newest one's own error where every
     one that would do is damaged.
     """
@@ -38,10 +38,10 @@ def base_at(view: LogView, wanted: int) -> int:
 
 
 def base_of_all(view: LogView, newest: int) -> int:
-    """Return the LSN of the snapshot with which every state begins that the log still tells; 0 for the log's beginning.
+    """Return the LSN of the snapshot with which every state begins that the log still holds; 0 for the log's beginning.
 
-    It is the oldest one from which the log goes on. `newest` is the view's last LSN. HistoryTrimmedError where there is
-    none; the oldest one's own error where every one is damaged.
+    It is the oldest one from which the log continues. `newest` is the view's last LSN. HistoryTrimmedError where there
+    is none; the oldest one's own error where every one is damaged.
     """
     if view.first_lsn == 1:
         return 0

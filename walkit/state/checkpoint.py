@@ -1,7 +1,7 @@
 """Checkpoints: the log durable, a snapshot, the low watermark, the trim, in this order (A8 of Iggy is the source).
 
 Nothing is dropped before what replaces it is on stable storage and the manifest says so. A crash between any two steps
-leaves a log and a snapshot that belong together, and whatever a failure left undone the next checkpoint does.
+leaves a log and a snapshot that belong together, and the next checkpoint does what a failure left undone.
 """
 
 from __future__ import annotations
@@ -11,17 +11,33 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from walkit._threads import Bell, EndingThread
+from walkit._threads import Bell, LogThread
+from walkit.commit.batch import Submitted
+from walkit.commit.core import OrderingCore
+from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
 from walkit.commit.to_end import run_to_end
 from walkit.errors import LogClosedError, SnapshotError, StorageError
-from walkit.log.engine import LogEngine
-from walkit.log.trim import Trimmed, move_watermark, tell
+from walkit.events import EventSink
+from walkit.log.leftovers import Leftovers
+from walkit.log.lifetime import Lifetime
+from walkit.log.parts import LogParts
+from walkit.log.trim import Trimmed, Trimmer
 from walkit.recovery.report import Phase, PhaseClock, report_html
+from walkit.segments.maintenance_worker import MaintenanceWorker
+from walkit.segments.manifest_store import ManifestStore
 from walkit.state.admission import Admission
 from walkit.state.applier import Follower
 from walkit.state.machine import StateImage, StateMachine, take_image
-from walkit.state.snapshot import SnapshotInfo, SnapshotWrite, identity_at, snapshot_lsns, snapshot_name
+from walkit.state.snapshot import (
+    SnapshotInfo,
+    SnapshotWrite,
+    identity_at,
+    refuse_other_machines,
+    snapshot_lsns,
+    snapshot_name,
+)
+from walkit.storage.interface import Storage
 
 SNAPSHOTS_KEPT = 2
 """How many snapshots a checkpoint leaves: its own and, where the log still reaches back to it, the one before."""
@@ -70,14 +86,35 @@ class CheckpointReport:
 class Checkpointer:
     """Takes snapshots and checkpoints of a state that follows a log; one at a time, from any thread.
 
-    Knows the engine and not the user's objects, so that those can be dropped. Closing the log waits for what is under
-    way here, and refuses what comes later.
+    Knows parts of the log and not the user's objects, so that those can be dropped. Closing the log waits for what is
+    under way here, and refuses what comes later.
     """
 
     def __init__(
-        self, engine: LogEngine, machine: StateMachine, follower: Follower, restored: SnapshotInfo | None
+        self,
+        storage: Storage,
+        codec: str | None,
+        manifest_store: ManifestStore,
+        driver: CommitDriver,
+        maintenance: MaintenanceWorker,
+        trimmer: Trimmer,
+        leftovers: Leftovers,
+        lifetime: Lifetime,
+        events: EventSink,
+        *,
+        machine: StateMachine,
+        follower: Follower,
+        restored: SnapshotInfo | None,
     ) -> None:
-        self.engine = engine
+        self._storage = storage
+        self._codec = codec
+        self._manifest_store = manifest_store
+        self._driver = driver
+        self._maintenance = maintenance
+        self._trimmer = trimmer
+        self._leftovers = leftovers
+        self._lifetime = lifetime
+        self._events = events
         self._machine = machine
         self._follower = follower
         self._lock = threading.RLock()
@@ -87,9 +124,9 @@ class Checkpointer:
         self._unfinished: SnapshotWrite | None = None
         """Failed at a stage that can be done again: the next snapshot does, if nothing was appended meanwhile."""
         self.on_snapshot: Callable[[int], object] = lambda lsn: None
-        """Told the LSN of each snapshot once it is on stable storage."""
-        engine.state_lsn = self.snapshot_lsn
-        engine.closers.append(self.end)
+        """Called with the LSN of each snapshot once it is on stable storage."""
+        trimmer.state_lsn = self.snapshot_lsn
+        lifetime.on_close(self.end)
 
     @property
     def snapshot_lsn(self) -> int:
@@ -101,8 +138,14 @@ class Checkpointer:
         with self._lock:
             self._ended = True
 
+    def detach(self) -> None:
+        """End, and leave the log to itself: only the manifest says then which snapshot exists."""
+        self.end()
+        self._trimmer.state_lsn = None
+        self._lifetime.off_close(self.end)
+
     def upto(self) -> int:
-        """Make all that is acknowledged durable and applied; return its LSN. Later snapshots do not stand below it."""
+        """Make all that is acknowledged durable and applied; return its LSN. Later snapshots are not below it."""
         self._require_open()
         self._follower.catch_up()
         lsn = self._follower.applied_lsn
@@ -110,34 +153,36 @@ class Checkpointer:
         return lsn
 
     def _require_open(self) -> None:
-        """Refuse; also asked before a lock is taken, which in a forked child nobody ever frees."""
-        if self._ended or self.engine.closed:
-            raise LogClosedError(f"the log at {self.engine.storage.location} is closed")
+        """Refuse; also asked before a lock is taken, which in a forked child no thread ever frees."""
+        if self._ended or self._lifetime.closed:
+            raise LogClosedError(f"the log at {self._storage.location} is closed")
 
     def bases(self) -> list[int]:
-        """Return the LSNs of the snapshots that stand, and of the one that is being written."""
+        """Return the LSNs of the snapshots that exist, and of the one that is being written."""
         with self._follower.lock:
             writing = self._writing
-        standing = snapshot_lsns(self.engine.storage)
+        standing = snapshot_lsns(self._storage)
         return standing if writing is None else [*standing, writing]
 
     def snapshot(self) -> SnapshotInfo:
         """Write the state of this moment beside the log; see `Store.snapshot`."""
         self._require_open()
-        return run_to_end(self._snapshot, "snapshot", events=self.engine.events)
+        return run_to_end(self._snapshot, "snapshot", events=self._events)
 
     def _snapshot(self) -> SnapshotInfo:
         with self._lock:
+            refuse_other_machines(self._storage, self._machine)
             return self._write(self._image())
 
     def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
         """Take a checkpoint; see `Store.checkpoint`."""
         self._require_open()
-        return run_to_end(lambda: self._checkpoint(trim), "checkpoint", events=self.engine.events)
+        return run_to_end(lambda: self._checkpoint(trim), "checkpoint", events=self._events)
 
     def _checkpoint(self, trim: bool) -> CheckpointReport:
-        engine, clock = self.engine, PhaseClock()
+        clock = PhaseClock()
         with self._lock:
+            refuse_other_machines(self._storage, self._machine)
             with clock.phase("image") as detail:
                 image = self._image()
                 detail["lsn"] = image.lsn
@@ -146,13 +191,13 @@ class Checkpointer:
             with clock.phase("snapshot") as detail:
                 info = self._standing(image.lsn) or self._write(image)
                 detail["records"], detail["bytes"] = info.records, info.size_bytes
-            engine.segments.upkeep.drain()  # what it is about to seal can be dropped, too
-            with engine.events.held(), engine.trimming:
+            self._maintenance.drain()  # what it is about to seal can be dropped, too
+            with self._events.held(), self._leftovers.lock:
                 with clock.phase("watermark") as detail:
-                    trimmed = move_watermark(engine, info.lsn if trim else 0, info.lsn)
+                    trimmed = self._trimmer.move_watermark(info.lsn if trim else 0, info.lsn)
                     detail["low_watermark"] = trimmed.low_watermark
                 with clock.phase("trim") as detail:
-                    engine.leftovers.remove()
+                    self._leftovers.remove()
                     detail["segments"] = len(trimmed.segments)
             with clock.phase("tidy") as detail:
                 removed = self._tidy(trimmed.low_watermark, info.lsn)
@@ -163,7 +208,7 @@ class Checkpointer:
         self, info: SnapshotInfo, trimmed: Trimmed, removed: int, clock: PhaseClock
     ) -> CheckpointReport:
         report = CheckpointReport(
-            location=self.engine.storage.location,
+            location=self._storage.location,
             lsn=info.lsn,
             records=info.records,
             snapshot_bytes=info.size_bytes,
@@ -173,18 +218,13 @@ class Checkpointer:
             snapshots_removed=removed,
             phases=tuple(clock.phases),
         )
-        if trimmed.segments:
-            tell(self.engine, trimmed)
-        self.engine.events.emit(
-            "walkit.checkpoint.finish", lsn=report.lsn, duration_ms=report.duration_s * 1000
-        )
+        self._trimmer.tell(trimmed)
+        self._events.emit("walkit.checkpoint.finish", lsn=report.lsn, duration_ms=report.duration_s * 1000)
         return report
 
     def _image(self) -> StateImage:
-        if self._ended or self.engine.closed:
-            raise LogClosedError(
-                f"the log at {self.engine.storage.location} is closed; no snapshot was taken"
-            )
+        if self._ended or self._lifetime.closed:
+            raise LogClosedError(f"the log at {self._storage.location} is closed; no snapshot was taken")
         with self._follower.lock:
             self._follower.apply_waiting()
             image = take_image(self._machine, self._follower.applied_lsn)
@@ -192,7 +232,7 @@ class Checkpointer:
             return image
 
     def _make_durable(self, lsn: int) -> None:
-        driver = self.engine.driver
+        driver = self._driver
         if driver.core.durable_lsn < lsn:
             driver.wait_acked()
             driver.sync()
@@ -200,19 +240,18 @@ class Checkpointer:
 
     def _standing(self, lsn: int) -> SnapshotInfo | None:
         """Return the newest snapshot where it is of this LSN already and the manifest says so."""
-        standing = self._newest is not None and self.engine.store.current.checkpoint_lsn == lsn
+        standing = self._newest is not None and self._manifest_store.current.checkpoint_lsn == lsn
         return self._newest if standing and self.snapshot_lsn == lsn else None
 
     def _write(self, image: StateImage) -> SnapshotInfo:
-        engine = self.engine
         write, self._unfinished = self._unfinished, None
         if write is None or write.lsn != image.lsn:
             write = SnapshotWrite(
-                engine.storage,
+                self._storage,
                 image,
-                identity=identity_at(engine.store.current, image.lsn),
+                identity=identity_at(self._manifest_store.current, image.lsn),
                 make_durable=self._make_durable,
-                codec=engine.options.codec,
+                codec=self._codec,
             )
         try:
             info = write.finish()
@@ -224,14 +263,14 @@ class Checkpointer:
             write.discard()
             raise
         self._newest = info
-        engine.state_lsn = info.lsn
+        self._trimmer.state_lsn = info.lsn
         self.on_snapshot(info.lsn)
-        engine.events.emit("walkit.snapshot.write", lsn=info.lsn, records=info.records)
+        self._events.emit("walkit.snapshot.write", lsn=info.lsn, records=info.records)
         return info
 
     def _tidy(self, low_watermark: int, newest_lsn: int) -> int:
-        """Remove the snapshots that nothing needs: from which the log does not go on, and all but the newest two."""
-        storage = self.engine.storage
+        """Remove the snapshots that nothing needs: from which the log does not continue, and all but the newest two."""
+        storage = self._storage
         standing = snapshot_lsns(storage)
         usable = [lsn for lsn in standing if low_watermark <= lsn <= newest_lsn]
         needless = [lsn for lsn in standing if lsn not in usable[-SNAPSHOTS_KEPT:]]
@@ -246,30 +285,59 @@ class Checkpointer:
         return len(needless)
 
 
-class CheckpointThread:
-    """Takes a checkpoint by itself after every so many records, on a thread of its own.
+def checkpointer_on(
+    parts: LogParts, *, machine: StateMachine, follower: Follower, restored: SnapshotInfo | None
+) -> Checkpointer:
+    """Return what takes checkpoints of `machine` beside the log of these parts."""
+    return Checkpointer(
+        parts.storage,
+        parts.options.codec,
+        parts.manifest_store,
+        parts.driver,
+        parts.segments.maintenance,
+        parts.trimmer,
+        parts.leftovers,
+        parts.lifetime,
+        parts.events,
+        machine=machine,
+        follower=follower,
+        restored=restored,
+    )
 
-    The commit path only looks at a number and sets an event. A checkpoint that fails is told as an event, and tried
+
+class CheckpointThread:
+    """Takes a checkpoint by itself after every so many records, on another thread.
+
+    The commit path only looks at a number and sets an event. A checkpoint that fails is reported as an event, and tried
     again after as many records more; where the store has a journal, in which appends may come to wait for it, after
     half as many as still fit, and whenever an append finds no room.
     """
 
     def __init__(
-        self, checkpointer: Checkpointer, every: int, name: str, admission: Admission | None = None
+        self,
+        checkpointer: Checkpointer,
+        every: int,
+        name: str,
+        core: OrderingCore[Submitted],
+        lifetime: Lifetime,
+        events: EventSink,
+        admission: Admission | None = None,
     ) -> None:
+        self._core = core
+        self._events = events
         self._checkpointer = checkpointer
         self._every = every
         self._admission = admission
         self._due_lsn = checkpointer.snapshot_lsn + every
         self._wake = Bell()
         self._ended = False
-        self._thread = EndingThread(target=self._run, name=f"walkit-checkpoint {name}", daemon=True)
+        self._thread = LogThread(target=self._run, name=f"walkit-checkpoint {name}", daemon=True)
         self._thread.start()
         # Before the checkpointer's own: it is waited for by its thread's end, and else refuses what the thread began.
-        checkpointer.engine.closers.insert(0, self.end)
+        lifetime.on_close(self.end, first=True)
         if admission is not None and admission.margin:
             admission.demand = self._wake.set
-            if checkpointer.engine.core.acked_lsn >= self._due_lsn:
+            if core.acked_lsn >= self._due_lsn:
                 self._wake.set()
 
     def feed(self, frame: SealedFrame) -> None:
@@ -287,7 +355,6 @@ class CheckpointThread:
             self._thread.join()
 
     def _run(self) -> None:
-        engine = self._checkpointer.engine
         while True:
             self._wake.wait()
             if self._ended:
@@ -297,15 +364,15 @@ class CheckpointThread:
                 self._due_lsn = self._checkpointer.checkpoint().lsn + self._every
             except LogClosedError:
                 return
-            except Exception as error:  # noqa: BLE001 - whatever it was, appends may wait for the next one
+            except Exception as error:  # noqa: BLE001 - after any error appends may wait for the next one
                 self._failed(error)
-            if engine.core.acked_lsn >= self._due_lsn:
+            if self._core.acked_lsn >= self._due_lsn:
                 self._wake.set()
 
     def _failed(self, error: Exception) -> None:
-        engine, after = self._checkpointer.engine, self._every
-        engine.events.emit("walkit.checkpoint.fail", error=str(error))
+        after = self._every
+        self._events.emit("walkit.checkpoint.fail", error=str(error))
         if self._admission is not None:
-            after = min(after, max(self._admission.remaining() // 2, 1))
+            after = min(after, max(self._admission.room() // 2, 1))
             self._admission.failed(error)
-        self._due_lsn = engine.core.acked_lsn + after
+        self._due_lsn = self._core.acked_lsn + after

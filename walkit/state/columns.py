@@ -1,6 +1,6 @@
 """Records between two shapes: the columns of a frame (kind bytes with flags), and the `Batch` of a state machine.
 
-The columns of a frame are shared with whoever appended them: nobody changes them.
+The columns of a frame are shared with their writer, and never changed.
 """
 
 from __future__ import annotations

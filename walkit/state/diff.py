@@ -107,11 +107,11 @@ def diff(a: Side, b: Side, progress: StateProgress | None = None) -> pa.Table:
     Records without a key are no part of it. Of a log that is being written elsewhere, the durable prefix counts.
 
     For the LSNs see `DIFF_SCHEMA`: a key that is live on one side only has the LSN of its deletion on the other, as far
-    back as the log tells states. A table has no deletions. Of a Store they are looked for in its log, which is read
+    back as the log holds states. A table has no deletions. Of a Store they are looked for in its log, which is read
     where a key needs it.
 
     In memory: both states, and the reading of one batch. `progress` is called for each side in turn with (LSNs passed,
-    LSNs to pass). Raises HistoryTrimmedError where a state can no longer be told exactly, OptionsError for what is no
+    LSNs to pass). Raises HistoryTrimmedError where a state is no longer known exactly, OptionsError for what is no
     side, and what opening and reading raise.
     """
     check_progress(progress, "(LSNs passed, LSNs to pass)")

@@ -26,7 +26,7 @@ class ToldState(NamedTuple):
     records: FinalState
     """The newest record of each key; a snapshot's are all puts, those of the log deletes, too."""
     base_lsn: int
-    """LSN of the snapshot; 0 where the log alone tells the state."""
+    """LSN of the snapshot; 0 where the state comes from the log alone."""
 
 
 def exact_state(
@@ -43,7 +43,7 @@ def exact_state(
         try:
             return _state_of(view, _wanted(view, newest, at_lsn), progress)
         except GapError:
-            # A trim or a compaction has taken away what the view names. What is left tells the state, or refuses.
+            # A trim or a compaction has taken away what the view names. What is left gives the state, or refuses.
             if log._now()[0].manifest.generation == view.manifest.generation:
                 raise
 
@@ -70,8 +70,8 @@ DELETIONS_SCHEMA: pa.Schema = pa.schema([("key", pa.large_binary()), ("lsn", pa.
 def deletions(log: ReadSurface, keys: pa.Array, up_to: int) -> pa.Table:
     """Return key and LSN of the newest delete of each of `keys` that the log has up to `up_to`, in no order.
 
-    It is looked for from the log's first record on, or from the oldest snapshot from which the log goes on: as far back
-    as the log tells states. What trimming or compaction has dropped is not found, and is no error.
+    It is looked for from the log's first record on, or from the oldest snapshot from which the log continues: as far
+    back as the log holds states. What trimming or compaction has dropped is not found, and is no error.
     """
     while True:
         view, newest = log._now()

@@ -1,7 +1,7 @@
 """The journal of a store: a ring of slots, one for each record that no checkpoint has saved, found by `lsn mod slots`.
 
 Iggy's metadata journal is the source (PR #2916, #3692, #4009). There the ring is the index of the log's only copy, so
-that a slot taken twice is a record lost. Here the log keeps every record whatever the ring holds; the ring bounds how
+that a slot taken twice is a record lost. Here the log keeps every record independently of the ring; the ring bounds how
 far the log may run ahead of the newest checkpoint, and so how much an opening replays, and it finds a record's frame
 without a walk. So admission is arithmetic: a record whose slot still belongs to one that is not saved is refused before
 anything of it is queued (`walkit.state.admission`).
@@ -19,13 +19,14 @@ from walkit.commit.frame import SealedFrame
 from walkit.config import StoreOptions
 from walkit.errors import OptionsError
 from walkit.format.layout import SegmentFlag
-from walkit.log.engine import LogEngine
-from walkit.log.wal import WriteAheadLog
+from walkit.log.contents import LogContents
+from walkit.log.parts import LogParts
 from walkit.read.view import LogView, frames_to_batches
 from walkit.record import Batch, Record
 from walkit.recovery.report import report_html
 from walkit.segments.frame_walk import FrameWalk
 from walkit.state.admission import Admission
+from walkit.state.applier import FrameFeed
 from walkit.state.checkpoint import Checkpointer, CheckpointThread
 
 
@@ -76,24 +77,42 @@ class Ring:
         position = self._positions[slot]
         return position if self._lsns[slot] == lsn else None
 
+    def _check(self) -> None:
+        """Assert that each LSN is in its own slot."""
+        entries = np.array(self._lsns)
+        taken = np.flatnonzero(entries)
+        assert bool((entries[taken] % self.slots == taken).all()), "a record in another one's slot"
+        assert len(entries) == len(self._positions) == self.slots
+
 
 class Journal:
-    """The ring of an open store, and who may still enter it. Safe from any thread."""
+    """The ring of an open store, and the admission to it. Safe from any thread."""
 
-    def __init__(self, engine: LogEngine, admission: Admission) -> None:
-        """Enter what is in the log above the newest checkpoint, as far back as there are slots; reads headers alone."""
-        self._engine = engine
+    def __init__(self, contents: LogContents, last_lsn: int, admission: Admission) -> None:
+        """Enter what is in the log from the newest checkpoint to `last_lsn`, as far back as there are slots.
+
+        Reads headers alone.
+        """
+        self._contents = contents
         self._admission = admission
         self._ring = Ring(admission.slots)
-        last = engine.core.acked_lsn
-        first = max(admission.checkpoint_lsn + 1, last - admission.slots + 1, engine.first_lsn)
-        if first <= last:
-            for header, _, _ in engine.view().frames(first, last, body=False):
+        first = max(admission.checkpoint_lsn + 1, last_lsn - admission.slots + 1, contents.first_lsn)
+        if first <= last_lsn:
+            for header, _, _ in contents.view().frames(first, last_lsn, body=False):
                 self._ring.put(header.first_lsn, header.last_lsn, header.position)
-        engine.core.sinks = (*engine.core.sinks, self._feed)
 
-    def _feed(self, frame: SealedFrame) -> None:
-        """Take a frame that is acknowledged: the log's sink."""
+    def _check(self, acked_lsn: int) -> None:
+        """Assert that each record up to there is in its slot, if no checkpoint saved it and no compaction dropped it.
+
+        Only while there is no append.
+        """
+        self._ring._check()
+        live = range(max(self.checkpoint_lsn + 1, self._contents.view().complete_from_lsn), acked_lsn + 1)
+        assert len(live) <= self.slots, "records without a slot"
+        assert all(self._ring.position_of(lsn) is not None for lsn in live)
+
+    def feed(self, frame: SealedFrame) -> None:
+        """Take a frame that is acknowledged; see AcknowledgementSink."""
         self._ring.put(frame.first_lsn, frame.last_lsn, frame.position)
 
     @property
@@ -117,7 +136,7 @@ class Journal:
         A record that is saved may be found until another one takes its slot.
         """
         position = self._ring.position_of(lsn)
-        if position is None or lsn < self._engine.first_lsn:
+        if position is None or lsn < self._contents.first_lsn:
             return None
         return JournalEntry(lsn, lsn % self.slots, position)
 
@@ -128,7 +147,7 @@ class Journal:
         CorruptionError where the frame is not intact, GapError where the log drops it meanwhile.
         """
         entry = self.lookup(lsn)
-        return None if entry is None else _read(self._engine.view(), entry)
+        return None if entry is None else _read(self._contents.view(), entry)
 
     def __repr__(self) -> str:
         return f"<Journal of {counted(self.slots, 'slot')}, {self.remaining_capacity:,} free>"
@@ -163,14 +182,14 @@ def _read(view: LogView, entry: JournalEntry) -> Record | None:
     return None
 
 
-def check_slots(options: StoreOptions, engine: LogEngine, restored_lsn: int) -> None:
+def check_slots(options: StoreOptions, restored_lsn: int, checkpoint_lsn: int, last_lsn: int) -> None:
     """Refuse a ring in which two records that are in no checkpoint would have one slot (Iggy #4009).
 
-    A snapshot that stands and cannot be read counts here: an older one was restored then, and the first thing that
+    A snapshot that is there and cannot be read counts here: an older one was restored then, and the first thing that
     the opening does is to take another.
     """
-    slots, last_lsn = options.journal_slots, engine.core.acked_lsn
-    saved_lsn = max(restored_lsn, engine.store.current.checkpoint_lsn)
+    slots = options.journal_slots
+    saved_lsn = max(restored_lsn, checkpoint_lsn)
     live = last_lsn - saved_lsn
     if slots is not None and live > slots:
         raise OptionsError(
@@ -183,16 +202,30 @@ def check_slots(options: StoreOptions, engine: LogEngine, restored_lsn: int) -> 
         )
 
 
-def start_journal(log: WriteAheadLog, checkpointer: Checkpointer, options: StoreOptions) -> Journal | None:
+def admission_of(options: StoreOptions, on_full: str) -> Admission | None:
+    """Return the gate that the log of a store with a journal is opened with; None for a store without one."""
+    slots = options.journal_slots
+    return None if slots is None else Admission(slots, options.margin, refuses=on_full == "raise")
+
+
+def start_journal(
+    parts: LogParts,
+    checkpointer: Checkpointer,
+    options: StoreOptions,
+    feed: FrameFeed,
+    admission: Admission | None,
+) -> Journal | None:
     """Begin what the options ask for beside the table: a journal, and a thread that takes checkpoints."""
-    engine, slots, after = checkpointer.engine, options.journal_slots, options.checkpoint_after
-    journal = admission = None
-    if slots is not None:
-        admission = Admission(engine, slots, options.margin, checkpointer.snapshot_lsn)
+    journal, after, core = None, options.checkpoint_after, parts.core
+    if admission is not None:
+        admission.begin(checkpointer.snapshot_lsn)
         checkpointer.on_snapshot = admission.saved
-        journal = Journal(engine, admission)
-        log.admit_through(admission, max(slots // 4, 1))
+        parts.lifetime.on_close(admission.end, first=True)
+        journal = Journal(parts.contents, core.acked_lsn, admission)
+        feed.add(journal.feed)
     if after is not None:
-        by_itself = CheckpointThread(checkpointer, after, log.location, admission)
-        engine.core.sinks = (*engine.core.sinks, by_itself.feed)
+        by_itself = CheckpointThread(
+            checkpointer, after, parts.storage.location, core, parts.lifetime, parts.events, admission
+        )
+        feed.add(by_itself.feed)
     return journal

@@ -82,7 +82,7 @@ def _round(words: list[Words], turn: int) -> tuple[Mask, Mask]:
 
 
 def _by_dictionary(keys: pa.Array, rows: Numbers, newest: Mask) -> None:
-    """Mark the newest among some rows, whatever their keys are."""
+    """Mark the newest among some rows, for any keys."""
     codes = keys.take(array_of_numbers(rows, pa.int64())).dictionary_encode()
     last = np.empty(len(codes.dictionary), np.int64)
     # Where an index comes again, numpy assigns in order and leaves the last.
@@ -109,7 +109,7 @@ def _words(keys: pa.Array) -> list[Words] | None:
         return _words_alike(data, count, longest)
     starts = offsets[:-1].astype(np.int64) - start
     at_any_byte = np.ndarray((size + 1,), "<u8", data, 0, (1,))
-    # Behind the first word each one ends with the key at the latest, so that words overlap and no byte is left out.
+    # After the first word each one ends with the key at the latest, so that words overlap and no byte is left out.
     last_word = np.maximum(lengths - WORD, 0)
     words = [at_any_byte[starts + np.minimum(last_word, at)] for at in range(0, longest, WORD)]
     if shortest < WORD:

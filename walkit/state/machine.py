@@ -1,8 +1,8 @@
 """What a log's records are fed to: the contract of a state machine.
 
 A state machine turns records into state, deterministically: the same records in the same order give the same state,
-whatever batches they came in, on any machine, at any time. It has no clock, no randomness and no I/O. It is not
-thread-safe: whoever drives it calls one method at a time (the iterator of `snapshot` may be read meanwhile).
+in any batches, on any machine, at any time. It has no clock, no randomness and no I/O. It is not
+thread-safe: its caller makes one method at a time (the iterator of `snapshot` may be read meanwhile).
 
 `walkit.testing.StateMachineTests` holds an implementation to every sentence here.
 """
@@ -25,7 +25,9 @@ class StateMachine(Protocol):
     def snapshot_format(self) -> str:
         """Name and version of what the records of a snapshot mean, such as "keyed-table/1".
 
-        A snapshot of another format is refused before `restore` is called.
+        By it a machine's snapshots are found again: `walkit.checkpoint` writes them beside the log, `walkit.recover`
+        takes the newest. One of another format is refused before `restore` is called. A custom machine that
+        takes the keyed table's records in `restore` may name that format, and so be recovered beside a Store.
         """
 
     @property
@@ -43,7 +45,7 @@ class StateMachine(Protocol):
         """Return the state as records with a key each, in ascending order of keys, no key twice.
 
         The records are those of the moment of the call: what is applied while the iterator is read is not in them.
-        Equal state at an equal LSN gives equal records in equal batches, whatever way led to it. The LSN of a record
+        Equal state at an equal LSN gives equal records in equal batches, by any history. The LSN of a record
         is that of the record in the log which made it what it is, where the machine keeps that, else any LSN up to
         `applied_lsn`. (Here, and only here, the LSNs of a batch need not grow.) Batches are of bounded size, as
         several are in memory together with the state.
@@ -52,11 +54,13 @@ class StateMachine(Protocol):
     def restore(self, batches: Iterable[Batch], lsn: int) -> None:
         """Become the state that `snapshot` gave at this LSN; what was there before is forgotten.
 
+        No batches and LSN 0 are the empty state.
+
         When the batches raise, the state is undefined and is to be restored again.
         """
 
     def checksum(self) -> int:
-        """Return 64 bits that are equal for equal state, whatever history led to it, and otherwise differ."""
+        """Return 64 bits that are equal for equal state, by any history, and otherwise differ."""
 
 
 @runtime_checkable

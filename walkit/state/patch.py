@@ -1,4 +1,4 @@
-"""Patches: the changes of a diff, made in another place that stands as the diff's left side."""
+"""Patches: the changes of a diff, made in another store whose state is the diff's left side."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Change(NamedTuple):
 
 
 def changes_of(diff: Any, get: Callable[[bytes, Any], Any]) -> list[Change]:
-    """Return what a diff changes, in its order; `get(key, default)` tells how a key stands here.
+    """Return what a diff changes, in its order; `get(key, default)` gives the value of a key here.
 
-    OptionsError where it is no diff, or where a key does not stand as on the diff's left side: then nothing is changed.
+    OptionsError where it is no diff, or where a key differs from the diff's left side: then nothing is changed.
     """
     try:
         table = diff if isinstance(diff, pa.Table) else pa.table(diff)
@@ -45,7 +45,7 @@ def changes_of(diff: Any, get: Callable[[bytes, Any], Any]) -> list[Change]:
         here, wanted = get(key, absent), absent if change == INSERTED else left
         if here is not wanted and here != wanted:
             raise OptionsError(
-                f"key {key!r} does not stand as on the diff's left side; nothing was changed",
+                f"key {key!r} differs from the diff's left side; nothing was changed",
                 option="diff",
                 wanted=None if wanted is absent else wanted,
                 stored=None if here is absent else here,

@@ -1,4 +1,4 @@
-"""Reading ahead: an iterator that is drawn from by a thread of its own, a bounded number of items in advance."""
+"""Reading ahead: an iterator that is drawn from by another thread, a bounded number of items in advance."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import threading
 from collections.abc import Generator, Iterator
 from queue import SimpleQueue
 from typing import TypeVar, cast
+
+from walkit._threads import LogThread
 
 T = TypeVar("T")
 
@@ -15,8 +17,8 @@ END = object()
 def read_ahead(items: Iterator[T], depth: int) -> Generator[T]:
     """Yield the items of `items`, of which a thread has up to `depth` ready; raises what it raises, where it raises.
 
-    Worth it where drawing an item lets go of the interpreter, as reading and checksums of large frames do. The thread
-    ends with the items, or when this generator is closed; `items` is closed by it then, if it can be.
+    Worth it where drawing an item releases the interpreter's lock, as reading and checksums of large frames do. The
+    thread ends with the items, or when this generator is closed; `items` is closed by it then, if it can be.
     """
     ready: SimpleQueue[object] = SimpleQueue()
     room = threading.Semaphore(depth)
@@ -38,7 +40,7 @@ def read_ahead(items: Iterator[T], depth: int) -> Generator[T]:
                 items.close()
             ready.put(END)
 
-    thread = threading.Thread(target=draw, name="walkit-read-ahead", daemon=True)
+    thread = LogThread(target=draw, name="walkit-read-ahead", daemon=True)
     thread.start()
     try:
         while (item := ready.get()) is not END:

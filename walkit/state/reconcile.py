@@ -2,7 +2,7 @@
 
 For each key the record with the newest LSN wins; a delete that wins (a tombstone) leaves nothing. A record without a
 key is an event: it is history, and no part of keyed state. A bundle or link with a key counts as a put of its value:
-what the value holds is the business of whoever reads it. Timestamps decide nothing.
+what the value holds is its reader's business. Timestamps decide nothing.
 
 `reconcile` is the rule; `reconcile_arrow` is the same on columns, and a test holds the two to each other. The keyed
 table, compaction and Spark are tested against them. (Delta's "action reconciliation" is the source of having one.)

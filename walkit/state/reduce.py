@@ -15,8 +15,9 @@ REDUCE_BYTES = 64 << 20
 GOAL_STATES = 3
 """Or so many times what the state holds."""
 GOAL_STATES_LARGE, LARGE_BYTES = 2, 512
-"""So many times where a record of the state takes more than so many bytes: who wins costs by the record, memory by the
-byte. 1 GB of 1,000-byte values over 100 thousand keys: 432 MB at the peak for 547, and an eighth more time.
+"""So many times where a record of the state takes more than so many bytes: the choice of winners costs by the record,
+memory by the byte. 1 GB of 1,000-byte values over 100 thousand keys: 432 MB at the peak for 547, and an eighth more
+time.
 """
 
 JOINED_BYTES = 8 << 20
@@ -107,7 +108,7 @@ class FinalState:
         return pa.Table.from_batches(self._waiting, RECORDS_SCHEMA)
 
     def _keep(self, newest: Mask | None) -> None:
-        """Copy what wins, the oldest first, and let go of each few batches before the next are copied.
+        """Copy what wins, the oldest first, and release each few batches before the next are copied.
 
         An interrupt between them leaves records that are superseded, and none whose older ones are still there.
         """

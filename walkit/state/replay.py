@@ -46,13 +46,13 @@ class ReplayReport:
     first_lsn: int
     """The first LSN asked for."""
     applied_lsn: int
-    """Where the machine stands."""
+    """The machine's LSN at the end."""
     records: int
     batches: int
     size_bytes: int
     duration_s: float
     apply_s: float = 0.0
-    """Of it in the machine; the rest is waiting for records to be read and decoded, which goes on beside it."""
+    """Of it in the machine; the rest is waiting for records to be read and decoded, which continues beside it."""
 
     @property
     def records_per_s(self) -> float:
@@ -83,10 +83,10 @@ def replay(
 ) -> ReplayReport:
     """Apply the records of [first_lsn, last_lsn] to `machine`, in order; bounds inclusive.
 
-    `log` is open for writing or for reading. By default from where the machine stands to the newest record there is at
-    the call. In bounded memory: one batch at a time, as Arrow where the machine takes it. Ctrl-C (a stopped cell)
+    `log` is open for writing or for reading. By default from the machine's `applied_lsn` to the newest record there is
+    at the call. In bounded memory: one batch at a time, as Arrow where the machine takes it. Ctrl-C (a stopped cell)
     ends it within a second, if the machine applies 256 records in that time; an error from `progress` ends it between
-    two batches. Calling again goes on from there.
+    two batches. Calling again continues from there.
 
     Of a compacted log the records are replayed that are left; a machine for which superseded records count gives the
     right state only from `log.complete_from_lsn` on.
@@ -94,10 +94,10 @@ def replay(
     Raises HistoryTrimmedError where the machine would have to begin with records that are gone (restore a snapshot
     first) or is to end below `log.exact_from_lsn`, where what was superseded later is missing already; GapError where
     an explicit `first_lsn` is gone, or what is left of the log after a trim or a compaction beside this does not lead
-    on to the right state (the machine stands at its `applied_lsn` then); OptionsError where the machine has it already,
+    on to the right state (the machine is at its `applied_lsn` then); OptionsError where the machine has it already,
     CorruptionError when damage is reached.
     """
-    _check(log, machine, progress)
+    check_arguments(log, machine, progress)
     began = time.perf_counter()
     view, first, last = _range(log, machine.applied_lsn, first_lsn, last_lsn)
     pieces = Pieces(machine)
@@ -139,7 +139,8 @@ def replay(
     )
 
 
-def _check(log: object, machine: object, progress: object) -> None:
+def check_arguments(log: object, machine: object, progress: object) -> None:
+    """Refuse what cannot be replayed: OptionsError."""
     if not isinstance(log, ReadSurface) or not hasattr(machine, "applied_lsn"):
         wrong = machine if isinstance(log, ReadSurface) else log
         raise OptionsError(
@@ -197,7 +198,7 @@ class Pieces:
 
 
 def _require_exact(view: LogView, applied_lsn: int, last_lsn: int) -> None:
-    """Refuse what a compacted log tells wrong: states below the exact ones, and bases older than dropped tombstones."""
+    """Refuse what a compacted log gives wrong: states below the exact ones, and bases older than dropped tombstones."""
     manifest = view.manifest
     if last_lsn < manifest.exact_from_lsn:
         raise HistoryTrimmedError(last_lsn, manifest.exact_from_lsn)
@@ -217,7 +218,7 @@ def _range(
     first_lsn = as_lsn(first_lsn, "first_lsn")
     if first_lsn <= applied_lsn:
         raise OptionsError(
-            f"first_lsn={first_lsn}, and the machine has applied LSN {applied_lsn}: leave first_lsn out to go on",
+            f"first_lsn={first_lsn}, and the machine has applied LSN {applied_lsn}: leave first_lsn out to continue",
             option="first_lsn",
             wanted=first_lsn,
             stored=applied_lsn,

@@ -34,6 +34,7 @@ __all__ = [
     "SnapshotWrite",
     "identity_at",
     "read_snapshot",
+    "refuse_other_machines",
     "snapshot_batches",
     "snapshot_lsns",
     "snapshot_name",
@@ -48,7 +49,7 @@ STAGES: dict[str, str] = {
     "write": "take the snapshot again: what was written is thrown away",
     "sync": "take the snapshot again, in a new file: what a failed sync left is unknown",
     "log": "this stage, or open the log again: it could not be made durable up to the snapshot's LSN",
-    "rename": "this stage, or take the snapshot again: it is whole, and may stand under its name by now",
+    "rename": "this stage, or take the snapshot again: it is whole, and may have its name by now",
     "sync_directory": "this stage, or take the snapshot again: it is whole, and a power cut may undo its name",
 }
 """The stages of writing a snapshot, in order, and what may be retried when one fails."""
@@ -120,7 +121,7 @@ class SnapshotWrite:
     def finish(self) -> SnapshotInfo:
         """Do the stages that are left. On stable storage on return.
 
-        Called again after a SnapshotError it goes on with that stage alone: "log", "rename", "sync_directory". What
+        Called again after a SnapshotError it continues with that stage alone: "log", "rename", "sync_directory". What
         failed in "write" or "sync" it raises once more: that takes a new image, and a new file.
         """
         if self._failed is not None:
@@ -172,7 +173,7 @@ class SnapshotWrite:
 
     def _rename(self, info: SnapshotInfo) -> None:
         again, self._renaming = self._renaming, True
-        if again and NEW_NAME not in self._storage.names():  # the attempt that was told as failed had done it
+        if again and NEW_NAME not in self._storage.names():  # the failed attempt had renamed it
             verify_snapshot(self._storage, info.lsn, identity=self._identity)
         else:
             self._storage.replace(NEW_NAME, info.name)
@@ -209,7 +210,7 @@ def identity_at(manifest: Manifest, lsn: int) -> FrameIdentity:
 
 
 def snapshot_lsns(storage: Storage) -> list[int]:
-    """Return the LSNs of the snapshots that stand in a storage, oldest first. Reads none of them."""
+    """Return the LSNs of the snapshots of a storage, oldest first. Reads none of them."""
     return sorted(lsn for name in storage.names() if (lsn := lsn_of_name(name)) is not None)
 
 
@@ -248,6 +249,30 @@ def _refuse(info: SnapshotInfo, wanted: FrameIdentity) -> None:
             f"({found.epoch_id:#018x}), and is now of epoch {wanted.epoch} ({wanted.epoch_id:#018x})"
         )
     raise SnapshotError(f"the snapshot {info.name} {why}", stage="identity", retry=_RETRY_READ)
+
+
+def refuse_other_machines(storage: Storage, machine: StateMachine) -> None:
+    """Refuse to begin a snapshot where there are those of another kind of machine: SnapshotError (stage "format").
+
+    The log would be trimmed below what they need, and older ones removed. Reads headers only; one that cannot be read
+    says nothing.
+    """
+    for lsn in snapshot_lsns(storage):
+        try:
+            file = storage.open(snapshot_name(lsn), "read")
+            try:
+                found = read_header(file).snapshot_format
+            finally:
+                file.close()
+        except (CorruptionError, FormatVersionError, StorageError):
+            continue
+        if found != machine.snapshot_format:
+            raise SnapshotError(
+                f"the log at {storage.location} has snapshots of a {found!r} (LSN {lsn:,}), and this machine's are of "
+                f"a {machine.snapshot_format!r}: one log has the snapshots of one machine. Nothing was written",
+                stage="format",
+                retry="keep this machine beside another log, or remove the other's snapshots first",
+            )
 
 
 def read_snapshot(

@@ -11,7 +11,7 @@
     24     n  facts: JSON, keys sorted; the fields of `SnapshotInfo`
     24+n      zeros
     4092   4  CRC-32C of all before it
-    4096      frames, from position 0 on, up to `end_position`; nothing behind them
+    4096      frames, from position 0 on, up to `end_position`; nothing after them
 
 A frame holds records with keys, in ascending order within it and from frame to frame, and as its last record one
 without a key, whose value is the column of their LSNs (little-endian int64). In the frames' headers the records are
@@ -61,7 +61,7 @@ MAGIC: Final = b"WALKITSN"
 HEADER: Final = struct.Struct("<8sHHIII")
 HEADER_BYTES: Final = 4096
 FRAME_GOAL_BYTES: Final = 1 << 20
-"""Keys and values that a frame takes before the next one is begun; one larger record has a frame of its own."""
+"""Keys and values that a frame takes before the next one is begun; one larger record has a frame to itself."""
 
 _CRC_OFFSET = HEADER_BYTES - 4
 _IDS = ("log_id", "epoch", "epoch_id")
@@ -147,7 +147,7 @@ class SnapshotInfo:
 def _checked_facts(plain: Any) -> dict[str, Any]:
     """Return the facts, each of its type and within its limits; TypeError or ValueError where one is not."""
     if not isinstance(plain, dict):
-        raise TypeError(f"a {type(plain).__name__} stands where the facts belong")
+        raise TypeError(f"a {type(plain).__name__} is where the facts belong")
     for f in fields(SnapshotInfo):
         value = plain.get(f.name)
         if f.name == "snapshot_format":

@@ -22,7 +22,7 @@ class PastState(Mapping[bytes, bytes | None]):
         self.lsn = lsn
         """The state is that of the log with everything up to here."""
         self.snapshot_lsn = snapshot_lsn
-        """LSN of the snapshot that it was told from; 0 where it was the log alone."""
+        """LSN of the snapshot that it was restored from; 0 where it was the log alone."""
         self._table = table
 
     def __getitem__(self, key: bytes) -> bytes | None:
@@ -62,7 +62,7 @@ class PastState(Mapping[bytes, bytes | None]):
 def state_at(log: ReadSurface, storage: Storage, lsn: int, newest_lsn: int) -> PastState:
     """Return the keyed state with everything up to `lsn`, and nothing after it.
 
-    OptionsError for an LSN that is not a record's yet; HistoryTrimmedError where the state can no longer be told;
+    OptionsError for an LSN that is not a record's yet; HistoryTrimmedError where the state is no longer known;
     CorruptionError where damage is reached.
     """
     lsn = as_lsn(lsn)
@@ -93,7 +93,7 @@ def state_at(log: ReadSurface, storage: Storage, lsn: int, newest_lsn: int) -> P
 
 
 def exact_from(log: ReadSurface, storage: Storage) -> int:
-    """Return the LSN from which on every state can be told: from the whole log, or from a snapshot that it reaches."""
+    """Return the LSN from which on every state is known: from the whole log, or from a snapshot that it reaches."""
     manifest = log._now()[0].manifest
     if not manifest.low_watermark:
         return manifest.exact_from_lsn

@@ -22,7 +22,7 @@ T = TypeVar("T")
 class KeyedSurface:
     """What can be read of a table that follows a log. Safe from any thread.
 
-    Each call sees at least everything that anybody was told of before it. A key is bytes or another buffer;
+    Each call sees at least everything acknowledged to a caller before it. A key is bytes or another buffer;
     RecordTypeError for anything else. LogClosedError once the log is closed.
     """
 
@@ -77,7 +77,7 @@ class KeyedSurface:
         return table_of(self._image())
 
     def checksum(self) -> int:
-        """Return 64 bits that are equal for equal keys and values, whatever history led to them."""
+        """Return 64 bits that are equal for equal keys and values, by any history."""
         return checksum_of(self._image())
 
     def _dated(self) -> tuple[int, pa.Table]:

@@ -35,7 +35,7 @@ TABLE_SCHEMA: pa.Schema = pa.schema(
 """The state as Arrow: live keys in order, with the LSN of the record that set each."""
 
 _ABSENT = -1
-"""Stands for the length of an absent value in the checksum."""
+"""The length of an absent value in the checksum."""
 
 
 class ReplayedLsns:
@@ -53,7 +53,7 @@ class ReplayedLsns:
 
     def lsns(self) -> dict[bytes, int]:
         """Return all, for reading only."""
-        parts = self._parts  # taken first: whoever made the dict lets go of them afterwards
+        parts = self._parts  # taken first: the thread that made the dict drops them afterwards
         found = self._lsns
         if found is None:
             found = {}
@@ -194,14 +194,14 @@ class KeyedTable:
         return self._values.get(key, default)
 
     def live_lsns(self) -> Iterable[int]:
-        """Return the LSNs of the records that set the live keys, in no order, to one who holds others off."""
+        """Return the LSNs of the records that set the live keys, in no order, for a caller that excludes others."""
         lsns, older = self._lsns, self._replayed.lsns()
         return [lsns.get(key) or older[key] for key in self._values]
 
     def lsn_of(self, key: bytes) -> int | None:
         """Return the LSN of the record that set a live key; None where it is not live.
 
-        The first call behind a replay of many keys makes a dict of them.
+        The first call after a replay of many keys makes a dict of them.
         """
         if self._gathered is not None:
             self.settle()
@@ -267,6 +267,14 @@ class KeyedTable:
         if self._gathered is not None:
             self.settle()
         return checksum_of(_image(self._values, self._lsns, self._replayed))
+
+    def _check(self) -> None:
+        """Assert that each live key has one LSN, which has been applied. Takes time by the number of keys."""
+        self.settle()
+        assert self._lsns.keys() <= self._values.keys(), "an LSN of a key that is not live"
+        lsns = list(self.live_lsns())
+        assert len(set(lsns)) <= len(lsns) == len(self._values)
+        assert all(0 <= lsn <= self._applied_lsn for lsn in lsns)
 
     def __repr__(self) -> str:
         return f"<KeyedTable of {counted(len(self), 'key')} at LSN {self._applied_lsn}>"

@@ -1,6 +1,7 @@
 """Places: where bytes are kept, and what "durable" means there.
 
-The names load on first use: a log on a file system needs no memory. What fails, delays or throttles is in `models`.
+The names load on first use: a log on a file system needs no memory. What crashes, fails, delays or throttles is
+in `models`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from walkit.storage.crash_report import CrashReport as CrashReport
     from walkit.storage.file import FileStorage as FileStorage
     from walkit.storage.interface import Buffer as Buffer
     from walkit.storage.interface import BulkReads as BulkReads
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from walkit.storage.memory import MemoryStorage as MemoryStorage
     from walkit.storage.mounts import Mount as Mount
     from walkit.storage.mounts import mount_of as mount_of
-    from walkit.storage.page_cache_model import FileFate as FileFate
 
 _HOMES = {
     "interface": (
@@ -35,20 +34,16 @@ _HOMES = {
         "StorageFile",
         "StorageLock",
     ),
-    "crash_report": ("CrashReport",),
     "file": ("FileStorage",),
     "memory": ("MemoryStorage",),
     "mounts": ("Mount", "mount_of"),
-    "page_cache_model": ("FileFate",),
 }
 
 __all__ = [
     "Buffer",
     "BulkReads",
     "Cell",
-    "CrashReport",
     "DirectStorage",
-    "FileFate",
     "FileStorage",
     "LockHolder",
     "MemoryStorage",

@@ -27,7 +27,7 @@ def _has_means(file: object) -> TypeGuard[BulkReads]:
 
 
 def data_ranges(file: PlainReads, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the ranges of [start, end) that may hold something else than zeros; all of it where nobody knows."""
+    """Return the ranges of [start, end) that may hold something else than zeros; all of it where that is not known."""
     if _has_means(file):
         return file.data_ranges(start, end)
     return [(start, end)] if start < end else []
@@ -47,7 +47,7 @@ def read_ahead(file: PlainReads, offset: int, size: int) -> None:
 
 
 class BulkThrough:
-    """The `BulkReads` of a file over another, its `inner`: bytes come through its own `read`, whatever that does."""
+    """The `BulkReads` of a file over another, its `inner`: bytes come through its own `read`, never around it."""
 
     inner: PlainReads
 
@@ -64,7 +64,7 @@ class BulkThrough:
         return copy_into(buffer, self.read(offset, len(buffer)))
 
     def read_ahead(self, offset: int, size: int) -> None:
-        """Tell the inner file what is read soon."""
+        """Announce to the inner file what is read soon."""
         read_ahead(self.inner, offset, size)
 
 

@@ -40,7 +40,7 @@ class AlignedBuffers:
         self._free_bytes = 0
 
     def take(self, size: int) -> mmap.mmap:
-        """Return memory of at least `size` bytes, whatever is in it; give it back after use."""
+        """Return memory of at least `size` bytes, of any content; give it back after use."""
         capacity = 1 << max(size - 1, DIRECT_BYTES - 1).bit_length()
         with self._lock:
             free = self._free.get(capacity)
@@ -125,7 +125,7 @@ def open_direct(path: str, flags: int, name: str, location: str) -> DirectFile:
 def why_not_direct(folder: str) -> str | None:
     """Return why files in this folder cannot be written past the page cache; None where they can.
 
-    Asks by a synced write of one block to a file without a name, so nothing is left behind, whatever happens.
+    Asks by a synced write of one block to a file without a name, so nothing is left, also after a crash.
     """
     mount = mount_of(folder)
     if mount is not None and mount.in_memory:

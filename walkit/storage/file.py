@@ -78,13 +78,13 @@ class FileStorage:
                 try:
                     _sync_folder(os.path.dirname(self._root))
                 except PermissionError:
-                    return  # the folder was made by somebody who may
+                    return  # the folder was made by a privileged user
             for folder in reversed(missing):
                 _make_folder(folder)
                 _sync_folder(os.path.dirname(folder))
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names of what stands in one folder, sorted; locks and cells are files too."""
+        """Return the names in one folder, sorted; locks and cells are files too."""
         path = self._path(folder) if folder else self._root
         prefix = f"{folder}/" if folder else ""
         with Translated("list", folder, self._root):
@@ -145,7 +145,7 @@ class FileStorage:
             _sync_folder(self._root)
 
     def lock(self, name: str) -> StorageLock | LockHolder:
-        """Take the exclusive lock of this name, or say who holds it: see `walkit.storage.locks`."""
+        """Take the exclusive lock of this name, or return its holder: see `walkit.storage.locks`."""
         path = self._path(name)
         with Translated("lock", name, self._root):
             self._make_parents(name)

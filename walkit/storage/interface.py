@@ -82,12 +82,12 @@ class Cell(Protocol):
         """Store `data` at `offset`; other processes see it at once. Makes no system call."""
 
     def close(self) -> None:
-        """Let go of the cell; its bytes stay."""
+        """Release the cell; its bytes stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """Who holds a lock: informational, as the holder wrote it. None where it is not known."""
+    """The holder of a lock: informational, as the holder wrote it. None where it is not known."""
 
     pid: int | None
     command: str | None
@@ -118,9 +118,9 @@ class Storage(Protocol):
         """Make the folder, durably, where it is missing (its parent folders too)."""
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names of what stands in one folder ("" is the storage itself), sorted; [] where it is missing.
+        """Return the names in one folder ("" is the storage itself), sorted; [] where it is missing.
 
-        Files by the name that `open` takes, sub-folders by theirs and a "/" behind it. What is in sub-folders is not
+        Files by the name that `open` takes, sub-folders by theirs and a "/" after it. What is in sub-folders is not
         looked at: a path that is no log may have a whole disk below it.
         """
 
@@ -128,7 +128,7 @@ class Storage(Protocol):
         """Open a file: "read", "write" (it must be there), or "create" (it must not: errno EEXIST)."""
 
     def replace(self, source: str, target: str) -> None:
-        """Rename `source` to `target` atomically, over what stands there."""
+        """Rename `source` to `target` atomically, over what is there."""
 
     def remove(self, name: str) -> None:
         """Remove a file; one that is not there is a StorageError with errno ENOENT."""
@@ -137,7 +137,7 @@ class Storage(Protocol):
         """Make creations, renames and removals in the folder durable ("" is the storage itself)."""
 
     def lock(self, name: str) -> StorageLock | LockHolder:
-        """Take the exclusive lock of this name, or say who holds it. Never waits.
+        """Take the exclusive lock of this name, or return its holder. Never waits.
 
         The lock's file is made where it is missing, and is never removed.
         """
@@ -155,12 +155,12 @@ class Storage(Protocol):
         """Return what is known of the place (file system, mount, device) for run records."""
 
     def close(self) -> None:
-        """Let go of the storage's own resources. Open files, cells and locks stay."""
+        """Release the storage's own resources. Open files, cells and locks stay."""
 
 
 @runtime_checkable
 class BulkReads(Protocol):
-    """What a file may offer to those who read much of it. Optional: see `walkit.storage.bulk`."""
+    """What a file may offer to readers of much of it. Optional: see `walkit.storage.bulk`."""
 
     def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return ranges of [start, end), in order and apart: every byte of the file outside of them reads as zero.
@@ -179,7 +179,8 @@ class BulkReads(Protocol):
 class DirectStorage(Protocol):
     """A storage that can write past the page cache. Optional: through any other, `direct_io` falls back, and says so.
 
-    The contract of the files is that of all files, reads through the cache included; only the way of the bytes differs.
+    The contract of the files is that of all files, reads through the cache included; only the path of the bytes
+    differs.
     """
 
     def why_not_direct(self) -> str | None:

@@ -1,6 +1,6 @@
 """The border between walkit and the operating system: one typed error for what it refuses, one rule for names.
 
-What stands under the name of a file may be something else: a pipe, a socket, a device. `open_regular` refuses it, and
+What is under the name of a file may be something else: a pipe, a socket, a device. `open_regular` refuses it, and
 does not wait for it as a plain open(2) of a pipe does.
 """
 
@@ -79,12 +79,12 @@ _KINDS = {
 
 
 def open_regular(path: str, flags: int, action: str, name: str, location: str) -> int:
-    """Return a descriptor of a regular file; never waits. OSError, where something else stands there a StorageError.
+    """Return a descriptor of a regular file; never waits. OSError, where something else is there a StorageError.
 
     Its errno is EISDIR for a folder, else EINVAL.
     """
     try:
-        # A pipe without the other end is waited for, unless told not to; a regular file does not care.
+        # A pipe without the other end is waited for, unless O_NONBLOCK is set; a regular file does not care.
         fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
     except OSError as error:
         if error.errno == errno_codes.ENXIO:  # a socket, or a pipe that nothing reads

@@ -5,13 +5,13 @@ so two openings in one process exclude each other, and `F_OFD_GETLK` can ask wit
 on file systems that refuse those, flock(2) does the same except that asking means to try: a question and a taking
 that meet can make the taking fail, so a taking is tried again a few times before it is believed.
 
-The two kinds do not see each other on a local file system. So where the file system is known to be local, who has the
-first takes the second too, after it and on the same open file: a program that holds the lock's file by flock alone
-keeps a writer out, and a writer keeps it out. Not on NFS, where the kernel makes one of the other and both of one open
-file would exclude each other, nor where the file system is not known. `lock_is_held` asks about the first kind alone:
-every writer of walkit has it, and to ask about the other would mean to take it.
+The two kinds do not see each other on a local file system. So where the file system is known to be local, the holder of
+the first lock takes the second too, after it and on the same open file: a program that holds the lock's file by flock
+alone keeps a writer out, and a writer keeps it out. Not on NFS, where the kernel makes one of the other and both of one
+open file would exclude each other, nor where the file system is not known. `lock_is_held` asks about the first kind
+alone: every writer of walkit has it, and to ask about the other would mean to take it.
 
-The lock's file holds one JSON line about its holder, for people only; the kernel alone says who holds the lock.
+The lock's file holds one JSON line about its holder, for people only; the kernel alone knows the holder of the lock.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class FileLock:
 
 
 def take_lock(path: str, name: str, location: str) -> FileLock | LockHolder:
-    """Take the lock whose file is at `path`, made where missing, or say who holds it. Never waits for the holder."""
+    """Take the lock whose file is at `path`, made where missing, or return its holder. Never waits for the holder."""
     with _guard, Translated("lock", name, location):
         fd = open_regular(path, os.O_RDWR | os.O_CREAT, "lock", name, location)
         try:
@@ -107,7 +107,7 @@ def take_lock(path: str, name: str, location: str) -> FileLock | LockHolder:
                 return holder
             if _HAS_OFD and not _try_flock_too(fd, path):
                 os.close(fd)
-                # What stands in the file is of a writer that is gone: this holder has written nothing there.
+                # The content of the file is of a writer that is gone: this holder has written nothing there.
                 return LockHolder(pid=None, command=None, same_process=False)
             _write_information(fd, lock_information())
         except BaseException:

@@ -1,7 +1,7 @@
-"""A storage in memory that can crash: it keeps apart what reads see and what a power cut would leave.
+"""A storage in memory, plain and volatile: what `memory://` names, and what ends with the process.
 
 Every opening of one `MemoryStorage` object sees the same files, as processes of one machine do; a "reader process"
-in a test is given the same object. `crash` and `process_kill` return a new storage and leave this one as it is.
+in a test is given the same object. One that can crash is `walkit.models.CrashingStorage`.
 """
 
 from __future__ import annotations
@@ -9,21 +9,46 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import random
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from walkit.errors import StorageError
 from walkit.storage.bulk import copy_into
-from walkit.storage.crash_report import CrashReport
 from walkit.storage.interface import Buffer, Cell, LockHolder, OpenMode, StorageLock
 from walkit.storage.io_errors import checked_folder, checked_name, storage_error
 from walkit.storage.locks import lock_information, own_command
-from walkit.storage.namespace_model import Names
-from walkit.storage.page_cache_model import FileFate, Inode, Keep
+from walkit.storage.memory_tree import MemoryInode, MemoryNames
 
 _numbers = itertools.count(1)
+
+
+class NameTable(Protocol):
+    """The names of a storage, as it uses them: see `MemoryNames`."""
+
+    created: bool
+
+    @property
+    def current(self) -> Mapping[str, MemoryInode]:
+        """The inode of each name."""
+
+    def of(self, folder: str) -> list[str]:
+        """Return the names in one folder, sorted."""
+
+    def get(self, name: str) -> MemoryInode:
+        """Return the file of this name."""
+
+    def create(self, name: str) -> MemoryInode:
+        """Make an empty file under a new name."""
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename a file over what is at `target`."""
+
+    def remove(self, name: str) -> None:
+        """Take a name away."""
+
+    def sync(self, folder: str) -> None:
+        """Make the changes of names in `folder` durable."""
 
 
 class MemoryStorage:
@@ -32,22 +57,16 @@ class MemoryStorage:
     def __init__(self) -> None:
         self._location = f"memory://{next(_numbers)}"
         self._guard = threading.Lock()
-        self._names = Names(self._location)
+        self._names = self._new_names()
         self._locks: dict[str, MemoryLock] = {}
-        self._crash_report: CrashReport | None = None
 
     @property
     def location(self) -> str:
         """A URL that names this object within its process."""
         return self._location
 
-    @property
-    def crash_report(self) -> CrashReport | None:
-        """What the crash did that made this storage; None where none did."""
-        return self._crash_report
-
     def __repr__(self) -> str:
-        return f"<MemoryStorage {self._location}>"
+        return f"<{type(self).__name__} {self._location}>"
 
     def exists(self) -> bool:
         """Say whether `create` was called."""
@@ -58,7 +77,7 @@ class MemoryStorage:
         self._names.created = True
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names of what stands in one folder, sorted; locks and cells are files too."""
+        """Return the names in one folder, sorted; locks and cells are files too."""
         checked_folder(folder, self._location)
         with self._guard:
             return self._names.of(folder)
@@ -125,49 +144,10 @@ class MemoryStorage:
     def close(self) -> None:
         """Nothing is held between calls."""
 
-    def crash(
-        self, *, keep: Keep = "none", seed: int = 0, torn: bool = True, sector_bytes: int = 512
-    ) -> MemoryStorage:
-        """Return a new storage with what a power cut at this moment could leave; see `crash_report` of it.
+    def _new_names(self) -> NameTable:
+        return MemoryNames(self._location, MemoryInode)
 
-        `keep="none"` loses all that no sync covers, cells too; "all" keeps it; "random" decides by `seed` for each
-        change, and with `torn` for each sector of a write that spans several. It leaves out changes of names in the
-        same way, and gives each cell any earlier content. The same state, seed and options give the same image.
-        All locks are free in the image. An image costs time by its files and changes, not by its bytes.
-        """
-        chance = random.Random(seed)
-        image = MemoryStorage()
-        with self._guard:
-            survivors, kept, undone = self._names.survivors(keep, chance)
-            files: dict[str, Inode] = {}
-            fates: list[FileFate] = []
-            for name, inode in sorted(survivors.items()):
-                files[name], fate = inode.crash(name, keep, chance, torn, sector_bytes)
-                fates.append(fate)
-            image._names.begin(files, created=self._names.created)
-        image._crash_report = CrashReport(
-            keep=keep,
-            seed=seed,
-            torn=torn,
-            sector_bytes=sector_bytes,
-            files=tuple(fates),
-            names_kept=tuple(kept),
-            names_undone=tuple(undone),
-        )
-        return image
-
-    def process_kill(self) -> MemoryStorage:
-        """Return a new storage as the next process finds it when this one is killed: locks free, all else as it was.
-
-        What was not synced is still in the page cache: the image reads the same, and can still lose it in a `crash`.
-        """
-        image = MemoryStorage()
-        with self._guard:
-            image._names = self._names.copy()
-        image._names.location = image._location
-        return image
-
-    def _renewed_cell(self, name: str, size: int) -> Inode:
+    def _renewed_cell(self, name: str, size: int) -> MemoryInode:
         temporary = f"{name}.tmp"
         if temporary in self._names.current:
             self._names.remove(temporary)
@@ -181,7 +161,7 @@ class MemoryFile:
     """An open file in memory: see `walkit.storage.StorageFile`. Buffers as in `FileStorageFile`."""
 
     def __init__(
-        self, guard: threading.Lock, inode: Inode, name: str, location: str, *, writable: bool
+        self, guard: threading.Lock, inode: MemoryInode, name: str, location: str, *, writable: bool
     ) -> None:
         self._guard, self._inode, self._name, self._location = guard, inode, name, location
         self._writable, self._closed = writable, False
@@ -222,8 +202,10 @@ class MemoryFile:
                 self._inode.change("write", offset, data)
 
     def sync(self) -> None:
-        """Make durable everything that was written before this call."""
-        self.sync_up_to(self.sync_mark())
+        """Finish at once: as durable as the storage is, all was when it was written."""
+        self._check("sync")
+        with self._guard:
+            self._inode.sync(self._inode.mark())
 
     def allocate(self, size: int) -> None:
         """Have at least `size` bytes."""
@@ -245,7 +227,7 @@ class MemoryFile:
         return self._inode.content.size
 
     def drop_cached(self) -> None:
-        """Read clean bytes from the device again: shows what a failed sync has lost."""
+        """Read clean bytes again from what is below the memory; without that, do nothing."""
         self._check("drop the cached pages of")
         with self._guard:
             self._inode.drop_cached()
@@ -253,33 +235,6 @@ class MemoryFile:
     def close(self) -> None:
         """Close the file."""
         self._closed = True
-
-    def sync_mark(self) -> int:
-        """Return the moment up to which a sync that begins now covers what was written."""
-        self._check("sync")
-        with self._guard:
-            return self._inode.mark()
-
-    def sync_up_to(self, mark: int) -> None:
-        """Finish the sync that began at `mark`: what was written since is not covered."""
-        self._check("sync")
-        with self._guard:
-            self._inode.sync(mark)
-
-    def fail_sync(self, mark: int, *, landed: bool = False) -> None:
-        """Leave what a sync leaves that began at `mark` and reported an error; the caller raises the error.
-
-        Pages look clean and reads return the new bytes, but the device holds the old ones (the new ones with
-        `landed`), and no later sync changes that.
-        """
-        with self._guard:
-            self._inode.sync_failed(mark, landed=landed)
-
-    def fail_synced_write(self, offset: int, buffers: Sequence[Buffer], *, landed: bool = False) -> None:
-        """Leave what `write(sync=True)` leaves that reported an error: see `fail_sync`."""
-        data = self._joined(offset, buffers)
-        with self._guard:
-            self._inode.write_synced_failed(offset, data, landed=landed)
 
     def _joined(self, offset: int, buffers: Sequence[Buffer]) -> bytes:
         self._check("write", offset, writing=True)
@@ -304,7 +259,14 @@ class MemoryCell:
     """A cell in memory: see `walkit.storage.Cell`."""
 
     def __init__(
-        self, guard: threading.Lock, inode: Inode, size: int, name: str, location: str, *, writable: bool
+        self,
+        guard: threading.Lock,
+        inode: MemoryInode,
+        size: int,
+        name: str,
+        location: str,
+        *,
+        writable: bool,
     ) -> None:
         self._guard, self._inode, self._size, self._writable = guard, inode, size, writable
         self._name, self._location, self._closed = name, location, False
@@ -327,7 +289,7 @@ class MemoryCell:
             self._inode.write_cell(offset, data)
 
     def close(self) -> None:
-        """Let go of the cell; its bytes stay."""
+        """Release the cell; its bytes stay."""
         self._closed = True
 
     def _check(self, action: str) -> None:

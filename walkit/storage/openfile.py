@@ -93,7 +93,7 @@ class FileStorageFile:
         """Return where the file system has data in [start, end): not in holes, nor in space that is only reserved.
 
         What the page cache holds over reserved space counts as data (lseek(2), SEEK_DATA). Where the file system cannot
-        tell, everything is.
+        say, everything is.
         """
         ranges: list[tuple[int, int]] = []
         at = start
@@ -121,7 +121,7 @@ class FileStorageFile:
     def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
         """Write all bytes of `buffers` at `offset`, with `sync` durably: one pwritev in all but extreme cases."""
         if offset < 0:
-            # pwritev2 takes -1 as "where the descriptor stands", and would write.
+            # pwritev2 takes -1 as "at the descriptor's offset", and would write.
             raise storage_error("write", self._name, self._location, errno.EINVAL, "a negative offset")
         if len(buffers) == 1 and type(only := buffers[0]) is bytes:
             size = len(only)
@@ -187,7 +187,7 @@ class FileStorageFile:
                 os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """Close the file. Where it is interrupted, closing again goes on, and so does the end of the object."""
+        """Close the file. Where it is interrupted, closing again finishes it, and so does the end of the object."""
         self._fd = -1
         failed: OSError | None = None
         for raw in self._raws:

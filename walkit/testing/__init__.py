@@ -1,4 +1,4 @@
-"""Conformance suites, shipped for those who write a storage or a state machine. Nothing in walkit imports this room."""
+"""Conformance suites, shipped for authors of a storage or a state machine. Nothing in walkit imports this room."""
 
 from __future__ import annotations
 

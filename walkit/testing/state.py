@@ -99,7 +99,7 @@ class StateMachineHooks:
 
 
 class StateMachineTests(StateMachineHooks):
-    """All tests that a state machine passes, whatever its state is."""
+    """All tests that a state machine passes, of any state."""
 
     def fed(self, batch: Batch, cuts: Sequence[int] = ()) -> StateMachine:
         """Return a machine that was given the records, cut into several batches."""
@@ -108,7 +108,7 @@ class StateMachineTests(StateMachineHooks):
         return machine
 
     def test_an_empty_machine_has_applied_nothing(self) -> None:
-        """A new machine stands at LSN 0, and an empty batch leaves it there."""
+        """A new machine is at LSN 0, and an empty batch leaves it there."""
         machine = self.make_machine()
         before = picture(machine)
         assert machine.applied_lsn == 0
@@ -116,7 +116,7 @@ class StateMachineTests(StateMachineHooks):
         assert picture(machine) == before
 
     def test_applied_lsn_moves_to_the_last_record(self) -> None:
-        """After each batch, events alone too, the machine stands at the batch's last LSN."""
+        """After each batch, events alone too, the machine is at the batch's last LSN."""
         machine = self.make_machine()
         batch = self.records(3)
         for part in parts_of(batch, [*range(1, len(batch) // 2), len(batch) - 1]):
@@ -223,7 +223,7 @@ class StateMachineTests(StateMachineHooks):
         assert [row for part in image for row in part.rows()] == expected
 
     def test_restore_gives_the_state_back(self) -> None:
-        """A machine restored from a snapshot, empty or not before, is the same and goes on the same way."""
+        """A machine restored from a snapshot, empty or not before, is the same and continues the same way."""
         for seed in SEEDS:
             batch = self.records(seed)
             half = len(batch) // 2

@@ -13,7 +13,7 @@ A backend's test module is mostly inheritance::
         def raw_write(self, storage, name, data): ...
 
 See `StorageHooks` for the rest: other processes, small devices. What a power cut does is in
-`walkit.testing.storage_crash`, a comparison with `MemoryStorage` on random operations in
+`walkit.testing.storage_crash`, a comparison with `CrashingStorage` on random operations in
 `walkit.testing.storage_machines`. Zarr's StoreTests are the source of the shape.
 """
 
@@ -28,4 +28,4 @@ __all__ = ["CellTests", "FileTests", "LockTests", "NameTests", "SpaceTests", "St
 
 
 class StorageTests(FileTests, SpaceTests, NameTests, LockTests, CellTests):
-    """All tests that a storage passes, whatever it is made of; each base can be run alone too."""
+    """All tests that a storage passes, on any medium; each base can be run alone too."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from walkit.models import FaultyStorage
-from walkit.storage import LockHolder, MemoryStorage, StorageFile
-from walkit.storage.page_cache_model import Keep
+from walkit.models import CrashingStorage, FaultyStorage
+from walkit.models.page_cache import Keep
+from walkit.storage import LockHolder, StorageFile
 from walkit.testing.storage_hooks import Refused, all_files
 
 EIO = 5
@@ -15,13 +15,13 @@ KEEPS: tuple[Keep, ...] = ("none", "all", "random")
 
 
 class CrashTests:
-    """Override `make_crashable` where the storage under test is another than `MemoryStorage`."""
+    """Override `make_crashable` where the storage under test is another than `CrashingStorage`."""
 
-    def make_crashable(self, place: Path) -> MemoryStorage:
+    def make_crashable(self, place: Path) -> CrashingStorage:
         """Return a storage that is not created yet."""
-        return MemoryStorage()
+        return CrashingStorage()
 
-    def with_durable(self, place: Path, data: bytes = b"") -> tuple[MemoryStorage, StorageFile]:
+    def with_durable(self, place: Path, data: bytes = b"") -> tuple[CrashingStorage, StorageFile]:
         """Return a created storage with one file, "file", that a power cut cannot harm."""
         storage = self.make_crashable(place)
         storage.create()
@@ -32,7 +32,7 @@ class CrashTests:
         return storage, file
 
     def test_what_is_not_synced_may_be_lost_or_kept(self, tmp_path: Path) -> None:
-        """keep="none" loses the unsynced write and its growth, keep="all" keeps both."""
+        """`keep="none"` loses the unsynced write and its growth, keep="all" keeps both."""
         storage, file = self.with_durable(tmp_path, b"durable")
         file.write(0, [b"DUR"])
         file.write(7, [b" tail"])
@@ -62,7 +62,7 @@ class CrashTests:
         assert content(storage.crash(keep="all")) == b"112222"
 
     def test_a_synced_write_covers_its_own_bytes_only(self, tmp_path: Path) -> None:
-        """Bytes written earlier, before and behind it, can still be lost after write(sync=True)."""
+        """Bytes written earlier, before and after it, can still be lost after write(sync=True)."""
         storage, file = self.with_durable(tmp_path)
         file.write(0, [b"early"])
         file.write(5, [b" own "], sync=True)
@@ -71,7 +71,7 @@ class CrashTests:
         assert content(storage.crash(keep="all")) == b"early own late"
 
     def test_an_older_write_never_covers_a_newer_synced_one(self, tmp_path: Path) -> None:
-        """Unsynced bytes lie under, over the edges and inside a synced write: its bytes stand in every image."""
+        """Unsynced bytes lie under, over the edges and inside a synced write: its bytes are in every image."""
         storage, file = self.with_durable(tmp_path, b"." * 3000)
         for offset, size in [(0, 3000), (900, 200), (1000, 1000), (1200, 100), (1900, 300)]:
             file.write(offset, [b"o" * size])
@@ -137,7 +137,7 @@ class CrashTests:
         assert content(storage.crash(keep="none")) == kept
 
     def test_a_synced_write_survives_a_pending_cut(self, tmp_path: Path) -> None:
-        """Shortened without sync, then written behind the new end with sync: the written bytes stand in every image."""
+        """Shortened without sync, then written after the new end with sync: the written bytes are in every image."""
         storage, file = self.with_durable(tmp_path, b"0123456789")
         file.write(0, [b"ab"])
         file.write(3, [b"cut"])
@@ -208,7 +208,7 @@ class CrashTests:
         assert content(storage.crash()) == b""
 
     def test_a_move_between_folders_is_whole(self, tmp_path: Path) -> None:
-        """A file moved between folders stands under just one of its names in every image."""
+        """A file moved between folders has just one of its names in every image."""
         storage, _ = self.with_durable(tmp_path, b"data")
         storage.replace("file", "sub/file")
         storage.sync_directory()
@@ -223,7 +223,7 @@ class CrashTests:
             assert all_files(storage.crash(keep=keep)) == ["sub/again"]
 
     def test_cells_hold_anything_or_nothing(self, tmp_path: Path) -> None:
-        """A cell is lost, at its newest, or at any earlier content after a power cut; never at bytes nobody stored."""
+        """A cell is lost, at its newest, or at any earlier content after a power cut; never at bytes not stored."""
         storage, _ = self.with_durable(tmp_path)
         cell = storage.cell("cell", 8, writable=True)
         assert cell is not None
@@ -237,7 +237,7 @@ class CrashTests:
         assert seen == {b"", bytes(8), *stored}
 
     def test_a_cell_is_durable_only_through_its_file(self, tmp_path: Path) -> None:
-        """Who syncs a cell's file makes its content durable; opening a plain file as a cell changes nothing of it."""
+        """A sync of a cell's file makes its content durable; opening a plain file as a cell changes nothing of it."""
         storage, file = self.with_durable(tmp_path, b"durable!")
         cell = storage.cell("cell", 8, writable=True)
         assert cell is not None
@@ -254,7 +254,7 @@ class CrashTests:
         assert {fate.name: fate.cell for fate in report.files} == {"cell": "kept", "file": ""}
 
     def test_images_are_independent(self, tmp_path: Path) -> None:
-        """Image and original go on apart; the same seed gives the same image; an image's locks are free."""
+        """Image and original continue apart; the same seed gives the same image; an image's locks are free."""
         storage, file = self.with_durable(tmp_path, b"durable")
         assert not isinstance(storage.lock("lock"), LockHolder)
         file.write(0, [b"x" * 2000])
@@ -273,7 +273,7 @@ class CrashTests:
         assert content(images[2]) == b"durable"
 
     def test_a_failed_sync_looks_clean(self, tmp_path: Path) -> None:
-        """Reads go on showing the bytes, later syncs do not write them, a crash and drop_cached show the old ones."""
+        """Reads still show the bytes, later syncs do not write them, a crash and drop_cached show the old ones."""
         storage, _ = self.with_durable(tmp_path, b"durable")
         faulty = FaultyStorage(storage)
         faulty.fail("sync", "file")
@@ -336,7 +336,7 @@ class CrashTests:
         assert content(storage.crash()) == b"one two"
 
     def test_a_killed_process_loses_nothing(self, tmp_path: Path) -> None:
-        """process_kill keeps unsynced bytes, names and cells readable, frees locks, and leaves them losable later."""
+        """`process_kill` keeps unsynced bytes, names and cells readable, frees locks, and leaves them losable later."""
         storage, file = self.with_durable(tmp_path, b"durable")
         cell = storage.cell("cell", 4, writable=True)
         assert cell is not None
@@ -383,7 +383,7 @@ class CrashTests:
         assert "create new" in lost._repr_html_()
 
 
-def content(storage: MemoryStorage, name: str = "file") -> bytes:
+def content(storage: CrashingStorage, name: str = "file") -> bytes:
     """Return all bytes of a file."""
     file = storage.open(name, "read")
     return file.read(0, file.size())

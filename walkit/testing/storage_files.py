@@ -59,7 +59,7 @@ class FileTests(StorageHooks):
         assert file.read(1 << 20, 1 << 30) == data[1 << 20 :]
 
     def test_holes_read_as_zero(self, tmp_path: Path) -> None:
-        """A write far past the end grows the file; what nobody wrote is zero."""
+        """A write far past the end grows the file; what was never written is zero."""
         storage, file = self.with_file(tmp_path, b"ab")
         file.write(10_000, [b"z"], sync=True)
         assert file.size() == 10_001
@@ -124,7 +124,7 @@ class FileTests(StorageHooks):
         assert self.raw_read(storage, "file") == expected * 2
 
     def test_bad_buffers_write_nothing(self, tmp_path: Path) -> None:
-        """What is no contiguous buffer is refused, whatever stands before it in the list; the file keeps its bytes."""
+        """What is no contiguous buffer is refused, after any others in the list; the file keeps its bytes."""
         storage, file = self.with_file(tmp_path, b"kept")
         bad: list[Any] = ["text", 7, None, memoryview(b"abcdef")[::2]]
         for buffer in bad:

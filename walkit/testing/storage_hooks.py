@@ -1,4 +1,4 @@
-"""What a backend tells the storage suite about itself, and the few helpers its tests share."""
+"""What a backend declares to the storage suite, and the few helpers its tests share."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Import it where hypothesis is installed; a test module makes a `TestCase` of a s
 
     class MyComparison(StorageComparison):
         def make_storages(self):
-            return MyStorage(...), MemoryStorage()
+            return MyStorage(...), CrashingStorage()
 
 
     TestMyComparison = MyComparison.TestCase
@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from walkit.errors import StorageError
-from walkit.storage import LockHolder, MemoryStorage, Storage, StorageFile
+from walkit.models import CrashingStorage
+from walkit.models.page_cache import Keep
+from walkit.storage import LockHolder, Storage, StorageFile
 from walkit.storage.io_errors import parent_folder
-from walkit.storage.page_cache_model import Keep
 from walkit.testing.storage_hooks import all_files
 
 NAMES = ("a", "b", "c", "sub/a", "sub/b", "x/y/a")
@@ -193,9 +194,9 @@ class StorageComparison(RuleBasedStateMachine):
 
 @dataclass
 class ModelFile:
-    """What may be in a file after a power cut: for each position the bytes that could stand there.
+    """What may be in a file after a power cut: for each position the bytes that could be there.
 
-    -1 stands for "beyond the end". One possibility is a promise.
+    -1 means "beyond the end". One possibility is a promise.
     """
 
     content: bytearray = field(default_factory=bytearray)
@@ -244,13 +245,13 @@ class ModelFile:
 class CrashPromises(RuleBasedStateMachine):
     """Holds every image of a crash to a model that knows the contract and nothing of the implementation.
 
-    For each byte the model keeps what may stand there, for each name which file may stand there (or none). So it
+    For each byte the model keeps what may be there, for each name which file may be there (or none). So it
     notices what was promised and is lost, and what was never written and is there.
     """
 
-    def make_crashable(self) -> MemoryStorage:
+    def make_crashable(self) -> CrashingStorage:
         """Return a storage that is not created yet."""
-        return MemoryStorage()
+        return CrashingStorage()
 
     @initialize()
     def begin(self) -> None:
@@ -301,7 +302,7 @@ class CrashPromises(RuleBasedStateMachine):
 
     @rule(source=names, onto=names)
     def replace(self, source: str, onto: str) -> None:
-        """Rename; old and new may stand at the target, and the source may come back."""
+        """Rename; old and new may be at the target, and the source may come back."""
         if source in self.current and source != onto:
             self.storage.replace(source, onto)
             self.current[onto] = self.current.pop(source)
@@ -332,7 +333,7 @@ class CrashPromises(RuleBasedStateMachine):
 
     @rule(keep=st.sampled_from(("none", "all", "random")), seed=st.integers(0, 999), torn=st.booleans())
     def look_at_an_image(self, keep: Keep, seed: int, torn: bool) -> None:
-        """Take an image, compare it with the model, and go on with the original; keep="all" loses nothing."""
+        """Take an image, compare it with the model, and continue with the original; keep="all" loses nothing."""
         image = self.storage.crash(keep=keep, seed=seed, torn=torn)
         self._check(image)
         if keep == "all":
@@ -342,7 +343,7 @@ class CrashPromises(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 999))
     def go_on_from_an_image(self, seed: int) -> None:
-        """Take an image, compare it, and go on with it: what it holds is durable from now on."""
+        """Take an image, compare it, and continue with it: what it holds is durable from now on."""
         image = self.storage.crash(keep="random", seed=seed)
         self._check(image)
         self.storage = image
@@ -355,7 +356,7 @@ class CrashPromises(RuleBasedStateMachine):
 
     @rule()
     def kill_the_process(self) -> None:
-        """Go on in the storage that the next process finds, under the same promises."""
+        """Continue in the storage that the next process finds, under the same promises."""
         self.storage = self.storage.process_kill()
 
     @invariant()
@@ -366,7 +367,7 @@ class CrashPromises(RuleBasedStateMachine):
             for name, file in self.current.items():
                 assert whole(self.storage, name) == file.content, name
 
-    def _check(self, image: MemoryStorage) -> None:
+    def _check(self, image: CrashingStorage) -> None:
         present = set(all_files(image))
         assert present <= set(NAMES)
         for name in NAMES:

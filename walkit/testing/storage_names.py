@@ -106,7 +106,7 @@ class NameTests(StorageHooks):
         assert storage.names() == ["file"]
 
     def test_replace_renames_over_what_is_there(self, tmp_path: Path) -> None:
-        """The target has the source's bytes, the source is gone, and who had the old file open keeps it."""
+        """The target has the source's bytes, the source is gone, and an open handle keeps the old file."""
         storage, file = self.with_file(tmp_path, b"old")
         new = self.opened(storage, "new", "create")
         new.write(0, [b"new bytes"])
@@ -162,7 +162,7 @@ class NameTests(StorageHooks):
         assert all(len(data) == 50 and len(set(data)) == 1 for data in seen)
 
     def test_remove(self, tmp_path: Path) -> None:
-        """A removed file is gone for names, readable for who had it open, and its name is free again."""
+        """A removed file is gone for names, readable by an open handle, and its name is free again."""
         storage, file = self.with_file(tmp_path, b"data")
         storage.remove("file")
         assert storage.names() == []
@@ -203,7 +203,7 @@ class NameTests(StorageHooks):
         assert self.reopen(storage).location == storage.location
 
     def test_closing_a_storage_leaves_its_files_open(self, tmp_path: Path) -> None:
-        """After `close`, an open file and a held lock go on; closing twice does nothing."""
+        """After `close`, an open file and a held lock stay valid; closing twice does nothing."""
         storage, file = self.with_file(tmp_path, b"data")
         lock = storage.lock("lock")
         other = self.reopen(storage)

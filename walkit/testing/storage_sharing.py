@@ -56,13 +56,13 @@ class LockTests(StorageHooks):
         assert (storage.names(), storage.names("folder")) == (["folder/", "one"], ["folder/two"])
 
     def test_asking_makes_no_file(self, tmp_path: Path) -> None:
-        """A lock that nobody ever took is not held, and the question leaves nothing behind."""
+        """A lock that was never taken is not held, and the question makes no file."""
         storage = self.created(tmp_path)
         assert not storage.is_locked("lock")
         assert storage.names() == []
 
     def test_one_of_many_threads_gets_the_lock(self, tmp_path: Path) -> None:
-        """Eight threads with their own openings try at once: one has it, seven are told this process holds it."""
+        """Eight threads with their own openings try at once: one has it, seven learn that this process holds it."""
         storage = self.created(tmp_path)
         start = threading.Barrier(8)
         answers: list[StorageLock | LockHolder] = []
@@ -164,7 +164,7 @@ class LockTests(StorageHooks):
         assert not storage.is_locked("lock")
 
     def test_a_release_counts_although_a_forked_child_lives(self, tmp_path: Path) -> None:
-        """A child forked while the lock was held goes on with its copy; the parent releases: the lock is free."""
+        """A child forked while the lock was held continues with its copy; the parent releases: the lock is free."""
         storage = self.created(tmp_path)
         if self.in_other_process(storage) is None:
             skip("nothing of this storage is shared with a forked child")

@@ -6,25 +6,32 @@ recorded Run. Views only render. Importing this room without panel raises Missin
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Run
 from walkit.store import Store
+from walkit.views.access import refusal, refused_page
 from walkit.views.compaction import CompactionView
 from walkit.views.demo_store import StepReport
+from walkit.views.fault_reports import FaultReport
+from walkit.views.given import Given, given
 from walkit.views.history import History, Point
 from walkit.views.live import LiveView, view_of_run
-from walkit.views.page import Dashboard, served
+from walkit.views.page import make_shell, served
 from walkit.views.parts import in_notebook, pn, ready, served_document, tick
 from walkit.views.recovery import RecoveryView
-from walkit.views.session import KillReport, Session
+from walkit.views.serving import serve
+from walkit.views.session import Session
+from walkit.views.shell import Shell
 from walkit.views.sources import ChildSource, LogSource, Reading, RunSource, Source
 
 __all__ = [
     "ChildSource",
     "CompactionView",
-    "Dashboard",
+    "FaultReport",
+    "Given",
     "History",
-    "KillReport",
     "LiveView",
     "LogSource",
     "Point",
@@ -32,12 +39,15 @@ __all__ = [
     "RecoveryView",
     "RunSource",
     "Session",
+    "Shell",
     "Source",
     "StepReport",
     "app",
     "dashboard",
+    "given",
     "live",
     "recorded",
+    "serve",
 ]
 
 
@@ -67,15 +77,22 @@ def _prepare() -> bool:
     return False
 
 
-def dashboard() -> Dashboard:
-    """Return the whole dashboard for a notebook's cell: writers in a child process, and killing them."""
+def dashboard() -> Shell:
+    """Return the whole dashboard for a notebook's cell."""
     ready()
-    page = Dashboard()
-    tick(page)
-    return page
+    shell = make_shell()
+    tick(shell)
+    return shell
 
 
-def app() -> pn.template.BootstrapTemplate:
-    """Return the dashboard as a page of its own, for the session that `panel serve` is serving."""
+def app(paths: Iterable[str] = ()) -> pn.Template:
+    """Return the dashboard as a page of its own, for the session that is being served; it opens on what `paths` name.
+
+    A path is the folder of a log, which is only read, or the file of a saved Run; see `given` for its errors. Beyond
+    this machine the dashboard is shown to those who gave a password; others see a page that says how.
+    """
     ready()
-    return pn.template.BootstrapTemplate(title="walkit", main=[served()])
+    why = refusal()
+    if why is not None:
+        return refused_page(why)
+    return served(make_shell(shown=given(paths)))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from html import escape
 
 from walkit._html import table, tag
-from walkit.plots import upkeep
+from walkit._text import counted
+from walkit.plots import amplification, upkeep
 from walkit.views.demo_store import StepReport
-from walkit.views.parts import ReportView, pn
+from walkit.views.parts import ReportView, figure_pane, pn
 
 NOTHING_YET = "There is no store yet: write some records."
 
@@ -16,16 +17,55 @@ class CompactionView(ReportView):
     """Shows the newest StepReport. Used by one thread."""
 
     def __init__(self) -> None:
+        self.preview = pn.pane.HTML("", sizing_mode="stretch_width")
+        self.costs = figure_pane()
         self.numbers = pn.pane.HTML("", sizing_mode="stretch_width")
-        super().__init__(NOTHING_YET, self.numbers)
+        super().__init__(NOTHING_YET, self.preview, self.costs, self.numbers)
 
     def tell(self, report: StepReport | None) -> None:
-        """Show a report, unless it is the one that is shown already."""
+        """Show a report, unless it is the one that is shown already; None after one means that the store is gone."""
+        if report is None and self._shown is not None:
+            self._shown = None
+            self.text.object = tag("p", NOTHING_YET)
+            self.figure.visible = self.costs.visible = False
+            self.preview.object = self.numbers.object = ""
         if report is None or not self._is_new(report):
             return
         self.text.object = f"<p><b>{escape(report.words)}</b></p>"
-        self._draw(upkeep(report.after))
+        going = [segment.name for segment in report.preview.segments]
+        self._draw(upkeep(report.after, before=report.before, going=going))
+        self.preview.object = preview_html(report)
+        if report.history:
+            self.costs.object = amplification(report.history)
+            self.costs.visible = True
         self.numbers.object = numbers_html(report)
+
+
+def preview_html(report: StepReport) -> str:
+    """Return what a trim would do now, and what limits it."""
+    found = report.preview
+    limit = {
+        "": "Nothing limits it: all that is acknowledged would go.",
+        "durable": "It is limited by what is durable.",
+        "state": "It is limited by the newest snapshot, which the state needs: a checkpoint moves that.",
+    }.get(found.limit, f"It is limited by {found.limit}.")
+    if found.low_watermark == report.after.low_watermark and not found.segments:
+        words = "A trim now would drop nothing."
+    else:
+        words = (
+            f"A trim now would move the low watermark from LSN {report.after.low_watermark:,} to "
+            f"{found.low_watermark:,} and drop {counted(len(found.segments), 'segment')}, "
+            f"{counted(found.size_bytes, 'byte')}."
+        )
+    straddling = (
+        ""
+        if found.straddling is None
+        else f" Segment {found.straddling.name} straddles it: it is copied where at least half of it is waste, unless "
+        "it is compacted or the newest sealed one."
+    )
+    return tag(
+        "section", tag("h3", "Preview of a trim"), tag("p", words, straddling, " ", limit), class_="preview"
+    )
 
 
 def numbers_html(report: StepReport) -> str:

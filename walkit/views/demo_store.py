@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 import threading
 from dataclasses import dataclass
 from typing import Literal
@@ -10,12 +12,15 @@ from typing import Literal
 from walkit._text import counted
 from walkit.compaction import CompactionReport
 from walkit.config import LogOptions
-from walkit.errors import OptionsError
+from walkit.errors import OptionsError, WalkitError
 from walkit.log.holds import Hold
-from walkit.log.trim import TrimReport
+from walkit.log.trim import TrimPreview, TrimReport
+from walkit.plots import Amplification
 from walkit.read.describe import LogInventory
 from walkit.state.checkpoint import CheckpointReport
 from walkit.store import Store
+
+logger = logging.getLogger("walkit")
 
 Step = Literal["write", "hold", "cursor", "checkpoint", "compact", "trim"]
 STEPS: dict[Step, str] = {
@@ -29,8 +34,11 @@ STEPS: dict[Step, str] = {
 RECORDS = 6_000
 """Records of one writing."""
 KEYS = 1_500
+KEY_BYTES = 9
 VALUE_BYTES = 160
-OPTIONS = LogOptions(segment_bytes=256 * 1024, frame_bytes_max=64 * 1024, idle_mark_ms=0)
+STEPS_MAX = 60
+"""Steps whose amplification is kept."""
+OPTIONS = LogOptions(segment_bytes=256 * 1024, frame_bytes_max=64 * 1024, idle_marker_ms=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +51,29 @@ class StepReport:
     before: LogInventory
     after: LogInventory
     report: CheckpointReport | CompactionReport | TrimReport | None = None
+    preview: TrimPreview
+    """What a trim as far as possible would do now."""
+    history: tuple[Amplification, ...] = ()
+    """After each of the last STEPS_MAX steps, this one included."""
 
 
 class Shelf:
     """A store in a folder, made by its first step. Steps come from one thread; `close` may come from any."""
 
     def __init__(self, folder: str) -> None:
-        self._path = os.path.join(folder, "store")
+        self._folder = folder
         self._lock = threading.Lock()
         self._closed = False
+        self._begin(1)
+
+    def _begin(self, number: int) -> None:
+        """Forget all of a store; the next one has this number."""
+        self._number = number
+        self._path = os.path.join(self._folder, "store" if number == 1 else f"store-{number}")
         self._store: Store | None = None
         self._hold: Hold | None = None
+        self._history: tuple[Amplification, ...] = ()
+        self._upkeep_bytes = 0
 
     def do(self, step: Step) -> StepReport:
         """Do one step and say what it did. Raises what the store raises; LogClosedError where `close` comes."""
@@ -78,7 +98,51 @@ class Shelf:
                 "hold": self._turn_hold,
                 "cursor": self._cursor,
             }[step](store)
-        return StepReport(step=step, words=words, before=before, after=store.inventory(), report=report)
+        after = store.inventory()
+        self._note(store, step, after, report)
+        return StepReport(
+            step=step,
+            words=words,
+            before=before,
+            after=after,
+            report=report,
+            preview=store.log.parts.trimmer.preview(store.log.acked_lsn),
+            history=self._history,
+        )
+
+    def _note(
+        self,
+        store: Store,
+        step: Step,
+        after: LogInventory,
+        report: CheckpointReport | CompactionReport | TrimReport | None,
+    ) -> None:
+        """Add what the log costs now to the history."""
+        if isinstance(report, CheckpointReport):
+            self._upkeep_bytes += report.snapshot_bytes
+        elif isinstance(report, CompactionReport):
+            self._upkeep_bytes += report.bytes_written
+        elif report is not None:
+            self._upkeep_bytes += report.rewritten.bytes_written
+        measured = store.log.statistics()
+        live_bytes = len(store) * (KEY_BYTES + VALUE_BYTES)
+        if live_bytes and measured.user_bytes:
+            written = (measured.frame_bytes + self._upkeep_bytes) / measured.user_bytes
+            made = Amplification(step, after.size_bytes / live_bytes, written)
+            self._history = (*self._history, made)[-STEPS_MAX:]
+
+    def renew(self) -> None:
+        """Close and remove the store, whatever has become of it; the next step makes another one."""
+        with self._lock:
+            store, path = self._store, self._path
+            self._begin(self._number + 1)
+        try:
+            if store is not None:
+                store.close()
+        except WalkitError:
+            logger.info("a store that is given up did not close in order", exc_info=True)
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
 
     def _opened(self) -> Store:
         with self._lock:
@@ -92,7 +156,7 @@ class Shelf:
         first = store.log.acked_lsn + 1
         numbers = range(first, first + RECORDS)
         store.put_many([b"key %05d" % (n % KEYS) for n in numbers], [b"%010d" % n * 16 for n in numbers])
-        store.log._engine.segments.upkeep.drain()
+        store.log.wait_idle()
         return (
             f"LSN {first:,} to {store.log.acked_lsn:,} were written: {RECORDS:,} records over {KEYS:,} keys."
         )
@@ -101,7 +165,7 @@ class Shelf:
         if self._hold is not None:
             self._hold.release()
             self._hold = None
-            return "The hold is released: nobody needs the log any more."
+            return "The hold is released: nothing is kept back for it any more."
         first = max((store.log.first_lsn + store.log.acked_lsn) // 2, store.log.first_lsn)
         self._hold = store.log.hold("auditor", first)
         return f"The hold needs LSN {first:,} and what follows: no trim or compaction touches it."

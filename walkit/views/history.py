@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from walkit.measure import LatencyHistogram, Run, RunEvent
+from walkit.measure import FrameSample, LatencyHistogram, Run, RunEvent
 from walkit.metrics import LogStatistics
-from walkit.plots import LiveSeries
+from walkit.plots import LATENCY_EDGES_S, Band, LiveSeries, LoadSeries
+
+Int64Array = npt.NDArray[np.int64]
 
 POINTS_MAX = 480
 """Two minutes of the four points a second that a child writer tells."""
 EVENTS_MAX = 200
+BANDS_MAX = 24
 NAN = float("nan")
+NOTHING: Int64Array = np.zeros(len(LATENCY_EDGES_S) - 1, np.int64)
+"""Latencies of an interval in which there were none."""
 
 
 class Point(NamedTuple):
@@ -31,25 +38,64 @@ class Point(NamedTuple):
     frame_records: float = NAN
     frame_bytes: float = NAN
     in_flight: float = NAN
+    p999_us: float = NAN
+    frames_per_s: float = NAN
+    raw_per_s: float = NAN
+
+
+class Detail(NamedTuple):
+    """What was seen in one interval beside its point."""
+
+    counts: Int64Array
+    """Records by latency, between one of `LATENCY_EDGES_S` and the next."""
+    frames: FrameSample | None
+
+
+def detail_of(latency: LatencyHistogram | None, frames: FrameSample | None) -> Detail:
+    """Return the detail of an interval with these latencies and frames."""
+    if latency is None:
+        return Detail(NOTHING, frames)
+    return Detail(latency.counts_between(np.asarray(LATENCY_EDGES_S) * 1e9), frames)
 
 
 class History:
-    """The newest points and events. Memory is bounded, however long something is watched. Used by one thread."""
+    """The newest points and events. Memory is bounded, however long something is watched. Used by one thread.
+
+    Beside each point stand what single latencies and frames were seen in its interval, where the source tells them.
+    """
 
     def __init__(self, points_max: int = POINTS_MAX, events_max: int = EVENTS_MAX) -> None:
         self._points: deque[Point] = deque(maxlen=points_max)
+        self._counts: deque[Int64Array] = deque(maxlen=points_max)
+        self._frames: deque[FrameSample | None] = deque(maxlen=points_max)
         self._events: deque[RunEvent] = deque(maxlen=events_max)
+        self._bands: deque[Band] = deque(maxlen=BANDS_MAX)
         self.points_seen = 0
         """How many points were added, those that are forgotten included."""
 
-    def add(self, points: Iterable[Point] = (), events: Iterable[RunEvent] = ()) -> None:
-        """Take what is new. A point that is older than the last one is a mistake of its source: ValueError."""
-        for point in points:
+    def add(
+        self,
+        points: Iterable[Point] = (),
+        events: Iterable[RunEvent] = (),
+        *,
+        details: Iterable[Detail] = (),
+        bands: Iterable[Band] = (),
+    ) -> None:
+        """Take what is new; `details` are of the points, in their order, the ones at the end may be left out.
+
+        A point that is older than the last one is a mistake of its source: ValueError.
+        """
+        for point, detail in zip_longest(points, details, fillvalue=None):
+            if point is None:
+                raise ValueError("more details than points")
             if self._points and point.time_s < self._points[-1].time_s:
                 raise ValueError(f"a point at {point.time_s} s after one at {self._points[-1].time_s} s")
             self._points.append(point)
+            self._counts.append(NOTHING if detail is None else detail.counts)
+            self._frames.append(None if detail is None else detail.frames)
             self.points_seen += 1
         self._events.extend(events)
+        self._bands.extend(bands)
 
     def __len__(self) -> int:
         """Return the number of points that are remembered."""
@@ -60,14 +106,50 @@ class History:
         """The newest point."""
         return self._points[-1] if self._points else None
 
-    def series(self) -> LiveSeries:
-        """Return everything that is remembered, as columns; events older than the first point are left out."""
-        table = np.array(self._points, dtype=np.float64).reshape(-1, len(Point._fields))
-        first_s = table[0, 0] if len(table) and self.points_seen > len(self._points) else -np.inf
+    def series(self, newest: int | None = None) -> LiveSeries:
+        """Return everything that is remembered, as columns; events older than the first point are left out.
+
+        `newest`: only so many points, the newest ones.
+        """
+        points = list(self._points)
+        points = points if newest is None else points[len(points) - min(newest, len(points)) :]
+        table = np.array(points, dtype=np.float64).reshape(-1, len(Point._fields))
+        first_s = table[0, 0] if len(table) and self.points_seen > len(points) else -np.inf
         return LiveSeries(
             **dict(zip(Point._fields, table.T.copy(), strict=True)),
             events=tuple(event for event in self._events if event.time_s >= first_s),
         )
+
+    def since(self, begin_s: float) -> int:
+        """Return how many of the newest points are of `begin_s` or later."""
+        found = 0
+        for point in reversed(self._points):
+            if point.time_s < begin_s:
+                break
+            found += 1
+        return found
+
+    def load_series(self, label: str, newest: int, *, slowest: bool = False) -> LoadSeries:
+        """Return the newest points with what was seen of single latencies and frames, under a name.
+
+        The frames are those of the newest interval that has some; with `slowest`, around the slowest frame of all.
+        """
+        count = min(newest, len(self._points))
+        first = len(self._points) - count
+        frames = [sample for sample in islice(self._frames, first, None) if sample is not None]
+        chosen = max(frames, key=_slowest_ns) if slowest and frames else frames[-1] if frames else None
+        counts = list(islice(self._counts, first, None))
+        return LoadSeries(
+            label=label,
+            live=self.series(count),
+            latency_counts=np.array(counts, np.int64).reshape(-1, len(NOTHING)),
+            bands=tuple(self._bands),
+            frames=chosen,
+        )
+
+
+def _slowest_ns(sample: FrameSample) -> int:
+    return int(sample.acked_ns[sample.slowest] - sample.sealed_ns[sample.slowest])
 
 
 def point_between(
@@ -87,7 +169,7 @@ def point_between(
     written = after.frames_written - before.frames_written
     frames = written - (after.marks_written - before.marks_written)
     moved_bytes = after.frame_bytes - before.frame_bytes
-    known = latency.percentiles((50.0, 99.0, 100.0)) if latency is not None and latency.count else {}
+    known = latency.percentiles((50.0, 99.0, 99.9, 100.0)) if latency is not None and latency.count else {}
     return Point(
         time_s=time_s,
         records_per_s=records / interval_s if interval_s > 0 else NAN,
@@ -100,6 +182,8 @@ def point_between(
         frame_bytes=moved_bytes / written if frames else NAN,
         # Times of writes that overlap add up, so over the interval they are how many were under way.
         in_flight=(after.write_ns - before.write_ns) / 1e9 / interval_s if interval_s > 0 else NAN,
+        p999_us=known.get(99.9, NAN) / 1_000,
+        frames_per_s=frames / interval_s if interval_s > 0 else NAN,
     )
 
 

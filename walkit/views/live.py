@@ -10,7 +10,7 @@ from walkit.measure import Run
 from walkit.metrics import LogStatistics
 from walkit.plots import live_timeline, move_live_timeline
 from walkit.views.history import History, Point
-from walkit.views.parts import View, numbers_html, pn, sentence_html
+from walkit.views.parts import View, figure_pane, numbers_html, pn, sentence_html
 from walkit.views.sources import Reading, RunSource, Source
 
 if TYPE_CHECKING:
@@ -36,12 +36,8 @@ class LiveView(View):
         self.window_s = None if isinstance(source, RunSource) else WINDOW_S
         self._drawing = live_timeline(self.history.series(), window_s=self.window_s)
         self._drawing.layout.uirevision = "live"  # what the reader zoomed into stays
-        self.figure = pn.pane.Plotly(
-            self._drawing,
-            link_figure=False,  # else each curve that is moved is a message of its own, and a redraw
-            config={"displaylogo": False, "responsive": True},
-            sizing_mode="stretch_width",
-        )
+        # Linked, each curve that is moved would be a message of its own, and a redraw.
+        self.figure = figure_pane(self._drawing, link_figure=False)
         self._layout = pn.Column(self.status, self.numbers, self.figure, sizing_mode="stretch_width")
         self.shown = True
         """Whether anybody can see the figure; one that nobody sees is drawn when it is seen again."""

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -35,6 +35,7 @@ __all__ = [
     "pn",
     "ready",
     "sentence_html",
+    "soon",
     "tick",
 ]
 
@@ -58,10 +59,23 @@ class View(pn.viewable.Viewer):
         super().__init__()  # type: ignore[no-untyped-call]
 
 
-def figure_pane() -> pn.pane.Plotly:
-    """Return a pane for a figure, hidden until there is one."""
+FIGURE_CSS = """
+.js-plotly-plot .main-svg text:not(.heatmap-label text) { fill: var(--ink, #808080) !important; }
+.js-plotly-plot .gridlayer path { stroke: var(--grid, #80808055) !important; }
+.js-plotly-plot .legend .bg { fill: transparent !important; }
+"""
+"""Text and grid of a figure take the page's colours, in the light theme and in the dark one."""
+
+
+def figure_pane(figure: Any = None, **options: Any) -> pn.pane.Plotly:
+    """Return a pane for a figure; it is hidden until there is one."""
     return pn.pane.Plotly(
-        None, config={"displaylogo": False, "responsive": True}, sizing_mode="stretch_width", visible=False
+        figure,
+        config={"displaylogo": False, "responsive": True},
+        sizing_mode="stretch_width",
+        visible=figure is not None,
+        stylesheets=[FIGURE_CSS],
+        **options,
     )
 
 
@@ -148,6 +162,24 @@ def _keep_refreshing(known: weakref.ref[Refreshing]) -> None:
             return
         del view
         time.sleep(REFRESH_MS / 1000)
+
+
+def soon(refresh: Callable[[], None]) -> Callable[[], None]:
+    """Return a function for any thread that calls `refresh` soon on the thread of the session that is being served.
+
+    Elsewhere it does nothing: who made the view refreshes it.
+    """
+    document = served_document()
+
+    def ask() -> None:
+        if (
+            document is not None
+            and document.session_context is not None
+            and not document.session_context.destroyed
+        ):
+            document.add_next_tick_callback(refresh)
+
+    return ask
 
 
 def sentence_html(text: str, *, warnings: Iterable[str] = (), problem: str | None = None) -> str:

@@ -1,159 +1,349 @@
-"""The recovery view: what became of a log whose writer was killed. It renders, and does nothing else."""
+"""The recovery view: what became of a log after a fault. It renders, and does nothing else."""
 
 from __future__ import annotations
 
-from html import escape
+from collections.abc import Sequence
 
-from walkit._html import table, tag
-from walkit._text import lsn_range
-from walkit.bench.recovery_report import RecoveryRow
-from walkit.config import DURABILITY_PROMISES
-from walkit.plots import recovery_time, recovery_timeline
-from walkit.recovery.decision import MEANINGS
+from walkit._html import GREEN, GREY, PURPLE, YELLOW, Markup, Part, bar, facts, join, swatch, table, tag
+from walkit._html import RED as DAMAGED
+from walkit._text import counted
+from walkit.bench.recovery_sweep import RecoverySweep
+from walkit.plots import frame_bytes, recoveries, recovery_over_checkpoint, recovery_over_segment_size
+from walkit.plots.facts import machine_words
+from walkit.plots.units import bytes_text
+from walkit.recovery.decision import MEANINGS, table_rows
 from walkit.recovery.report import RecoveryReport
-from walkit.views.parts import RED, ReportView, figure_pane, numbers_html, pn
-from walkit.views.session import KillReport
+from walkit.views.fault_reports import FATES, FAULTS, CutFrame, Fate, FaultReport, Outcome, Refusal
+from walkit.views.parts import RED, ReportView, View, figure_pane, numbers_html, pn
 
-NOTHING_YET = "Nothing has been killed yet."
+NOTHING_YET = "Nothing has been broken yet."
+FRAME_BYTES_DRAWN = 256
+HEX_COLUMNS = 16
+
+COLOURS: dict[Fate, str] = {"kept": GREEN, "cut": PURPLE, "hole": YELLOW, "lost": GREY, "damaged": DAMAGED}
+SCROLLED = "overflow-x:auto;max-width:100%"
+APPLIED = "font-weight:bold;background:color-mix(in srgb, var(--accent, #0072b2) 18%, transparent)"
 
 
 class RecoveryView(ReportView):
-    """Shows the newest KillReport, and what was measured of recovery times. Used by one thread."""
+    """Shows the newest FaultReport beside the earlier ones, and what a sweep measured. Used by one thread."""
 
     def __init__(self) -> None:
-        self.decisions = pn.pane.HTML("", sizing_mode="stretch_width")
-        self.cuts = pn.pane.HTML("", sizing_mode="stretch_width")
-        self.measured = pn.pane.HTML("", sizing_mode="stretch_width")
-        self.times = figure_pane()
-        super().__init__(NOTHING_YET, self.decisions, self.cuts, self.measured, self.times)
-        self._rows: tuple[RecoveryRow, ...] = ()
+        self.strip = _html()
+        self.decisions = _html()
+        self.cuts = _html()
+        self.bytes = figure_pane()
+        self.hex = _html()
+        self.salvage = _html()
+        super().__init__(
+            NOTHING_YET,
+            self.strip,
+            self.cuts,
+            self.salvage,
+            self.bytes,
+            self.hex,
+            self.decisions,
+        )
 
-    def tell(self, report: KillReport | None) -> None:
-        """Show a report, unless it is the one that is shown already."""
-        if report is None or not self._is_new(report):
+    def tell(self, reports: Sequence[FaultReport]) -> None:
+        """Show the last report, unless it is the one that is shown already, with the phases of those before it."""
+        if not reports or not self._is_new(reports[-1]):
             return
+        report = reports[-1]
         self.text.object = verdict_html(report)
-        self._draw(recovery_timeline(report.recovery))
-        self.decisions.object = decisions_html(report.recovery)
-        self.cuts.object = cuts_html(report)
+        opened = []
+        for each in reports:
+            name = f"{each.number}. {FAULTS[each.fault].label}"
+            opened += [(name, each.recovery)] if each.recovery is not None else []
+            if each.salvage is not None and each.salvage.recovery is not None:
+                opened.append((f"{name}, salvaged", each.salvage.recovery))
+        if opened:
+            self._draw(recoveries(opened))
+        self.strip.object = strip_html(report.outcome)
+        self.cuts.object = "" if report.recovery is None else cuts_html(report.recovery)
+        self.salvage.object = "" if report.salvage is None else salvage_html(report.salvage)
+        self._tell_bytes(report.frame)
+        self.decisions.object = decisions_html(report.salvage or report.outcome)
 
-    def tell_times(self, rows: tuple[RecoveryRow, ...]) -> None:
-        """Show how long a Store took to be there again, over what was behind its checkpoint."""
-        if not rows or rows is self._rows:
+    def _tell_bytes(self, frame: CutFrame | None) -> None:
+        self.bytes.visible = False
+        self.hex.object = "" if frame is None else hex_html(frame)
+        if frame is None:
             return
-        self._rows = rows
-        self.measured.object = times_html(rows)
-        self.times.object = recovery_time(rows)
-        self.times.visible = True
+        try:
+            self.bytes.object = frame_bytes(
+                frame.data, highlight=frame.highlight, bytes_max=FRAME_BYTES_DRAWN
+            )
+        except ValueError:
+            return  # less than a header: the dump says all there is
+        self.bytes.visible = True
 
 
-def verdict_html(report: KillReport) -> str:
-    """Return the verdict as a sentence, and the numbers it rests on."""
-    found = report.recovery
+class SweepView(View):
+    """Shows recovery times over the checkpoint interval and over the segment size. Used by one thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.measured = _html()
+        self.over_checkpoint = figure_pane()
+        self.over_segments = figure_pane()
+        self._sweep: RecoverySweep | None = None
+        self._layout = pn.Column(
+            self.measured, self.over_checkpoint, self.over_segments, sizing_mode="stretch_width", margin=0
+        )
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self._layout
+
+    def tell(self, sweep: RecoverySweep | None) -> None:
+        """Show what was measured last, unless it is shown already."""
+        if sweep is None or sweep is self._sweep:
+            return
+        self._sweep = sweep
+        self.measured.object = sweep_html(sweep)
+        words = machine_words(sweep.machine)
+        for pane, kind, draw in (
+            (self.over_checkpoint, "checkpoint", recovery_over_checkpoint),
+            (self.over_segments, "segment", recovery_over_segment_size),
+        ):
+            found = sweep.reports.get(kind)  # type: ignore[call-overload]
+            if found:
+                pane.object = draw(found, subtitle=words)
+            pane.visible = bool(found)
+
+
+def _html() -> pn.pane.HTML:
+    return pn.pane.HTML("", sizing_mode="stretch_width")
+
+
+def verdict_html(report: FaultReport) -> str:
+    """Return what was done and what came of it, and the numbers that rests on."""
+    done = tag("p", tag("b", f"{FAULTS[report.fault].label}: "), f"{report.place}. ", " ".join(report.steps))
+    failed = Markup() if report.failure is None else refusal_html("The writer got", report.failure)
+    parts = [done, failed]
+    recovery, refusal = report.recovery, report.outcome.refusal
+    if refusal is not None:
+        parts.append(refusal_html("Opening is refused:", refusal, alert=True))
+    if recovery is not None:
+        parts += [_kept_html(report, recovery), Markup(_numbers_html(report, recovery))]
+    return join([*parts, tag("p", report.promise, style="opacity:0.8")])
+
+
+def _kept_html(report: FaultReport, recovery: RecoveryReport) -> Markup:
     if report.lost:
-        verdict = (
-            f"<b role='alert' style='color:{RED}'>{report.lost:,} acknowledged records are gone: this is a bug in "
-            f"walkit.</b>"
-        )
-    else:
-        beyond = found.last_lsn - report.acked_lsn
-        verdict = (
-            f"<b>Every record that was known to be acknowledged is there.</b> {beyond:,} more had been written "
-            f"without that word having come."
-        )
-    numbers = numbers_html(
+        words = f"{report.lost:,} acknowledged records are gone: this is a bug in walkit."
+        return tag("p", tag("b", words, role="alert", style=f"color:{RED}"))
+    beyond = recovery.last_lsn - report.acked_lsn
+    more = (
+        f" {counted(beyond, 'record')} more had been written without that word having come." if beyond else ""
+    )
+    return tag("p", tag("b", "Every record that was known to be acknowledged is there."), more)
+
+
+def _numbers_html(report: FaultReport, recovery: RecoveryReport) -> str:
+    return numbers_html(
         [
-            ("acked LSN before the kill", f"{report.acked_lsn:,}", "the last that the child had told of"),
-            ("last LSN recovered", f"{found.last_lsn:,}", "the last record of the log now"),
-            ("recovery, ms", f"{found.duration_s * 1000:,.1f}", "from the beginning of the opening to ready"),
+            (
+                "acked LSN before the fault",
+                f"{report.acked_lsn:,}",
+                "the last that was known to be acknowledged",
+            ),
+            ("last LSN recovered", f"{recovery.last_lsn:,}", "the last record of the log now"),
+            (
+                "recovery, ms",
+                f"{recovery.duration_s * 1000:,.1f}",
+                "from the beginning of the opening to ready",
+            ),
             (
                 "frames read",
-                f"{found.frames_scanned:,}",
-                "frames behind the last seal: they had to be checked",
+                f"{recovery.frames_scanned:,}",
+                "frames after the last seal: they had to be checked",
             ),
-            ("bytes read", f"{found.bytes_scanned:,}", "of those frames"),
-            ("segments (read)", f"{found.segments:,} ({found.segments_scanned:,})", "of the log"),
+            ("bytes read", f"{recovery.bytes_scanned:,}", "of those frames"),
+            ("segments (read)", f"{recovery.segments:,} ({recovery.segments_scanned:,})", "of the log"),
         ]
     )
-    durability = report.load.durability
-    kill, power, _, _ = DURABILITY_PROMISES[durability]
-    promise = (
-        f"SIGKILL shows the crash of a process only: the page cache survives it. With durability {durability} a killed "
-        f"process loses {kill} of what was acknowledged, a power cut {power}."
-    )
-    return f"<p>{verdict}</p>{numbers}<p style='opacity:0.8'>{escape(promise)}</p>"
 
 
-def times_html(rows: tuple[RecoveryRow, ...]) -> str:
-    """Return what was measured, and where, as a sentence; in red where something was not there again."""
-    row = rows[0]
-    wrong = sum(not r.complete for r in rows)
-    red = f"<b role='alert' style='color:{RED}'>{wrong} stores were not whole: this is a bug in walkit.</b> "
-    return (
-        f"<p>{red if wrong else ''}Measured here just now: a child process puts {row.operations:,} records, "
-        f"{row.frame_records:,} to a frame, and is killed; <code>Store.open</code> of what it left, once for each "
-        f"checkpoint interval, with a warm cache. One opening each: what else the machine does is in it.</p>"
-    )
-
-
-def decisions_html(recovery: RecoveryReport) -> str:
-    """Return the rows of the decision table that applied, the facts they matched, and what was given up."""
-    if not recovery.decisions:
-        return "<p>Nothing had to be decided: every segment was sealed.</p>"
-    shown = table(
-        (
-            (
-                tag("code", d.segment),
-                d.row,
-                d.decision,
-                d.meaning,
-                ", ".join(MEANINGS[name] for name, holds in d.facts.items() if holds) or "none",
-            )
-            for d in recovery.decisions
+def refusal_html(words: str, refusal: Refusal, *, alert: bool = False) -> Markup:
+    """Return a typed error with its data."""
+    role = "alert" if alert else None
+    return tag(
+        "section",
+        tag(
+            "p", tag("b", f"{words} {refusal.name}. ", style=f"color:{RED}"), f"{refusal.message}.", role=role
         ),
-        ("segment", "row", "decision", "which means", "facts that held"),
-    )
-    lost = "".join(
-        f"<p><b role='alert' style='color:{RED}'>Given up: {lsn_range(g.first_lsn, g.last_lsn)}</b>: "
-        f"{escape(g.reason)} ({escape(g.segment)}).</p>"
-        for g in recovery.lost
-    )
-    return (
-        f"<p>Decided with policy {escape(recovery.policy)}, by the rows of <code>walkit.recovery_table()</code>:</p>"
-        f"{tag('div', shown, class_='decisions')}{lost}"
+        tag("div", facts(refusal.facts), style=SCROLLED),
+        class_="refusal",
     )
 
 
-def cuts_html(report: KillReport) -> str:
-    """Return what was cut and why, or why nothing was."""
-    torn = (
-        f"<p>Half a frame ({report.torn_bytes:,} bytes) was left behind the log after the kill, as a write that was "
-        f"cut short does.</p>"
-        if report.torn_bytes
-        else ""
-    )
-    cuts = report.recovery.cuts
-    if not cuts:
-        return (
-            f"{torn}<p>Nothing was cut: the kernel finished the write that was under way, so the log ended with a "
-            f"whole frame.</p>"
+def strip_html(outcome: Outcome) -> str:
+    """Return a bar of the log's bytes by what became of them, and their sums below it."""
+    sums = {fate: sum(r.size_bytes for r in outcome.strip if r.fate == fate) for fate in FATES}
+    known = {fate: size for fate, size in sums.items() if size}
+    if not known:
+        return tag("p", "The log holds no byte.")
+    legend = [
+        tag(
+            "li",
+            swatch(COLOURS[fate]),
+            f" {fate}: {size:,} bytes ({bytes_text(size)})",
+            style="display:inline",
         )
-    shown = table(
+        for fate, size in known.items()
+    ]
+    parts = [
+        Part(r.size_bytes, COLOURS[r.fate], f"{r.fate}: {r.size_bytes:,} bytes, {r.words}")
+        for r in outcome.strip
+    ]
+    said = ", ".join(f"{fate} {size:,} bytes" for fate, size in known.items())
+    return tag(
+        "section",
+        tag("h2", "What was kept, cut, lost"),
+        bar(parts, label=f"the log by its bytes: {said}"),
+        tag("ul", *(join([each, " "]) for each in legend), style="list-style:none;padding:0"),
+        class_="strip",
+    )
+
+
+def decisions_html(outcome: Outcome) -> str:
+    """Return the decision table of recovery with the rows marked that applied, and the facts they matched."""
+    applied: dict[str, list[str]] = {}
+    for row, segment in outcome.applied:
+        applied.setdefault(row, []).append(segment)
+    said = [tag("p", outcome.aside)] if not applied else []
+    if outcome.recovery is not None:
+        for d in outcome.recovery.decisions:
+            held = ", ".join(MEANINGS[name] for name, holds in d.facts.items() if holds) or "none"
+            words = f" {d.decision}, which means: {d.meaning}. Facts that held: {held}."
+            said.append(tag("p", tag("b", f"Row {d.row}"), " for ", tag("code", d.segment), ":", words))
+    names = list(MEANINGS)
+    columns = [
+        tag("th", title, title=MEANINGS.get(title.replace(" ", "_")), scope="col", style="text-align:left")
+        for title in (
+            "row",
+            "applied to",
+            *(name.replace("_", " ") for name in names),
+            "decision",
+            "which means",
+        )
+    ]
+    lines = [
+        tag(
+            "tr",
+            tag("th", f"▶ {row['row']}" if row["row"] in applied else row["row"], scope="row"),
+            tag("td", ", ".join(applied.get(row["row"], ()))),
+            *(tag("td", row[name]) for name in names),
+            tag("td", row["decision"]),
+            tag("td", row["meaning"], style="min-width:18em"),
+            aria_current="true" if row["row"] in applied else None,
+            style=APPLIED if row["row"] in applied else None,
+        )
+        for row in table_rows()
+    ]
+    shown = tag("table", tag("tr", *columns), *lines, style="font-size:0.85em")
+    policy = f"The decision table (walkit.recovery_table()), with policy {outcome.policy}; ▶ marks rows that applied."
+    box = tag(
+        "div",
+        shown,
+        class_="decisions",
+        style=SCROLLED,
+        tabindex="0",
+        role="region",
+        aria_label="decision table",
+    )
+    return tag("section", tag("h2", "What was decided"), *said, tag("p", policy), box)
+
+
+def cuts_html(recovery: RecoveryReport) -> str:
+    """Return what was cut and why, or that nothing was."""
+    if not recovery.cuts:
+        return tag("p", "Nothing was cut: the log ended with a whole frame.")
+    rows = (
         (
-            (
-                f"{cut.position:,}",
-                f"{cut.bytes:,}",
-                f"{cut.first_lsn:,}",
-                cut.reason,
-                tag("code", cut.segment),
-                tag("code", cut.kept_as or ""),
-            )
-            for cut in cuts
-        ),
-        ("cut at position", "bytes", "LSN from", "why", "segment", "kept as"),
-        right=(0, 1, 2),
+            f"{cut.position:,}",
+            f"{cut.bytes:,}",
+            f"{cut.first_lsn:,}",
+            cut.reason,
+            tag("code", cut.segment),
+            tag("code", cut.kept_as or "nothing: all zero"),
+        )
+        for cut in recovery.cuts
     )
-    return (
-        f"{torn}{tag('div', shown, class_='cuts')}<p>Nothing promised these bytes: no later frame, no seal, and not "
-        f"the durable file. So nobody was told that they are there, and they are no part of the log.</p>"
+    shown = table(
+        rows, ("cut at position", "bytes", "LSN from", "why", "segment", "kept as"), right=(0, 1, 2)
     )
+    words = (
+        "Nothing promised these bytes: no later frame, no seal, and not the durable file. No writer was told that they "
+        "are there, and they are no part of the log."
+    )
+    return tag("div", shown, class_="cuts", style=SCROLLED) + tag("p", words)
+
+
+def salvage_html(outcome: Outcome) -> str:
+    """Return what opening a copy with policy "salvage" gave up."""
+    recovery = outcome.recovery
+    if recovery is None:
+        return ""
+    given = [
+        (f"{g.first_lsn:,}", f"{g.last_lsn:,}", f"{g.end_position - g.start_position:,}", g.reason, g.segment)
+        for g in recovery.lost
+    ]
+    lsns = sum(g.lsns for g in recovery.lost)
+    words = (
+        f"A copy was opened with policy salvage. It gave up {counted(lsns, 'LSN')} in "
+        f"{counted(len(recovery.lost), 'range')} and kept all else up to LSN {recovery.last_lsn:,}; the refused log "
+        "is as it was."
+    )
+    shown = table(given, ("LSN from", "to", "bytes", "why", "segment"), right=(0, 1, 2))
+    return tag(
+        "section",
+        tag("h2", "Salvage"),
+        tag("p", words),
+        tag("div", shown, class_="given-up", style=SCROLLED),
+        Markup(strip_html(outcome)),
+    )
+
+
+def hex_html(frame: CutFrame) -> str:
+    """Return the bytes of a frame as a hex dump; those that were changed stand in brackets."""
+    lines = []
+    for start in range(0, len(frame.data), HEX_COLUMNS):
+        row = frame.data[start : start + HEX_COLUMNS]
+        cells = [
+            f"[{byte:02x}]" if start + index in frame.highlight else f" {byte:02x} "
+            for index, byte in enumerate(row)
+        ]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{start:08x} {''.join(cells):<{4 * HEX_COLUMNS}} {text}")
+    dump = tag(
+        "pre",
+        "\n".join(lines),
+        style=f"{SCROLLED};font-size:0.8em",
+        tabindex="0",
+        role="region",
+        aria_label="hex dump",
+    )
+    return tag(
+        "details",
+        tag("summary", f"{frame.words}, as a hex dump ({len(frame.data):,} bytes)"),
+        dump,
+        class_="hex",
+    )
+
+
+def sweep_html(sweep: RecoverySweep) -> str:
+    """Return what was measured, and where; in red where something was not there again."""
+    red = []
+    if not sweep.whole:
+        words = "Not everything was there again after an opening: this is a bug in walkit. "
+        red.append(tag("b", words, role="alert", style=f"color:{RED}"))
+    early = " The time was over before more rounds were done." if sweep.ended_early else ""
+    said = (
+        f"Measured here just now: a child process puts {sweep.operations:,} records and is killed, for each bar; then "
+        f"in {counted(sweep.rounds, 'round')}, bar by bar in turns, a fresh copy of what it left is opened with a warm "
+        f"cache: a Store, over the age of its checkpoint, and a log, over the size of its segments.{early}"
+    )
+    return tag("p", *red, said)

@@ -12,50 +12,24 @@ import tempfile
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any
 
-from walkit.bench.recovery import bench_recovery
-from walkit.bench.recovery_report import RecoveryRow
-from walkit.errors import OptionsError, WalkitError
-from walkit.log.open import open_log
+from walkit.errors import OptionsError
 from walkit.measure import RunEvent
 from walkit.measure.run import plain
-from walkit.recovery.report import RecoveryReport
 from walkit.views.demo_store import STEPS, Shelf, Step, StepReport
 from walkit.views.history import EVENTS_MAX
+from walkit.views.jobs import Jobs
+from walkit.views.recovery_lab import Killed, RecoveryLab
 from walkit.views.sources import ChildSource, Reading
-from walkit.workload.inject_torn_frame import leave_half_a_frame
 from walkit.workload.steady import SteadyLoad, SteadyWriter
 
 RECORDS_BEFORE_KILL = 200
 """Records that a writer started only to be killed writes before that."""
-OPERATIONS_MEASURED = 20_000
-FRAME_RECORDS_MEASURED = 200
-CHECKPOINT_AGES = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
-"""Shares of the operations that are behind the checkpoint, as recovery is measured; 1: there is none."""
 PATIENCE_S = 30.0
 """How long a child may take for its first records."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KillReport:
-    """What became of a log whose writer was killed."""
-
-    load: SteadyLoad
-    acked_lsn: int
-    """Last LSN that the child had told to be acknowledged before it was killed."""
-    torn_bytes: int
-    """Bytes of half a frame that were left behind the log after the kill; 0: none."""
-    recovery: RecoveryReport
-
-    @property
-    def lost(self) -> int:
-        """Acknowledged records that are gone: 0 unless walkit has a bug."""
-        return max(self.acked_lsn - self.recovery.last_lsn, 0)
 
 
 class _Belongings:
@@ -65,7 +39,7 @@ class _Belongings:
         self.folder = tempfile.mkdtemp(prefix="walkit-dashboard-")
         self._lock = threading.Lock()
         self._gone = False
-        self._writer: SteadyWriter | None = None
+        self._writers: list[SteadyWriter] = []
         self.shelf = Shelf(self.folder)
 
     @property
@@ -78,43 +52,45 @@ class _Belongings:
         with self._lock:
             if self._gone:
                 raise OptionsError("the session has ended")
+            self._writers = [each for each in self._writers if each.writing]
             writer.start()
-            self._writer = writer
+            self._writers.append(writer)
 
     def remove(self) -> None:
         """Kill the child, close the store and remove the folder; as often as one likes."""
         with self._lock:
             self._gone = True
-            if self._writer is not None:
-                self._writer.close()
+            for writer in self._writers:
+                writer.close()
             self.shelf.close()
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Session:
-    """A scratch log, a child process that writes to it when asked, and what it shows: a `Source`.
+    """A scratch log, child processes that write when asked, and what they show, by place: each is a `Source`.
 
-    `start`, `stop` and `kill_and_recover` return at once. `close` ends the child and removes the log; so does the end
-    of this process, and dropping the session.
+    A load on this disk writes to the scratch log, one on a modelled volume to memory of its own. `start`, `stop` and
+    the others return at once. `close` ends the children and removes the log; so does the end of this process,
+    and dropping the session.
     """
 
     def __init__(self) -> None:
         self._belongings = _Belongings()
         self.folder = self._belongings.folder
         self.path = os.path.join(self.folder, "log")
-        self.kill_report: KillReport | None = None
-        """Of the last kill."""
+        """The scratch log that is written to, or was last."""
         self.step_report: StepReport | None = None
         """Of the last step on the session's store."""
-        self.recovery_rows: tuple[RecoveryRow, ...] = ()
-        """What has been measured of recovery times, so far; a new tuple where more has."""
-        self._doing = ""
-        self._problem: str | None = None
-        self._writer: SteadyWriter | None = None
+        self.jobs = Jobs("walkit-session")
+        self.recovery = RecoveryLab(self.folder, self.jobs, self._kill, self._event)
+        """Faults, and what recovery made of them."""
+        self._writers: list[SteadyWriter] = []
+        self._logs_made = 1
         self._start_ns: int | None = None
-        self._sources: deque[ChildSource] = deque()
+        self._durability = ""
+        self._sources: dict[str, deque[ChildSource]] = {}
+        self._place = ""
         self._events: deque[tuple[int, str, dict[str, Any]]] = deque(maxlen=EVENTS_MAX)
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="walkit-session")
         self._finalizer = weakref.finalize(self, self._belongings.remove)
 
     # -- what can be asked for
@@ -122,103 +98,134 @@ class Session:
     @property
     def busy(self) -> bool:
         """Whether something that was asked for is under way."""
-        return bool(self._doing)
+        return self.jobs.current is not None
 
     @property
     def writing(self) -> bool:
         """Whether a child is at work."""
-        return self._writer is not None
+        return bool(self._writers)
 
-    def start(self, load: SteadyLoad) -> None:
-        """Start the writers."""
-        self._ask("starting the writers", lambda: self._start(load))
+    @property
+    def moving(self) -> bool:
+        """Whether anything runs: a job or the writers."""
+        return self.busy or self.writing
+
+    @property
+    def activity(self) -> str:
+        """What the session does when no job is under way, in a word or two."""
+        return "writing" if self.writing else "idle"
+
+    @property
+    def log_name(self) -> str:
+        """The name of the scratch log; empty before there is one."""
+        return os.path.basename(self.path) if self._start_ns is not None else ""
+
+    @property
+    def durability(self) -> str:
+        """The durability of the newest writers' log; empty before there are any."""
+        return self._durability
+
+    def start(self, *loads: SteadyLoad) -> None:
+        """Start writers, those of each load in a child of its own. Loads of one time are on different places."""
+        self.jobs.start("starting the writers", lambda _: self._start(*loads))
+
+    def new_log(self) -> None:
+        """Remove the scratch log, whatever has become of it, so that the next writers begin another one."""
+        self.jobs.start("making a new log", lambda _: self._new_log())
 
     def stop(self) -> None:
         """Let the writers finish the record under way, and close the log."""
-        self._ask("stopping the writers", self._stop)
-
-    def kill_and_recover(self, load: SteadyLoad, *, torn: bool = False) -> None:
-        """Kill the child with SIGKILL and open its log again; where none is at work, one with `load` is started first.
-
-        `torn` leaves half a frame behind the log before it is opened, as a write that was cut short does.
-        """
-        self._ask("killing the writers and recovering", lambda: self._kill_and_recover(load, torn))
+        self.jobs.start("stopping the writers", lambda _: self._stop())
 
     def upkeep(self, step: Step) -> None:
         """Do one step on the session's store, which the first one makes: see `Shelf`."""
-        self._ask(STEPS[step], lambda: self._upkeep(step))
+        self.jobs.start(STEPS[step], lambda _: self._upkeep(step))
 
-    def measure_recovery(self) -> None:
-        """Measure how long a Store takes to be there again after a kill, for one checkpoint interval after the other.
-
-        Some seconds: a child fills a store for each, of `OPERATIONS_MEASURED` puts, as `walkit bench recovery` does.
-        """
-        self._ask("measuring recovery times", self._measure_recovery)
+    def new_store(self) -> None:
+        """Remove the session's store, whatever has become of it; the next step makes another one."""
+        self.jobs.start("making a new store", lambda _: self._new_store())
 
     def refuse(self, problem: str) -> None:
         """Say why something was not even tried."""
-        self._problem = problem
-
-    def _ask(self, doing: str, job: Callable[[], None]) -> None:
-        if self._doing:
-            self._problem = f"Still {self._doing}; ask again when that is done."
-            return
-        self._doing, self._problem = doing, None
-        try:
-            self._worker.submit(self._work, doing, job)
-        except RuntimeError:
-            self._doing, self._problem = "", "The session has ended; load the page again."
-
-    def _work(self, doing: str, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except (WalkitError, OSError) as error:
-            self._problem = f"{doing.capitalize()} failed: {str(error).rstrip('.')}."
-        except Exception as error:  # noqa: BLE001 - whoever looks at the page must learn of it
-            self._problem = f"{doing.capitalize()} failed in a way that walkit did not foresee: {error!r}."
-        finally:
-            self._doing = ""
+        self.jobs.refuse(problem)
 
     # -- what the worker thread does
 
-    def _start(self, load: SteadyLoad) -> None:
-        if self._writer is not None:
+    def _start(self, *loads: SteadyLoad) -> None:
+        if self._writers:
             raise OptionsError("the writers are at work already; stop them first")
-        # The order is fixed for a log's life, so each has a log of its own.
-        self.path = os.path.join(self.folder, "log" if load.ack_order == "append" else "log-completion")
-        writer = SteadyWriter(self.path, load)
         self._start_ns = self._start_ns or perf_counter_ns()
-        self._belongings.start(writer)
-        self._writer = writer
-        self._sources.append(ChildSource(writer, self._start_ns))
-        if not writer.wait_for(0, PATIENCE_S):
-            self._reap()
-            raise OptionsError(f"the writers said nothing for {PATIENCE_S:.0f} seconds")
+        self._durability, self._place = loads[0].durability, loads[0].place
+        try:
+            for load in loads:
+                path = os.path.join(self.folder, self._name_of(load))
+                writer = SteadyWriter(path, load)
+                self._belongings.start(writer)
+                self._writers.append(writer)
+                self._sources.setdefault(load.place, deque()).append(ChildSource(writer, self._start_ns))
+                if not load.device:
+                    self.path = path
+            for writer in self._writers:
+                if not writer.wait_for(0, PATIENCE_S):
+                    writer.kill()
+                    writer.wait()
+                    raise OptionsError(f"the writers said nothing for {PATIENCE_S:.0f} seconds")
+        except BaseException:
+            self._end()
+            raise
+
+    def _name_of(self, load: SteadyLoad) -> str:
+        """The name of a load's log. The order is fixed for a log's life, so each has a log of its own."""
+        name = "log" if load.ack_order == "append" else "log-completion"
+        return name if self._logs_made == 1 else f"{name}-{self._logs_made}"
 
     def _stop(self) -> None:
-        if self._writer is None:
+        if not self._writers:
             raise OptionsError("no writers are at work")
         try:
-            self._writer.stop()
+            for writer in self._writers:
+                writer.stop()
         finally:
-            self._reap()
+            self._end()
 
-    def _reap(self) -> None:
-        """Free the child, which has ended or is made to; raises ChildWriterError where it ended by itself, badly."""
-        writer, self._writer = self._writer, None
-        if writer is None:
-            return
-        try:
-            if not writer.writing:
-                writer.wait()
-        finally:
+    def _end(self) -> None:
+        """Free the children, which have ended or are made to."""
+        writers, self._writers = self._writers, []
+        for writer in writers:
             writer.close()
 
-    def _kill_and_recover(self, load: SteadyLoad, torn: bool) -> None:
-        if self._writer is None:
+    def _reap(self) -> None:
+        """Free the children after one has ended by itself; raises ChildWriterError where it ended badly."""
+        try:
+            for writer in self._writers:
+                if not writer.writing:
+                    writer.wait()
+        finally:
+            self._end()
+
+    def _new_log(self) -> None:
+        if self._writers:
+            raise OptionsError("the writers are at work; stop them first")
+        for name in ("log", "log-completion"):
+            old = os.path.join(self.folder, name if self._logs_made == 1 else f"{name}-{self._logs_made}")
+            if os.path.isdir(old):
+                shutil.rmtree(old)
+            elif os.path.lexists(old):
+                os.unlink(old)
+        self._logs_made += 1
+        self.path = os.path.join(self.folder, f"log-{self._logs_made}")
+        self._durability = ""
+        self._event("new log", {"name": self.log_name})
+
+    def _kill(self, load: SteadyLoad) -> Killed:
+        """Kill the writers of the scratch log; where none are at work, some with `load` are started first."""
+        if not self._writers:
             self._start(load)
-        writer = self._writer
-        assert writer is not None
+        writer = self._writers[0]
+        if writer.load.device:
+            raise OptionsError(
+                "a modelled volume ends with its process; stop it, and kill writers on this disk"
+            )
         if not writer.wait_for(RECORDS_BEFORE_KILL, PATIENCE_S) and not writer.writing:
             self._reap()
             raise OptionsError("the writers ended before they could be killed")
@@ -226,70 +233,53 @@ class Session:
         try:
             writer.wait()
         finally:
-            self._reap()
+            self._end()
         told = writer.statistics
         assert told is not None and writer.killed_ns is not None
         self._events.append((writer.killed_ns, "SIGKILL", {"acked_lsn": told.acked_lsn}))
-        torn_bytes = leave_half_a_frame(self.path) if torn else 0
-        with open_log(self.path, options=writer.load.options, events=self._event) as log:
-            recovery = log.recovery
-        self.kill_report = KillReport(
-            load=writer.load, acked_lsn=told.acked_lsn, torn_bytes=torn_bytes, recovery=recovery
-        )
+        return Killed(self.path, writer.load, told.acked_lsn)
 
     def _upkeep(self, step: Step) -> None:
         self.step_report = self._belongings.shelf.do(step)
 
-    def _measure_recovery(self) -> None:
-        rows: tuple[RecoveryRow, ...] = ()
-        for number, age in enumerate(CHECKPOINT_AGES, 1):
-            if self._belongings.gone:
-                return
-            self._doing = f"measuring recovery times: {number} of {len(CHECKPOINT_AGES)}"
-            measured = bench_recovery(
-                operations=(OPERATIONS_MEASURED,),
-                frame_records=(FRAME_RECORDS_MEASURED,),
-                checkpoint_age=(age,),
-                cache=("warm",),
-                path=self.folder,
-                progress=False,
-            )
-            rows += tuple(row for row in measured.rows if row.way == "store")
-            self.recovery_rows = rows
+    def _new_store(self) -> None:
+        self._belongings.shelf.renew()
+        self.step_report = None
 
     def _event(self, name: str, attributes: dict[str, Any]) -> None:
         self._events.append((perf_counter_ns(), name, attributes))
 
     # -- what is shown
 
-    def read(self) -> Reading:
-        """Return what is new of the child, and what is being done. Never waits."""
-        found = Reading(status="")
-        while self._sources:
-            source = self._sources[0]
-            reading = source.read()
-            found = replace(
-                reading, points=[*found.points, *reading.points], events=[*found.events, *reading.events]
-            )
-            if len(self._sources) == 1:
-                break  # the newest one is asked again: its totals stay on the page
-            self._sources.popleft()
-        if self._writer is not None and found.ended and not self._doing:
-            self._ask("writing", self._reap)
-        return replace(
-            found,
-            status=self._status(),
-            events=[*found.events, *self._own_events()],
-            problem=self._problem,
-            ended=False,
-        )
+    def readings(self) -> dict[str, Reading]:
+        """Return what is new, by place, in the order in which the places were first written to. Never waits."""
+        found = {place: _new_of(sources) for place, sources in list(self._sources.items())}
+        if any(not writer.writing for writer in self._writers) and not self.busy:
+            self.jobs.start("writing", lambda _: self._reap())
+        first = next(iter(found), None)
+        if first is not None:
+            found[first] = replace(found[first], events=[*found[first].events, *self._own_events()])
+        status, problem = self.status(), self.jobs.problem
+        return {
+            place: replace(each, status=status, problem=problem, ended=False) for place, each in found.items()
+        }
 
-    def _status(self) -> str:
-        writer = self._writer
-        if self._doing and self._doing != "writing":
-            return f"{self._doing.capitalize()}."
-        if writer is not None:
-            return f"Writing: {writer.load}; process {writer.pid}."
+    def read(self) -> Reading:
+        """Return what is new of the place that the newest writers write to first; what others tell is dropped."""
+        found = self.readings().get(self._place)
+        return found or Reading(status=self.status(), problem=self.jobs.problem)
+
+    def status(self) -> str:
+        """Return what the session does, as a sentence."""
+        job = self.jobs.current
+        if job is not None and job.title != "writing":
+            words = str(job)
+            return f"{words[:1].upper()}{words[1:]}."
+        writers = list(self._writers)
+        if writers:
+            said = f"Writing: {writers[0].load}; process {writers[0].pid}"
+            more = (f"; the same on {each.load.place}; process {each.pid}" for each in writers[1:])
+            return "".join([said, *more, "."])
         return "Nothing is being written." if self._sources else "Nothing has been written yet: press Start."
 
     def _own_events(self) -> list[RunEvent]:
@@ -303,5 +293,23 @@ class Session:
     def close(self) -> None:
         """Kill the child, wait for what is under way, and remove the log. Closing twice does nothing."""
         self._belongings.remove()
-        self._worker.shutdown(wait=True, cancel_futures=True)
+        self.jobs.close()
         self._finalizer()  # once more: what was under way may have written into the folder
+
+
+def _new_of(sources: deque[ChildSource]) -> Reading:
+    """Return what is new of the children of one place, one after the other."""
+    found = Reading(status="")
+    while sources:
+        reading = sources[0].read()
+        found = replace(
+            reading,
+            points=[*found.points, *reading.points],
+            details=[*found.details, *reading.details],
+            bands=[*found.bands, *reading.bands],
+            events=[*found.events, *reading.events],
+        )
+        if len(sources) == 1:
+            break  # the newest one is asked again: its totals stay on the page
+        sources.popleft()
+    return found

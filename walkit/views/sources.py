@@ -5,15 +5,17 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from time import perf_counter_ns
 from typing import Any, Protocol
 
 from walkit.log.wal import WriteAheadLog
-from walkit.measure import LatencyHistogram, Run, RunEvent, file_system
+from walkit.measure import LatencyHistogram, RawRate, Run, RunEvent, file_system
 from walkit.measure.recorder import RecorderTail, recorder_of
 from walkit.measure.run import plain
 from walkit.metrics import LogStatistics
-from walkit.views.history import EVENTS_MAX, Point, point_between, points_of_run
+from walkit.plots import Band
+from walkit.views.history import EVENTS_MAX, Detail, Point, detail_of, point_between, points_of_run
 from walkit.workload.steady import SteadyLine, SteadyWriter
 
 
@@ -25,6 +27,12 @@ class Reading:
     """One sentence: what is being shown, and what it is doing."""
     points: list[Point] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
+    details: list[Detail] = field(default_factory=list)
+    """Of the points, where single latencies and frames are seen."""
+    bands: list[Band] = field(default_factory=list)
+    """Configurations that have begun."""
+    raw: str = ""
+    """What the bare device did, how that was found, and when. Empty: not known."""
     statistics: LogStatistics | None = None
     """The newest metrics of the log; None: none are known."""
     latency: LatencyHistogram | None = None
@@ -149,18 +157,29 @@ class ChildSource:
         self.writer = writer
         self.start_ns = start_ns
         self._last: SteadyLine | None = None
+        self._raw: RawRate | None = None
+        self._raw_said = ""
         self._latency = LatencyHistogram()
-        self._warnings = warnings_of(writer.path, writer.load.durability)
+        self._warnings = warnings_of(None if writer.load.device else writer.path, writer.load.durability)
 
     def read(self) -> Reading:
         """Return a point for each line that has come."""
         writing = self.writer.writing  # before the lines: after the last one there are none
         points: list[Point] = []
+        details: list[Detail] = []
+        bands: list[Band] = []
         events: list[RunEvent] = []
         heard: list[LatencyHistogram] = []
         for line in self.writer.read():
             start_ns = self.start_ns = line.at_ns if self.start_ns is None else self.start_ns
+            if line.raw is not None:
+                self._raw, self._raw_said = line.raw, str(line.raw)
+                if line.raw.rounds:
+                    self._raw_said += f", {_when(line.at_ns)}"
+            if self._last is None:
+                bands.append(Band((line.at_ns - start_ns) / 1e9, self.writer.load.short))
             points.append(self._point(line, start_ns))
+            details.append(detail_of(line.latency, line.frames))
             events += [RunEvent((at - start_ns) / 1e9, name, _plain(more)) for at, name, more in line.events]
             if line.latency is not None:
                 heard.append(line.latency)
@@ -170,6 +189,9 @@ class ChildSource:
         return Reading(
             status=f"Writing: {self.writer.load}." if writing else f"Not writing: {self.writer.load}.",
             points=points,
+            details=details,
+            bands=bands,
+            raw=self._raw_said,
             events=events,
             statistics=None if self._last is None else self._last.statistics,
             latency=self._latency,
@@ -181,13 +203,14 @@ class ChildSource:
         last, time_s = self._last, (line.at_ns - start_ns) / 1e9
         if last is None:
             return Point(time_s)  # a gap to what another child did before
-        return point_between(
+        point = point_between(
             last.statistics,
             line.statistics,
             time_s=time_s,
             interval_s=(line.at_ns - last.at_ns) / 1e9,
             latency=line.latency,
         )
+        return point if self._raw is None else point._replace(raw_per_s=self._raw.writes_per_s)
 
     def close(self) -> None:
         """Do nothing: there is nothing to let go of."""
@@ -216,6 +239,12 @@ class RunSource:
 
     def close(self) -> None:
         """Do nothing: there is nothing to let go of."""
+
+
+def _when(at_ns: int) -> str:
+    """Return a time of the machine's monotonic clock in words."""
+    then = datetime.now().astimezone() - timedelta(microseconds=(perf_counter_ns() - at_ns) // 1000)
+    return then.strftime("measured at %H:%M:%S")
 
 
 def _totals(run: Run) -> Point:

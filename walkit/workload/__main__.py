@@ -1,4 +1,4 @@
-"""The writer as a process of its own: `python -m walkit.workload`."""
+"""The writer as a separate process: `python -m walkit.workload`."""
 
 from walkit.workload.child_process import main
 

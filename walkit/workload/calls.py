@@ -1,4 +1,4 @@
-"""A workload as columns of sizes and times, for those who drive no bytes: virtual time."""
+"""A workload as columns of sizes and times, for runs without bytes, in virtual time."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def call_columns(workload: Workload) -> list[CallColumns]:
 
 
 def _ends_of(items: Sequence[bytes | None]) -> Int64s:
-    """Return where each item begins and ends if all stand one after the other: one number more than items."""
+    """Return where each item begins and ends if all are concatenated: one number more than items."""
     sizes = np.fromiter((0 if item is None else len(item) for item in items), np.int64, len(items))
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])

@@ -61,7 +61,7 @@ def _require_possible(workload: Workload, stream: OperationStream) -> None:
 class ChildWriter:
     """Starts a child that drives a workload into the Store at `path`, and follows what it says. Used by one thread.
 
-    A context manager: `with` starts the child, and no child is left behind it. If this process itself dies, the
+    A context manager: `with` starts the child, and no child outlives it. If this process itself dies, the
     child ends too.
     """
 
@@ -75,7 +75,7 @@ class ChildWriter:
     ) -> None:
         """Prepare; `stream` gives the workload's operations where they have been made already.
 
-        Where operations are generated, a key belongs to no writer: what is left after a kill has no one order to check.
+        Where operations are generated, a key belongs to no writer: after a kill there is no single order to check.
         OptionsError for what a child does not drive: tasks, whose loop cannot wait for an announcement, and reads, from
         which a kill takes nothing.
         """
@@ -116,11 +116,11 @@ class ChildWriter:
 
     @property
     def records(self) -> int:
-        """Records acknowledged so far, as far as this process was told."""
+        """Records acknowledged so far, as far as this process knows."""
         return self._records
 
     def start(self) -> None:
-        """Start the child, hand it the operations, and begin to read its lines. ChildWriterError: it cannot be."""
+        """Start the child, send it the operations, and begin to read its lines. ChildWriterError: it cannot be."""
         self._child.start(stream_to_ipc(self.stream))
         if self._preload is not None:
             self._child.send(stream_to_ipc(self._preload))
@@ -160,7 +160,7 @@ class ChildWriter:
         self._child.kill()
 
     def outcome(self) -> ChildOutcome:
-        """Wait for the child's end, read its pipe to the end, and tell what is known.
+        """Wait for the child's end, read its pipe to the end, and return what is known.
 
         Waits as long as the child works, where it was not killed. Raises ChildWriterError where it failed.
         """
@@ -198,7 +198,7 @@ class ChildWriter:
         return replace(run, events=tuple(RunEvent((at - start_ns) / 1e9, n, a) for at, n, a in sorted(told)))
 
     def close(self) -> None:
-        """Kill the child if it is still there, and free what it used. Closing twice does nothing."""
+        """Kill the child if it is still there, and free its resources. Closing twice does nothing."""
         self._child.close()
 
     def __enter__(self) -> Self:

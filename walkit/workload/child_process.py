@@ -1,10 +1,10 @@
 """The child's side of a writer that may be killed: `python -m walkit.workload`. Its parent's side is `child`.
 
-Before a writer submits, its claim stands in the pipe: the child announces group by group how far each writer may go,
+Before a writer submits, its claim is in the pipe: the child announces group by group how far each writer may go,
 and no writer passes what was announced in a line that was written whole. So a parent that kills the child knows two
 exact sets: what was acknowledged, and what may have been submitted.
 
-A child with `--operations-on-stdin` belongs to its parent: when standard input ends, or nobody reads the lines any
+A child with `--operations-on-stdin` belongs to its parent: when standard input ends, or the lines are not read any
 more, it ends at once, as if it had been killed. A log is made for that.
 """
 
@@ -13,26 +13,23 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-import os
 import signal
 import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, fields
-from time import perf_counter_ns
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from walkit.config import LogOptions, Retention
-from walkit.errors import WalkitError
 from walkit.measure import RunRecorder
 from walkit.measure.recorder import ThreadRecorder
-from walkit.measure.run import plain
 from walkit.store import Store
 from walkit.workload.drive import Workload, Writers, due_times
+from walkit.workload.line_reporter import LineReporter, report_lines
 from walkit.workload.operations import OperationStream
-from walkit.workload.parent_watch import ORPHANED, end_with
+from walkit.workload.parent_watch import end_with
 from walkit.workload.spec import OpenLoop
 from walkit.workload.stream_ipc import stream_from_ipc
 
@@ -80,32 +77,20 @@ class Announcer:
         return True
 
     def announce(self, bounds: list[int]) -> None:
-        """Let writers go up to these bounds, which stand in the pipe by now."""
+        """Let writers go up to these bounds, which are in the pipe by now."""
         with self._changed:
             self._announced = bounds
             self._changed.notify_all()
 
 
-class Speaker:
+class GroupReporter:
     """Makes the lines: what is acknowledged, announced and measured since the line before."""
 
-    def __init__(self, out: IO[str], store: Store, recorder: RunRecorder, window: int) -> None:
-        self.out = out
-        self.events: list[tuple[int, str, Any]] = []
-        self._store = store
+    def __init__(self, lines: LineReporter, recorder: RunRecorder, window: int) -> None:
+        self._lines = lines
         self._threads: Sequence[ThreadRecorder] = recorder.threads
         self._acked = [0] * len(self._threads)
         self._window = window
-
-    def event(self, name: str, attributes: dict[str, Any]) -> None:
-        """Keep an event of the log for the next line."""
-        self.events.append((perf_counter_ns(), name, plain(attributes)))
-
-    def say(self, **said: Any) -> None:
-        """Write one line, whole."""
-        said["statistics"] = asdict(self._store.log.statistics())
-        self.out.write(json.dumps(said) + "\n")
-        self.out.flush()
 
     def report(self) -> list[int]:
         """Write what is new, and return the bounds that were announced with it."""
@@ -113,42 +98,43 @@ class Speaker:
         rows = [np.stack(t.samples(known)) for t, known in zip(self._threads, self._acked, strict=True)]
         self._acked = [known + part.shape[1] for known, part in zip(self._acked, rows, strict=True)]
         bounds = [acked + self._window for acked in self._acked]
-        events, self.events = self.events, []
         samples = base64.b64encode(np.concatenate(rows, axis=1).astype("<i8").tobytes()).decode()
-        self.say(acked=self._acked, announced=bounds, samples=samples, events=events)
+        self._lines.write(
+            acked=self._acked, announced=bounds, samples=samples, events=self._lines.take_events()
+        )
         return bounds
 
 
-def drive_and_tell(
+def drive_reported(
     store: Store,
     stream: OperationStream,
     writer_count: int,
-    out: IO[str],
+    lines: LineReporter,
     arrival: OpenLoop | None = None,
     seed: int = 0,
 ) -> None:
-    """Drive the stream into the store, and tell the parent all along. Raises the writers' first error."""
+    """Drive the stream into the store, with lines to the parent all along. Raises the writers' first error."""
     parts = stream.route(writer_count)
     due = due_times(Workload(arrival=arrival or "closed", seed=seed), stream, parts)
     recorder = RunRecorder("child", durability=store.log.options.durability)
     announcer = Announcer(len(parts))
     writers = Writers(store, parts, recorder, announcer.may_begin, due=due)
     window = min(WINDOW_GROUPS, stream.group_count // WINDOWS_PER_STREAM)
-    speaker = Speaker(out, store, recorder, max(window // writer_count, 1))
-    store.log.events.add_listener(speaker.event)
-    speaker.say()
+    groups = GroupReporter(lines, recorder, max(window // writer_count, 1))
+    lines.follow(store.log)
+    lines.write()
     writers.start()
-    speaker.say(began=recorder.start_ns)
-    announcer.announce(speaker.report())
+    lines.write(began=recorder.start_ns)
+    announcer.announce(groups.report())
     while not writers.wait(LINE_S):
-        announcer.announce(speaker.report())
-    speaker.report()
+        announcer.announce(groups.report())
+    groups.report()
     if writers.errors:
         raise writers.errors[0]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Drive operations into the Store at PATH, telling standard output about it in JSON lines."""
+    """Drive operations into the Store at PATH, with JSON lines about it on standard output."""
     parser = argparse.ArgumentParser(prog="python -m walkit.workload", description=main.__doc__)
     parser.add_argument("path", metavar="PATH")
     parser.add_argument(
@@ -158,33 +144,25 @@ def main(arguments: list[str] | None = None) -> int:
         "--operations-on-stdin", action="store_true", help="read them, as a parent sends them"
     )
     parser.add_argument(
-        "--preload-on-stdin", action="store_true", help="read puts to make first behind the operations"
+        "--preload-on-stdin", action="store_true", help="read puts to make first, after the operations"
     )
     parser.add_argument("--arrival", type=arrival_from, help="OpenLoop as JSON (default: a closed loop)")
     parser.add_argument("--seed", type=int, default=0, help="of the arrivals (default: %(default)s)")
     parser.add_argument("--writers", type=int, default=64, help="threads that write (default: %(default)s)")
     parser.add_argument("--options", type=options_from, default=LogOptions(), help="LogOptions as JSON")
     given = parser.parse_args(arguments)
-    # The lines have standard output to themselves: what a library prints goes elsewhere.
-    out, sys.stdout = sys.stdout, sys.stderr
-    try:
-        if given.operations_on_stdin:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
-            stream = stream_from_ipc(sys.stdin.buffer)
-            preload = stream_from_ipc(sys.stdin.buffer) if given.preload_on_stdin else None
-            end_with(sys.stdin.fileno())
-        else:
-            stream, preload = Workload(operations=given.operations, writers=given.writers).stream(), None
-        with Store.open(given.path, options=given.options) as store:
-            if preload is not None:
-                store.put_many(preload.keys, preload.values)
-            drive_and_tell(store, stream, given.writers, out, given.arrival, given.seed)
-    except BrokenPipeError:
-        os._exit(ORPHANED)
-    except (WalkitError, OSError) as error:
-        out.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
-        out.flush()
-        return 1
-    finally:
-        sys.stdout = out
-    return 0
+    return report_lines(lambda lines: _drive(given, lines))
+
+
+def _drive(given: argparse.Namespace, lines: LineReporter) -> None:
+    if given.operations_on_stdin:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
+        stream = stream_from_ipc(sys.stdin.buffer)
+        preload = stream_from_ipc(sys.stdin.buffer) if given.preload_on_stdin else None
+        end_with(sys.stdin.fileno())
+    else:
+        stream, preload = Workload(operations=given.operations, writers=given.writers).stream(), None
+    with Store.open(given.path, options=given.options) as store:
+        if preload is not None:
+            store.put_many(preload.keys, preload.values)
+        drive_reported(store, stream, given.writers, lines, given.arrival, given.seed)

@@ -1,4 +1,4 @@
-"""Threads in a closed loop: each has one call under way, for a time that is measured behind one that is not."""
+"""Threads in a closed loop: each has one call under way, for a time that is measured after one that is not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WARM_UP_SHARE = 0.1
 """Time before what is measured, as a share of it."""
 
 Loop: TypeAlias = Callable[[Collection[object], TickFunction], object]
-"""What each thread does until the collection is empty; the function is told the time before the first call and behind
+"""What each thread does until the collection is empty; the function gets the time before the first call and after
 each."""
 
 
@@ -51,7 +51,7 @@ def drive_threads(
     def work(tick: TickFunction) -> None:
         try:
             loop(going, tick)
-        except BaseException as error:  # noqa: BLE001 - raised below, by who started the thread
+        except BaseException as error:  # noqa: BLE001 - raised below, by the thread that started it
             errors.append(error)
             stop.set()
 

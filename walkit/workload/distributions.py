@@ -40,7 +40,7 @@ def is_count(value: object, least: int = 1) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyChoice:
-    """Which of `count` keys an operation is on. Inserts add keys behind them."""
+    """Which of `count` keys an operation is on. Inserts add keys after them."""
 
     kind: Literal["uniform", "zipfian", "latest", "sequential"] = "uniform"
     """zipfian: the key of rank r with probability r**-theta / zeta; latest: so, counted back from the newest key."""

@@ -79,7 +79,7 @@ def drive(
     interrupted = False
     before = log.statistics()
     log.events.add_listener(recorder.event)
-    watch = FrameWatch(log._engine.driver)
+    watch = FrameWatch(log)
     try:
         with watch, publishing(log, recorder):
             writers.start()
@@ -212,10 +212,10 @@ def frame_latency(
     """Return the histograms "queue", "write", "sync" and "callback" of the calls that ended within the run.
 
     queue: from the begin of a call, in an open loop the intended one, to the write of its frame; write: that, its sync
-    included where it is synced; callback: from there until the caller goes on. "sync" has the syncs made apart.
+    included where it is synced; callback: from there until the caller continues. "sync" has the syncs made apart.
     """
     rows = [np.stack(t.samples()) for t in recorder.named("total")]
-    # A thread that still runs after an interrupt may have told an LSN and not yet its times.
+    # A thread that still runs after an interrupt may have noted an LSN and not yet its times.
     lsns = [np.array(told, np.int64)[: part.shape[1]] for told, part in zip(writers.lsns, rows, strict=True)]
     began, ended, records = np.concatenate([np.empty((3, 0), np.int64), *rows], axis=1)
     last_lsn = np.concatenate([np.empty(0, np.int64), *lsns])

@@ -1,4 +1,4 @@
-"""What a write that was cut short leaves behind: the first half of a frame, at the end of a log whose writer is dead.
+"""The remains of a write that was cut short: the first half of a frame, at the end of a log whose writer is dead.
 
 A killed process seldom leaves one, because the kernel finishes the system call under way; a power cut does. For
 showing and testing what recovery makes of it.

@@ -2,7 +2,7 @@
 
 A stream is columns, because a real one has more than a million operations. Each operation has a number (its
 place in the whole stream, from 0), and keeps it when the stream is cut or routed, so that what was submitted
-and acknowledged can be told to an oracle as a mask over operation numbers.
+and acknowledged can be given to an oracle as a mask over operation numbers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OperationGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class OperationStream:
-    """Operations in event time, as columns of equal length. Nobody changes them: any thread may read.
+    """Operations in event time, as columns of equal length. Immutable: any thread may read.
 
     Iterating gives `OperationGroup`s; a driver in a hurry walks `bounds()` over the columns instead. A group
     never crosses a route, and the maker promises that a key never does, so each key has exactly one order
@@ -181,6 +181,6 @@ def operation_mask(parts: Sequence[OperationStream], groups: Sequence[int], oper
     for part, count in zip(parts, groups, strict=True):
         numbers = part.numbers_of(count)
         if len(numbers) and numbers[-1] >= operations:
-            raise OptionsError(f"operation {numbers[-1]} is past the {operations} that were told")
+            raise OptionsError(f"operation {numbers[-1]} is past the {operations} that were given")
         mask[numbers] = True
     return mask

@@ -10,7 +10,7 @@ ORPHANED = 3
 
 
 def end_with(parent_fd: int, stop: threading.Event | None = None) -> None:
-    """Watch a pipe from the parent on a thread of its own, and end this process when it ends.
+    """Watch a pipe from the parent on another thread, and end this process when it ends.
 
     With `stop` the line "stop" in it sets that event.
     """

@@ -1,7 +1,7 @@
-"""A Python child that tells its standard output JSON lines, and its parent's end of the pipes.
+"""A Python child that writes JSON lines to its standard output, and its parent's end of the pipes.
 
-Whatever the lines say, three things hold for every child: none is left behind when its parent closes it or dies, a
-line that a kill has cut is never acted on, and a child that ends as nobody asked says its last words in the error.
+Independently of the lines, three things hold for every child: none remains when its parent closes it or dies, a
+line that a kill has cut is never acted on, and a child that ends unasked has its last words in the error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAST_WORDS_BYTES = 4000
 
 
 class ChildWriterError(WalkitError):
-    """The child writer ended in a way that nobody asked for. `returncode` is negative for a signal."""
+    """The child writer ended unasked. `returncode` is negative for a signal."""
 
     code = "child-writer"
 
@@ -34,10 +34,25 @@ class ChildWriterError(WalkitError):
         self.returncode, self.output = returncode, output
 
 
-class TalkingChild:
-    """Starts `python -m ARGUMENTS` and calls `take(line)` for each of its lines, on a thread of its own.
+def python_child(*arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment of `python -m ARGUMENTS`, with this very walkit in it."""
+    command = [sys.executable, "-P"]  # a file of the current folder must not shadow a module
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return [*command, "-m", *arguments], {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
-    `take` is called with `changed` held; whoever waits for it is told after each line and at the end. An object with
+
+def last_words(words: IO[bytes]) -> str:
+    """Return the end of what a child wrote to its standard error, which `words` is."""
+    size = words.seek(0, os.SEEK_END)
+    words.seek(max(size - LAST_WORDS_BYTES, 0))
+    return words.read().decode("utf-8", "replace").strip()
+
+
+class TalkingChild:
+    """Starts `python -m ARGUMENTS` and calls `take(line)` for each of its lines, on another thread.
+
+    `take` is called with `changed` held; it is notified after each line and at the end. An object with
     the key "error" is the child's own word of why it ends. Used by one thread, but for `take` and `kill`.
     """
 
@@ -67,15 +82,12 @@ class TalkingChild:
 
         ChildWriterError: it cannot be started. One that ends before it has read everything is no error here.
         """
-        command = [sys.executable, "-P"]  # a file of the current folder must not stand in for a module
-        root = str(Path(__file__).resolve().parents[2])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        command, environment = python_child(*self._arguments)
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         pipe = subprocess.PIPE
         try:
             self._process = subprocess.Popen(
-                [*command, "-m", *self._arguments],
+                command,
                 stdin=pipe,
                 stdout=pipe,
                 stderr=self._words,
@@ -118,7 +130,7 @@ class TalkingChild:
                         else:
                             self._take(said)
                         self.changed.notify_all()
-        except Exception as error:  # noqa: BLE001 - whatever it said, nobody may wait for what it says next
+        except Exception as error:  # noqa: BLE001 - after any bad line no thread may wait for the next
             self._error = f"a line that makes no sense: {error!r}"
             process.kill()
         with self.changed:
@@ -151,7 +163,7 @@ class TalkingChild:
         return returncode
 
     def close(self) -> None:
-        """Kill the child if it is still there, and free what it used. Closing twice does nothing."""
+        """Kill the child if it is still there, and free its resources. Closing twice does nothing."""
         process = self._process
         if process is not None:
             if process.poll() is None:
@@ -178,7 +190,5 @@ class TalkingChild:
             how = f"signal {-returncode}, which this process did not send"
         output = ""
         if self._words is not None and not self._words.closed:
-            size = self._words.seek(0, os.SEEK_END)
-            self._words.seek(max(size - LAST_WORDS_BYTES, 0))
-            output = self._words.read().decode("utf-8", "replace").strip()
+            output = last_words(self._words)
         return ChildWriterError(f"the child writer ended with {how}", returncode=returncode, output=output)

@@ -1,4 +1,4 @@
-"""Progress bars on standard error: lively where somebody looks, one line every few seconds where nobody does."""
+"""Progress bars on standard error: live on a terminal, one line every few seconds elsewhere."""
 
 from __future__ import annotations
 

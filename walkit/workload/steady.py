@@ -1,7 +1,8 @@
 """A steady load without an end, driven into a log by a child process: what the dashboard watches. The parent's side.
 
-The child appends until it is told to stop, and writes a JSON line four times a second: the metrics of its log, the
-latencies since the line before as a histogram, and the events. It keeps its log small by trimming the older half.
+The child appends until it is asked to stop, and writes a JSON line four times a second: the metrics of its log, the
+latencies since the line before as a histogram, the frames around the slowest one, and the events. It keeps its log
+small by trimming the older half.
 """
 
 from __future__ import annotations
@@ -16,20 +17,30 @@ from typing import Any, Literal, Self, get_args
 
 from walkit.config import MIB, Durability, LogOptions
 from walkit.errors import OptionsError
-from walkit.measure import LatencyHistogram
+from walkit.format.layout import FRAME_HEADER_BYTES
+from walkit.measure import FrameSample, LatencyHistogram, RawRate
 from walkit.metrics import LogStatistics
+from walkit.models.device import PRESETS
+from walkit.storage.direct import DIRECT_BYTES
 from walkit.workload.policies import policy_named
 from walkit.workload.process import TalkingChild
 
 LINES_WAITING_MAX = 1200
 """Lines that are kept for a parent that does not read: five minutes. Older ones are dropped."""
+WRITERS_MAX = 1024
+ARRIVALS_PER_S_MAX = 1_000_000
+SEED_MAX = 2**31
+COLUMN_BYTES = 6
+"""About what a record takes in a frame beside its value."""
+BLOCK_BYTES = 64
+"""Alignment of frames in the page cache."""
 
 Style = Literal["threads", "tasks"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SteadyLoad:
-    """What is appended, over and over: a closed loop of writers, each with one record under way."""
+    """What is appended, over and over, by writers that have one record under way each."""
 
     writers: int = 8
     style: Style = "threads"
@@ -43,23 +54,67 @@ class SteadyLoad:
     """Fixed for a log's life: another order needs another log."""
     policy: str = "take-all"
     """When a frame is sealed, by a name that `policy_named` knows."""
+    arrivals_per_s: int = 0
+    """Records that arrive in a second, at random, whether or not a writer is free; their latency counts from then. 0: a
+    closed loop, in which a writer begins its next record when the last one is acknowledged."""
+    direct_io: bool = False
+    """Write past the page cache."""
+    device: str = ""
+    """A preset of `walkit.models`: a volume as slow as that, in the child's memory. Empty: this disk."""
+    raw: bool = False
+    """Measure the bare device before the first record."""
+    seed: int = 7
+    """Fixes values, arrivals and the modelled device's latencies."""
 
     def __post_init__(self) -> None:
-        for option, most in (("writers", 1024), ("record_bytes", MIB), ("in_flight", 1024)):
+        for option, least, most in (
+            ("writers", 1, WRITERS_MAX),
+            ("record_bytes", 1, MIB),
+            ("in_flight", 1, 1024),
+            ("arrivals_per_s", 0, ARRIVALS_PER_S_MAX),
+            ("seed", 0, SEED_MAX),
+        ):
             value = getattr(self, option)
-            if type(value) is not int or not 1 <= value <= most:
+            if type(value) is not int or not least <= value <= most:
                 raise OptionsError(
-                    f"{option}={value!r}: a whole number from 1 to {most:,}", option=option, wanted=value
+                    f"{option}={value!r}: a whole number from {least} to {most:,}",
+                    option=option,
+                    wanted=value,
                 )
         for option, allowed in (
             ("style", get_args(Style)),
             ("durability", get_args(Durability)),
             ("ack_order", ("append", "completion")),
+            ("direct_io", (False, True)),
+            ("raw", (False, True)),
+            ("device", ("", *PRESETS)),
         ):
             value = getattr(self, option)
             if value not in allowed:
                 raise OptionsError(f"{option}={value!r}: it is one of {allowed}", option=option, wanted=value)
         policy_named(self.policy)
+        if self.device and self.direct_io:
+            raise OptionsError(
+                "direct_io writes past the page cache of this disk; a modelled device has none",
+                option="direct_io",
+                wanted=True,
+            )
+
+    @property
+    def place(self) -> str:
+        """Where the log is, in words: this disk, or the device that is modelled."""
+        return f"{self.device}, modelled" if self.device else "this disk"
+
+    @property
+    def expected_frame_bytes(self) -> int:
+        """About what a frame of this load takes: the size at which the bare device is measured."""
+        kind, _, number = self.policy.partition(":")
+        records = 1 if self.arrivals_per_s or kind == "one-record" else max(self.writers // 2, 1)
+        if kind == "capped":
+            records = min(records, int(number))
+        size = FRAME_HEADER_BYTES + records * (self.record_bytes + COLUMN_BYTES)
+        alignment = DIRECT_BYTES if self.direct_io else BLOCK_BYTES
+        return int(min(-(-size // alignment) * alignment, MIB))
 
     @property
     def options(self) -> LogOptions:
@@ -70,7 +125,24 @@ class SteadyLoad:
             in_flight=self.in_flight,
             ack_order=self.ack_order,
             policy=policy_named(self.policy),
+            direct_io=self.direct_io,
         )
+
+    @property
+    def short(self) -> str:
+        """The load in a few words, for a band of a figure."""
+        words = [f"{self.writers} {self.style}", f"{self.record_bytes:,} B"]
+        if self.arrivals_per_s:
+            words.append(f"{self.arrivals_per_s:,}/s arrive")
+        if self.durability != "sync":
+            words.append(self.durability)
+        if self.in_flight > 1 or self.ack_order != "append":
+            words.append(f"{self.in_flight} in flight, {self.ack_order} order")
+        if self.policy != "take-all":
+            words.append(self.policy)
+        if self.direct_io:
+            words.append("direct I/O")
+        return ", ".join(words)
 
     def __str__(self) -> str:
         """Say it in words, for the status line."""
@@ -79,7 +151,13 @@ class SteadyLoad:
         said = f"{who}{many}, {self.record_bytes:,} bytes a record, durability {self.durability}"
         if self.in_flight > 1 or self.ack_order != "append":
             said += f", {self.in_flight} frames in flight, acknowledged in {self.ack_order} order"
-        return said if self.policy == "take-all" else f"{said}, frames sealed by {self.policy}"
+        if self.policy != "take-all":
+            said += f", frames sealed by {self.policy}"
+        if self.arrivals_per_s:
+            said += f", {self.arrivals_per_s:,} arrivals a second"
+        if self.direct_io:
+            said += ", direct I/O"
+        return f"{said}, on a modelled {self.device}" if self.device else said
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,11 +171,15 @@ class SteadyLine:
     latency: LatencyHistogram | None
     """Of the records acknowledged since the line before; None where there were none."""
     events: tuple[tuple[int, str, dict[str, Any]], ...]
-    """(time, name, attributes) of what the log told since the line before."""
+    """(time, name, attributes) of the log's events since the line before."""
+    frames: FrameSample | None = None
+    """The frames around the slowest one since the line before; None where there were none."""
+    raw: RawRate | None = None
+    """What the bare device does, in the line after it was measured."""
 
 
 class SteadyWriter:
-    """A child process that drives a SteadyLoad into the log at `path`. A context manager: no child is left behind.
+    """A child process that drives a SteadyLoad into the log at `path`. A context manager: no child outlives it.
 
     Used by one thread, but for `read`, `statistics`, `writing` and `kill`, which any thread may call. If this process
     dies, the child ends too.
@@ -141,6 +223,8 @@ class SteadyWriter:
             statistics=LogStatistics(**said["statistics"]),
             latency=None if said["latency"] is None else LatencyHistogram.decode(said["latency"]),
             events=tuple((at_ns, name, attributes) for at_ns, name, attributes in said["events"]),
+            frames=None if said.get("frames") is None else FrameSample.of_plain(said["frames"]),
+            raw=None if said.get("raw") is None else RawRate(**said["raw"]),
         )
         self._statistics = line.statistics
         self._lines.append(line)
@@ -168,7 +252,7 @@ class SteadyWriter:
     def stop(self) -> None:
         """Let the writers finish the record under way and the child close its log, and wait for that.
 
-        Raises ChildWriterError where the child failed, also before it was told to stop.
+        Raises ChildWriterError where the child failed, also before it was asked to stop.
         """
         self._child.send(b"stop\n")
         self._child.wait()
@@ -182,7 +266,7 @@ class SteadyWriter:
         return self._child.wait()
 
     def close(self) -> None:
-        """Kill the child if it is still there, and free what it used. Closing twice does nothing."""
+        """Kill the child if it is still there, and free its resources. Closing twice does nothing."""
         self._child.close()
 
     def __enter__(self) -> Self:

@@ -8,45 +8,62 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import signal
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import asdict
-from time import perf_counter_ns
-from typing import IO, Any
+from time import perf_counter_ns, sleep
+from typing import Any
 
 from walkit.config import MIB
-from walkit.errors import WalkitError
+from walkit.errors import StorageError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
-from walkit.measure import LatencyHistogram
-from walkit.measure.run import plain
-from walkit.workload.parent_watch import ORPHANED, end_with
+from walkit.measure import FrameSampler, LatencyHistogram, RawRate, raw_rate
+from walkit.models.device import device_model
+from walkit.models.throttled import ThrottledStorage
+from walkit.storage.address import storage_at
+from walkit.storage.interface import Storage
+from walkit.storage.memory import MemoryStorage
+from walkit.workload.line_reporter import LineReporter, report_lines, taken
+from walkit.workload.parent_watch import end_with
+from walkit.workload.spec import OpenLoop
 from walkit.workload.steady import SteadyLoad
 
 LINE_S = 0.25
 """Time between two lines."""
 KEPT_BYTES_MAX = 128 * MIB
 """Bytes of frames above which the older half of the log is trimmed."""
+KEPT_BYTES_MODELLED_MAX = 32 * MIB
+"""The same of a log on a modelled volume, which is in memory."""
 VALUES = 64
 """Different values that are written in turn."""
+NAP_S = 0.05
+"""A writer that waits for a record to arrive looks this often whether it is to stop."""
+LATENCIES_MAX = 1_000_000
+"""Latencies that are kept between two lines; older ones are dropped."""
 
 
 class SteadyWriters:
     """The writers of one load: threads, or tasks on one thread with an event loop. The first error ends them all."""
 
     def __init__(self, log: WriteAheadLog, load: SteadyLoad) -> None:
-        self.latencies_ns: deque[int] = deque()
-        """Of the records acknowledged since whoever empties it last did."""
+        self.latencies_ns: deque[int] = deque(maxlen=LATENCIES_MAX)
+        """Of the records acknowledged since it was last emptied."""
         self.errors: list[BaseException] = []
         self.stopped = threading.Event()
         self._log, self._load = log, load
-        pick = random.Random(7)
+        pick = random.Random(load.seed)
         self._values = [pick.randbytes(load.record_bytes) for _ in range(VALUES)]
+        self._due: Iterator[int] | None = None
+        self._due_lock = threading.Lock()
         count, target = (load.writers, self._write) if load.style == "threads" else (1, self._loop)
+        if load.arrivals_per_s:
+            self._due = OpenLoop(rate=load.arrivals_per_s).due_ns_for_ever(load.seed)
+            target = self._write_on_time if load.style == "threads" else self._loop
         self._threads = [
             threading.Thread(target=self._guard, args=(target,), name=f"writer-{i}", daemon=True)
             for i in range(count)
@@ -54,6 +71,7 @@ class SteadyWriters:
 
     def start(self) -> None:
         """Begin to append."""
+        self._start_ns = perf_counter_ns()
         for thread in self._threads:
             thread.start()
 
@@ -84,11 +102,45 @@ class SteadyWriters:
             append(values[turn % VALUES])
             note(perf_counter_ns() - began)
 
+    def _next_due_ns(self) -> int:
+        """Return when the next record that no writer has taken yet arrives."""
+        assert self._due is not None
+        with self._due_lock:
+            return self._start_ns + next(self._due)
+
+    def _write_on_time(self) -> None:
+        values, stopped = self._values, self.stopped.is_set
+        turn = 0
+        while not stopped():
+            turn += 1
+            due_ns = self._next_due_ns()
+            while (left_ns := due_ns - perf_counter_ns()) > 0 and not stopped():
+                sleep(min(left_ns / 1e9, NAP_S))
+            if left_ns > 0:
+                return  # it has not arrived yet
+            self._log.append(values[turn % VALUES])
+            self.latencies_ns.append(perf_counter_ns() - due_ns)
+
     def _loop(self) -> None:
         asyncio.run(self._write_all())
 
     async def _write_all(self) -> None:
-        await asyncio.gather(*(self._write_async() for _ in range(self._load.writers)))
+        write = self._write_async if self._due is None else self._write_async_on_time
+        await asyncio.gather(*(write() for _ in range(self._load.writers)))
+
+    async def _write_async_on_time(self) -> None:
+        values, stopped = self._values, self.stopped.is_set
+        turn = 0
+        while not stopped():
+            turn += 1
+            due_ns = self._next_due_ns()
+            # Between naps it looks whether it is to stop, which another thread says.
+            while (left_ns := due_ns - perf_counter_ns()) > 0 and not stopped():  # noqa: ASYNC110
+                await asyncio.sleep(min(left_ns / 1e9, NAP_S))
+            if left_ns > 0:
+                return
+            await self._log.append_async(values[turn % VALUES])
+            self.latencies_ns.append(perf_counter_ns() - due_ns)
 
     async def _write_async(self) -> None:
         append, values, note, stopped = (
@@ -105,78 +157,85 @@ class SteadyWriters:
             note(perf_counter_ns() - began)
 
 
-class Speaker:
-    """Makes the lines."""
-
-    def __init__(self, out: IO[str], log: WriteAheadLog, writers: SteadyWriters) -> None:
-        self._out, self._log, self._writers = out, log, writers
-        self._events: deque[tuple[int, str, Any]] = deque()
-
-    def event(self, name: str, attributes: dict[str, Any]) -> None:
-        """Keep an event of the log for the next line."""
-        self._events.append((perf_counter_ns(), name, plain(attributes)))
-
-    def say(self) -> None:
-        """Write one line, whole."""
-        latencies = taken(self._writers.latencies_ns)
-        said = {
-            "at_ns": perf_counter_ns(),
-            "statistics": asdict(self._log.statistics()),
-            "latency": LatencyHistogram.from_samples(latencies).encode() if latencies else None,
-            "events": taken(self._events),
-        }
-        self._out.write(json.dumps(said) + "\n")
-        self._out.flush()
-
-
-def taken(queue: deque[Any]) -> list[Any]:
-    """Take what stands in the queue now; others may go on appending."""
-    return [queue.popleft() for _ in range(len(queue))]
-
-
-def keep_small(log: WriteAheadLog) -> None:
+def keep_small(log: WriteAheadLog, *, modelled: bool = False) -> None:
     """Trim the older half of a log that has grown past its size."""
-    if log.statistics().log_bytes > KEPT_BYTES_MAX:
+    if log.statistics().log_bytes > (KEPT_BYTES_MODELLED_MAX if modelled else KEPT_BYTES_MAX):
         log.trim((log.first_lsn + log.durable_lsn) // 2)
 
 
-def drive_and_tell(log: WriteAheadLog, load: SteadyLoad, out: IO[str], stop: threading.Event) -> None:
-    """Drive the load until `stop`, and tell the parent all along. Raises the writers' first error."""
+def drive_until(
+    log: WriteAheadLog,
+    load: SteadyLoad,
+    lines: LineReporter,
+    stop: threading.Event,
+    raw: RawRate | None = None,
+) -> None:
+    """Drive the load until `stop`, with lines to the parent all along. Raises the writers' first error."""
     writers = SteadyWriters(log, load)
-    speaker = Speaker(out, log, writers)
-    log.events.add_listener(speaker.event)
-    speaker.say()
+    sampler = FrameSampler(in_order=load.ack_order == "append", synced=load.durability == "sync")
+
+    def report(**more: Any) -> None:
+        latencies = taken(writers.latencies_ns)
+        frames = sampler.take()
+        lines.write(
+            at_ns=perf_counter_ns(),
+            latency=LatencyHistogram.from_samples(latencies).encode() if latencies else None,
+            events=lines.take_events(),
+            frames=None if frames is None else frames.as_plain(),
+            **more,
+        )
+
+    lines.follow(log)
+    log.observe_writes(sampler)
+    report(**({} if raw is None else {"raw": asdict(raw)}))
     writers.start()
     while not stop.wait(LINE_S) and not writers.stopped.is_set():
-        speaker.say()
-        keep_small(log)
+        report()
+        keep_small(log, modelled=bool(load.device))
     writers.stop()
-    speaker.say()
+    report()
     if writers.errors:
         raise writers.errors[0]
 
 
+def raw_of(path: str, load: SteadyLoad) -> RawRate | None:
+    """Return what the bare device does with frames of this load; None where the place has no room to measure it."""
+    size, threads = load.expected_frame_bytes, load.in_flight
+    if load.device:
+        model = device_model(load.device)
+        most = min(model.writes_per_s(size), threads * 1e6 / model.service_us(size))
+        return RawRate(
+            writes_per_s=most,
+            lowest=most,
+            highest=most,
+            rounds=0,
+            block_bytes=size,
+            threads=threads,
+            mode=model.name,
+        )
+    try:
+        return raw_rate(path, block_bytes=size, threads=threads, direct=load.direct_io)
+    except StorageError:
+        return None  # a full disk: the log says so itself, where it is one
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Drive the load into the log at PATH, telling standard output about it in JSON lines."""
+    """Drive the load into the log at PATH, with JSON lines about it on standard output."""
     path, text = sys.argv[1:] if arguments is None else arguments
     load = SteadyLoad(**json.loads(text))
+    return report_lines(lambda lines: _drive(path, load, lines))
+
+
+def _drive(path: str, load: SteadyLoad, lines: LineReporter) -> None:
     stop = threading.Event()
-    # The lines have standard output to themselves: what a library prints goes elsewhere.
-    out, sys.stdout = sys.stdout, sys.stderr
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
-        end_with(sys.stdin.fileno(), stop)
-        with open_log(path, options=load.options) as log:
-            drive_and_tell(log, load, out, stop)
-    except BrokenPipeError:
-        os._exit(ORPHANED)
-    except (WalkitError, OSError) as error:
-        out.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
-        out.flush()
-        return 1
-    finally:
-        sys.stdout = out
-    return 0
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
+    end_with(sys.stdin.fileno(), stop)
+    if load.device:
+        place: Storage = ThrottledStorage(MemoryStorage(), load.device, seed=load.seed)
+    else:
+        place = storage_at(path)
+    with open_log(storage=place, options=load.options) as log:
+        drive_until(log, load, lines, stop, raw_of(path, load) if load.raw else None)
 
 
 if __name__ == "__main__":

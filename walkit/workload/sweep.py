@@ -1,4 +1,4 @@
-"""Runs at rising offered loads, up to the knee: what a single point of throughput does not tell."""
+"""Runs at rising offered loads, up to the knee: what a single point of throughput does not show."""
 
 from __future__ import annotations
 

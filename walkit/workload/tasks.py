@@ -1,4 +1,4 @@
-"""The same drivers as asyncio tasks: many callers on one event loop, which runs on a thread of its own."""
+"""The same drivers as asyncio tasks: many callers on one event loop, which runs on another thread."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TaskWriters(Writers):
         loop = asyncio.new_event_loop()
         try:
             loop.run_until_complete(self._all(recorders))
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the writers raises it
+        except BaseException as error:  # noqa: BLE001 - the wait for the writers raises it
             self.errors.append(error)
             self._stop.set()
         finally:

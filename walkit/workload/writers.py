@@ -49,7 +49,7 @@ class Writers:
     `done[w]` counts the groups of part w that were acknowledged; it is written by writer w alone. `lsns[w]` holds the
     last LSN of each of its groups that made records, in the order in which they were recorded. `may_begin(w, group)`
     is asked before each group and may wait; where it says False, the writer ends. With `due`, a group waits for its
-    time and is measured from it. The first error of any kind ends all writers and stands in `errors`.
+    time and is measured from it. The first error of any kind ends all writers and is in `errors`.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Writers:
             self._recorder.start()
             self._go.set()
         except BaseException:
-            # Those that are there already wait at the gate: they find the stop behind it, and write nothing.
+            # Those that are there already wait at the gate: they find the stop after it, and write nothing.
             self._stop.set()
             self._go.set()
             raise
@@ -117,7 +117,7 @@ class Writers:
         self._go.wait()
         try:
             self._write_part(writer, part, record, record_read)
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the writers raises it
+        except BaseException as error:  # noqa: BLE001 - the wait for the writers raises it
             self.errors.append(error)
             self._stop.set()
 
@@ -154,7 +154,7 @@ class Writers:
             else:
                 result = put(keys[first], values[first])
             if result is not None:
-                # The LSN goes first: a call without one could not be told apart from the next.
+                # The LSN goes first: a call without one could not be distinguished from the next.
                 told(result.last_lsn)
                 record(began, perf_counter_ns(), records)
             done[writer] = group + 1

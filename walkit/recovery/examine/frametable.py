@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from walkit.errors import MissingExtraError, StorageError
 from walkit.format.frame import FrameHeader
 from walkit.recovery.examine.report import FrameRow
-from walkit.recovery.examine.scan_context import FrameSpan
+from walkit.recovery.survey import FrameSpan, SegmentSurvey
 from walkit.storage.interface import Storage
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def frame_rows(storage: Storage, spans: Sequence[FrameSpan], *, decode: bool = F
             rows.append(FrameRow.of(span.name, header, intact if span.bodies or not intact else None))
 
         try:
-            for _ in span.survey(file, decode=decode, seen=seen):
+            for _ in SegmentSurvey(file, span, decode=decode, seen=seen):
                 yield from rows
                 rows.clear()
             yield from rows

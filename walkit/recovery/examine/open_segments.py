@@ -1,215 +1,199 @@
 """Examining segments that are not sealed: in use by a living writer, or left by one that ended without close().
 
-The judgement is that of recovery's policy "prefix" (`walkit.recovery.plan`), told range by range: damage of what was
-promised is corruption; from the first damage that nothing promised on, the rest is a torn tail, but for intact frames
-within the window in a log in completion order. Of a log with a living
-writer only what is at or below its durable position is judged.
+What the decision table says of them is told range by range: what the next opening keeps is intact, what it cuts off is
+torn. Where the table refuses, and of a log with a living writer, the promise decides: damage below it is corruption.
 """
 
 from __future__ import annotations
 
-import errno
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import replace
 
-from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError, WalkitError
+from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError
 from walkit.format.frame import FrameFault
 from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import LogEnd, SegmentRecord
+from walkit.format.manifest import LogEnd
 from walkit.format.segment import SegmentHeader
+from walkit.recovery.decision import Decision
 from walkit.recovery.examine.report import Verdict
-from walkit.recovery.examine.scan_context import FrameSpan, Ledger, whole_header
-from walkit.recovery.examine.survey import Stretch
-from walkit.recovery.scan import check_identity
-from walkit.recovery.tail_scan import nonzero_until, promise_without_header
+from walkit.recovery.examine.scan_context import ScanContext
+from walkit.recovery.facts import LogFindings, SegmentFinding, follows_exactly, look_at, next_start
+from walkit.recovery.plan import RecoveryPlan, Step, cut_short, make_plan, missing_end
+from walkit.recovery.scan import relate
+from walkit.recovery.survey import Region
 
-
-@dataclass(kw_only=True, slots=True)
-class _Found:
-    """Facts about one segment that the manifest does not seal."""
-
-    record: SegmentRecord
-    present: bool = False
-    file_bytes: int = 0
-    nonzero_until: int = 0
-    header: SegmentHeader | None = None
-    error: WalkitError | None = None
-    """Why its header cannot be trusted."""
-    foreign: bool = False
-    """Its header is whole, and that of another segment."""
-    stretches: list[Stretch] = field(default_factory=list)
-    follows: bool = False
-    """Whether it begins where the intact log before it ends."""
-    limit: int = 0
-    """Position where its part of the log ends at the latest: where the next segment begins, or the file ends."""
-
-    @property
-    def name(self) -> str:
-        return self.record.name
-
-    @property
-    def start(self) -> int | None:
-        return None if self.header is None else self.header.start_position
+_REFUSED = (FormatVersionError, StorageError)
+_NOT_PROMISED = "intact frames behind what was never promised"
 
 
 class UnsealedPart:
-    """Examines all unsealed segments of a ledger's log, in order."""
+    """Examines all unsealed segments of a context's log, in order."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self.end = ledger.manifest.end
+    def __init__(self, context: ScanContext) -> None:
+        self.context = context
+        self.found: list[SegmentFinding] = []
+        self.end = context.manifest.end
         """Where the intact log ends so far."""
         self.broken: Verdict | None = None
         """What the first damage was: CORRUPT or TORN."""
-        self.hole = 0
-        """Where it began, if it was TORN."""
-        self.keeps = ledger.manifest.ack_order == "completion"
-        """Whether the next opening keeps what stands behind it, as a log in completion order needs (policy holes)."""
-        self.unlocated: _Found | None = None
-        """A used segment with a damaged header that nothing promised: it must not stand before frames that are kept."""
+        self.keeps = context.manifest.ack_order == "completion"
+        """Whether intact frames within the window after a hole may have been acknowledged."""
 
     def examine(self) -> None:
-        """Look at every segment first, because a later frame may promise an earlier one; then judge."""
-        ledger = self.ledger
-        found = [self._look(record) for record in ledger.manifest.unsealed]
-        for index, one in enumerate(found):
-            if one.header is not None:
-                self._survey(one, one.header, _next_start(found[index + 1 :], one.header.start_position))
-        for index, one in enumerate(found):
-            begun = len(ledger.ranges)
-            if one.header is None:
-                self._judge_headless(one, _next_start(found[index + 1 :], self.end.position))
+        """Look at every segment first, because a later frame may promise an earlier one; then decide and tell."""
+        context = self.context
+        for record in context.manifest.unsealed:
+            self.found.append(look_at(context.storage, context.manifest, record, live=context.live))
+        for index, finding in enumerate(self.found):
+            context.promised = max(context.promised, finding.promised_position)
+            if finding.header is not None:
+                self._survey(finding, finding.header, self.found[index + 1 :])
+        plan = None if context.live else self._plan()
+        for index, finding in enumerate(self.found):
+            begun = len(context.ranges)
+            if plan is not None:
+                self._tell_step(plan.steps[index])
+            elif finding.header is None:
+                self._judge_headless(finding, next_start(self.found[index + 1 :], self.end.position))
             else:
-                self._judge(one, one.header)
-            used = one.header is not None or one.error is not None
-            ledger.add_segment(
-                one.record,
+                self._judge(finding, finding.header, self.found[index + 1 :])
+            used = finding.header is not None or finding.error is not None
+            context.add_segment(
+                finding.record,
                 "open" if used else "prepared",
-                ledger.ranges[begun:],
-                file_bytes=one.file_bytes,
-                header=one.header,
+                context.ranges[begun:],
+                file_bytes=finding.file_bytes,
+                header=finding.header,
                 verdict=None if used else Verdict.UNUSED,
             )
-        beside = (Verdict.UNUSED, Verdict.STALE, Verdict.TORN)
-        told = max((r.end_position for r in ledger.ranges if r.verdict not in beside), default=0)
-        if max(told, self.end.position) < ledger.promised:
-            self._missing(found, max(told, self.end.position), ledger.promised)
-        if not ledger.live:  # a living writer seals and shortens its files while they are looked at
-            self._tell_cut_short(found)
-        ledger.end = self.end
+        if plan is None:
+            self._tell_missing()
+        context.end = self.end
 
-    # -- facts
+    def _survey(self, finding: SegmentFinding, header: SegmentHeader, later: list[SegmentFinding]) -> None:
+        context = self.context
+        limits = [next_start(later, header.start_position), context.promised if context.live else None]
+        try:
+            context.survey(finding, min((p for p in limits if p is not None), default=None))
+        except StorageError as error:
+            finding.header, finding.error = None, error
 
-    def _look(self, record: SegmentRecord) -> _Found:
-        ledger = self.ledger
-        found = _Found(record=record)
-        block = b""
-        try:
-            file = ledger.storage.open(record.name, "read")
-        except StorageError as error:
-            if error.errno != errno.ENOENT:
-                found.present, found.error = True, error
-            return found
-        found.present = True
-        try:
-            found.file_bytes = file.size()
-            block = file.read(0, SEGMENT_HEADER_BYTES)
-            if len(block) == SEGMENT_HEADER_BYTES and any(block):
-                header = SegmentHeader.decode(block, record.name)
-                check_identity(ledger.manifest, record, header)
-                found.header = header
-        except WalkitError as error:
-            found.error = error
-            found.foreign = isinstance(error, CorruptionError) and whole_header(block) is not None
-        try:
-            if found.header is None and not ledger.live:
-                found.nonzero_until = nonzero_until(file, 0, found.file_bytes)
-            if found.nonzero_until:
-                promise = promise_without_header(file, ledger.manifest, record, found.nonzero_until)
-                ledger.promised = max(ledger.promised, promise)
-        except StorageError as error:
-            found.error = found.error or error
-        finally:
-            file.close()
-        return found
+    def _plan(self) -> RecoveryPlan | None:
+        """Return what the next opening would do, None where it refuses.
 
-    def _survey(self, found: _Found, header: SegmentHeader, next_start: int | None) -> None:
-        ledger = self.ledger
-        room = found.file_bytes - SEGMENT_HEADER_BYTES
-        file_end = header.start_position + room - room % header.alignment
-        found.limit = file_end if next_start is None else min(file_end, next_start)
-        stop = min(found.limit, ledger.promised) if ledger.live else found.limit
-        span = FrameSpan(name=found.name, header=header, end_position=stop, bodies=True)
+        A frame with right checksums that cannot be decoded counts as refused: the next opening keeps it.
+        """
+        context = self.context
+        findings = LogFindings(manifest=context.manifest, mark=context.mark, unsealed=self.found)
+        with suppress(StorageError):  # what cannot be read is told of its segment
+            relate(context.storage, findings)
+        for finding in self.found:
+            damage = finding.damage if finding.follows else None
+            if isinstance(finding.error, _REFUSED) or (damage is not None and damage.error is not None):
+                return None
         try:
-            file = ledger.storage.open(found.name, "read")
-        except StorageError as error:
-            found.header, found.error = None, error
+            return make_plan(findings, "prefix")
+        except CorruptionError as refusal:
+            context.refusal = refusal
+            return None
+
+    # -- what the next opening does
+
+    def _tell_step(self, step: Step) -> None:
+        """Tell of a segment what the next opening keeps, and what it cuts off."""
+        context, finding, header = self.context, step.finding, step.finding.header
+        keeps = step.row.decision is Decision.KEEP
+        if header is None:
+            if step.facts.bytes_behind or finding.error is not None:
+                self._tell_set_aside(finding)
             return
-        try:
-            found.stretches = list(ledger.survey(file, span))
-        finally:
-            file.close()
+        if not step.facts.follows:
+            self._tear(_not_following(finding), "keeps what is intact in it" if keeps else "sets it aside")
+        kept = {r.start_position: r for r in (finding.beyond if keeps else ())}
+        for region in finding.regions:
+            own = step.facts.follows and region.end_position <= finding.end_position
+            piece = region if own and region.intact else kept.get(region.start_position)
+            if piece is not None:
+                reason = "" if own else "intact frames behind a hole, which the next opening keeps"
+                context.add_region(finding.name, piece, Verdict.INTACT, reason)
+                self.end = piece.after
+            if piece is None or piece.end_position < region.end_position:
+                self._tell_cut(finding.name, region if piece is None else _after(region, piece))
+        self._tell_rest(finding, header)
 
-    # -- judgement
+    def _tell_cut(self, name: str, region: Region) -> None:
+        if region.zeros:
+            self._tell_unused(name, region)
+            return
+        self._tear(_torn_tail(name, region), "keeps it in lost+found")
+        reason = _NOT_PROMISED if region.intact else (region.fault or FrameFault.END).value
+        self.context.add_region(name, region, Verdict.TORN, reason)
 
-    def _judge(self, found: _Found, header: SegmentHeader) -> None:
-        ledger = self.ledger
-        in_progress = ledger.live and header.start_position >= ledger.promised
-        found.follows = self.broken is None and self._follows(header)
-        if self.broken is None and not in_progress and not self._follows(header):
-            self._judge_break(found, header)
-        for stretch in found.stretches:
-            if not stretch.intact:
-                self._judge_damage(found.name, stretch)
+    def _tear(self, what: str, does: str = "") -> None:
+        """Note where the log is torn, at the first place where it is, and what the next opening does."""
+        if self.broken is not Verdict.TORN:
+            self.broken = Verdict.TORN
+            self.context.notes.append(f"{what}; the next opening {does}" if does else what)
+
+    def _tell_set_aside(self, finding: SegmentFinding) -> None:
+        """Tell of a segment with a damaged header of which nothing was promised."""
+        what = "it is another segment" if finding.other is not None else "its header is damaged"
+        reason, at = f"{what}, and nothing of it was promised", self.end.position
+        until = at + max(finding.nonzero_until - SEGMENT_HEADER_BYTES, 0)
+        self.context.add(finding.name, at, until, Verdict.TORN, reason)
+        self.context.notes.append(f"segment {finding.name}: {reason}; the next opening sets it aside")
+        self.broken = self.broken or Verdict.TORN
+
+    def _tell_unused(self, name: str, region: Region) -> None:
+        self.context.add_region(name, replace(region, first_lsn=None, last_lsn=None), Verdict.UNUSED)
+
+    def _tell_rest(self, finding: SegmentFinding, header: SegmentHeader) -> None:
+        assert finding.span is not None
+        limit = finding.span.end_position
+        if header.start_position + finding.file_bytes - SEGMENT_HEADER_BYTES > limit:
+            self.context.add_rest(finding, limit)
+
+    # -- what was promised, where the next opening refuses or a writer lives
+
+    def _judge(self, finding: SegmentFinding, header: SegmentHeader, later: list[SegmentFinding]) -> None:
+        context = self.context
+        in_progress = context.live and header.start_position >= context.promised
+        if self.broken is None and not in_progress and not follows_exactly(header, self.end):
+            self._judge_break(finding, header)
+        for region in finding.regions:
+            if not region.intact:
+                self._judge_damage(finding.name, region)
                 continue
-            torn = self.broken is Verdict.TORN
-            reason = "intact frames behind what was never promised" if torn else ""
-            if torn and self.keeps and stretch.end_position <= self.hole + header.window_bytes:
-                torn, reason = False, "intact frames behind a hole, which the next opening keeps"
-                self._refuse_unlocated()
-            ledger.add_stretch(found.name, stretch, Verdict.TORN if torn else Verdict.INTACT, reason)
+            torn = self.broken is Verdict.TORN and not (self.keeps and region in finding.beyond)
+            reason = _NOT_PROMISED if torn else ""
+            context.add_region(finding.name, region, Verdict.TORN if torn else Verdict.INTACT, reason)
             if not torn:
-                last = self.end.last_lsn if stretch.last_lsn is None else stretch.last_lsn
-                self.end = LogEnd(last_lsn=last, position=stretch.end_position, chain=stretch.chain)
-        file_end = header.start_position + found.file_bytes - SEGMENT_HEADER_BYTES
-        if ledger.live:
-            start = max(ledger.promised, header.start_position)
-            if found.limit > start:
-                reason = "beyond the durable position of the writer"
-                ledger.add(found.name, start, found.limit, Verdict.IN_PROGRESS, reason)
-        elif file_end > found.limit:
-            file = ledger.storage.open(found.name, "read")
-            try:
-                ledger.add_behind(file, header, found.limit)
-            finally:
-                file.close()
+                self.end = region.after
+        if not context.live:
+            self._tell_rest(finding, header)
+            return
+        start = max(context.promised, header.start_position)
+        stop = header.start_position + finding.file_bytes - SEGMENT_HEADER_BYTES
+        until = next_start(later, header.start_position)
+        stop = stop if until is None else min(stop, until)
+        if stop > start:
+            reason = "beyond the durable position of the writer"
+            context.add(finding.name, start, stop, Verdict.IN_PROGRESS, reason)
 
-    def _follows(self, header: SegmentHeader) -> bool:
-        end = self.end
-        return (header.previous_end, header.first_lsn, header.chain) == (
-            end.position,
-            end.last_lsn + 1,
-            end.chain,
-        )
-
-    def _judge_break(self, found: _Found, header: SegmentHeader) -> None:
+    def _judge_break(self, finding: SegmentFinding, header: SegmentHeader) -> None:
         """The frames before this segment are not there, or it was made for another past."""
-        ledger, end = self.ledger, self.end
-        if end.position >= ledger.promised:
-            self.broken, self.hole = Verdict.TORN, end.position
-            does = "keeps what is intact in it" if self.keeps else "sets it aside"
-            ledger.notes.append(
-                f"segment {found.name} does not follow where the log ends, and nothing of it was promised; "
-                f"the next opening {does}"
-            )
+        context, end = self.context, self.end
+        if end.position >= context.promised:
+            self._tear(_not_following(finding))
             return
         if end.position < header.previous_end:
-            self._missing([found], end.position, min(header.previous_end, ledger.promised))
+            self._missing([finding], end.position, min(header.previous_end, context.promised))
             return
         wanted = LogEnd(last_lsn=header.first_lsn - 1, position=header.previous_end, chain=header.chain)
-        ledger.problem(
+        context.problem(
             CorruptionError(
-                f"segment {found.name} does not follow where the log ends: it follows {wanted}, and there is {end}",
-                segment=found.name,
+                f"segment {finding.name} does not follow where the log ends: it follows {wanted}, and there is {end}",
+                segment=finding.name,
                 position=end.position,
                 expected=str(end),
                 found=str(wanted),
@@ -218,112 +202,83 @@ class UnsealedPart:
         )
         self.broken = Verdict.CORRUPT
 
-    def _judge_damage(self, name: str, stretch: Stretch) -> None:
+    def _judge_damage(self, name: str, region: Region) -> None:
         """Split damage where the promise ends: below it corruption, beyond it a torn tail or unused zeros.
 
         A newer format and a place that cannot be read are problems wherever they are, because the next opening refuses
         them; so is a frame with right checksums that cannot be decoded, because the next opening keeps it.
         """
-        ledger = self.ledger
-        promised = min(ledger.promised, stretch.end_position)
+        promised = min(self.context.promised, region.end_position)
         if self.broken is Verdict.TORN:
-            promised = stretch.start_position
-        elif stretch.error is not None:
-            promised = stretch.end_position
-        if promised > stretch.start_position:
-            ledger.fault(name, replace(stretch, end_position=promised))
+            promised = region.start_position
+        elif region.error is not None:
+            promised = region.end_position
+        if promised > region.start_position:
+            self.context.fault(name, replace(region, end_position=promised))
             self.broken = Verdict.CORRUPT
-        rest = replace(stretch, start_position=max(promised, stretch.start_position))
+        rest = replace(region, start_position=max(promised, region.start_position))
         if rest.start_position >= rest.end_position:
             return
         if rest.zeros:
-            ledger.add_stretch(name, replace(rest, first_lsn=None, last_lsn=None), Verdict.UNUSED)
+            self._tell_unused(name, rest)
             return
-        if self.broken is not Verdict.TORN:
-            self.broken, self.hole = Verdict.TORN, rest.start_position
-            does = "cuts it off and keeps it in lost+found"
-            if self.keeps:
-                does = "keeps what is intact behind it, and the rest in lost+found"
-            ledger.notes.append(
-                f"segment {name} has a torn tail at position {rest.start_position:,}: nothing promised it, so it is an "
-                f"unfinished write, unless the device lost what it had synced; the next opening {does}"
-            )
-        ledger.add_stretch(name, rest, Verdict.TORN, (rest.fault or FrameFault.END).value)
+        self._tear(_torn_tail(name, rest))
+        self.context.add_region(name, rest, Verdict.TORN, (rest.fault or FrameFault.END).value)
 
-    def _judge_headless(self, found: _Found, next_start: int | None) -> None:
+    def _judge_headless(self, finding: SegmentFinding, until: int | None) -> None:
         """A segment without a header that can be trusted: unused, being written just now, or damaged."""
-        ledger, at = self.ledger, self.end.position
-        refused = isinstance(found.error, FormatVersionError | StorageError)
-        written = found.nonzero_until > 0 or found.error is not None
-        if not found.present or not written or (ledger.live and not refused):
+        context, at = self.context, self.end.position
+        refused = isinstance(finding.error, _REFUSED)
+        written = finding.nonzero_until > 0 or finding.error is not None
+        if not finding.present or not written or (context.live and not refused):
             return  # whatever was promised and is not there is told when all segments have been judged
-        until = ledger.promised if next_start is None else min(ledger.promised, next_start)
-        lost = until > at and self.broken is None
-        if not lost and not refused:
-            what = "it is another segment" if found.foreign else "its header is damaged"
-            reason = f"{what}, and nothing of it was promised"
-            ledger.add(
-                found.name, at, at + max(found.nonzero_until - SEGMENT_HEADER_BYTES, 0), Verdict.TORN, reason
-            )
-            ledger.notes.append(f"segment {found.name}: {reason}; the next opening sets it aside")
-            self.broken = self.broken or Verdict.TORN
-            if isinstance(found.error, CorruptionError):
-                self.unlocated = self.unlocated or found
+        until = context.promised if until is None else min(context.promised, until)
+        if not refused and (until <= at or self.broken is not None):
+            self._tell_set_aside(finding)
             return
-        error = found.error or CorruptionError(
-            f"segment {found.name} has no header, and frames were promised up to position {ledger.promised:,}",
-            segment=found.name,
+        error = finding.error or CorruptionError(
+            f"segment {finding.name} has no header, and frames were promised up to position {context.promised:,}",
+            segment=finding.name,
             expected="a segment header",
             found="zeros",
             first_lost_lsn=self.end.last_lsn + 1,
         )
-        ledger.problem(error, segment=found.name, position=at)
-        verdict = Verdict.UNKNOWN if refused else Verdict.FOREIGN if found.foreign else Verdict.CORRUPT
-        ledger.add(found.name, at, max(until, at), verdict, str(error), (self.end.last_lsn + 1, None))
+        context.problem(error, segment=finding.name, position=at)
+        verdict = Verdict.CORRUPT if finding.other is None else Verdict.FOREIGN
+        verdict = Verdict.UNKNOWN if refused else verdict
+        context.add(finding.name, at, max(until, at), verdict, str(error), (self.end.last_lsn + 1, None))
         self.broken = Verdict.CORRUPT
 
-    def _refuse_unlocated(self) -> None:
-        """Tell of the damaged header before frames that would be kept: it was durable before they were written."""
-        found, self.unlocated = self.unlocated, None
-        if found is not None and found.error is not None:
-            self.ledger.problem(found.error, segment=found.name, position=self.end.position)
-
-    def _tell_cut_short(self, found: list[_Found]) -> None:
-        """Tell of files that are shorter than what was reserved for them, where the log does not go on behind them."""
-        going_on = max((i for i, f in enumerate(found) if f.follows), default=0)
-        told = {problem.segment for problem in self.ledger.problems}
-        for one in found[going_on:]:
-            if one.name in told:
+    def _tell_missing(self) -> None:
+        """Tell of what was promised and is in no file, and of files that were cut short."""
+        context = self.context
+        beside = (Verdict.UNUSED, Verdict.STALE, Verdict.TORN)
+        told = max((r.end_position for r in context.ranges if r.verdict not in beside), default=0)
+        if max(told, self.end.position) < context.promised:
+            self._missing(self.found, max(told, self.end.position), context.promised)
+        if context.live:  # a living writer seals and shortens its files while they are looked at
+            return
+        named = {problem.segment for problem in context.problems}
+        short = cut_short(self.found)
+        for finding in self.found:
+            if finding.name in named or finding.name not in short:
                 continue
-            reserved = one.record.reserved_bytes
-            unused = one.header is None and one.error is None and one.file_bytes >= SEGMENT_HEADER_BYTES
-            if not one.present or unused or one.file_bytes >= reserved or isinstance(one.error, StorageError):
-                continue
-            at = self.end.position
-            error = SegmentMissingError(
-                f"segment {one.name} was cut short: {one.file_bytes:,} bytes of the {reserved:,} that were reserved "
-                f"for it; acknowledged records from LSN {self.end.last_lsn + 1:,} on may have stood in the rest",
-                segment=one.name,
-                position=at,
-                expected=reserved,
-                found=one.file_bytes,
-                first_lost_lsn=self.end.last_lsn + 1,
-            )
-            self.ledger.problem(error)
-            until = at + reserved - max(one.file_bytes, SEGMENT_HEADER_BYTES)
+            error, at = missing_end(finding, self.end), self.end.position
+            context.problem(error)
+            until = at + finding.record.reserved_bytes - max(finding.file_bytes, SEGMENT_HEADER_BYTES)
             lsns = (self.end.last_lsn + 1, None)
-            self.ledger.add(one.name, at, until, Verdict.MISSING, str(error), lsns)
+            context.add(finding.name, at, until, Verdict.MISSING, str(error), lsns)
 
-    def _missing(self, found: list[_Found], start: int, until: int) -> None:
+    def _missing(self, found: list[SegmentFinding], start: int, until: int) -> None:
         """Positions [start, until) were promised, and no file holds them; `found` are the candidates."""
-        ledger, end = self.ledger, self.end
+        context, end = self.context, self.end
         absent = [f.name for f in found if not f.present]
         used = [f.name for f in found if f.header is not None]
         name = (*absent[:1], *used[-1:], "")[0]
         first_lost = end.last_lsn + 1 if start == end.position else None
-        last_lost = ledger.mark.lsn if ledger.mark_known and until == ledger.mark.position else None
+        last_lost = context.mark.lsn if context.mark_known and until == context.mark.position else None
         error = SegmentMissingError(
-            f"frames were promised up to position {ledger.promised:,}, and no file holds {start:,} to {until:,}"
+            f"frames were promised up to position {context.promised:,}, and no file holds {start:,} to {until:,}"
             + ("" if first_lost is None else f": acknowledged data is missing from LSN {first_lost:,} on"),
             segment=name or None,
             position=start,
@@ -331,11 +286,31 @@ class UnsealedPart:
             found="no file" if absent else "the end of the file",
             first_lost_lsn=first_lost,
         )
-        ledger.problem(error)
-        ledger.add(name, start, until, Verdict.MISSING, str(error), (first_lost, last_lost))
+        context.problem(error)
+        context.add(name, start, until, Verdict.MISSING, str(error), (first_lost, last_lost))
         self.broken = Verdict.CORRUPT
 
 
-def _next_start(later: list[_Found], position: int) -> int | None:
-    """Return where the next segment with a header begins, at or after `position`."""
-    return min((f.start for f in later if f.start is not None and f.start >= position), default=None)
+def _not_following(finding: SegmentFinding) -> str:
+    return f"segment {finding.name} does not follow where the log ends, and nothing of it was promised"
+
+
+def _torn_tail(name: str, region: Region) -> str:
+    return (
+        f"segment {name} has a torn tail at position {region.start_position:,}: nothing promised it, so it is an "
+        "unfinished write, unless the device lost what it had synced"
+    )
+
+
+def _after(region: Region, piece: Region) -> Region:
+    """Return the part of a region of intact frames after the piece that it begins with."""
+    held = region.after.last_lsn > piece.after.last_lsn
+    return replace(
+        region,
+        start_position=piece.end_position,
+        frames=region.frames - piece.frames,
+        records=region.records - piece.records,
+        first_lsn=piece.after.last_lsn + 1 if held else None,
+        last_lsn=region.after.last_lsn if held else None,
+        before=piece.after,
+    )

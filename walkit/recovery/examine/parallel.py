@@ -1,6 +1,6 @@
 """Sealed segments side by side: checksums and reads of large frames let go of the interpreter's lock.
 
-Each segment is examined into a ledger of its own, which are joined in the order of the log, so that the report is the
+Each segment is examined into a context of its own; they are joined in the order of the log, so that the report is the
 same as that of one after the other. Small frames are the interpreter's work, which more threads only slow down.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from walkit.recovery.examine.scan_context import Ledger
+from walkit.recovery.examine.scan_context import ScanContext
 from walkit.recovery.examine.sealed import examine_sealed
 
 WORKERS_MAX = 4
@@ -18,16 +18,16 @@ FRAME_BYTES_MIN = 32 * 1024
 PROGRESS_S = 0.1
 
 
-def examine_sealed_segments(ledger: Ledger) -> None:
+def examine_sealed_segments(context: ScanContext) -> None:
     """Examine all sealed segments. Progress is told by the calling thread, whose interrupt ends the others."""
-    records = ledger.manifest.sealed
+    records = context.manifest.sealed
     workers = min(WORKERS_MAX, os.cpu_count() or 1, len(records))
     size, frames = sum(r.size_bytes for r in records), sum(r.frames for r in records)
-    if workers < 2 or not ledger.bodies or size < frames * FRAME_BYTES_MIN:
+    if workers < 2 or not context.bodies or size < frames * FRAME_BYTES_MIN:
         for record in records:
-            examine_sealed(ledger, record)
+            examine_sealed(context, record)
         return
-    parts = [ledger.part() for _ in records]
+    parts = [context.part() for _ in records]
     with ThreadPoolExecutor(workers, "walkit-verify") as pool:
         try:
             futures = [
@@ -35,12 +35,12 @@ def examine_sealed_segments(ledger: Ledger) -> None:
             ]
             for part, future in zip(parts, futures, strict=True):
                 while not wait([future], PROGRESS_S).done:
-                    ledger.tell(sum(one.bytes_done for one in parts))
+                    context.tell(sum(one.bytes_done for one in parts))
                 future.result()
-                ledger.join(part)
+                context.join(part)
         except BaseException:
             for part in parts:
                 part.stopped = True
             pool.shutdown(cancel_futures=True)
             raise
-    ledger.tell(sum(part.bytes_done for part in parts))
+    context.tell(sum(part.bytes_done for part in parts))

@@ -35,7 +35,7 @@ class Verdict(Enum):
     TORN = "torn tail"
     """Nothing promises it: an unfinished write, which the next opening cuts off, keeping its bytes in lost+found."""
     STALE = "stale"
-    """Bytes behind the end of a sealed segment, or a file that no manifest names: not of the log, and not needed."""
+    """Bytes after the end of a sealed segment, or a file that no manifest names: not of the log, and not needed."""
     HOLE = "hole"
     """Frames that were in flight never came to the disk while later ones did: recorded in the manifest, and no loss."""
     LOST = "lost"

@@ -1,68 +1,27 @@
-"""The ledger of one examination: what was read, what it is, what is wrong. Written by the other modules here."""
+"""The context of one examination: what was read, what it is, what is wrong. Written by the other modules here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from walkit._text import counted
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.durable_slot import DurableMark
 from walkit.format.frame import FrameFault
-from walkit.format.layout import SegmentFlag
-from walkit.format.manifest import Gap, Manifest, SegmentRecord
+from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.examine.report import Problem, RangeVerdict, SegmentFacts, SegmentUse, Verdict, worst
-from walkit.recovery.examine.survey import FrameSeen, SegmentSurvey, Stretch
+from walkit.recovery.facts import SegmentFinding, survey_segment
 from walkit.recovery.scan import Progress
-from walkit.recovery.tail_scan import nonzero_until
-from walkit.storage.interface import Storage, StorageFile
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrameSpan:
-    """Positions of one segment whose frames were surveyed: enough to survey them again."""
-
-    name: str
-    header: SegmentHeader
-    end_position: int
-    bodies: bool
-    last_chain: int | None = None
-    """Header checksum of the frame that ends at `end_position`, where the segment's own header tells it."""
-    gaps: tuple[Gap, ...] = ()
-
-    def survey(
-        self,
-        file: StorageFile,
-        *,
-        decode: bool = False,
-        seen: FrameSeen | None = None,
-        watched_position: int | None = None,
-        reached: Callable[[int], object] | None = None,
-    ) -> SegmentSurvey:
-        """Return the survey of the span in its open file."""
-        return SegmentSurvey(
-            file,
-            self.header,
-            start_position=self.header.start_position,
-            end_position=self.end_position,
-            next_lsn=self.header.first_lsn,
-            chain=self.header.chain,
-            last_chain=self.last_chain,
-            bodies=self.bodies,
-            decode=decode,
-            seen=seen,
-            watched_position=watched_position,
-            reached=reached,
-            gaps=self.gaps,
-        )
+from walkit.recovery.survey import Region
+from walkit.storage.interface import Storage
 
 
 class StoppedError(Exception):
     """The examination was told to end by who began it; nobody else sees this."""
 
 
-class Ledger:
+class ScanContext:
     """Ranges, segments, problems and notes of one pass over a log, and how far its frames were promised."""
 
     def __init__(
@@ -82,7 +41,10 @@ class Ledger:
         self.segments: list[SegmentFacts] = []
         self.problems: list[Problem] = []
         self.notes: list[str] = []
-        self.spans: list[FrameSpan] = []
+        self.refusal: CorruptionError | None = None
+        """Why the decision table refuses the unsealed segments."""
+        self.findings: list[SegmentFinding] = []
+        """The segments that were surveyed, in the order of the log."""
         self.bytes_done = 0
         self.stopped = False
         """Set by another thread: the examination ends at its next step."""
@@ -91,29 +53,23 @@ class Ledger:
         """How far anything that can be trusted promises the log to be on stable storage."""
         self.end = manifest.end
         """Where the intact log ends, as far as it has been examined."""
-        self.lsn_at_mark: int | None = None
-        """The last LSN of the intact frame that ends where the durable file says, once one was seen."""
         self._progress = progress
         self._bytes_to_do = sum(s.size_bytes for s in manifest.sealed)
 
-    def survey(self, file: StorageFile, span: FrameSpan) -> Iterator[Stretch]:
-        """Yield the stretches of a span, noting promises and progress."""
-        self.spans.append(span)
-        watched = self.mark.position if self.mark_known and self.decode else None
-        before = self.bytes_done - span.header.start_position
-        survey = span.survey(
-            file,
+    def survey(self, finding: SegmentFinding, until: int | None = None) -> None:
+        """Survey a segment, noting progress."""
+        before = self.bytes_done
+        survey_segment(
+            self.storage,
+            self.manifest,
+            finding,
+            until=until,
+            bodies=self.bodies or not finding.sealed,
             decode=self.decode,
-            watched_position=watched,
-            reached=lambda position: self.tell(before + position),
+            reached=lambda read: self.tell(before + read),
         )
-        for stretch in survey:
-            if survey.lsn_at_watched is not None:
-                self.lsn_at_mark = survey.lsn_at_watched
-            if not span.header.flags & SegmentFlag.IMPORTED:
-                self.promised = max(self.promised, survey.promised_position)
-            yield stretch
-            self.tell(before + stretch.end_position)
+        self.promised = max(self.promised, finding.promised_position)
+        self.findings.append(finding)
 
     def tell(self, bytes_done: int) -> None:
         """Note how many bytes were read, and tell who wants to know. StoppedError: the examination is to end."""
@@ -123,21 +79,20 @@ class Ledger:
         if self._progress is not None:
             self._progress(bytes_done, max(bytes_done, self._bytes_to_do))
 
-    def part(self) -> Ledger:
-        """Return a ledger of the same log for some of its segments; `join` takes what is in it."""
-        return Ledger(
+    def part(self) -> ScanContext:
+        """Return a context of the same log for some of its segments; `join` takes what is in it."""
+        return ScanContext(
             self.storage, self.manifest, self.mark, live=self.live, bodies=self.bodies, decode=self.decode
         )
 
-    def join(self, part: Ledger) -> None:
-        """Add what another ledger has of the segments behind those of this one; `tell` says how many bytes that is."""
+    def join(self, part: ScanContext) -> None:
+        """Add what another context has of the segments after those of this one; `tell` says how many bytes that is."""
         self.ranges += part.ranges
         self.segments += part.segments
         self.problems += part.problems
         self.notes += part.notes
-        self.spans += part.spans
+        self.findings += part.findings
         self.promised = max(self.promised, part.promised)
-        self.lsn_at_mark = part.lsn_at_mark if self.lsn_at_mark is None else self.lsn_at_mark
 
     # -- writing it down
 
@@ -170,11 +125,11 @@ class Ledger:
             )
         )
 
-    def add_stretch(self, segment: str, stretch: Stretch, verdict: Verdict, reason: str = "") -> None:
-        """Note what a surveyed stretch is."""
-        lsns = stretch.first_lsn, stretch.last_lsn
-        self.add(segment, stretch.start_position, stretch.end_position, verdict, reason, lsns)
-        self.ranges[-1] = replace(self.ranges[-1], frames=stretch.frames, records=stretch.records)
+    def add_region(self, segment: str, region: Region, verdict: Verdict, reason: str = "") -> None:
+        """Note what a surveyed region is."""
+        lsns = region.first_lsn, region.last_lsn
+        self.add(segment, region.start_position, region.end_position, verdict, reason, lsns)
+        self.ranges[-1] = replace(self.ranges[-1], frames=region.frames, records=region.records)
 
     def lose(self, record: SegmentRecord, verdict: Verdict, error: WalkitError) -> None:
         """Note a sealed segment of which nothing can be read."""
@@ -182,50 +137,51 @@ class Ledger:
         lsns = record.first_lsn, record.last_lsn
         self.add(record.name, record.start_position, record.end_position, verdict, str(error), lsns)
 
-    def fault(self, segment: str, stretch: Stretch, last_lost_lsn: int | None = None) -> None:
+    def fault(self, segment: str, region: Region, last_lost_lsn: int | None = None) -> None:
         """Note damage of what was promised: a problem and its range.
 
         A newer format and a place that cannot be read say so themselves; the rest is corruption. `last_lost_lsn` stands
         in where the damage leaves open how far it reaches.
         """
-        fault, error, header = stretch.fault or FrameFault.END, stretch.error, stretch.at_fault
+        fault, error, header = region.fault or FrameFault.END, region.error, region.at_fault
         verdict = Verdict.UNKNOWN
         if error is None or isinstance(error, CorruptionError):
             verdict = Verdict.CORRUPT
             what = fault.value if error is None else str(error)
             wanted = (
                 "an intact frame"
-                if stretch.first_lsn is None
-                else f"an intact frame with LSN {stretch.first_lsn}"
+                if region.first_lsn is None
+                else f"an intact frame with LSN {region.first_lsn}"
             )
             claim = "" if header is None else f" (LSN {header.first_lsn}, position {header.position})"
             error = CorruptionError(
-                f"segment {segment} is damaged at position {stretch.start_position:,}: {what}. "
+                f"segment {segment} is damaged at position {region.start_position:,}: {what}. "
                 f"Frames were promised up to position {self.promised:,}",
                 segment=segment,
-                position=stretch.start_position,
+                position=region.start_position,
                 expected=wanted,
                 found=fault.name + claim,
-                first_lost_lsn=stretch.first_lsn,
+                first_lost_lsn=region.first_lsn,
             )
-        self.problem(error, segment=segment, position=stretch.start_position)
-        last = last_lost_lsn if stretch.last_lsn is None else stretch.last_lsn
+        self.problem(error, segment=segment, position=region.start_position)
+        last = last_lost_lsn if region.last_lsn is None else region.last_lsn
         reason = str(error) if verdict is Verdict.UNKNOWN else fault.value
-        self.add_stretch(segment, replace(stretch, last_lsn=last), verdict, reason)
+        self.add_region(segment, replace(region, last_lsn=last), verdict, reason)
 
-    def add_behind(self, file: StorageFile, header: SegmentHeader, end_position: int) -> None:
-        """Note what stands behind the end of a segment: zeros, or stale bytes that the next opening sets aside."""
-        size, offset = file.size(), header.offset_of(end_position)
-        until = nonzero_until(file, offset, size) if size > offset else offset
+    def add_rest(self, finding: SegmentFinding, end_position: int) -> None:
+        """Note what stands after the end of a segment: zeros, or stale bytes that the next opening sets aside."""
+        assert finding.header is not None
+        size, offset = finding.file_bytes, finding.header.offset_of(end_position)
+        until = max(finding.nonzero_until, offset)
         at = end_position + until - offset
         if at > end_position:
-            self.add(file.name, end_position, at, Verdict.STALE, "bytes behind the end of the segment")
+            self.add(finding.name, end_position, at, Verdict.STALE, "bytes behind the end of the segment")
             self.notes.append(
-                f"segment {file.name}: {counted(until - offset, 'byte')} behind its end: not of the log; "
+                f"segment {finding.name}: {counted(until - offset, 'byte')} behind its end: not of the log; "
                 "the next opening keeps them in lost+found"
             )
         if size > until:
-            self.add(file.name, at, at + size - until, Verdict.UNUSED)
+            self.add(finding.name, at, at + size - until, Verdict.UNUSED)
 
     def add_segment(
         self,
@@ -258,21 +214,3 @@ class Ledger:
                 verdict=verdict or worst(ranges),
             )
         )
-
-
-def whole_header(block: bytes) -> SegmentHeader | None:
-    """Return the undamaged header that a block holds, of whatever segment it is; None where there is none."""
-    try:
-        return SegmentHeader.decode(
-            block, ""
-        )  # an undamaged one is refused for its name, and says which it has
-    except CorruptionError as error:
-        name = error.found
-    except WalkitError:
-        return None
-    try:
-        return (
-            SegmentHeader.decode(block, name) if isinstance(name, str) and name.endswith(".segment") else None
-        )
-    except WalkitError:
-        return None

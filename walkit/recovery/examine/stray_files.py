@@ -10,7 +10,7 @@ from walkit._text import counted
 from walkit.errors import CorruptionError, StorageError, WalkitError
 from walkit.format.layout import (
     ALIGNMENT_DIRECT,
-    DURABLE_CELL_BYTES,
+    DURABLE_SLOTS_BYTES,
     SEGMENT_HEADER_BYTES,
     SegmentFlag,
     align_up,
@@ -19,21 +19,24 @@ from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.names import cursor_of_name, is_unfinished_name, lsn_of_name
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.examine.report import RangeVerdict, Verdict
-from walkit.recovery.examine.scan_context import FrameSpan, Ledger, whole_header
-from walkit.recovery.tail_scan import nonzero_until
+from walkit.recovery.examine.scan_context import ScanContext
+from walkit.recovery.facts import region_within, start_of
+from walkit.recovery.probe import nonzero_until
+from walkit.recovery.survey import FrameSpan, SegmentSurvey
 from walkit.segments.cursor_files import cursor_facts
+from walkit.segments.identity import whole_header
 from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER, OWN_NAMES, load_manifest
 from walkit.segments.orphan_files import leftover_of
 
 NAMES_SHOWN_MAX = 5
 
 
-def check_manifest(ledger: Ledger) -> None:
+def check_manifest(context: ScanContext) -> None:
     """Hold the manifest's facts against each other: a right checksum over wrong facts is a fault too."""
-    for what, expected, found, record in _manifest_facts(ledger.manifest):
+    for what, expected, found, record in _manifest_facts(context.manifest):
         if expected != found:
             where = "" if record is None else f" at segment {record.name}"
-            ledger.problem(
+            context.problem(
                 CorruptionError(
                     f"the manifest contradicts itself{where}: {what}: expected {expected}, found {found}",
                     segment=None if record is None else record.name,
@@ -88,7 +91,7 @@ def _manifest_facts(manifest: Manifest) -> Iterator[tuple[str, object, object, S
 
 
 def _has_moved(record: SegmentRecord) -> bool:
-    """Say whether a segment begins behind a gap: a compacted one ends where the log did, and is shorter (F-6.3)."""
+    """Say whether a segment begins after a gap: a compacted one ends where the log did, and is shorter (F-6.3)."""
     return bool(record.flags & SegmentFlag.COMPACTED)
 
 
@@ -102,26 +105,26 @@ def _end_before(before: SegmentRecord, record: SegmentRecord) -> int:
     return record.start_position if _has_moved(record) and behind else before.end_position
 
 
-def check_durable_file(ledger: Ledger) -> None:
+def check_durable_file(context: ScanContext) -> None:
     """Hold the durable file against the frames. It is never synced, so that an old or empty one is no fault."""
-    manifest, mark = ledger.manifest, ledger.mark
-    cell = ledger.storage.cell(DURABLE_NAME, DURABLE_CELL_BYTES, writable=False)
+    manifest, mark = context.manifest, context.mark
+    cell = context.storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=False)
     if cell is None:
         if manifest.lineage:
-            ledger.notes.append("there is no durable file: promises come from frames and the manifest alone")
+            context.notes.append("there is no durable file: promises come from frames and the manifest alone")
         return
     try:
         block = cell.read()
     finally:
         cell.close()
-    if not mark.turn:
+    if not mark.generation:
         if any(block):
-            ledger.notes.append(
+            context.notes.append(
                 "the durable file holds no whole slot, as after a power cut; nothing rests on it"
             )
         return
-    if not ledger.mark_known:
-        ledger.notes.append(
+    if not context.mark_known:
+        context.notes.append(
             f"the durable file is of epoch {mark.epoch}, which is not in the lineage; it was not used"
         )
         return
@@ -130,38 +133,52 @@ def check_durable_file(ledger: Ledger) -> None:
     as_written = max([begins, *(s.end_position for s in sealed if _has_moved(s))])
     if any(g.start_position < mark.position <= g.end_position for g in manifest.lost):
         return  # what it spoke of has been given up
-    if not as_written < mark.position <= ledger.end.position:
+    if not as_written < mark.position <= context.end.position:
         return  # before what still stands as it was written, or beyond the intact log, which has been told
-    if ledger.lsn_at_mark != mark.lsn and not ledger.problems:
-        ledger.problem(
+    if context.problems:
+        return
+    found = _lsn_at(context, mark.position)
+    if found != mark.lsn:
+        context.problem(
             CorruptionError(
                 f"the durable file names position {mark.position:,} and LSN {mark.lsn:,}; "
-                f"the frame that ends there has LSN {ledger.lsn_at_mark}",
+                f"the frame that ends there has LSN {found}",
                 segment=DURABLE_NAME,
                 position=mark.position,
                 expected=mark.lsn,
-                found=ledger.lsn_at_mark,
+                found=found,
             )
         )
 
 
-def look_at_strays(ledger: Ledger) -> None:
+def _lsn_at(context: ScanContext, position: int) -> int | None:
+    """Return the last LSN of the intact frame that ends at `position`; None where none does."""
+    for finding in context.findings:
+        for region in finding.regions:
+            if region.intact and region.start_position < position <= region.end_position:
+                within = region_within(context.storage, finding, region, position)
+                if within is not None and within.end_position == position:
+                    return within.after.last_lsn
+    return None
+
+
+def look_at_strays(context: ScanContext) -> None:
     """Tell of segment files that the manifest does not name. One that promises more than the log holds is a problem."""
-    storage = ledger.storage
-    named = {s.name for s in ledger.manifest.segments}
+    storage = context.storage
+    named = {s.name for s in context.manifest.segments}
     strays = [n for n in storage.names() if n.endswith(".segment") and n not in named]
-    if strays and ledger.live:
+    if strays and context.live:
         named = {s.name for s in load_manifest(storage).segments}  # a writer makes a file before it names it
         strays = [n for n in strays if n not in named]
     for name in strays:
         try:
-            _look_at_stray(ledger, name)
+            _look_at_stray(context, name)
         except StorageError as error:
-            ledger.notes.append(f"{name} is not named in the manifest, and could not be read: {error}")
+            context.notes.append(f"{name} is not named in the manifest, and could not be read: {error}")
 
 
-def _look_at_stray(ledger: Ledger, name: str) -> None:
-    file = ledger.storage.open(name, "read")
+def _look_at_stray(context: ScanContext, name: str) -> None:
+    file = context.storage.open(name, "read")
     try:
         size, block = file.size(), file.read(0, SEGMENT_HEADER_BYTES)
         try:
@@ -169,14 +186,17 @@ def _look_at_stray(ledger: Ledger, name: str) -> None:
             other = None
         except WalkitError:
             header, other = None, whole_header(block)
-        if header is None or header.log_id != ledger.manifest.log_id:
-            what = _what(block, header or other, ledger.manifest)
-            ledger.notes.append(f"{name} is not named in the manifest: {what}")
-            if nonzero_until(file, 0, size) or not ledger.live:
-                _add_stray(ledger, name, header or other, size, [])
+        if header is None or header.log_id != context.manifest.log_id:
+            what = _what(block, header or other, context.manifest)
+            context.notes.append(f"{name} is not named in the manifest: {what}")
+            if nonzero_until(file, 0, size) or not context.live:
+                _add_stray(context, name, header or other, size, [])
             return
         stop = header.start_position + size - SEGMENT_HEADER_BYTES
-        survey = FrameSpan(name=name, header=header, end_position=stop, bodies=False).survey(file)
+        begin = start_of(header)
+        survey = SegmentSurvey(
+            file, FrameSpan(name=name, header=header, begin=begin, end_position=stop, bodies=False)
+        )
         ranges = [
             RangeVerdict(
                 segment=name, start_position=s.start_position, end_position=s.end_position, verdict=Verdict.STALE,
@@ -187,26 +207,26 @@ def _look_at_stray(ledger: Ledger, name: str) -> None:
         ]  # fmt: skip
     finally:
         file.close()
-    ledger.ranges += ranges
-    _add_stray(ledger, name, header, size, ranges)
+    context.ranges += ranges
+    _add_stray(context, name, header, size, ranges)
     promised = 0 if header.flags & SegmentFlag.IMPORTED else survey.promised_position
-    if promised > ledger.end.position:
-        ledger.problem(
+    if promised > context.end.position:
+        context.problem(
             CorruptionError(
                 f"segment {name} is not named in the manifest, and its frames promise the log up to "
-                f"position {promised:,}, where it ends at {ledger.end.position:,}: "
+                f"position {promised:,}, where it ends at {context.end.position:,}: "
                 "the manifest is older than the log",
                 segment=name,
                 position=header.start_position,
                 expected=promised,
-                found=ledger.end.position,
-                first_lost_lsn=max(header.first_lsn, ledger.end.last_lsn + 1),
+                found=context.end.position,
+                first_lost_lsn=max(header.first_lsn, context.end.last_lsn + 1),
             )
         )
         return
-    work = leftover_of(header, ledger.manifest)
+    work = leftover_of(header, context.manifest)
     what = f"a leftover of {work}" if work else "a leftover that nothing promised"
-    ledger.notes.append(f"{name} is not named in the manifest: {what}; the next opening takes it away")
+    context.notes.append(f"{name} is not named in the manifest: {what}; the next opening takes it away")
 
 
 def _what(block: bytes, header: SegmentHeader | None, manifest: Manifest) -> str:
@@ -218,7 +238,7 @@ def _what(block: bytes, header: SegmentHeader | None, manifest: Manifest) -> str
 
 
 def _add_stray(
-    ledger: Ledger, name: str, header: SegmentHeader | None, size: int, ranges: list[RangeVerdict]
+    context: ScanContext, name: str, header: SegmentHeader | None, size: int, ranges: list[RangeVerdict]
 ) -> None:
     digits = name.removesuffix(".segment")
     record = SegmentRecord(
@@ -226,34 +246,34 @@ def _add_stray(
         state=SegmentState.PREPARED,
         epoch=0 if header is None else header.epoch,
     )
-    ledger.add_segment(
+    context.add_segment(
         record, "stray", ranges, file_bytes=size, header=header, verdict=Verdict.STALE, name=name
     )
 
 
-def tell_other_files(ledger: Ledger) -> None:
+def tell_other_files(context: ScanContext) -> None:
     """Note what else is in the folder: what earlier openings set aside, snapshots, and files that are nobody's here."""
     own = (*OWN_NAMES, f"{LOST_FOLDER}/")
     names = [
-        n for n in ledger.storage.names() if n not in own and not n.endswith((".segment", ".segment.index"))
+        n for n in context.storage.names() if n not in own and not n.endswith((".segment", ".segment.index"))
     ]
-    kept = ledger.storage.names(LOST_FOLDER)
+    kept = context.storage.names(LOST_FOLDER)
     if kept:
         what = counted(len(kept), "file")
         hold = "holds" if len(kept) == 1 else "hold"
-        ledger.notes.append(f"{what} in {LOST_FOLDER} {hold} what earlier openings set aside")
+        context.notes.append(f"{what} in {LOST_FOLDER} {hold} what earlier openings set aside")
     states = [lsn for n in names if (lsn := lsn_of_name(n)) is not None]
     if states:
         at = ", ".join(f"{lsn:,}" for lsn in states)
-        ledger.notes.append(f"snapshots of the state stand beside the log, at LSN {at}; they were not read")
-    for fact in cursor_facts(ledger.storage):
+        context.notes.append(f"snapshots of the state stand beside the log, at LSN {at}; they were not read")
+    for fact in cursor_facts(context.storage):
         stands = f"stands at LSN {fact.lsn:,}" if fact.fault is None else f"cannot be used: {fact.fault}"
-        ledger.notes.append(f"the cursor {fact.name!r} {stands}")
+        context.notes.append(f"the cursor {fact.name!r} {stands}")
     unfinished = [n for n in names if is_unfinished_name(n)]
-    if not ledger.live:
-        ledger.notes += [f"{n} is left of work that was cut short; it is never read" for n in unfinished]
+    if not context.live:
+        context.notes += [f"{n} is left of work that was cut short; it is never read" for n in unfinished]
     names = [n for n in names if lsn_of_name(n) is None and cursor_of_name(n) is None and n not in unfinished]
     if names:
         shown = ", ".join(names[:NAMES_SHOWN_MAX]) + (", ..." if len(names) > NAMES_SHOWN_MAX else "")
         are = "is" if len(names) == 1 else "are"
-        ledger.notes.append(f"{counted(len(names), 'file')} {are} not the log's: {shown}")
+        context.notes.append(f"{counted(len(names), 'file')} {are} not the log's: {shown}")

@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""Make the book: every notebook executed once and put into one offline site. `make book`.
+
+    python scripts/book.py [--out build/book] [--notebook PATH ...] [--executed FOLDER] [--no-execute]
+
+The site is an index, a page for each notebook, plotly.js once as a file that all pages share, and the data of each
+figure as CSV and Parquet. It needs no network and no server: open index.html. A figure is a picture where no script
+runs. `--executed` is where notebooks with their outputs are kept, or taken from with `--no-execute`.
+
+It is a script that uses nbconvert, which JupyterLab brings, and no generator of sites: a book of six pages needs no
+theme of its own, no search and no configuration, and a generator would be one more thing to install without a network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from nbconvert import HTMLExporter
+
+ROOT = Path(__file__).resolve().parent.parent
+if not __package__:  # run as a script: the checkout is what it is about, installed or not
+    sys.path.insert(0, str(ROOT))
+
+from walkit import plots  # noqa: E402
+from walkit.plots.display import PLOTLY_MIME  # noqa: E402
+
+NOTEBOOKS = ROOT / "notebooks"
+OUT = ROOT / "build" / "book"
+CELL_TIMEOUT_S = 900
+SCRIPT = "plotly.min.js"
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.6 system-ui, sans-serif; max-width: 46rem; margin: 3rem auto; padding: 0 1rem; }
+li { margin: .6rem 0; } small { opacity: .75; }
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """One page of the book."""
+
+    name: str
+    title: str
+    figures: int
+    cells: int
+
+
+def execute(notebook: Any, folder: Path) -> None:
+    """Run a notebook in a kernel of its own, in `folder`; its outputs are in it afterwards."""
+    NotebookClient(
+        notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
+    ).execute()
+
+
+def figures_of(notebook: Any) -> list[Any]:
+    """Return the outputs that are figures, in order."""
+    return [
+        output
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if PLOTLY_MIME in output.get("data", {})
+    ]
+
+
+def title_of(notebook: Any, name: str) -> str:
+    """Return the first heading of a notebook, else its name."""
+    for cell in notebook.cells:
+        found = re.search(r"^# (.+)$", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else None
+        if found:
+            return found[1].strip()
+    return name
+
+
+def write_page(notebook: Any, name: str, out: Path) -> Page:
+    """Write the page of an executed notebook, and the data of its figures; links to notebooks lead to pages."""
+    found = figures_of(notebook)
+    for number, output in enumerate(found, start=1):
+        figure = plots.restored(output["data"][PLOTLY_MIME])
+        links = []
+        for suffix in ("csv", "parquet"):
+            target = out / "data" / f"{name}-{number:02}.{suffix}"
+            plots.save_data(figure, target)
+            links.append(f'<a href="data/{target.name}" download>{suffix.upper()}</a>')
+        about = f"<small>Figure {number}, its data: {' '.join(links)}</small>"
+        # plotly.js is the book's own: no page of it asks another place.
+        output["data"] = {"text/html": plots.figure_html(figure, cdn=False) + about}
+    exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True)
+    body, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": title_of(notebook, name)}})
+    (out / f"{name}.html").write_text(offline(body), encoding="utf-8")
+    return Page(name=name, title=title_of(notebook, name), figures=len(found), cells=len(notebook.cells))
+
+
+def offline(html: str) -> str:
+    """Return a page of nbconvert without what it loads from elsewhere, with the book's script and a way back."""
+    html = re.sub(r'<script\b[^>]*\bsrc="https?://[^"]*"[^>]*>\s*</script>', "", html)
+    html = re.sub(r'<link\b[^>]*\bhref="https?://[^"]*"[^>]*>', "", html)
+    html = re.sub(
+        r"<script\b[^>]*>(?:(?!</script>).)*?https?://cdn(?:(?!</script>).)*?</script>",
+        "",
+        html,
+        flags=re.DOTALL,
+    )
+    html = re.sub(r'(<a\b[^>]*\bhref="[^":#]+)\.ipynb', r"\1.html", html)
+    html = html.replace("</head>", f'<script src="{SCRIPT}"></script></head>', 1)
+    back = '<p style="margin:1rem"><a href="index.html">All pages</a></p>'
+    return re.sub(r"(<body\b[^>]*>)", lambda found: found[1] + back, html, count=1)
+
+
+def write_index(pages: list[Page], out: Path) -> None:
+    """Write the index: a line for each page."""
+    lines = "".join(
+        f'<li><a href="{escape(page.name)}.html">{escape(page.title)}</a> '
+        f"<small>{page.cells} cells, {page.figures} figures</small></li>"
+        for page in pages
+    )
+    text = (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'><title>walkit: the book</title>"
+        f"<style>{STYLE}</style></head><body><h1>walkit: the book</h1>"
+        f"<p>Every notebook, executed once.</p><ol>{lines}</ol></body></html>\n"
+    )
+    (out / "index.html").write_text(text, encoding="utf-8")
+
+
+def make(paths: list[Path], out: Path, *, executed: Path | None = None, run: bool = True) -> list[Page]:
+    """Make the book of these notebooks in `out`, replacing the one that is there; return its pages.
+
+    With `run` false the outputs are those of the notebooks in `executed`, by name.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    (out / "data").mkdir(parents=True)
+    pages = []
+    with tempfile.TemporaryDirectory(prefix="walkit-book-") as folder:
+        for path in paths:
+            print(f"{path.stem} ...", flush=True)
+            source = path if run or executed is None else executed / path.name
+            notebook = nbformat.read(source, as_version=4)
+            if run:
+                execute(notebook, Path(folder))
+                if executed is not None:
+                    executed.mkdir(parents=True, exist_ok=True)
+                    (executed / path.name).write_text(json.dumps(notebook, indent=1), encoding="utf-8")
+            pages.append(write_page(notebook, path.stem, out))
+    (out / SCRIPT).write_text(plots.plotly_script(), encoding="utf-8")
+    write_index(pages, out)
+    return pages
+
+
+def main() -> int:
+    """Make the book as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--notebook", type=Path, action="append", help="one of these alone; may be repeated")
+    parser.add_argument("--executed", type=Path, help="keep the notebooks with their outputs in this folder")
+    parser.add_argument("--no-execute", action="store_true", help="take them from there instead")
+    given = parser.parse_args()
+    if given.no_execute and given.executed is None:
+        parser.error("--no-execute takes the outputs from --executed FOLDER")
+    paths = given.notebook or sorted(NOTEBOOKS.glob("*.ipynb"))
+    pages = make(paths, given.out, executed=given.executed, run=not given.no_execute)
+    print(f"{len(pages)} pages, {sum(page.figures for page in pages)} figures: {given.out / 'index.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

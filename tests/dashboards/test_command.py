@@ -1,0 +1,133 @@
+"""`walkit dashboard`: from an installed package, on given logs and Runs, ended by Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import walkit
+from scripts.browsing import ROOT
+from tests.measure.runs import make_run
+from walkit.errors import CorruptionError, NotALogError, StorageError
+from walkit.views import given, serve
+from walkit.views.given import GivenPage
+from walkit.views.page import make_shell
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+GUARD_S = 120.0
+
+
+@pytest.fixture
+def things(tmp_path: Path) -> Path:
+    """A folder with a closed log of three records and a saved Run."""
+    with walkit.open(tmp_path / "orders") as log:
+        log.append_many([b"a", b"b", b"c"])
+    make_run("a saved run").save(tmp_path / "run")
+    return tmp_path
+
+
+@contextmanager
+def served(folder: Path, *arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run the command in a folder that is no checkout; its address and process."""
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    variables = {"PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "walkit", "dashboard", *arguments],
+        cwd=scratch,
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip(), process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_it_opens_on_what_is_given_and_ends_cleanly(
+    browser: Browser, things: Path, how: signal.Signals
+) -> None:
+    """A log and a Run: each is a part of the page, which moves; after a signal it exits with 0 and leaves nothing."""
+    with served(things, str(things / "orders"), str(things / "run.parquet")) as (url, process):
+        page = browser.new_context(viewport={"width": 1200, "height": 1000}).new_page()
+        page.set_default_timeout(GUARD_S * 1000)
+        complaints: list[str] = []
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+        page.goto(url)
+        page.get_by_text("read only: LSN 1 to 3.").wait_for()
+        with walkit.open(things / "orders") as log:
+            log.append(b"d")
+            page.get_by_text("read only: LSN 1 to 4.").wait_for()
+        page.get_by_role("link", name="run.parquet").click()
+        page.get_by_text("Recorded: a saved run").wait_for()
+        assert complaints == []
+        page.context.close()
+        process.send_signal(how)
+        _, said = process.communicate(timeout=GUARD_S)
+        assert (process.returncode, "Traceback" in said) == (0, False), said
+    assert list((things / "scratch").iterdir()) == []
+
+
+def test_paths_are_checked_before_anything_is_served(things: Path) -> None:
+    """No log, a damaged Run, nothing at all: typed errors; links are followed, and what comes twice is there once."""
+    (things / "link").symlink_to("orders")
+    found = given(str(things / name) for name in ("orders", "link", "run", "run.parquet", "orders"))
+    assert [(what.kind, what.path) for what in found] == [
+        ("log", str(things / "orders")),
+        ("run", str(things / "run.parquet")),
+    ]
+    (things / "broken.parquet").write_bytes(b"PAR1")
+    for name, error in (
+        ("absent", FileNotFoundError),
+        ("broken.parquet", CorruptionError),
+        (".", NotALogError),
+    ):
+        with pytest.raises(error):
+            serve([str(things / name)])
+
+
+def test_a_port_that_is_taken_is_an_error(things: Path) -> None:
+    """Serve at the port of another socket: StorageError that names it; the command exits with 3."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StorageError, match=f"127.0.0.1:{port}"):
+            serve(port=port)
+
+
+def test_what_is_gone_since_is_told_on_the_page(things: Path) -> None:
+    """Remove a log after it was checked, and damage one that is shown: sentences on the page, and the rest works."""
+    import shutil
+
+    shown = given([str(things / "orders"), str(things / "run.parquet")])
+    (things / "run.parquet").write_bytes(b"PAR1")
+    shell = make_shell(shown=shown)
+    try:
+        assert shell.refresh() and isinstance(shell.page, GivenPage)
+        log = shell.page.part
+        shell.go("given-2")
+        assert isinstance(shell.page, GivenPage)
+        assert "is not a whole saved run" in shell.page.part.text.object  # type: ignore[union-attr]
+        shutil.rmtree(things / "orders")
+        log.source._next_ns = 0  # type: ignore[union-attr]
+        log.refresh()
+        assert "no log at" in log.live.status.object  # type: ignore[union-attr]
+    finally:
+        shell.close()

@@ -1,0 +1,141 @@
+"""The launcher tile of JupyterLab: the dashboard behind Lab's token, with a websocket, and not without the token."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import stat
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import psutil
+import pytest
+
+from tests.lab.labs import GUARD_S, lab, write_settings
+from walkit.cli.lab import launcher
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+TOKEN = "let-me-in"
+HANDSHAKE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==",
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Lab that asks for a token."""
+    folder = tmp_path_factory.mktemp("lab")
+    write_settings(folder, "Light")
+    with lab(folder, token=TOKEN) as url:
+        yield url
+
+
+def dashboards() -> list[psutil.Process]:
+    """The dashboards that Labs of this process have started."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "dashboard" in process.cmdline():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_the_entry_point_names_the_launcher() -> None:
+    """What is installed leads to the function, whose icon is a drawing in the package."""
+    (found,) = importlib.metadata.entry_points(group="jupyter_serverproxy_servers", name="walkit")
+    assert found.load() is launcher
+    icon = Path(launcher()["launcher_entry"]["icon_path"])
+    assert icon.read_text().startswith("<svg ")
+
+
+def asked(url: str, path: str, headers: dict[str, str]) -> HTTPResponse:
+    """Ask for a path, with these headers and no others that matter."""
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=GUARD_S)
+    try:
+        connection.request("GET", path, headers=headers)
+        return connection.getresponse()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("path", ["/walkit/", "/walkit/ws"])
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "token wrong"}], ids=["none", "wrong"])
+def test_without_the_token_nothing_is_served(served: str, path: str, headers: dict[str, str]) -> None:
+    """Ask for the page and for its websocket without a token and with a wrong one: refused, and nothing is started."""
+    more = {**HANDSHAKE, "Origin": served} if path.endswith("ws") else {}
+    answer = asked(served, path, {**headers, **more})
+    sent_away = answer.status == 302 and "/login" in str(answer.getheader("Location"))
+    assert sent_away or answer.status in (401, 403)
+    assert dashboards() == []
+
+
+def test_the_tile_opens_the_dashboard(browser: Browser, served: str) -> None:
+    """Press the tile: the page moves by its websocket, all through Lab's address, on a socket that is only ours."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1000})
+    context.set_default_timeout(GUARD_S * 1000)
+    page = context.new_page()
+    page.goto(f"{served}/lab?token={TOKEN}")
+    tile = page.locator(".jp-LauncherCard", has_text="walkit")
+    drawn = tile.locator("img")
+    drawn.wait_for()
+    page.wait_for_function("image => image.complete && image.naturalWidth > 0", arg=drawn.element_handle())
+    complaints: list[str] = []
+    sockets: list[str] = []
+    frames: list[str] = []
+    requests: list[str] = []
+    context.on("request", lambda request: requests.append(request.url))
+    with context.expect_page() as opened:
+        tile.click()
+    window = opened.value
+    window.on("pageerror", lambda error: complaints.append(str(error)))
+    window.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+
+    def heard(socket: object) -> None:
+        sockets.append(socket.url)  # type: ignore[attr-defined]
+        socket.on("framereceived", lambda data: frames.append(str(data)[:80]))  # type: ignore[attr-defined]
+
+    window.on("websocket", heard)
+    window.get_by_role("button", name="Start", exact=True).click()
+    window.get_by_text("Writing: 8 writer threads").first.wait_for()
+    assert window.url.partition("?")[0] == f"{served}/walkit/"
+    assert sockets == [f"{served.replace('http', 'ws')}/walkit/ws"]
+    assert len(frames) > 2
+    assert complaints == []
+    assert all(url.startswith((served, "data:", "blob:")) for url in requests)
+    (dashboard,) = dashboards()
+    assert [c for c in dashboard.net_connections("inet") if c.status == psutil.CONN_LISTEN] == []
+    path = dashboard.cmdline()[-1]
+    assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+    context.close()
+
+
+def test_a_page_of_another_place_gets_no_websocket(served: str) -> None:
+    """With the cookie of a login, a handshake from Lab's own pages is taken and one of another site is refused."""
+    welcome = asked(served, f"/lab?token={TOKEN}", {})
+    cookie = "; ".join(value.split(";")[0] for value in welcome.headers.get_all("Set-Cookie", []))
+    for origin, code in ((served, 101), ("http://elsewhere.example", 403)):
+        headers = {**HANDSHAKE, "Cookie": cookie, "Origin": origin}
+        assert asked(served, "/walkit/ws", headers).status == code, origin
+
+
+def test_the_dashboard_ends_with_the_lab(tmp_path: Path) -> None:
+    """Ask for the page, end the Lab with SIGTERM: its dashboard is gone, and so is the folder of its session."""
+    write_settings(tmp_path, "Light")
+    with lab(tmp_path, token=TOKEN) as url:
+        before = {process.pid for process in dashboards()}
+        with urlopen(f"{url}/walkit/?token={TOKEN}", timeout=GUARD_S) as answer:
+            assert "<title>walkit</title>" in answer.read().decode()
+        (mine,) = [process for process in dashboards() if process.pid not in before]
+    mine.wait(GUARD_S)
+    assert list(tmp_path.glob("walkit-dashboard-*")) == []

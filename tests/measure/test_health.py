@@ -1,0 +1,156 @@
+"""`walkit doctor`: what it finds is there, what is wrong comes with what to do, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import walkit
+from walkit.cli import main
+from walkit.errors import OptionsError
+from walkit.measure import Finding, HealthReport, file_system
+from walkit.measure.health_checks import _requirements, _within, folder, spark_starts
+
+ROOT = Path(walkit.__file__).parent.parent
+MEMORY = "/dev/shm"
+
+
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "within"),
+    [
+        ("2.9.post0", ">=2.7,<3", True),
+        ("3.0", ">=2.7,<3", False),
+        ("2.6.9", ">=2.7,<3", False),
+        ("26.0.1", ">=18,<27", True),
+        ("0.0.3", "==0.0.3", True),
+        ("0.0.4", "==0.0.3", False),
+        ("1.10", ">=1.9", True),
+        ("dev", ">=1.9", True),
+        ("1.0", "", True),
+    ],
+)
+def test_ranges_are_compared_by_their_numbers(version: str, asked: str, within: bool) -> None:
+    """A table of versions and ranges, with what cannot be compared."""
+    assert _within(version, asked) is within
+
+
+def test_extras_are_those_of_the_metadata() -> None:
+    """Lines as installed metadata has them: each package once, with its extras; no other Python's packages."""
+    lines = [
+        "numpy<3,>=2.1",
+        'pandas<4,>=2.2; extra == "spark"',
+        "pandas<4,>=2.2 ; extra == 'notebooks'",
+        'old>=1; (python_version < "3.11") and extra == "peers"',
+        'walkit[spark]; extra == "all"',
+        'pandas<4,>=2.2; extra == "all"',
+    ]
+    assert list(_requirements(lines)) == [
+        ("numpy", [], ["<3,>=2.1"]),
+        ("pandas", ["spark", "notebooks"], ["<4,>=2.2", "<4,>=2.2"]),
+    ]
+
+
+def test_missing_and_old_packages_have_advice(tmp_path: Path) -> None:
+    """Metadata that asks for what is not there: core is a problem, an extra a note, another version a problem."""
+    info = tmp_path / "walkit-9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: walkit\nVersion: 9\nRequires-Dist: no-such-core\n"
+        'Requires-Dist: no-such-extra; extra == "peers"\nRequires-Dist: numpy<1\n'
+    )
+    code = (
+        "import json; from walkit.measure.health_checks import packages\n"
+        "print(json.dumps([vars(f) for f in packages()]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = {row["name"]: (row["state"], row["advice"]) for row in json.loads(done.stdout)}
+    assert found["walkit"] == ("fine", "")
+    assert found["no-such-core"][0] == "problem" and "make setup" in found["no-such-core"][1]
+    assert found["no-such-extra (peers)"] == ("note", "pip install 'walkit[peers]'")
+    assert found["numpy"][0] == "problem" and "numpy<1" in found["numpy"][1]
+
+
+def test_a_folder_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
+    """File system, options and disk as measure.file_system has them; the raw device with n and spread; nothing left."""
+    found = by_name(list(folder(str(tmp_path))))
+    place = file_system(tmp_path)
+    assert found["file system"].found.startswith(str(place.type))
+    assert found["mount options"].found == place.mount_options
+    assert "n=5" in found["raw device, synced 4 KiB writes"].found
+    assert "writes/s" in found["raw device, synced 4 KiB writes"].found
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not file_system(MEMORY).tmpfs, reason="no file system in memory at /dev/shm")
+def test_memory_is_named_plainly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command on /dev/shm: exit 1, JSON says what tmpfs means and what to do; saved as a file, too."""
+    before = sorted(os.listdir(MEMORY))
+    out = tmp_path / "report.json"
+    assert main(["doctor", "--path", MEMORY, "--json", "--out", str(out)]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert json.loads(out.read_text()) == report
+    (found,) = [f for f in report["findings"] if f["name"] == "file system"]
+    assert (found["state"], report["ok"]) == ("problem", False)
+    assert "a sync means nothing here" in found["advice"] and "TMPDIR" in found["advice"]
+    assert sorted(os.listdir(MEMORY)) == before
+
+
+def test_a_folder_that_takes_no_files_is_a_problem() -> None:
+    """/proc refuses new files, of root too: a problem with advice, and no traceback."""
+    found = by_name(list(folder("/proc")))
+    assert found["writing"].state == "problem" and "may write" in found["writing"].advice
+
+
+def test_the_report_says_the_same_everywhere() -> None:
+    """Text, HTML and plain values of a made report: every finding, problems with their advice, all escaped."""
+    report = HealthReport(
+        findings=(
+            Finding(part="packages", name="numpy", found="2.4"),
+            Finding(part="folder <x>", name="disk", found="none", state="problem", advice="buy <one>"),
+            Finding(part="folder <x>", name="free", found="1 GiB", state="note", advice="tidy"),
+        )
+    )
+    text, html = report.text(), report._repr_html_()
+    assert "problem: disk: buy <one>" in text and "note: free: tidy" in text and "1 problem found" in text
+    assert "buy &lt;one&gt;" in html and "<one>" not in html and "background" not in html
+    assert [problem.name for problem in report.problems] == ["disk"]
+    assert json.loads(json.dumps(report.to_dict()))["findings"][1]["advice"] == "buy <one>"
+    assert HealthReport(findings=report.findings[:1]).ok
+
+
+def test_the_report_is_there_in_python(tmp_path: Path) -> None:
+    """walkit.doctor on a folder: parts in order, progress told; what is no folder is refused."""
+    told: list[str] = []
+    report = walkit.doctor([tmp_path], progress=told.append)
+    parts = list(dict.fromkeys(finding.part for finding in report.findings))
+    assert parts == ["packages", f"folder {tmp_path}", "Spark", "dashboard and notebooks"]
+    assert told[0] == f"measuring the disk of {tmp_path}"
+    assert all(finding.advice for finding in report.problems)
+    with pytest.raises(OptionsError, match="not a folder"):
+        walkit.doctor([tmp_path / "absent"])
+
+
+@pytest.mark.spark
+def test_spark_starts_in_a_process_of_its_own() -> None:
+    """Start it: it counts its rows, and no child is left."""
+    import psutil
+
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    (found,) = spark_starts()
+    assert found.state == "fine" and found.found.startswith("yes, 4."), found
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before

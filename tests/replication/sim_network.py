@@ -1,0 +1,277 @@
+"""Shared by the replication tests: frames of a real log as a source without I/O, and a link that does its worst."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from tests.log.imports import frames_of, log_of_epochs
+from walkit.format.frame import FrameHeader, FrameIdentity
+from walkit.format.manifest import EpochRecord, LogEnd, Manifest
+from walkit.format.segment import SegmentHeader
+from walkit.replication.actions import (
+    Adopt,
+    Connect,
+    Disconnect,
+    End,
+    Fail,
+    Import,
+    PublisherStep,
+    Read,
+    Say,
+    Send,
+    SubscriberStep,
+)
+from walkit.replication.backoff import Backoff
+from walkit.replication.frame_batch import FrameLimits, FrameRun
+from walkit.replication.lineage import Standing
+from walkit.replication.messages import Batch, FromPublisher, FromSubscriber, Hello, Refusal
+from walkit.replication.publisher import Publisher
+from walkit.replication.subscriber import Subscriber
+from walkit.replication.wire import (
+    decode_from_publisher,
+    decode_from_subscriber,
+    encode_from_publisher,
+    encode_from_subscriber,
+)
+from walkit.segments.manifest_store import load_manifest
+
+Frame = tuple[SegmentHeader, FrameHeader, bytes]
+
+
+class History:
+    """The frames of one log, of which a growing prefix is durable."""
+
+    def __init__(self, frames: list[Frame], manifest: Manifest) -> None:
+        self.frames, self.manifest = frames, manifest
+        self.durable = 0
+        """So many frames are durable."""
+
+    def end(self, count: int | None = None) -> LogEnd:
+        """Where the log ends behind so many frames."""
+        count = self.durable if count is None else count
+        if not count:
+            return LogEnd()
+        header = self.frames[count - 1][1]
+        return LogEnd(last_lsn=header.last_lsn, position=header.end_position, chain=header.header_crc)
+
+    def lineage(self) -> tuple[EpochRecord, ...]:
+        """The epochs that have a durable frame."""
+        epochs = {f[0].epoch for f in self.frames[: self.durable]}
+        return tuple(e for e in self.manifest.lineage if e.number in epochs)
+
+    def standing(self, hello: Hello) -> Standing:
+        """See `walkit.replication.source.standing_of`."""
+        end = self.end()
+        there = next(
+            (e for e in map(self.end, range(self.durable + 1)) if e.position == hello.end.position), None
+        )
+        return Standing(
+            log_id=self.manifest.log_id,
+            created_us=self.manifest.created_us,
+            ack_order="append",
+            lineage=self.lineage(),
+            durable_lsn=end.last_lsn,
+            durable_position=end.position,
+            oldest_lsn=1,
+            oldest_position=0,
+            there=there,
+            visible_lsn=end.last_lsn,
+        )
+
+    def read(self, after: LogEnd, limit_bytes: int) -> FrameRun | None:
+        """See `walkit.replication.source.FrameReader.read`."""
+        rest = [f for f in self.frames[: self.durable] if f[1].position >= after.position]
+        if not rest:
+            return None
+        segment, size = rest[0][0], 0
+        group: list[Frame] = []
+        for frame in rest:
+            if frame[0].epoch != segment.epoch or (group and size + len(frame[2]) > limit_bytes):
+                break
+            group.append(frame)
+            size += len(frame[2])
+        return FrameRun(
+            FrameIdentity(segment.log_id, segment.epoch, segment.epoch_id),
+            FrameLimits(segment.alignment, segment.frame_bytes_max),
+            after,
+            group[0][1].position,
+            tuple(f[1] for f in group),
+            b"".join(f[2] for f in group),
+        )
+
+
+_frames: dict[tuple[int, ...], tuple[list[Frame], Manifest]] = {}
+
+
+def history_of(*steps: int) -> History:
+    """A history of so many epochs, each of so many steps; made once."""
+    if steps not in _frames:
+        storage = log_of_epochs(*steps)
+        _frames[steps] = frames_of(storage), load_manifest(storage)
+    return History(*_frames[steps])
+
+
+class World:
+    """One publisher and one subscriber core with a link between them; messages travel as the bytes of the wire."""
+
+    def __init__(self, history: History, *, window_bytes: int = 8192, batch_bytes: int = 2048) -> None:
+        self.history = history
+        self.window_bytes, self.batch_bytes = window_bytes, batch_bytes
+        self.now = 0.0
+        self.to_publisher: deque[bytes] = deque()
+        self.to_subscriber: deque[bytes] = deque()
+        self.publisher: Publisher | None = None
+        self.bytes = b""
+        """What the replica has on stable storage."""
+        self.end = LogEnd()
+        self.lineage: tuple[EpochRecord, ...] = ()
+        self.log_id = 0
+        self.holds: list[int] = []
+        self.waiting: deque[Import] = deque()
+        self.failed: list[Exception] = []
+        self.subscriber = self._subscriber()
+        self.subscribed(self.subscriber.start(self.now))
+
+    def _subscriber(self) -> Subscriber:
+        backoff = Backoff(chance=lambda: 0.5)
+        return Subscriber("r", log_id=self.log_id, lineage=self.lineage, end=self.end, backoff=backoff)
+
+    # -- shells
+
+    def published(self, steps: list[PublisherStep]) -> None:
+        """Take the publisher's steps."""
+        todo = deque(steps)
+        while todo and self.publisher is not None:
+            step = todo.popleft()
+            if isinstance(step, Send):
+                # What this subscriber answers always fits what was sent to it, whatever became of that on the way.
+                assert not isinstance(step.message, Refusal) or "replica 'r'" not in step.message.message
+                self.to_subscriber.append(encode_from_publisher(step.message))
+            elif isinstance(step, Read):
+                run = self.history.read(step.after, step.limit_bytes)
+                todo.extend(self.publisher.frames(run, self.history.lineage(), self.now))
+            elif isinstance(step, End):
+                self.publisher = None
+            else:
+                self.holds.append(step.first_lsn)
+        if self.publisher is not None:
+            assert self.publisher.in_flight_bytes <= self.window_bytes + 64 * 1024
+
+    def subscribed(self, steps: list[SubscriberStep]) -> None:
+        """Take the subscriber's steps; frames wait to be imported."""
+        for step in steps:
+            if isinstance(step, Say):
+                self.to_publisher.append(encode_from_subscriber(step.message))
+            elif isinstance(step, Import):
+                self.waiting.append(step)
+            elif isinstance(step, Connect):
+                self.hang_up()
+                self.publisher = Publisher(window_bytes=self.window_bytes, batch_bytes=self.batch_bytes)
+                self.publisher.began(self.now)
+                self.subscribed(self.subscriber.connected(self.now))
+            elif isinstance(step, Disconnect):
+                self.hang_up()
+            elif isinstance(step, Adopt):
+                self.log_id = step.welcome.log_id
+            elif isinstance(step, Fail):
+                self.failed.append(step.error)
+
+    def import_waiting(self) -> None:
+        """What was given out to be imported is on stable storage now."""
+        while self.waiting:
+            step = self.waiting.popleft()
+            assert step.run.after == self.end
+            self.bytes += step.run.data
+            self.end, self.lineage = step.run.end, step.lineage
+            self.subscribed(self.subscriber.imported(self.end, self.now))
+
+    def hang_up(self) -> None:
+        """The connection is gone, with all that was on its way."""
+        self.publisher = None
+        self.to_publisher.clear()
+        self.to_subscriber.clear()
+
+    # -- what happens
+
+    def deliver_to_publisher(self, data: bytes) -> None:
+        """The publisher gets a message."""
+        message: FromSubscriber = decode_from_subscriber(data)
+        if self.publisher is None:
+            return
+        if isinstance(message, Hello) and self.publisher.state == "waiting":
+            self.published(self.publisher.hello(message, self.history.standing(message), self.now))
+        elif self.publisher.state != "waiting" and not isinstance(message, Hello):
+            self.published(self.publisher.receive(message, self.now))
+
+    def deliver_to_subscriber(self, data: bytes) -> None:
+        """The subscriber gets a message."""
+        message: FromPublisher = decode_from_publisher(data)
+        if not isinstance(message, Batch):
+            self.import_waiting()
+        self.subscribed(self.subscriber.receive(message, self.now))
+
+    def grow(self, frames: int) -> None:
+        """More frames are durable at the primary."""
+        self.history.durable = min(self.history.durable + frames, len(self.history.frames))
+        end = self.history.end()
+        if self.publisher is not None:
+            self.published(self.publisher.source_moved(end.last_lsn, end.position, self.now))
+
+    def wait(self, ms: float) -> None:
+        """Time passes."""
+        self.import_waiting()
+        self.now += ms
+        if self.publisher is not None:
+            self.published(self.publisher.tick(self.now))
+        self.subscribed(self.subscriber.tick(self.now))
+
+    def break_link(self) -> None:
+        """The connection is lost; both sides may notice."""
+        self.import_waiting()
+        self.hang_up()
+        self.subscribed(self.subscriber.lost("the link broke", self.now))
+
+    def restart_replica(self) -> None:
+        """The replica's process ends and another one begins with what is on its stable storage."""
+        self.hang_up()
+        self.waiting.clear()
+        self.subscriber = self._subscriber()
+        self.subscribed(self.subscriber.start(self.now))
+
+    def settle(self, rounds: int = 2000) -> None:
+        """Let the link be perfect until both sides have nothing more to say."""
+        for _ in range(rounds):
+            while self.to_publisher or self.to_subscriber:
+                if self.to_publisher:
+                    self.deliver_to_publisher(self.to_publisher.popleft())
+                if self.to_subscriber:
+                    self.deliver_to_subscriber(self.to_subscriber.popleft())
+                self.import_waiting()
+            if self.failed or self.end == self.history.end():
+                return
+            self.wait(100)
+        raise AssertionError(f"not equal after {rounds} rounds: {list(self.subscriber.history)[-5:]}")
+
+    def check(self) -> None:
+        """The replica is a prefix of what the primary has on stable storage, frame by frame."""
+        whole = b"".join(f[2] for f in self.history.frames[: self.history.durable])
+        assert whole[: len(self.bytes)] == self.bytes
+        assert len(self.bytes) == self.end.position
+        self.subscriber._check()
+        if self.publisher is not None:
+            self.publisher._check()
+        assert self.lineage == self.history.lineage()[: len(self.lineage)]
+        assert not self.failed, self.failed
+        assert self.holds == sorted(self.holds) or self.subscriber.connections > 1
+        assert not self.holds or self.holds[-1] <= self.end.last_lsn + 1
+
+
+def corrupted(data: bytes, where: int) -> bytes:
+    """A message with a flipped bit in its frames; any other message as it is."""
+    message = decode_from_publisher(data)
+    if not isinstance(message, Batch):
+        return data
+    at = where % len(message.data)
+    spoiled = message.data[:at] + bytes([message.data[at] ^ 1 << (where % 8)]) + message.data[at + 1 :]
+    return encode_from_publisher(replace(message, data=spoiled))

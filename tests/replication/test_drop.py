@@ -1,0 +1,241 @@
+"""Replicas and their logs that nothing stopped or closed: dropped, collected in cycles, forked, or open at the end."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.commit.fake_segments import GUARD_S, wait_until
+from tests.log.imports import import_all, log_of_epochs, replica_on
+from tests.log.logs import run_python
+from walkit.errors import LogClosedError
+from walkit.replication import Primary, Replica
+from walkit.replication.imported_log import ImportedLog
+from walkit.segments.manifest_store import LOCK_NAME, load_manifest
+from walkit.storage import FileStorage, MemoryStorage
+
+
+@pytest.fixture(autouse=True)
+def own_events() -> Iterator[None]:
+    """Nothing of an earlier test is collected within one of these."""
+    gc.collect()
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def primary() -> Iterator[Primary]:
+    """A primary that serves three records."""
+    with walkit.open(storage=MemoryStorage()) as log, Primary(log) as primary:
+        for number in range(3):
+            log.append(b"%d" % number, key=b"k")
+        yield primary
+
+
+def threads_of_replicas() -> list[str]:
+    """The names of the threads that replicas and their logs have."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [n for n in names if n.startswith(("walkit-replica", "walkit-maintenance", "walkit-close"))]
+
+
+def test_a_dropped_log_of_a_replica_closes_itself_with_a_warning() -> None:
+    """Drop a replica's log that has imported: it is collected, warns, seals and frees its lock, and its thread ends."""
+    source, storage = log_of_epochs(23, 17), MemoryStorage()
+    log = replica_on(storage, load_manifest(source))
+    import_all(log, source)
+    assert any(name.startswith("walkit-maintenance") for name in threads_of_replicas())
+    reference, events = weakref.ref(log), log.events
+    seen: list[str] = []
+    events.add_listener(lambda name, _: seen.append(name))
+    with pytest.warns(
+        ResourceWarning, match=r"the replica's log at .* dropped without close\(\); it is closed"
+    ):
+        del log
+    assert reference() is None and not storage.is_locked(LOCK_NAME)
+    assert seen[-1] == "walkit.log.drop" and load_manifest(storage).unsealed == ()
+    wait_until(lambda: not threads_of_replicas(), "its threads to end")
+
+
+def test_a_closed_one_is_dropped_silently() -> None:
+    """Close a replica's log and stop a replica, then drop them: no warning."""
+    log, replica = ImportedLog(MemoryStorage()), Replica(MemoryStorage(), "127.0.0.1:1").start()
+    log.close()
+    replica.stop()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del log, replica
+        gc.collect()
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_dropped_replica_stops_and_frees_its_lock(primary: Primary, starts: bool) -> None:
+    """Drop a replica, at work or new, and keep its log and store: its threads end, the lock is free, all is closed."""
+    storage = MemoryStorage()
+    replica = Replica(storage, primary.address)
+    if starts:
+        replica.start().wait_for(3, GUARD_S)
+    reference, log, store = weakref.ref(replica), replica.log, replica.store
+    with pytest.warns(
+        ResourceWarning, match=r"the replica at .* dropped without stop\(\); it is stopped now"
+    ) as told:
+        del replica
+    assert [w.category for w in told] == [ResourceWarning], "one warning, not another for its log"
+    assert reference() is None and not storage.is_locked(LOCK_NAME)
+    assert log.closed and log.durable_lsn == 3 * starts
+    with pytest.raises(LogClosedError):
+        store.get(b"k")
+    wait_until(lambda: not threads_of_replicas(), "its threads to end")
+    with Replica(storage, primary.address) as again:
+        again.wait_for(3, GUARD_S)
+
+
+def test_a_log_that_is_read_is_not_dropped() -> None:
+    """Follow a replica's log that only the follower refers to: it stays open while it is read, then closes."""
+    source, storage = log_of_epochs(23, 17), MemoryStorage()
+    log = replica_on(storage, load_manifest(source))
+    import_all(log, source)
+    last, following = log.durable_lsn, log.follow(1, timeout=0)
+    del log
+    assert [next(following).lsn for _ in range(last)][-1] == last
+    assert storage.is_locked(LOCK_NAME)
+    with pytest.warns(ResourceWarning):
+        del following
+    assert not storage.is_locked(LOCK_NAME)
+
+
+class Owner:
+    """Holds a thing, and itself."""
+
+    def __init__(self, thing: object) -> None:
+        self.thing, self.me = thing, self
+
+
+def in_a_replica(
+    storage: MemoryStorage, address: str, events: Callable[[str, dict[str, Any]], None]
+) -> Owner:
+    """A replica in a cycle, with this listener."""
+    return Owner(Replica(storage, address, events=events))
+
+
+def test_a_replica_in_a_cycle_is_collected_on_its_own_thread(primary: Primary) -> None:
+    """Collect a dropped replica on its own thread, in the midst of an import: it stops, and nothing waits for ever."""
+    storage, dropped = MemoryStorage(), threading.Event()
+    caught: list[Any] = []
+
+    def collect(name: str, _: dict[str, Any]) -> None:
+        if name == "walkit.segment.rotate":
+            assert threading.current_thread().name.startswith("walkit-replica")
+            assert dropped.wait(GUARD_S)
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                gc.collect()
+                caught.extend(seen)
+
+    gc.disable()
+    try:
+        owner = in_a_replica(storage, primary.address, collect)
+        assert isinstance(owner.thing, Replica)
+        owner.thing.start()
+        del owner
+        dropped.set()
+        wait_until(lambda: caught and not storage.is_locked(LOCK_NAME), "the dropped replica to stop")
+    finally:
+        gc.enable()
+    assert [w.category for w in caught] == [ResourceWarning]
+    with Replica(storage, primary.address) as again:
+        again.wait_for(3, GUARD_S)
+
+
+def test_a_replica_whose_thread_could_not_be_had_starts_later(
+    primary: Primary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refuse the thread of a replica once, as a system without one does: it is new still, and starts the next time."""
+
+    def none_left(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    replica = Replica(MemoryStorage(), primary.address)
+    with monkeypatch.context() as patch:
+        patch.setattr("threading.Thread.start", none_left)
+        with pytest.raises(RuntimeError):
+            replica.start()
+    assert replica.status().state == "new"
+    with replica:
+        replica.wait_for(3, GUARD_S)
+
+
+def test_many_who_start_a_replica_at_once_start_one_thread() -> None:
+    """Start one replica from eight threads at once: it has one thread, and stopping ends it."""
+    before = set(threads_of_replicas())
+    replica, ready = Replica(MemoryStorage(), "127.0.0.1:1", name="one"), threading.Barrier(8)
+
+    def start() -> None:
+        ready.wait(GUARD_S)
+        replica.start()
+
+    callers = [threading.Thread(target=start) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert [t.name for t in threading.enumerate()].count("walkit-replica one") == 1
+    replica.stop()
+    assert set(threads_of_replicas()) <= before | {"walkit-replica-ear"}
+
+
+FORKS = """
+    import gc, os, sys
+    from walkit.errors import LogLockedError
+    from walkit.replication import Replica
+    from walkit.replication.imported_log import ImportedLog
+    from walkit.storage import FileStorage
+
+    place, other = FileStorage(sys.argv[1]), sys.argv[1] + "-other"
+    log, replica = ImportedLog(place), Replica(other, "127.0.0.1:1")
+    log.adopt(7, created_us=1, ack_order="append", extra={})
+    if os.fork() == 0:
+        assert log.closed and replica.status().state == "stopped"
+        END
+    assert os.wait()[1] == 0
+    for again in (lambda: ImportedLog(place), lambda: Replica(other, "127.0.0.1:1")):
+        try:
+            again()
+        except LogLockedError as error:
+            assert error.same_process
+        else:
+            raise SystemExit("the lock was lost")
+    log.close()
+    replica.stop()
+"""
+
+
+@pytest.mark.parametrize("end", ["sys.exit(0)", "del log, replica; gc.collect(); os._exit(0)"])
+def test_a_forked_child_frees_nothing_of_the_parents(tmp_path: Path, end: str) -> None:
+    """Fork beside a replica and a log, let the child drop its copies or exit: silent, and the parent's stay locked."""
+    run_python(FORKS.replace("END", end), tmp_path / "log")
+    log = ImportedLog(FileStorage(str(tmp_path / "log")))
+    assert log.manifest.log_id == 7
+    log.close()
+
+
+@pytest.mark.parametrize("starts", ["", ".start()"])
+def test_at_the_end_of_the_process_nothing_is_said(tmp_path: Path, starts: str) -> None:
+    """End a process with a replica and a replica's log that are open: no warning, no noise, both open again."""
+    script = f"""
+        import sys
+        from walkit.replication import Replica
+        from walkit.replication.imported_log import ImportedLog
+        from walkit.storage import FileStorage
+        replica = Replica(sys.argv[1], "127.0.0.1:1"){starts}
+        log = ImportedLog(FileStorage(sys.argv[1] + "-other"))
+    """
+    assert run_python(script, tmp_path / "r").stdout == ""
+    Replica(tmp_path / "r", "127.0.0.1:1").stop()

@@ -1,0 +1,229 @@
+"""Random histories of a log and of a store: after every step each part's own invariants hold, and each can fail."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+import walkit
+from tests.invariants import check_log, check_store
+from walkit.commit.core import OrderingCore
+from walkit.errors import JournalFullError
+from walkit.format.frame import FrameIdentity
+from walkit.format.manifest import Manifest
+from walkit.models import CrashingStorage
+from walkit.record import Batch
+from walkit.replication.publisher import Publisher
+from walkit.replication.subscriber import Subscriber
+from walkit.segments.active_segment import OpenSegment
+from walkit.segments.manifest_store import ManifestStore
+from walkit.state import KeyedTable
+from walkit.state.journal import Ring
+
+SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
+KEYS = st.sampled_from((b"a", b"b", b"c", b"d"))
+
+
+class Logs(RuleBasedStateMachine):
+    """All that one process does with a log, one thing after the other."""
+
+    @initialize(in_flight=st.sampled_from((1, 4)), completion=st.booleans())
+    def begin(self, in_flight: int, completion: bool) -> None:
+        """Open an empty log."""
+        order: Any = "completion" if completion else "append"
+        self.options = replace(SMALL, in_flight=in_flight, ack_order=order)
+        self.storage = CrashingStorage()
+        self.open()
+
+    def open(self) -> None:
+        self.log = walkit.open(storage=self.storage, options=self.options)
+        self.cursor = self.log.cursor("consumer")
+        self.hold = self.log.hold("consumer", self.cursor.lsn + 1)
+
+    @rule(sizes=st.lists(st.integers(0, 12_000), min_size=1, max_size=6))
+    def submit(self, sizes: list[int]) -> None:
+        tickets = [self.log.submit(bytes(size)) for size in sizes]
+        assert [ticket.result().first_lsn for ticket in tickets] == list(
+            range(self.log.acked_lsn - len(sizes) + 1, self.log.acked_lsn + 1)
+        )
+
+    @rule(count=st.integers(1, 200))
+    def append_many(self, count: int) -> None:
+        self.log.append_many([b"%d" % i for i in range(count)])
+
+    @rule(count=st.integers(1, 5))
+    def transact(self, count: int) -> None:
+        with self.log.transaction() as tx:
+            for i in range(count):
+                tx.put(b"%d" % i, b"x")
+
+    @rule(share=st.floats(0, 1))
+    def consume(self, share: float) -> None:
+        lsn = self.cursor.lsn + int((self.log.acked_lsn - self.cursor.lsn) * share)
+        self.cursor.advance(lsn)
+        self.hold.move(lsn + 1)
+
+    @rule(share=st.floats(0, 1))
+    def trim(self, share: float) -> None:
+        self.log.trim(int(self.log.acked_lsn * share))
+        assert self.log.first_lsn <= self.cursor.lsn + 1, "a hold was passed"
+
+    @rule()
+    def reopen(self) -> None:
+        self.log.close()
+        self.open()
+
+    @rule(seed=st.integers(0, 1000))
+    def crash(self, seed: int) -> None:
+        acked = self.log.acked_lsn
+        self.storage, before = self.storage.crash(keep="random", seed=seed), self.log
+        self.open()
+        assert self.log.acked_lsn >= acked
+        before.close()
+
+    @invariant()
+    def hold_true(self) -> None:
+        if hasattr(self, "log"):
+            check_log(self.log)
+            self.cursor._check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "log"):
+            self.log.close()
+
+
+class Stores(RuleBasedStateMachine):
+    """The same of a store with a journal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storage = CrashingStorage()
+        self.expected: dict[bytes, bytes] = {}
+        self.open()
+
+    def open(self) -> None:
+        options = walkit.StoreOptions(journal_slots=32, checkpoint_margin=0)
+        self.store = walkit.Store.open(storage=self.storage, options=SMALL, store_options=options)
+
+    @rule(key=KEYS, size=st.integers(0, 9000))
+    def put(self, key: bytes, size: int) -> None:
+        with contextlib.suppress(JournalFullError):
+            self.store.put(key, bytes(size))
+            self.expected[key] = bytes(size)
+
+    @rule(key=KEYS)
+    def delete(self, key: bytes) -> None:
+        with contextlib.suppress(JournalFullError):
+            self.store.delete(key)
+            self.expected.pop(key, None)
+
+    @rule(trim=st.booleans())
+    def checkpoint(self, trim: bool) -> None:
+        self.store.checkpoint(trim=trim)
+
+    @rule()
+    def compact(self) -> None:
+        self.store.compact()
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self.open()
+
+    @invariant()
+    def hold_true(self) -> None:
+        check_store(self.store)
+        assert dict(self.store.items()) == self.expected
+
+    def teardown(self) -> None:
+        self.store.close()
+
+
+TestLogs, TestStores = Logs.TestCase, Stores.TestCase
+TestLogs.settings = TestStores.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+
+
+def _core() -> OrderingCore[Any]:
+    return OrderingCore(
+        FrameIdentity(1, 1, 1), last_lsn=5, position=640, chain=0, alignment=64, frame_bytes_max=4096
+    )
+
+
+def _table() -> KeyedTable:
+    table = KeyedTable()
+    table.apply(Batch([1, 2], 1, [b"a", b"b"], [b"", b""]))
+    return table
+
+
+def _ring() -> Ring:
+    ring = Ring(4)
+    ring.put(1, 3, 64)
+    return ring
+
+
+def _subscriber() -> Subscriber:
+    subscriber = Subscriber("replica")
+    subscriber.start(0)
+    return subscriber
+
+
+def _segment() -> OpenSegment:
+    file = CrashingStorage()
+    file.create()
+    return OpenSegment(1, file.open("segment", "create"), 1 << 16)
+
+
+BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
+    (_core, lambda core: setattr(core, "durable_lsn", 6)),
+    (_core, lambda core: setattr(core, "written_position", 641)),
+    (_core, lambda core: setattr(core, "landed", 1)),
+    (_core, lambda core: setattr(core, "_records", 1)),
+    (_table, lambda table: table._lsns.update({b"c": 1})),
+    (_table, lambda table: table._lsns.update({b"a": 9})),
+    (_ring, lambda ring: ring._lsns.__setitem__(0, 3)),
+    (Publisher, lambda publisher: setattr(publisher, "_began_at", 64)),
+    (Publisher, lambda publisher: publisher._ends.clear() or publisher._ends.append(None)),
+    (_subscriber, lambda subscriber: setattr(subscriber, "state", "failed")),
+    (_subscriber, lambda subscriber: setattr(subscriber, "heard_ms", 1.0)),
+    (_segment, lambda segment: setattr(segment, "zeroed", 1 << 20)),
+    (_segment, lambda segment: setattr(segment, "frames", 1)),
+]
+
+
+@pytest.mark.parametrize(("make", "spoil"), BROKEN, ids=range(len(BROKEN)))
+def test_a_spoiled_state_is_noticed(make: Callable[[], Any], spoil: Callable[[Any], object]) -> None:
+    """Spoil one field of a sound object: its check, which passed before, fails."""
+    thing = make()
+    thing._check()
+    spoil(thing)
+    with pytest.raises(AssertionError):
+        thing._check()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"log_id": 8},
+        {"next_segment": 2},
+        {"low_watermark": 9},
+        {"checkpoint_lsn": 9},
+        {"generation": 6},
+    ],
+    ids=str,
+)
+def test_a_manifest_that_goes_back_is_never_written(change: dict[str, int]) -> None:
+    """A change that takes back what only grows: AssertionError, and neither file nor object has changed."""
+    storage = CrashingStorage()
+    storage.create()
+    current = Manifest(log_id=7, generation=6, next_segment=3, low_watermark=10, checkpoint_lsn=10)
+    store = ManifestStore(storage, current)
+    with pytest.raises(AssertionError):
+        store.update(lambda manifest: replace(manifest.next(), **change))  # type: ignore[arg-type]
+    assert store.current is current and storage.names() == []

@@ -1,0 +1,198 @@
+"""The Runs page without a browser: measured and saved Runs in one table, two compared, repeated, taken away."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from walkit.measure import LatencyHistogram, Run, RunRecorder, load
+from walkit.views import Shell
+from walkit.views.page import make_shell
+from walkit.views.page_runs import RunsPage
+from walkit.workload import SteadyLoad
+
+ROUNDS = 2
+"""In place of five: each Run is a process that has to start."""
+
+
+def until(page: RunsPage, what: Callable[[], object], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, f"never true; the page says {page.status.object}"
+        time.sleep(0.01)
+        page.refresh()
+
+
+def settled(page: RunsPage) -> None:
+    """Wait until nothing is read, measured or compared any more."""
+    page.refresh()
+    until(page, lambda: page._job is None and not page.looking.busy)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    made = make_shell(root=tmp_path)
+    yield made
+    made.close()
+
+
+def runs_of(shell: Shell, query: str = "") -> RunsPage:
+    shell.read_url(f"?page=runs{query}")
+    assert isinstance(shell.page, RunsPage)
+    return shell.page
+
+
+def recorded(name: str, us: int, **more: object) -> Run:
+    """A Run of 1,000 records, each of which took so many microseconds."""
+    run = RunRecorder(name, durability="sync", options={"writers": us, **more}).finish()
+    return replace(
+        run,
+        records=1000,
+        duration_s=1000 * us / 1e6,
+        latency={"total": LatencyHistogram.from_samples([us] * 1000, unit="us")},
+    )
+
+
+def saved(folder: Path) -> Path:
+    """A folder with three repeats of one Run, one of another, and a file that is none."""
+    for number, us in enumerate((100, 110, 120), 1):
+        run = replace(recorded("fast", 100), latency=recorded("", us).latency, duration_s=us / 1e3)
+        run.save(folder / f"fast-{number}")
+    recorded("slow", 400).save(folder / "slow")
+    (folder / "broken.parquet").write_bytes(b"no Parquet")
+    return folder
+
+
+def test_a_folder_is_read_and_two_are_compared(shell: Shell, tmp_path: Path) -> None:
+    """From the URL: the table with what cannot be read, both ticked, the ratio of the medians by hand, the settings."""
+    saved(tmp_path / "runs")
+    page = runs_of(shell, "&folder=runs&a=file:fast-1.parquet&b=file:slow.parquet")
+    settled(page)
+    assert "4 runs; 1 file could not be read." in page.words.object
+    rows = {row["id"]: row for row in page.table.table.rows}
+    assert rows["file:broken.parquet"]["tone"] == "bad"
+    assert rows["file:fast-2.parquet"]["cells"][5] == "3"
+    assert [row["on"] for row in rows.values()] == [False, True, False, False, True]
+    found = page.face.found
+    assert found is not None
+    assert found.ratios["p50"].value == pytest.approx(400 / 110, rel=0.01)
+    assert found.ratios["records/s"].value == pytest.approx(110 / 400, rel=0.01)
+    assert found.ratios["p50"].number == 1
+    assert "n = 1: the difference may be chance" in page.face.ratios.object
+    assert ("option.writers", "100", "400") in found.differences
+    assert page.state() == {"folder": "runs", "a": "file:fast-1.parquet", "b": "file:slow.parquet"}
+    assert page.repeat.disabled
+    assert "Only runs of this page can be repeated" in page.status.object
+
+
+def test_a_third_tick_takes_the_place_of_the_older(shell: Shell, tmp_path: Path) -> None:
+    """Tick three, tick what holds no Run, take one away: never more than two, and the comparison goes with it."""
+    saved(tmp_path / "runs")
+    page = runs_of(shell, "&folder=runs")
+    settled(page)
+    table = page.table.table
+    for name in ("fast-1", "fast-2", "slow", "broken"):
+        table.pick(f"file:{name}.parquet", True)
+    settled(page)
+    assert page.ticked == ["file:fast-2.parquet", "file:slow.parquet"]
+    assert page.face.found is not None
+    assert page.face.found.runs[1].name == "slow"
+    table.pick("file:slow.parquet", False)
+    settled(page)
+    assert page.face.found is None
+    table.pick("file:of-another-folder.parquet", True)
+    assert page.ticked == ["file:fast-2.parquet"]
+
+
+def test_runs_of_this_page_are_repeated_in_turn(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measure two loads, tick both, repeat twice: A, B, A, B; the pairs give the ratio and its interval."""
+    monkeypatch.setattr("walkit.views.page_runs.ROUNDS", ROUNDS)
+    page = runs_of(shell)
+    for widget, value in (("operations", 200), ("writers", 2)):
+        page.controls.widgets[widget].value = value
+    for style in ("threads", "tasks"):
+        page.controls.widgets["style"].value = style
+        page.controls.measure.clicks += 1
+        settled(page)
+    assert [entry.id for entry in page.measured] == ["here:1", "here:2"]
+    for entry in page.measured:
+        page.table.table.pick(entry.id, True)
+    settled(page)
+    assert page.face.found is not None
+    assert page.face.found.number == 1
+    page.repeat.clicks += 1
+    settled(page)
+    until(page, lambda: page.face.found is not None and page.face.found.number == ROUNDS)
+    styles = [entry.measured.style for entry in page.measured if entry.measured is not None]
+    assert styles == ["threads", "tasks"] * (ROUNDS + 1)
+    ratio = page.face.found.ratios["records/s"]
+    assert ratio.low is not None
+    assert ratio.high is not None
+    assert ratio.low <= ratio.value <= ratio.high
+    assert "n = 1" not in page.face.ratios.object
+    html, archive, svg = (
+        made().getvalue() for made in (page.face._as_html, page.face._as_zip, page.face._as_svg)
+    )
+    assert b"least to most" in html
+    assert html.count(b"plotly-graph-div") == 1
+    assert svg.startswith(b"<svg")
+    with zipfile.ZipFile(io.BytesIO(archive)) as files:
+        files.extractall(tmp_path / "taken")
+    for letter, run in zip("ab", page.face.found.runs, strict=True):
+        assert load(tmp_path / "taken" / letter) == run
+
+
+def test_measuring_can_be_cancelled(shell: Shell) -> None:
+    """A long measurement is given up: the page says so, no Run is kept, and another can be measured."""
+    page = runs_of(shell)
+    page.controls.widgets["operations"].value = 1_000_000
+    page.controls.measure.clicks += 1
+    until(page, lambda: page.bar._layout.visible)
+    page.bar.cancel.clicks += 1
+    settled(page)
+    assert "was cancelled" in page.status.object
+    assert page.measured == ()
+    assert not page.bar._layout.visible
+    assert not page.controls.measure.disabled
+
+
+def test_what_cannot_be_is_a_sentence(shell: Shell, tmp_path: Path) -> None:
+    """Folders outside of the root and links out of it, a load that cannot be, writers at work: sentences, no Run."""
+    outside = saved(tmp_path.parent / f"{tmp_path.name}-outside")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "run.parquet").symlink_to(outside / "slow.parquet")
+    shutil.copy(outside / "slow.parquet", tmp_path / "slow.parquet")
+    page = runs_of(shell)
+    for text, why in (
+        (f"../{outside.name}", "it is outside the data root"),
+        ("links", "is a link that leads out of the data root"),
+        ("nothing", "there is no such file or folder"),
+        ("x" * 5000, "it is longer than"),
+    ):
+        page.folder.value = text
+        page.open.clicks += 1
+        settled(page)
+        assert why in page.status.object
+        assert "role='alert'" in page.status.object
+        assert page.entries == ()
+    page.folder.value = "slow.parquet"
+    page.open.clicks += 1
+    settled(page)
+    assert [entry.name for entry in page.entries] == ["slow"]
+    page.controls.widgets["operations"].value = None
+    page.controls.measure.clicks += 1
+    assert "operations=None" in page.status.object
+    shell.workspace.session.start(SteadyLoad(writers=1))
+    until(page, lambda: shell.workspace.session.writing and not shell.workspace.session.busy)
+    page.controls.widgets["operations"].value = 10
+    page.controls.measure.clicks += 1
+    assert "Writers are at work on the Live page" in page.status.object

@@ -1,0 +1,43 @@
+"""`walkit doctor`: its arguments, and its handler."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from walkit.cli.arguments import _add_report_options, _command
+from walkit.cli.output import publish, say
+
+
+def add_doctor(commands: Any) -> None:
+    """Add `doctor` to the commands."""
+    parser = _command(
+        commands,
+        "doctor",
+        "say what is installed, what the disks do, and what is wrong",
+        ": packages and the extras that bring them, file system, mount options and raw device of folders, Java, "
+        "browser, JupyterLab; each problem with what to do about it. Exit code 1 where there is one",
+        "walkit doctor --path /var/lib/orders --spark",
+        doctor,
+    )
+    parser.add_argument(
+        "--path",
+        action="append",
+        metavar="DIR",
+        help="a folder whose disk is looked at; more than once for more (default: the temporary and the current one)",
+    )
+    parser.add_argument("--spark", action="store_true", help="start Spark, too, which takes some seconds")
+    _add_report_options(parser)
+
+
+def doctor(args: argparse.Namespace) -> int:
+    """Look, and print what was found; 1 where something is wrong."""
+    from walkit.measure.health import doctor as look
+
+    shown = sys.stderr.isatty()
+    report = look(
+        args.path, spark=args.spark, progress=lambda what: say(f"doctor: {what}") if shown else None
+    )
+    publish(lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
+    return 0 if report.ok else 1

@@ -1,0 +1,123 @@
+"""What the commit path refuses and fails: the first failure of a write or sync poisons the log."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+from walkit.commit.batch import Submitted
+from walkit.commit.completion import Completion
+from walkit.commit.frame import SealedFrame
+from walkit.errors import LogClosedError, LogPoisonedError, WalkitError
+from walkit.events import EventSink
+
+
+class CommitFailure:
+    """Refuses what is queued and fails what is in flight. All methods are safe from any thread."""
+
+    def __init__(
+        self,
+        completion: Completion,
+        events: EventSink,
+    ) -> None:
+        self.lock = completion.lock
+        self.refusal: WalkitError | None = None
+        """What refuses new work: the log has failed or is closed. None while it takes some."""
+        self.poisoned: LogPoisonedError | None = None
+        """The refusal of a log that has failed."""
+        self.taken: dict[int, Sequence[Submitted]] = {}
+        """Groups that leaders have taken and that are not sealed yet, by the turn in which they are sealed."""
+        self.on_poison: Callable[[], object] = lambda: None
+        """Called when the log has failed, and when more of it has: it must only wake something."""
+        self.completion = completion
+        self._core = completion.core
+        self._signal = completion.signal
+        self._events = events
+        self._parallel = self._core.in_flight_max > 1
+
+    def refused(self) -> WalkitError:
+        """Return a fresh copy of the error that refuses work now."""
+        refusal = self.refusal
+        if refusal is None:
+            return LogClosedError()
+        fresh = copy.copy(refusal)
+        fresh.__cause__ = refusal.__cause__
+        return fresh
+
+    def refuse_unsealed(self, error: WalkitError) -> None:
+        """Refuse what is not sealed: there is no room or number for it, so later frames must not take its place."""
+        with self.lock:
+            waiting = [t for group in self.taken.values() for t in group]
+            waiting += self._core.refuse()
+            self.taken.clear()
+            self.completion.queue_in_order_locked([SealedFrame.refused(waiting, error)])
+        self.completion.run()
+
+    def fail(self, cause: BaseException, frame: SealedFrame | None = None, *, unsealed: bool = False) -> None:
+        """Fail what `OrderingCore.fail` says, at once, and take nothing more. The first failure poisons the log."""
+        core = self._core
+        with self.lock:
+            first = core.failure is None
+            frames, waiting = core.fail(cause, frame, unsealed=unsealed)
+            if first:
+                self.poisoned = LogPoisonedError(
+                    f"an earlier write, or work beside it, failed ({cause!r}); close the log and open it again: "
+                    "recovery finds out what survived",
+                    cause=repr(cause),
+                )
+                self.poisoned.__cause__ = cause
+                self.refusal = self.refusal or self.poisoned
+            if self._parallel or unsealed:
+                # With one frame in flight the leader may be sealing its group this very moment: it finds out itself.
+                waiting[:0] = self._taken_locked()
+                self.taken.clear()
+            if waiting:
+                frames.append(SealedFrame.refused(waiting, self.poisoned or cause))
+            callbacks = self._signal.notify_locked()
+            self.completion.queue_in_order_locked(frames)
+        self.completion.run()
+        for callback in callbacks:
+            callback()
+        self.on_poison()
+        if first:
+            self._events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=core.acked_lsn)
+
+    def break_off(self, group: Sequence[Submitted], error: BaseException) -> None:
+        """Poison the log where its own code has failed with this group, and complete the group's tickets.
+
+        A group that the device has refused, or that could not be encoded, is complete by then.
+        """
+        frame = group[0].frame if group else None
+        if self._core.failure is None:
+            self.fail(error, frame, unsealed=frame is None)
+        if frame is not None and frame.state == "sealed":  # the core does not hold it any more
+            frame.error, frame.state = error, "failed"
+        elif group and group[0].frame is None:  # taken, and not noted in `taken` yet
+            frame = SealedFrame.refused(group, self.poisoned or error)
+        else:
+            return
+        with self.lock:
+            self.completion.queue_in_order_locked([frame])
+        self.completion.run()
+
+    def poison(self, cause: BaseException) -> None:
+        """Fail all that is in flight, and take nothing more, for a cause that no frame has. Raises nothing.
+
+        A sync beside the frames has failed, or one of the log's own threads met what it has no answer to.
+        """
+        try:
+            self.fail(cause)
+        except BaseException as error:  # noqa: BLE001 - the log has failed by then; its thread must not end of this
+            self._events.emit("walkit.callback.fail", what="the log's failure", error=repr(error))
+
+    def refuse_fork(self, refusal: WalkitError) -> None:
+        """Refuse everything in a forked child, and fail what is on its way: the parent's threads are not there."""
+        self.refusal = refusal
+        core = self._core
+        SealedFrame.refused([*self._taken_locked(), *core.refuse()], refusal)
+        for frame in core.in_flight:
+            if frame.state == "sealed":
+                frame.error, frame.state = refusal, "failed"
+
+    def _taken_locked(self) -> list[Submitted]:
+        return [t for group in self.taken.values() for t in group if t.frame is None]

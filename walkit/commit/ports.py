@@ -1,0 +1,118 @@
+"""What a log is given at its opening, and calls on the path of a record: a sink, a gate, observers of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from walkit.commit.batch import BatchSlot
+from walkit.commit.frame import SealedFrame
+from walkit.commit.ticket import SingleTicket
+from walkit.errors import WalkitError
+from walkit.events import EventSink
+from walkit.record import AppendResult
+
+AcknowledgementSink: TypeAlias = Callable[[SealedFrame], object]
+"""Called with each acknowledged frame that has records, in LSN order, before any caller sees it acknowledged.
+
+Under completion order: when the contiguous prefix passes the frame, which may be later. It is called under the commit
+path's lock, so it does next to nothing and never raises: what it raises poisons the log. `frame.columns` has the
+records.
+"""
+
+
+class GatedQueue(Protocol):
+    """What a gate may ask of the queue that it guards. From any thread."""
+
+    events: EventSink
+
+    @property
+    def refusal(self) -> WalkitError | None:
+        """What refuses all work: the log has failed or is closed. None while it takes some."""
+
+    def queued_lsn(self) -> int:
+        """Return the LSN that the last record queued by now will have, if nothing is refused."""
+
+
+class AdmissionGate(Protocol):
+    """Says which records may be queued; it is asked before anything is, so that what it refuses was never written."""
+
+    records_max: int
+    """Most records of one call that stay together; a call of more is cut into frames of so many."""
+
+    def attach(self, queue: GatedQueue) -> None:
+        """Take the queue that this gate guards. Called once, before anything is queued."""
+
+    def admit(self, count: int) -> bool:
+        """Let so many records in, all or none; False where the calling thread may wait by `wait` or `on_room`.
+
+        `entered` follows on the same thread where they are let in. Raises what refuses them for good.
+        """
+
+    def entered(self) -> None:
+        """What this thread was let in with is queued now, or was refused by the queue."""
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until what this thread was not let in with may have room; raises what refuses it after `timeout` s.
+
+        False at once where this gate has kept nothing of this thread out: then the queue has no room.
+        """
+
+    def on_room(self, callback: Callable[[], object]) -> bool:
+        """Call back once when what this thread was not let in with may have room; from any thread.
+
+        The callback must only wake something. False as in `wait`: then it is not called.
+        """
+
+
+class FrameObserver(Protocol):
+    """Sees each frame written, and each sync apart from a write; for measurement. Times are of `perf_counter_ns`.
+
+    Called by the thread that writes or syncs, of which several may do so at once. Whatever it does delays the frame,
+    and what it raises fails it.
+    """
+
+    def writing(self, frame: SealedFrame) -> None:
+        """The write of a frame begins."""
+
+    def wrote(self, frame: SealedFrame, began_ns: int, ended_ns: int) -> None:
+        """A frame was written (and synced, where its write is), and is about to be acknowledged."""
+
+    def synced(self, began_ns: int, ended_ns: int) -> None:
+        """A sync that was made apart from a write has ended well."""
+
+
+class CommitEntry(Protocol):
+    """The ways into the queue of a commit driver; `CommitDriver` says what each does."""
+
+    def append_put(self, key: bytes | None, value: bytes) -> AppendResult | None:
+        """Append one put and return when it is acknowledged; None where there is no room."""
+
+    def append(self, ticket: SingleTicket) -> bool:
+        """Queue the ticket and return when it is done; False where there is no room."""
+
+    def enqueue(self, ticket: SingleTicket) -> bool:
+        """Queue the ticket and return at once; False where there is no room."""
+
+    def enqueue_put(
+        self, key: bytes | None, value: bytes, ticket: BatchSlot
+    ) -> BatchSlot | SingleTicket | None:
+        """Queue a put that may share a submission with others; None where there is no room."""
+
+    def enqueue_awaited(self, key: bytes | None, value: bytes) -> Awaitable[AppendResult] | None:
+        """Queue a put of a task and return what it awaits; None where there is no room."""
+
+    def wait_for_room(self, size_bytes: int, timeout: float | None) -> bool:
+        """Wait until there may be room; False after `timeout` seconds."""
+
+    def on_room(self, callback: Callable[[], object]) -> None:
+        """Call back once when there may be room; the callback must only wake something."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogPorts:
+    """What a log is given at its opening by what builds on it."""
+
+    sink: AcknowledgementSink | None = None
+    gate: AdmissionGate | None = None

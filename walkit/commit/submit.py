@@ -1,0 +1,199 @@
+"""Callers that do not wait: their records are queued, and the writer threads asked to lead for them.
+
+The way in for a ticket is `enqueue`. Single records of plain bytes, which are most of what is ever written, come in by
+its record variant `enqueue_put` and share submissions (see `batch`); `enqueue_awaited` is the same for a task of an
+event loop, which gets something to await in place of a ticket: a ticket and a wait per record would be made to be asked
+once.
+"""
+
+from __future__ import annotations
+
+from _thread import get_ident
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
+
+from walkit.commit import asyncio_wait as taskwait
+from walkit.commit.asyncio_wait import is_woken_at_once
+from walkit.commit.batch import (
+    ALONE,
+    ANYONE,
+    NOBODY,
+    PUT_KEYED,
+    PUT_VALUE,
+    Batch,
+    BatchQueue,
+    BatchSlot,
+    put_at,
+    put_awaited,
+)
+from walkit.commit.completion import Completion
+from walkit.commit.election import LeaderElection
+from walkit.commit.failure import CommitFailure
+from walkit.commit.ticket import SingleTicket
+from walkit.errors import RecordTooLargeError, WalkitError
+from walkit.format.body import COLUMN_BYTES_PER_RECORD
+from walkit.record import AppendResult
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+Queued = TypeVar("Queued")
+Record = TypeVarTuple("Record")
+
+
+class Submitter:
+    """The ways in for callers that do not wait. All methods are safe from any thread."""
+
+    def __init__(
+        self, election: LeaderElection, failure: CommitFailure, completion: Completion, batches: BatchQueue
+    ) -> None:
+        self.core = core = completion.core
+        self.lock = completion.lock
+        self._election = election
+        self._failure = failure
+        self._completion = completion
+        self._batches = batches
+        self._clock = election.clock
+        self._queue_bytes_max = batches.queue_bytes_max
+        self._record_bytes_max = min(core.body_bytes_max, batches.queue_bytes_max)
+        self._asks_time = election.asks_time
+
+    def enqueue(self, ticket: SingleTicket) -> bool:
+        """Queue the ticket and return at once; False where the queue has no room. Raises what refuses the log.
+
+        An interrupt (Ctrl-C) strikes before the ticket is queued or after it: `SubmissionQueue.submit` sees to that. So
+        the writer threads ask the policy, which may set the timer: that could not be interrupted anywhere.
+        """
+        core, election = self.core, self._election
+        try:
+            with self.lock:
+                if self._failure.refusal is not None:
+                    raise self._failure.refused()
+                if core.pending_bytes + ticket.size_bytes > self._queue_bytes_max and core.pending:
+                    return False
+                core.submit(ticket, self._clock.us() if self._asks_time else 0)
+                if (election.asked and election.pool.running) or election.leaders >= election.places:
+                    return True
+                election.asked = True
+            election.pool.wake()
+        except WalkitError:
+            raise
+        except BaseException:
+            election.pool.calls.put(True)  # at once: another interrupt may come in any function of Python
+            election.pool.wake()
+            raise
+        return True
+
+    def enqueue_put(
+        self, key: bytes | None, value: bytes, ticket: BatchSlot
+    ) -> BatchSlot | SingleTicket | None:
+        """Queue a put that may share a submission with others; None where the queue has no room. See `enqueue`.
+
+        Returns what to wait for: mostly the new `ticket` that it was given. Raises RecordTooLargeError, too.
+        """
+        if key is None:
+            kind, size_bytes = PUT_VALUE, len(value) + COLUMN_BYTES_PER_RECORD
+        else:
+            kind, size_bytes = PUT_KEYED, len(key) + len(value) + COLUMN_BYTES_PER_RECORD
+        batch = self._batches.join(ticket, kind, get_ident(), key, value, size_bytes)
+        if batch is not None and (not batch.ended or self._is_of(batch, ticket.index)):
+            return ticket
+        if self._asks_time:  # a policy sees every submission, and cuts between them
+            return self._enqueue_single(kind, key, value)
+        if size_bytes > self._record_bytes_max:
+            raise RecordTooLargeError(size_bytes, self._record_bytes_max)
+        return self._enqueue_by(self._put_locked, ticket, kind, key, value, size_bytes)
+
+    def enqueue_awaited(self, key: bytes | None, value: bytes) -> Awaitable[AppendResult] | None:
+        """Do what `enqueue_put` does for a task of the loop of this thread; return what it awaits at once.
+
+        A batch of this thread's tasks is joined here by the rules of `BatchQueue.join`: a call less for every record.
+        The loop is asked for only where one is begun: up to Python 3.11 asking is a system call. Where another runs in
+        this thread by now, `put_awaited` sees to it.
+        """
+        size_bytes = len(value) + COLUMN_BYTES_PER_RECORD
+        kind = PUT_VALUE
+        if key is not None:
+            size_bytes += len(key)
+            kind = PUT_KEYED
+        batch = self.core.batch
+        if (
+            batch is not None
+            and batch.wait is not None
+            and batch.owner == (me := get_ident())
+            and batch.kind == kind
+        ):
+            values = batch.values
+            grown_bytes = batch.grown_bytes + size_bytes
+            if not batch.ended and grown_bytes <= batch.bytes_max:
+                batch.owner = NOBODY
+                index = len(values)
+                if key is not None:
+                    put_at(batch.keys, index, key)
+                batch.grown_bytes = grown_bytes
+                values.append(value)
+                batch.owner = me
+                if not batch.ended or self._is_of(batch, index):
+                    return put_awaited(batch, index)
+        loop = taskwait.running_loop()
+        if self._asks_time or not (ALONE and is_woken_at_once(loop)):
+            return self._enqueue_single(kind, key, value)
+        if size_bytes > self._record_bytes_max:
+            raise RecordTooLargeError(size_bytes, self._record_bytes_max)
+        return self._enqueue_by(self._await_locked, loop, key, value, size_bytes)
+
+    def _is_of(self, batch: Batch, index: int) -> bool:
+        """Say whether a batch that ended while its owner put a record to it has the record."""
+        with self.lock:
+            if self.core.batch is batch:  # the thread that ended it was interrupted
+                self.core.end_batch()
+            return index < batch.count
+
+    def _enqueue_single(self, kind: int, key: bytes | None, value: bytes) -> SingleTicket | None:
+        single = SingleTicket(self._completion, kind, key or b"", value)
+        if single.size_bytes > self._record_bytes_max:
+            raise RecordTooLargeError(single.size_bytes, self._record_bytes_max)
+        return single if self.enqueue(single) else None
+
+    def _enqueue_by(self, put: Callable[[*Record], Queued | None], *record: *Record) -> Queued | None:
+        """Queue a put that did not join a batch of its thread, by `put(*record)`, which returns None without room."""
+        election = self._election
+        try:
+            with self.lock:
+                if self._failure.refusal is not None:
+                    raise self._failure.refused()
+                queued = put(*record)
+                if queued is None or election.leaders >= election.places:
+                    return queued
+                if election.asked and election.pool.running:
+                    return queued
+                election.asked = True
+            election.pool.wake()
+        except WalkitError:
+            raise
+        except BaseException:
+            election.pool.calls.put(True)  # at once: another interrupt may come in any function of Python
+            election.pool.wake()
+            raise
+        return queued
+
+    def _put_locked(
+        self, ticket: BatchSlot, kind: int, key: bytes | None, value: bytes, size_bytes: int
+    ) -> BatchSlot | None:
+        core, batches = self.core, self._batches
+        if batches.join(ticket, kind, ANYONE, key, value, size_bytes) is None:
+            if core.pending_bytes + size_bytes > self._queue_bytes_max and core.pending:
+                return None
+            # Threads that submit in turns share batches, or each would begin one for each record.
+            last, me = core.batch, get_ident()
+            mine = last is None or last.wait is not None or last.owner == me
+            batches.begin_locked(ticket, kind, me if mine and ALONE else ANYONE, key, value, size_bytes)
+        return ticket
+
+    def _await_locked(
+        self, loop: AbstractEventLoop, key: bytes | None, value: bytes, size_bytes: int
+    ) -> Awaitable[AppendResult] | None:
+        core = self.core
+        if core.pending_bytes + size_bytes > self._queue_bytes_max and core.pending:
+            return None
+        return self._batches.begin_awaited_locked(loop, key, value, size_bytes)

@@ -1,0 +1,95 @@
+"""Appending single tickets: into the queue, waiting for room where there is none, and until they are acknowledged."""
+
+from __future__ import annotations
+
+import time
+
+from walkit._threads import on_event_loop
+from walkit.commit import asyncio_wait as taskwait
+from walkit.commit.driver import CommitDriver
+from walkit.commit.ports import CommitEntry
+from walkit.commit.ticket import SingleTicket
+from walkit.config import LogOptions, as_seconds
+from walkit.errors import AppendTimeoutError, CommitTimeoutError, LogFullError
+from walkit.record import AppendResult
+
+
+class Appender:
+    """Brings tickets into the queue of one log as its options say. Safe from any thread."""
+
+    def __init__(self, driver: CommitDriver, entry: CommitEntry, options: LogOptions) -> None:
+        self._driver = driver
+        self._entry = entry
+        self._queue_bytes_max = options.queue_bytes_max
+        self._refuses = options.on_full == "raise"
+
+    def append(self, ticket: SingleTicket, timeout: float | None) -> AppendResult:
+        """Queue the ticket and return when it is acknowledged; see `WriteAheadLog.append`."""
+        if timeout is not None:
+            return self._append_until(ticket, time.monotonic() + as_seconds(timeout))
+        while not self._entry.append(ticket):
+            self._make_room(ticket.size_bytes, None)
+        return ticket.result(0)
+
+    def _append_until(self, ticket: SingleTicket, deadline: float) -> AppendResult:
+        self._driver.refuse_waiting()
+        while not self._entry.enqueue(ticket):
+            self._make_room(ticket.size_bytes, deadline)
+        try:
+            return ticket.result(max(deadline - time.monotonic(), 0))
+        except TimeoutError:
+            if self._driver.withdraw(ticket):
+                raise AppendTimeoutError("not written in time; nothing of it was written") from None
+            if ticket.done():
+                return ticket.result(0)
+            raise CommitTimeoutError(
+                "the write was under way when the time was over; it may still become durable",
+                acked_lsn=self._driver.core.acked_lsn,
+            ) from None
+
+    def _make_room(self, size_bytes: int, deadline: float | None) -> None:
+        """Wait for room in the queue, or say that there is none."""
+        limit = self._queue_bytes_max
+        if self._refuses:
+            raise LogFullError(
+                f"the queue holds {limit:,} bytes already; try again", reason="queue", limit_bytes=limit
+            )
+        timeout = None if deadline is None else max(deadline - time.monotonic(), 0)
+        if not self._entry.wait_for_room(size_bytes, timeout):
+            raise LogFullError(
+                "the queue found no room in time; nothing was written", reason="queue", limit_bytes=limit
+            )
+
+    def enqueue(self, ticket: SingleTicket, *, wait: bool = False) -> None:
+        """Queue a ticket when there is room; with `wait` whatever `on_full` says, also on an event loop."""
+        entry = self._entry
+        if wait:
+            while not entry.enqueue(ticket):
+                entry.wait_for_room(ticket.size_bytes, None)
+            return
+        if entry.enqueue(ticket):
+            return
+        if on_event_loop():
+            if entry.wait_for_room(ticket.size_bytes, 0) and entry.enqueue(ticket):
+                return
+            limit = self._queue_bytes_max
+            raise LogFullError(
+                f"the queue holds {limit:,} bytes; await log.append_async(...) waits for room on an event loop",
+                reason="queue",
+                limit_bytes=limit,
+            )
+        while True:
+            self._make_room(ticket.size_bytes, None)
+            if entry.enqueue(ticket):
+                return
+
+    async def enqueue_async(self, ticket: SingleTicket) -> None:
+        """Queue a ticket, and let the event loop go on until there is room."""
+        while not self._entry.enqueue(ticket):
+            await self.room_async()
+
+    async def room_async(self) -> None:
+        """Let the event loop go on until there may be room."""
+        wait = taskwait.TaskWait(taskwait.running_loop())
+        self._entry.on_room(wait.wake_from_anywhere)
+        await wait

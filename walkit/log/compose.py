@@ -1,0 +1,200 @@
+"""Putting an open log together: each part is made once, and handed to those that need it. Starts no thread."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from dataclasses import replace
+
+from walkit.commit.batch import Submitted
+from walkit.commit.core import OrderingCore
+from walkit.commit.driver import CommitDriver
+from walkit.commit.frame_sink import FrameSink
+from walkit.commit.gate import GatedEntry
+from walkit.commit.ports import CommitEntry, LogPorts
+from walkit.commit.timer import CommitClock
+from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
+from walkit.events import EventSink
+from walkit.format.durable_slot import DurableMark
+from walkit.format.frame import FrameIdentity
+from walkit.format.layout import (
+    DURABLE_SLOTS_BYTES,
+    RECORDS_PER_FRAME_MAX,
+    SegmentFlag,
+    align_up,
+)
+from walkit.format.manifest import LogEnd
+from walkit.log.capacity import BoundedPlace
+from walkit.log.contents import LogContents
+from walkit.log.holds import HoldTable
+from walkit.log.leftovers import Leftovers
+from walkit.log.level import note_level
+from walkit.log.lifetime import Lifetime
+from walkit.log.observe import acknowledged_frames
+from walkit.log.parts import LogParts
+from walkit.log.retention import Retainer
+from walkit.log.trim import Trimmer
+from walkit.log.trim_rewrite import Straddle
+from walkit.recovery.apply import apply_plan
+from walkit.recovery.plan import RecoveryPlan
+from walkit.recovery.planning import next_epoch
+from walkit.segments.manifest_store import DURABLE_NAME, ManifestStore
+from walkit.segments.segment_set import SegmentSet
+from walkit.storage.interface import DirectStorage, Storage
+
+
+def compose(
+    storage: Storage, options: LogOptions, events: EventSink, plan: RecoveryPlan, ports: LogPorts
+) -> LogParts:
+    """Apply the plan and return the parts of the log, ready to be appended to. Writes no segment."""
+    number = next_epoch(plan.manifest)  # before anything is changed: there may be none
+    manifest_store = ManifestStore(storage, plan.findings.manifest)
+    apply_plan(storage, manifest_store, plan)
+    note_level(manifest_store, options.durability)
+    manifest = manifest_store.current
+    began = replace(
+        manifest.end,
+        last_lsn=max(manifest.end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn),
+    )
+    identity = FrameIdentity(manifest.log_id, number, secrets.randbits(64) | 1)
+    alignment = _alignment(storage, options, events)
+    completion = manifest.ack_order == "completion"
+    core = _core(options, identity, began, alignment, completion=completion, ports=ports)
+    segments = _segments(storage, manifest_store, options, events, core, began=began, mark=plan.findings.mark)
+    contents = LogContents(storage, manifest_store, segments, core)
+    lifetime, leftovers = Lifetime(storage.location), Leftovers(storage)
+    holds = HoldTable(manifest_store, contents, leftovers, lifetime, events)
+    straddle = Straddle(storage, manifest_store, leftovers, lifetime, events)
+    trimmer = Trimmer(manifest_store, core, segments.maintenance, holds, leftovers, straddle, events)
+    limits = options.retention
+    retention = Retainer(
+        limits, storage.location, manifest_store, segments, holds, trimmer, leftovers, events
+    )
+    place: FrameSink = segments
+    if limits.at_capacity == "refuse":
+        place = BoundedPlace(segments, contents, options, retention, events)
+    driver = _driver(core, place, segments, contents, options, events)
+    driver.failure.on_poison = lifetime.wake_followers
+    retention.begin()
+    entry: CommitEntry = driver
+    if ports.gate is not None:
+        ports.gate.attach(driver)
+        entry = GatedEntry(driver, ports.gate)
+    return LogParts(
+        storage=storage,
+        options=options,
+        events=events,
+        manifest_store=manifest_store,
+        segments=segments,
+        core=core,
+        driver=driver,
+        entry=entry,
+        records_max=RECORDS_PER_FRAME_MAX if ports.gate is None else ports.gate.records_max,
+        contents=contents,
+        lifetime=lifetime,
+        leftovers=leftovers,
+        holds=holds,
+        trimmer=trimmer,
+        retention=retention,
+    )
+
+
+def _core(
+    options: LogOptions,
+    identity: FrameIdentity,
+    began: LogEnd,
+    alignment: int,
+    *,
+    completion: bool,
+    ports: LogPorts,
+) -> OrderingCore[Submitted]:
+    return OrderingCore(
+        identity,
+        last_lsn=began.last_lsn,
+        position=align_up(began.position, alignment),
+        chain=began.chain,
+        alignment=alignment,
+        frame_bytes_max=int(options.frame_bytes_max),
+        in_flight_max=options.in_flight,
+        completion=completion,
+        reorder_window_bytes=options.reorder_window_bytes,
+        policy=options.policy,
+        ack_when_durable=options.durability == "sync",
+        idle_marker_us=options.idle_marker_ms * 1000,
+        interval_us=int(options.interval_s * 1e6) if options.durability == "interval" else 0,
+        sink=ports.sink,
+    )
+
+
+def _segments(
+    storage: Storage,
+    manifest_store: ManifestStore,
+    options: LogOptions,
+    events: EventSink,
+    core: OrderingCore[Submitted],
+    *,
+    began: LogEnd,
+    mark: DurableMark,
+) -> SegmentSet:
+    segments = SegmentSet(
+        storage,
+        manifest_store,
+        options,
+        identity=core.identity,
+        epoch_began=began,
+        cell=storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True),
+        mark=mark,
+        events=events,
+        name=_name(storage),
+        alignment=core.alignment,
+    )
+    if options.in_flight > 1:
+        segments.reorder_window_bytes = core.reorder_window_bytes
+    if core.completion:
+        segments.flags |= SegmentFlag.COMPLETION_ORDER
+    return segments
+
+
+def _driver(
+    core: OrderingCore[Submitted],
+    place: FrameSink,
+    segments: SegmentSet,
+    contents: LogContents,
+    options: LogOptions,
+    events: EventSink,
+) -> CommitDriver:
+    driver = CommitDriver(
+        core,
+        place,
+        events=events,
+        name=_name(segments.storage),
+        sync_writes=options.durability == "sync",
+        codec=options.codec,
+        queue_bytes_max=options.queue_bytes_max,
+        clock=CommitClock(time.monotonic_ns, time.time_ns() - time.monotonic_ns()),
+        write_timeout_us=(options.write_timeout_ms or 0) * 1000,
+    )
+    segments.watched = driver.watched
+    segments.poison = segments.maintenance.broken = driver.poison
+    driver.delivery.bytes_max = options.queue_bytes_max
+    driver.delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(contents, first_lsn, last_lsn)
+    return driver
+
+
+def _name(storage: Storage) -> str:
+    """Return what the log's threads are called after."""
+    return os.path.basename(storage.location.rstrip("/")) or "log"
+
+
+def _alignment(storage: Storage, options: LogOptions, events: EventSink) -> int:
+    """Return the alignment of the frames to come: that of direct I/O where it is wanted and the place takes it."""
+    if not options.direct_io:
+        return ALIGNMENT_BUFFERED
+    why_not = "the storage has none"
+    if isinstance(storage, DirectStorage):
+        why_not = storage.why_not_direct() or ""
+    if not why_not:
+        return ALIGNMENT_DIRECT
+    events.emit("walkit.log.buffered", location=storage.location, reason=why_not)
+    return ALIGNMENT_BUFFERED

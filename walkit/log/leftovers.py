@@ -1,0 +1,52 @@
+"""Files that no manifest names any more, or never did: to be removed, again after a failure."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterable
+
+from walkit.errors import StorageError
+from walkit.storage.interface import Storage
+
+
+class Leftovers:
+    """The files of an open log that are to be removed. The next opening removes what is still there.
+
+    `lock` is held by whoever lets files go: from taking them, or the records in them, out of the manifest until they
+    are noted and removed. Holds are taken under it, too. A callback of an event may take it again.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.lock = threading.RLock()
+        self._storage = storage
+        self._names: list[str] = []
+        self._unsynced = False
+
+    def add(self, names: Iterable[str]) -> None:
+        """Note files; only once the manifest on stable storage does not name them. Needs the lock held."""
+        self._names.extend(names)
+
+    def remove(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Remove them, durably. What a StorageError leaves is removed by the next call. Needs the lock held.
+
+        `progress` is called with (files removed, files to remove).
+        """
+        total = len(self._names)
+        while self._names:
+            try:
+                self._storage.remove(self._names[0])
+            except StorageError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+            del self._names[0]
+            self._unsynced = True
+            if progress is not None:
+                progress(total - len(self._names), total)
+        if self._unsynced:
+            self._storage.sync_directory()
+            self._unsynced = False
+
+    def forget(self) -> None:
+        """In a forked child: forget a lock that a thread of the parent may hold."""
+        self.lock = threading.RLock()

@@ -1,0 +1,59 @@
+"""How far the life of an open log has come, and what has to end with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from walkit._threads import Bell
+from walkit.errors import LogClosedError
+
+
+class Lifetime:
+    """Whether a log is open, being closed, or closed; and what its closing ends first. Safe from any thread."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._closers: list[Callable[[], object]] = []
+        self.followers: set[Bell] = set()
+        """Woken where the log ends or fails: who follows it looks again then."""
+        self.closed = False
+        """Whether it takes no more work. A closing that cannot be done makes it False again."""
+        self.ended = False
+        """Whether nothing of it is written any more."""
+
+    def on_close(self, closer: Callable[[], object], *, first: bool = False) -> None:
+        """Call back at the beginning of a closing, on its thread, to end what works on the log's files.
+
+        `first`: before all that were added until now.
+        """
+        self._closers.insert(0 if first else len(self._closers), closer)
+
+    def off_close(self, closer: Callable[[], object]) -> None:
+        """Call `closer` back no more."""
+        # A new list: the log may be closing, and go through the old one.
+        self._closers = [each for each in self._closers if each != closer]
+
+    def end_work(self) -> None:
+        """Call back all that `on_close` has noted."""
+        for closer in self._closers:
+            closer()
+
+    def require_open(self, what: str = "") -> None:
+        """LogClosedError once the log is closed; it says `what`, too."""
+        if self.closed:
+            raise LogClosedError(f"the log at {self._location} is closed{what}")
+
+    def end(self) -> None:
+        """Note that nothing of the log is written any more, and wake who follows it."""
+        self.ended = True
+        self.wake_followers()
+
+    def wake_followers(self) -> None:
+        """Let those who follow the log look again."""
+        for follower in list(self.followers):
+            follower.set()
+
+    def forget(self) -> None:
+        """In a forked child: this copy of the log is over, and what its closing would end is the parent's."""
+        self.closed = self.ended = True
+        self._closers.clear()

@@ -1,0 +1,39 @@
+"""The report of an opening: what recovery found in a log, and what its plan did."""
+
+from __future__ import annotations
+
+from walkit.config import LogOptions
+from walkit.format.manifest import LogEnd
+from walkit.recovery.plan import RecoveryPlan
+from walkit.recovery.report import PhaseClock, RecoveryReport
+from walkit.storage.interface import Storage
+
+
+def recovery_report(
+    storage: Storage, options: LogOptions, clock: PhaseClock, plan: RecoveryPlan, created: bool
+) -> RecoveryReport:
+    """Return what an opening found, and what its plan did."""
+    findings = plan.findings
+    scanned = [f for f in (*findings.sealed, *findings.unsealed) if f.bytes_scanned]
+    clean = not findings.unsealed and not plan.cuts and not plan.steps
+    with clock.phase("ready"):
+        pass
+    end: LogEnd = plan.end
+    return RecoveryReport(
+        location=storage.location,
+        policy=plan.policy,
+        verdict="created" if created else "clean" if clean else "recovered",
+        phases=tuple(clock.phases),
+        cuts=plan.cuts,
+        holes=plan.holes,
+        lost=plan.lost,
+        decisions=plan.decisions,
+        segments=len(plan.manifest.segments),
+        segments_scanned=len(scanned),
+        frames_scanned=sum(f.frames for f in scanned),
+        records_scanned=sum(f.records for f in scanned),
+        bytes_scanned=sum(f.bytes_scanned for f in scanned),
+        last_lsn=max(end.last_lsn, plan.manifest.low_watermark),
+        end_position=end.position,
+        promised_position=findings.promised_position,
+    )

@@ -1,0 +1,115 @@
+"""What a machine offers walkit, and what is wrong with it: the report of `walkit doctor`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from walkit._html import join, red_lines, table, tag
+from walkit._text import aligned, counted
+from walkit.errors import OptionsError
+
+State = Literal["fine", "note", "problem"]
+Progress = Callable[[str], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    part: str
+    """Where it belongs: packages, a folder, java, ..."""
+    name: str
+    found: str
+    state: State = "fine"
+    """A note costs something that walkit can do; a problem makes it, or its numbers, wrong or impossible."""
+    advice: str = ""
+    """What to do about it; empty where nothing has to be done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthReport:
+    """Everything that `doctor` has found, in order."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """What is wrong, each with its advice."""
+        return tuple(finding for finding in self.findings if finding.state == "problem")
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong; notes are nothing wrong."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings]}
+
+    def text(self) -> str:
+        """Return it for a terminal: a table for each part, and what to do below it."""
+        lines: list[str] = []
+        for part, found in self._parts():
+            rows = [(f.name, f.found, "" if f.state == "fine" else f.state) for f in found]
+            lines += ["", part, *(f"  {line}" for line in aligned(("", "", ""), rows)[1:])]
+            lines += [f"  {f.state}: {f.name}: {f.advice}" for f in found if f.advice]
+        return "\n".join([*lines[1:], "", self._verdict()])
+
+    def _verdict(self) -> str:
+        return "no problem found" if self.ok else f"{counted(len(self.problems), 'problem')} found"
+
+    def _parts(self) -> Iterator[tuple[str, list[Finding]]]:
+        for part in dict.fromkeys(finding.part for finding in self.findings):
+            yield part, [finding for finding in self.findings if finding.part == part]
+
+    def _repr_html_(self) -> str:
+        """Render it for a notebook, in the page's own colours; problems are in red above."""
+        red = red_lines(f"{p.part}: {p.name}: {p.found}. {p.advice}" for p in self.problems)
+        tables = [
+            tag(
+                "details", tag("summary", tag("b", part)), table([(f.name, f.found, f.advice) for f in found])
+            )
+            if part == "packages"
+            else tag("div", tag("b", part), table([(f.name, f.found, f.advice) for f in found]))
+            for part, found in self._parts()
+        ]
+        return tag("div", tag("div", self._verdict()), red, join(tables))
+
+
+def doctor(
+    folders: Iterable[str | os.PathLike[str]] | None = None,
+    *,
+    spark: bool = False,
+    progress: Progress | None = None,
+) -> HealthReport:
+    """Look at what is installed, at the disks below some folders, and at Java, browser and JupyterLab.
+
+    `folders`: where logs are or will be (default: the one for temporary files, and the current one). Each disk is
+    measured, for some seconds in all. With `spark`, Spark is started in a separate process and ends again. `progress`
+    is called with what is being done. Everything is written into temporary folders, which are removed, and nothing else
+    is changed. OptionsError where one of `folders` is none.
+    """
+    from walkit.measure.health_checks import browser, folder, java, lab, packages, spark_starts
+
+    chosen = (
+        [tempfile.gettempdir(), os.getcwd()] if folders is None else [os.fspath(path) for path in folders]
+    )
+    for path in chosen:
+        if not os.path.isdir(path):
+            raise OptionsError(f"{path} is not a folder", option="folders", wanted=path)
+    say = progress or (lambda _: None)
+    findings = [*packages()]
+    for path in dict.fromkeys(map(os.path.realpath, chosen)):
+        say(f"measuring the disk of {path}")
+        findings += folder(path)
+    say("looking for Java, a browser and JupyterLab")
+    findings += java()
+    if spark:
+        say("starting Spark, which takes some seconds")
+        findings += spark_starts()
+    findings += [*browser(), *lab()]
+    return HealthReport(findings=tuple(findings))

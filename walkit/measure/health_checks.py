@@ -1,0 +1,266 @@
+"""The single checks of `walkit.measure.doctor`. None of them raises for what it finds."""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from walkit.errors import StorageError, WalkitError
+from walkit.measure.baseline import raw_baseline
+from walkit.measure.health import Finding
+from walkit.measure.machine import file_system
+
+ROUNDS, ROUND_S = 5, 0.2
+"""The raw device: so many loops of so many seconds for each kind of write."""
+SPARK_S = 120.0
+"""A Spark that is not there after so long does not start."""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "firefox")
+REINSTALL = "install walkit again: pip install -e '.[all]', or make setup"
+STARTS_SPARK = (
+    "import walkit.spark; s = walkit.spark.session(); print('rows', s.range(3).count(), s.version); s.stop()"
+)
+
+
+def packages() -> Iterator[Finding]:
+    """Say which versions there are, and which extra brings what is missing."""
+    part = "packages"
+    yield Finding(part=part, name="Python", found=f"{platform.python_version()} ({sys.executable})")
+    try:
+        yield Finding(part=part, name="walkit", found=metadata.version("walkit"))
+        required = metadata.requires("walkit") or []
+    except metadata.PackageNotFoundError:
+        yield Finding(
+            part=part, name="walkit", found="runs, and is not installed", state="problem", advice=REINSTALL
+        )
+        return
+    for name, extras, ranges in _requirements(required):
+        of = f" ({', '.join(extras)})" if extras else ""
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            yield Finding(
+                part=part,
+                name=name + of,
+                found="not installed",
+                state="note" if extras else "problem",
+                advice=f"pip install 'walkit[{extras[0]}]'" if extras else REINSTALL,
+            )
+            continue
+        wrong = [asked for asked in ranges if not _within(version, asked)]
+        yield Finding(
+            part=part,
+            name=name + of,
+            found=version,
+            state="problem" if wrong else "fine",
+            advice=f"walkit is tested with {wrong[0]}: pip install '{name}{wrong[0]}'" if wrong else "",
+        )
+
+
+def _requirements(required: list[str]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each package once, with the extras that bring it (none: the core) and the ranges asked for."""
+    extras: dict[str, list[str]] = {}
+    ranges: dict[str, list[str]] = {}
+    for line in required:
+        asked, _, marker = line.partition(";")
+        python = re.search(r"python_version\s*<\s*['\"](\d+)\.(\d+)", marker)
+        if python and sys.version_info[:2] >= (int(python[1]), int(python[2])):
+            continue
+        found = re.match(r"\s*([\w.-]+)(\[[^]]*\])?\s*(.*)", asked)
+        extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", marker)
+        if found is None or found[1] == "walkit" or (extra and extra[1] == "all"):
+            continue
+        extras.setdefault(found[1], [])
+        ranges.setdefault(found[1], []).append(found[3].strip(" ()"))
+        if extra:
+            extras[found[1]].append(extra[1])
+    for name, brought_by in extras.items():
+        yield name, brought_by, ranges[name]
+
+
+def _within(version: str, asked: str) -> bool:
+    """Whether a version is in a range like >=1.2,<2; True for what cannot be compared by its numbers alone."""
+    compare = {">=": lambda a, b: a >= b, "<": lambda a, b: a < b, "==": lambda a, b: a == b}
+    for clause in filter(None, asked.split(",")):
+        found = re.fullmatch(r"\s*(>=|<|==)\s*([\d.]+)\s*", clause)
+        numbers = re.match(r"\d+(\.\d+)*", version)
+        if found is None or numbers is None:
+            continue
+        have, want = ([int(n) for n in text.strip(".").split(".")] for text in (numbers[0], found[2]))
+        width = max(len(have), len(want))
+        have, want = (n + [0] * (width - len(n)) for n in (have, want))
+        if not compare[found[1]](have, want):
+            return False
+    return True
+
+
+def folder(path: str) -> Iterator[Finding]:
+    """Say what a folder is on, whether it takes files and direct writes, and how fast its raw device syncs."""
+    part, place = f"folder {path}", file_system(path)
+    tmpfs = bool(place.tmpfs)
+    yield Finding(
+        part=part,
+        name="file system",
+        found=f"{place.type or 'unknown'}, mounted at {place.mount_point or 'an unknown place'}",
+        state="problem" if tmpfs else "fine",
+        advice=f"{place.type} is memory: a sync means nothing here, and a power cut takes everything; keep logs on a "
+        "disk, and set TMPDIR to a folder on one for scratch logs and benchmarks"
+        if tmpfs
+        else "",
+    )
+    yield Finding(part=part, name="mount options", found=place.mount_options or "unknown")
+    disk = None if place.rotational is None else "rotational" if place.rotational else "not rotational"
+    about = ", ".join(filter(None, (place.device, disk, place.write_cache and f"cache: {place.write_cache}")))
+    yield Finding(part=part, name="disk", found=about or "unknown")
+    yield Finding(part=part, name="free", found=f"{shutil.disk_usage(path).free / 2**30:,.1f} GiB")
+    try:
+        work = tempfile.TemporaryDirectory(prefix=".walkit-doctor-", dir=path)
+    except OSError as error:
+        yield Finding(
+            part=part,
+            name="writing",
+            found=f"refused: {error.strerror}",
+            state="problem",
+            advice="give walkit a folder that this user may write to",
+        )
+        return
+    with work as inside:
+        yield from _raw_device(part, inside, direct=False)
+        yield from _raw_device(part, inside, direct=True)
+
+
+def _raw_device(part: str, path: str, *, direct: bool) -> Iterator[Finding]:
+    name = "raw device past the page cache (O_DIRECT)" if direct else "raw device, synced 4 KiB writes"
+    try:
+        rounds = [raw_baseline(path, seconds=ROUND_S, direct=direct).writes_per_s for _ in range(ROUNDS)]
+    except StorageError as error:
+        yield Finding(
+            part=part,
+            name=name,
+            found=f"does not work: {error}",
+            state="note" if direct else "problem",
+            advice="open logs here without direct_io" if direct else "use another disk",
+        )
+    except WalkitError as error:  # the package that counts is not installed
+        yield Finding(part=part, name=name, found="not measured", state="note", advice=str(error))
+    else:
+        spread = f"{min(rounds):,.0f} to {max(rounds):,.0f}, n={len(rounds)}"
+        yield Finding(part=part, name=name, found=f"{statistics.median(rounds):,.0f} writes/s ({spread})")
+
+
+def java() -> Iterator[Finding]:
+    """Say which Java Spark would run on."""
+    part, name = "Spark", "Java"
+    try:
+        from walkit.spark.java import find_java
+
+        with tempfile.TemporaryDirectory(prefix="walkit-doctor-") as work:
+            found = find_java({**os.environ, "XDG_CACHE_HOME": work})
+        yield Finding(part=part, name=name, found=f"{found.version}, of {found.source} ({found.runtime})")
+    except (WalkitError, ImportError) as error:
+        installed = _version("pyspark") is not None
+        yield Finding(
+            part=part,
+            name=name,
+            found="none that Spark can use" if installed else "not looked for: pyspark is not installed",
+            state="problem" if installed else "note",
+            advice=str(error),
+        )
+
+
+def spark_starts() -> Iterator[Finding]:
+    """Start Spark in a separate process, and let it count three rows."""
+    part, name = "Spark", "starts"
+    with tempfile.TemporaryDirectory(prefix="walkit-doctor-") as work:
+        here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+        child = subprocess.Popen(
+            [sys.executable, "-c", STARTS_SPARK],
+            cwd=work,
+            env={**os.environ, "XDG_CACHE_HOME": work, "TMPDIR": work, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+        )
+        try:
+            said, _ = child.communicate(timeout=SPARK_S)
+        except BaseException as error:
+            child.kill()
+            child.communicate()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            said = f"it was not there after {SPARK_S:.0f} seconds"
+    counted = re.search(r"^rows 3 (\S+)$", said, re.MULTILINE)
+    last = (said.strip().splitlines() or ["it said nothing"])[-1]
+    yield Finding(
+        part=part,
+        name=name,
+        found=f"yes, {counted[1]}" if counted else f"no: {last[:200]}",
+        state="fine" if counted else "problem",
+        advice=""
+        if counted
+        else "see its words with: python -c 'import walkit.spark; walkit.spark.session()'",
+    )
+
+
+def browser() -> Iterator[Finding]:
+    """Say which browser is there."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    yield Finding(
+        part="dashboard and notebooks",
+        name="browser on this machine",
+        found=found or "none",
+        state="fine" if found else "note",
+        advice=""
+        if found
+        else "the dashboard needs one, here or over a tunnel; Debian: apt-get install chromium",
+    )
+
+
+def lab() -> Iterator[Finding]:
+    """Say whether JupyterLab has what live views and the launcher tile need."""
+    part = "dashboard and notebooks"
+    version = _version("jupyterlab")
+    absent = "pip install 'walkit[notebooks]'"
+    yield Finding(
+        part=part,
+        name="JupyterLab",
+        found=version or "not installed",
+        state="fine" if version else "note",
+        advice="" if version else absent,
+    )
+    if version is None:
+        return
+    widget = _version("anywidget")
+    yield Finding(
+        part=part,
+        name="live views in cells (anywidget)",
+        found=widget or "not installed",
+        state="fine" if widget else "note",
+        advice="" if widget else absent,
+    )
+    proxy = _version("jupyter-server-proxy")
+    tile = bool(metadata.entry_points(group="jupyter_serverproxy_servers", name="walkit"))
+    yield Finding(
+        part=part,
+        name="launcher tile (jupyter-server-proxy)",
+        found="not installed" if proxy is None else proxy if tile else f"{proxy}, and does not know walkit",
+        state="fine" if proxy and tile else "note" if proxy is None else "problem",
+        advice="" if proxy and tile else absent if proxy is None else REINSTALL,
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,60 @@
+"""What a power cut did to a `CrashingStorage`: the report that every crash image carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from walkit._html import table, tag
+from walkit.models.page_cache import FileFate, Keep
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CrashReport:
+    """What was asked of a crash, and what it kept and lost.
+
+    `files` has one fate for each file that the image holds; `names_kept` and `names_undone` are the creations,
+    replacements and removals that no `sync_directory` had covered, as texts, in their order. A file whose creation
+    was undone is in `names_undone` only.
+    """
+
+    keep: Keep
+    seed: int
+    torn: bool
+    sector_bytes: int
+    files: tuple[FileFate, ...]
+    names_kept: tuple[str, ...]
+    names_undone: tuple[str, ...]
+
+    @property
+    def lost_nothing(self) -> bool:
+        """Whether the image is just what the storage held (a crash right after everything was synced)."""
+        return not self.names_undone and not any(
+            fate.lost or fate.torn or fate.cell not in ("", "kept") for fate in self.files
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"power cut: keep={self.keep} seed={self.seed} torn={self.torn} sectors of {self.sector_bytes} B"
+        ]
+        for fate in self.files:
+            if fate.cell:
+                lines.append(f"  {fate.name}: cell {fate.cell}")
+            elif fate.kept or fate.lost or fate.torn:
+                counts = f"{fate.kept} kept, {fate.lost} lost, {fate.torn} torn"
+                lines.append(f"  {fate.name}: {counts}, {fate.bytes_lost:,} bytes lost")
+        lines += [f"  kept: {change}" for change in self.names_kept]
+        lines += [f"  undone: {change}" for change in self.names_undone]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = [(f.name, f.kept, f.lost, f.torn, f"{f.bytes_lost:,}", f.cell) for f in self.files]
+        names = [f"kept: {change}" for change in self.names_kept]
+        names += [f"undone: {change}" for change in self.names_undone]
+        title = f"Power cut, keep={self.keep}, seed={self.seed}, torn={self.torn}, {self.sector_bytes}-byte sectors"
+        head = ("file", "kept", "lost", "torn", "bytes lost", "cell")
+        return tag(
+            "div",
+            tag("b", title),
+            table(rows, head, right=(1, 2, 3, 4)),
+            tag("ul", *(tag("li", name) for name in names)),
+        )

@@ -1,0 +1,125 @@
+"""A storage in memory that can crash: it keeps apart what reads see and what a power cut would leave.
+
+Every opening of one `CrashingStorage` object sees the same files, as processes of one machine do; a "reader process"
+in a test is given the same object. `crash` and `process_kill` return a new storage and leave this one as it is.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+
+from walkit.models.crash_report import CrashReport
+from walkit.models.namespace import Names
+from walkit.models.page_cache import FileFate, Inode, Keep
+from walkit.storage.interface import Buffer, OpenMode
+from walkit.storage.io_errors import checked_name
+from walkit.storage.memory import MemoryFile, MemoryStorage
+
+
+class CrashingStorage(MemoryStorage):
+    """A `MemoryStorage` over a model of a device: what no sync covered is lost, kept or torn by a power cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._crash_report: CrashReport | None = None
+
+    @property
+    def crash_report(self) -> CrashReport | None:
+        """What the crash did that made this storage; None where none did."""
+        return self._crash_report
+
+    def open(self, name: str, mode: OpenMode) -> CrashingFile:
+        """Open a file."""
+        checked_name(name, self._location)
+        with self._guard:
+            inode = self._tree.create(name) if mode == "create" else self._tree.get(name)
+        return CrashingFile(self._guard, inode, name, self._location, writable=mode != "read")
+
+    def crash(
+        self, *, keep: Keep = "none", seed: int = 0, torn: bool = True, sector_bytes: int = 512
+    ) -> CrashingStorage:
+        """Return a new storage with what a power cut at this moment could leave; see `crash_report` of it.
+
+        `keep="none"` loses all that no sync covers, cells too; "all" keeps it; "random" decides by `seed` for each
+        change, and with `torn` for each sector of a write that spans several. It leaves out changes of names in the
+        same way, and gives each cell any earlier content. The same state, seed and options give the same image.
+        All locks are free in the image. An image costs time by its files and changes, not by its bytes.
+        """
+        chance = random.Random(seed)
+        image = CrashingStorage()
+        with self._guard:
+            survivors, kept, undone = self._tree.survivors(keep, chance)
+            files: dict[str, Inode] = {}
+            fates: list[FileFate] = []
+            for name, inode in sorted(survivors.items()):
+                files[name], fate = inode.crash(name, keep, chance, torn, sector_bytes)
+                fates.append(fate)
+            image._tree.begin(files, created=self._tree.created)
+        image._crash_report = CrashReport(
+            keep=keep,
+            seed=seed,
+            torn=torn,
+            sector_bytes=sector_bytes,
+            files=tuple(fates),
+            names_kept=tuple(kept),
+            names_undone=tuple(undone),
+        )
+        return image
+
+    def process_kill(self) -> CrashingStorage:
+        """Return a new storage as the next process finds it when this one is killed: locks free, all else as it was.
+
+        What was not synced is still in the page cache: the image reads the same, and can still lose it in a `crash`.
+        """
+        image = CrashingStorage()
+        with self._guard:
+            image._names = image._tree = self._tree.copy()
+        image._tree.location = image._location
+        return image
+
+    def _new_names(self) -> Names:
+        self._tree = Names(self._location)
+        return self._tree
+
+
+class CrashingFile(MemoryFile):
+    """An open file whose syncs can be taken apart, and can fail as they do on ext4: `FaultyStorage` does so."""
+
+    def __init__(
+        self, guard: threading.Lock, inode: Inode, name: str, location: str, *, writable: bool
+    ) -> None:
+        super().__init__(guard, inode, name, location, writable=writable)
+        self._cached = inode
+
+    def sync(self) -> None:
+        """Make durable everything that was written before this call."""
+        self.sync_up_to(self.sync_mark())
+
+    def sync_mark(self) -> int:
+        """Return the moment up to which a sync that begins now covers what was written."""
+        self._check("sync")
+        with self._guard:
+            return self._cached.mark()
+
+    def sync_up_to(self, mark: int) -> None:
+        """Finish the sync that began at `mark`: what was written since is not covered."""
+        self._check("sync")
+        with self._guard:
+            self._cached.sync(mark)
+
+    def fail_sync(self, mark: int, *, landed: bool = False) -> None:
+        """Leave what a sync leaves that began at `mark` and reported an error; the caller raises the error.
+
+        Pages look clean and reads return the new bytes, but the device holds the old ones (the new ones with
+        `landed`), and no later sync changes that.
+        """
+        with self._guard:
+            self._cached.sync_failed(mark, landed=landed)
+
+    def fail_synced_write(self, offset: int, buffers: Sequence[Buffer], *, landed: bool = False) -> None:
+        """Leave what `write(sync=True)` leaves that reported an error: see `fail_sync`."""
+        data = self._joined(offset, buffers)
+        with self._guard:
+            self._cached.write_synced_failed(offset, data, landed=landed)

@@ -1,0 +1,94 @@
+"""The names of a storage that can crash: what is there, what is durably there, and the changes in between."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from walkit.models.page_cache import Inode, Keep
+from walkit.storage.io_errors import parent_folder
+from walkit.storage.memory_tree import MemoryNames, NameChangeKind, change_name
+
+
+@dataclass(frozen=True, slots=True)
+class NameChange:
+    """One change of names that no `sync_directory` has covered; `target` is the new name of a replacement."""
+
+    kind: NameChangeKind
+    name: str
+    inode: Inode
+    target: str = ""
+
+    @property
+    def folder(self) -> str:
+        """The folder whose sync makes the change durable: for a replacement between folders, that of the target."""
+        return parent_folder(self.target or self.name)
+
+    def apply(self, names: dict[str, Inode]) -> None:
+        """Do the change."""
+        change_name(names, self.kind, self.name, self.inode, self.target)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" + (f" -> {self.target}" if self.target else "")
+
+
+class Names(MemoryNames[Inode]):
+    """All names of one storage. Its folders are there as long as the storage; only files come and go durably."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location, Inode)
+        self._durable: dict[str, Inode] = {}
+        self._pending: list[NameChange] = []
+
+    def sync(self, folder: str) -> None:
+        """Make the changes of names in `folder` durable."""
+        super().sync(folder)
+        left: list[NameChange] = []
+        for change in self._pending:
+            if change.folder != folder:
+                left.append(change)
+                continue
+            change.apply(self._durable)
+            # What happened before to a file that has moved here must not give it back its old name.
+            left = [earlier for earlier in left if earlier.inode is not change.inode]
+        self._pending = left
+
+    def copy(self) -> Names:
+        """Return an independent copy: what a new process finds after the old one was killed."""
+        twins: dict[int, Inode] = {}
+
+        def twin(inode: Inode) -> Inode:
+            return twins.setdefault(id(inode), inode.copy())
+
+        other = Names(self.location)
+        other.created, other._folders = self.created, set(self._folders)
+        other.current = {name: twin(inode) for name, inode in self.current.items()}
+        other._durable = {name: twin(inode) for name, inode in self._durable.items()}
+        other._pending = [NameChange(c.kind, c.name, twin(c.inode), c.target) for c in self._pending]
+        return other
+
+    def survivors(self, keep: Keep, chance: random.Random) -> tuple[dict[str, Inode], list[str], list[str]]:
+        """Return what names a power cut could leave, and the changes that it kept and undid."""
+        names = dict(self._durable)
+        kept, undone = [], []
+        bias = {"none": 0.0, "all": 1.0}.get(keep)
+        if bias is None:
+            bias = chance.choice((0.1, 0.5, 0.9))
+        for change in self._pending:
+            if chance.random() < bias:
+                change.apply(names)
+                kept.append(str(change))
+            else:
+                undone.append(str(change))
+        return names, kept, undone
+
+    def begin(self, inodes: dict[str, Inode], *, created: bool) -> None:
+        """Start with these files, all of them durable."""
+        self.created = created
+        for name in inodes:
+            self.make_parents(name)
+        self.current, self._durable = dict(inodes), dict(inodes)
+
+    def _do(self, kind: NameChangeKind, name: str, inode: Inode, target: str = "") -> None:
+        super()._do(kind, name, inode, target)
+        self._pending.append(NameChange(kind, name, inode, target))

@@ -1,0 +1,156 @@
+"""Figures that travel: what a cell, an exported notebook and a report show of them.
+
+Each is plotly's JSON, for viewers that know it, and a picture with the same JSON beside it: a browser that finds
+plotly.js (in the page, else from plotly's own address) draws the figure in the picture's place. The picture stays where
+scripts do not run. There is no script element, since what cleans the HTML of a notebook that is not trusted may turn
+one into text; attributes it drops.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from html import escape
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from walkit._html import Markup, tag
+from walkit.errors import MissingExtraError
+
+try:
+    import plotly.graph_objects as go
+    from plotly.offline import get_plotlyjs, get_plotlyjs_version
+    from plotly.subplots import make_subplots
+except ImportError as error:
+    raise MissingExtraError(extra="dashboard", package="plotly") from error
+
+__all__ = ["Figure", "figure_html", "go", "make_subplots"]
+
+CONFIG: Mapping[str, Any] = {"responsive": True, "displaylogo": False, "plotlyServerURL": ""}
+PLOTLY_MIME = "application/vnd.plotly.v1+json"
+_numbers = count(1)
+
+
+class Figure(go.Figure):  # type: ignore[misc]  # plotly has no types
+    """A plotly figure that a cell shows in every form that some viewer can read, under any renderer of plotly."""
+
+    _ipython_display_ = None  # plotly's own shows its JSON alone, which an exported notebook drops
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **_: Any) -> dict[str, Any]:
+        drawn = json.loads(self.to_json())
+        return {
+            PLOTLY_MIME: {**drawn, "config": {"displaylogo": False, "plotlyServerURL": ""}},
+            "text/html": figure_html(self),
+            "text/plain": f"Figure: {alt_text(self)}",
+        }
+
+    def _repr_html_(self) -> str:
+        return figure_html(self)
+
+    def show(self, *args: Any, **named: Any) -> None:
+        """Show it: in a notebook as a cell does; elsewhere, or with a renderer named, as plotly does."""
+        if args or named or not _in_notebook():
+            super().show(*args, **named)
+            return
+        from IPython.display import display
+
+        display(self)  # type: ignore[no-untyped-call]
+
+
+def alt_text(figure: go.Figure) -> str:
+    """Return what a figure shows, in words: its `layout.meta["alt"]`, else its title."""
+    meta = figure.layout.meta
+    if isinstance(meta, dict) and meta.get("alt"):
+        return str(meta["alt"])
+    return re.sub(r"<[^>]*>", " ", figure.layout.title.text or "a figure").strip()
+
+
+def figure_html(figure: go.Figure, *, config: Mapping[str, Any] = CONFIG, cdn: bool = True) -> str:
+    """Return a figure as a small piece of HTML, with its alternative text.
+
+    plotly.js is not in it: the page that takes several of them has it once, as `window.Plotly`. A page without it asks
+    plotly's address for the version that this figure was made with, unless `cdn` is false, and shows the picture where
+    there is no answer.
+    """
+    from walkit.plots.picture import svg_of
+
+    alt = alt_text(figure)
+    height = int(figure.layout.height or 420)
+    picture = b64encode(svg_of(figure).encode()).decode()
+    facts = {
+        "data-figure": figure.to_json(),
+        "data-config": json.dumps(dict(config)),
+        "data-source": _source() if cdn else "null",
+        "onload": _drawing_js(),
+    }
+    attributes = " ".join(f"{name}='{_attribute(value)}'" for name, value in facts.items())
+    # Written by hand: the JSON is between single quotes, so that its own are not escaped, and it stays small.
+    image = f'<img alt="{escape(alt)}" src="data:image/svg+xml;base64,{picture}" style="max-width:100%" {attributes}>'
+    return tag(
+        "div",
+        Markup(image),
+        id=f"walkit-figure-{next(_numbers)}",
+        class_="plotly-graph-div",
+        role="img",
+        aria_label=alt,
+        style=f"width:100%;min-height:{height}px",
+    )
+
+
+def restored(drawn: Mapping[str, Any]) -> Figure:
+    """Return the figure of plotly's JSON, as in an executed notebook; its arrays are arrays again."""
+    return Figure(data=_decoded(drawn["data"]), layout=_decoded(drawn["layout"]))
+
+
+def plotly_script() -> str:
+    """Return plotly.js, to be put into a page once."""
+    return str(get_plotlyjs())
+
+
+def _decoded(value: Any) -> Any:
+    """Return plain values and arrays for JSON in which plotly packs arrays as base64."""
+    if isinstance(value, Mapping):
+        if "bdata" in value:
+            array = np.frombuffer(b64decode(value["bdata"]), dtype=np.dtype(value["dtype"]).newbyteorder("<"))
+            return (
+                array.reshape([int(n) for n in str(value["shape"]).split(",")]) if "shape" in value else array
+            )
+        return {key: _decoded(item) for key, item in value.items()}
+    return [_decoded(item) for item in value] if isinstance(value, list) else value
+
+
+def _attribute(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("'", "&#39;")
+
+
+@cache
+def _source() -> str:
+    digest = b64encode(sha256(get_plotlyjs().encode()).digest()).decode()
+    return json.dumps(
+        {
+            "src": f"https://cdn.plot.ly/plotly-{get_plotlyjs_version()}.min.js",
+            "integrity": f"sha256-{digest}",
+        }
+    )
+
+
+@cache
+def _drawing_js() -> str:
+    lines = Path(__file__).with_name("figure.js").read_text(encoding="utf-8").splitlines()
+    return "\n".join(line.strip() for line in lines if not line.lstrip().startswith("//"))
+
+
+def _in_notebook() -> bool:
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return False
+    shell = get_ipython()
+    return shell is not None and hasattr(shell, "kernel")

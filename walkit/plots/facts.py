@@ -1,0 +1,111 @@
+"""The lines below a title: where, how and how often something was measured, and what makes it mean less."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from walkit._text import counted
+from walkit.measure import Run
+from walkit.measure.machine import MachineFacts
+
+QUARTILES_FROM = 5
+"""From this many measurements on the spread is that of the middle half, below it from the least to the most."""
+
+
+class Spread(NamedTuple):
+    """Repeated measurements of one quantity: their median, and how far they lie apart."""
+
+    median: float
+    low: float
+    high: float
+    number: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Summarise at least one value: median, and quartiles of five and more, else least and most."""
+        low, median, high = np.percentile(values, (25, 50, 75))
+        if len(values) < QUARTILES_FROM:
+            low, high = min(values), max(values)
+        return cls(float(median), float(low), float(high), len(values))
+
+
+def spread_words(least: int, most: int) -> str:
+    """Return what the whiskers of a figure are, for points of `least` to `most` measurements; "" for single ones."""
+    if most < 2:
+        return ""
+    number = f"n = {least}" if least == most else f"n = {least} to {most}"
+    way = (
+        "quartiles" if least >= QUARTILES_FROM else "min to max" if most < QUARTILES_FROM else "their spread"
+    )
+    return f"median and {way}, {number}"
+
+
+def error_bars(spreads: Sequence[Spread]) -> dict[str, object]:
+    """Return plotly's error bars from the median to both ends."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [s.high - s.median for s in spreads],
+        "arrayminus": [s.median - s.low for s in spreads],
+        "visible": any(s.number > 1 for s in spreads),
+        "thickness": 1.5,
+    }
+
+
+def machine_words(machine: MachineFacts) -> list[str]:
+    """Return processor and file system as facts of a subtitle; what is not known is left out."""
+    cores = f", {counted(machine.cores, 'core')}" if machine.cores else ""
+    found = [f"{machine.cpu}{cores}"] if machine.cpu else []
+    place = machine.file_system
+    if place is not None and place.type:
+        found.append(f"{place.type} on {place.device}" if place.device else place.type)
+    return found
+
+
+def drawn_by() -> str:
+    """Return the name and version of walkit that draws."""
+    try:
+        return f"walkit {importlib.metadata.version('walkit')}"
+    except importlib.metadata.PackageNotFoundError:  # a checkout on sys.path that was never installed
+        return "walkit, not installed"
+
+
+def is_modelled(run: Run) -> bool:
+    """Say whether the device of a run was a model, or its time virtual."""
+    return bool(run.labels.get("virtual_time")) or run.labels.get("modelled") is True
+
+
+def run_facts(runs: Iterable[Run]) -> list[str]:
+    """Return the facts of a subtitle that these runs share or differ in: machine, place, durability, n, version."""
+    chosen = list(runs)
+    places = list(dict.fromkeys(tuple(machine_words(r.machine)) for r in chosen if not is_modelled(r)))
+    facts = list(places[0]) if len(places) == 1 else [f"{len(places)} machines or places"] if places else []
+    levels = list(dict.fromkeys(run.durability for run in chosen))
+    if levels:
+        facts.append(f"durability {', '.join(levels)}")
+        sizes = [run.records for run in chosen]
+        least, most = min(sizes), max(sizes)
+        records = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        facts.append(f"{counted(len(chosen), 'run')}, {records} records{' each' if len(chosen) > 1 else ''}")
+    return [*facts, drawn_by()]
+
+
+def run_warnings(runs: Iterable[Run], *, single: bool = True, named: bool = True) -> list[str]:
+    """Return the banner of these runs: their own warnings, a model in place of a device, and n = 1.
+
+    `single` says whether each of them is shown as one measurement, `named` whether each of their warnings
+    begins with the name of its run.
+    """
+    chosen = list(runs)
+    said = list(
+        dict.fromkeys(f"{run.name}: {text}" if named else text for run in chosen for text in run.warnings)
+    )
+    if any(is_modelled(run) for run in chosen):
+        said.append("a modelled device: what the model does, not what a disk did")
+    if chosen and single:
+        said.append("n = 1: no spread is known" if len(chosen) == 1 else "n = 1 each: no spread is known")
+    return said

@@ -1,0 +1,157 @@
+"""What group commit multiplies: frames a second and records in a frame, over the writers or the load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from walkit.measure import Run
+from walkit.measure.knee import offered_per_s
+from walkit.plots.facts import Spread, error_bars, run_facts, run_warnings, spread_words
+from walkit.plots.style import NEUTRAL, Figure, Theme, colour, dress, go, subplots
+from walkit.plots.units import COUNTS, LOG_COUNTS, LOG_SECONDS, count_text
+
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
+_DASHES = ("dash", "dot", "dashdot")
+_TITLES = ("records/s", "latency, p50", "frames/s", "records in a frame")
+Expected = Sequence[tuple[float, float, float]]
+"""Points of a theory: x, frames a second, records in a frame."""
+
+
+class _Point(NamedTuple):
+    """One run."""
+
+    x: float
+    panels: tuple[float, float, float, float]
+    """In the order of the titles."""
+
+
+def group_commit(
+    runs: Run | Iterable[Run],
+    *,
+    theory: Mapping[str, Expected] | None = None,
+    subtitle: Sequence[str] = (),
+    theme: Theme = None,
+) -> Figure:
+    """Draw records/s, the two factors of it (frames/s, records in a frame) and the median latency, as four panels.
+
+    Runs of one name are a series, a colour. x is the number of writers (label `writers`) of closed-loop runs, the calls
+    a second that were offered of open-loop ones. Several runs of a series at one x are a point: their median, with a
+    whisker for their spread. A dotted line is the raw device's rate of writes where runs have a baseline (the median).
+    `theory` has by name points (x, frames/s, records in a frame): a grey broken line over the others. Axes are
+    logarithmic, but for that of frames/s, which begins at 0. ValueError without a run that has frames, or with loops of
+    both kinds.
+    """
+    chosen = [run for run in ([runs] if isinstance(runs, Run) else runs) if run.frames and run.frames.frames]
+    if len({run.arrival for run in chosen}) != 1:
+        raise ValueError("runs with frames, all of a closed loop or all of an open one, are drawn")
+    series: dict[str, dict[float, list[_Point]]] = {}
+    for run in chosen:
+        point = _point(run)
+        series.setdefault(run.name, {}).setdefault(point.x, []).append(point)
+    numbers = [len(repeated) for points in series.values() for repeated in points.values()]
+    words = spread_words(min(numbers), max(numbers))
+    drawing = subplots(rows=2, cols=2, subplot_titles=_TITLES, vertical_spacing=0.16, horizontal_spacing=0.11)
+    for index, (name, points) in enumerate(series.items()):
+        for panel, trace in enumerate(_curves(name, dict(sorted(points.items())), index)):
+            drawing.add_trace(trace, row=panel // 2 + 1, col=panel % 2 + 1)
+    for index, (name, expected) in enumerate((theory or {}).items()):
+        for panel, trace in _expected(name, expected, _DASHES[index % len(_DASHES)]):
+            drawing.add_trace(trace, row=panel // 2 + 1, col=panel % 2 + 1)
+    dress(
+        drawing,
+        "Group commit: records/s = frames/s * records in a frame",
+        subtitle=[*subtitle, *([words] if words else []), *run_facts(chosen)],
+        warnings=run_warnings(chosen, single=not words, named=False),
+        alt="Four panels of lines: " + "; ".join(_words(name, points) for name, points in series.items()),
+        height=640,
+        theme=theme,
+    )
+    _axes(drawing, chosen)
+    return drawing
+
+
+def _point(run: Run) -> _Point:
+    """Return the place of a run. ValueError where nothing says how many writers it had."""
+    writers = run.labels.get("writers")
+    x = offered_per_s(run) if run.arrival == "open" else writers
+    if not isinstance(x, int | float) or not x > 0:
+        raise ValueError(f"run {run.name!r} says neither its writers nor the load that it was offered")
+    assert run.frames is not None
+    p50_s = run.latency["total"].percentile(50) / 1e9
+    frames_per_s = run.frames.frames / run.duration_s
+    return _Point(float(x), (run.records_per_s, p50_s, frames_per_s, run.frames.records_mean))
+
+
+def _curves(name: str, points: Mapping[float, list[_Point]], index: int) -> list[go.Scatter]:
+    """Return a trace of one series for each panel."""
+    traces = []
+    for panel, title in enumerate(_TITLES):
+        spreads = [Spread.of([point.panels[panel] for point in each]) for each in points.values()]
+        unit = "%{y:.3s}s" if title.startswith("latency") else "%{y:,.4~g}"
+        traces.append(
+            go.Scatter(
+                x=list(points),
+                y=[spread.median for spread in spreads],
+                error_y=error_bars(spreads),
+                name=escape(name),
+                legendgroup=name,
+                showlegend=panel == 0,
+                mode="lines+markers",
+                line={"color": colour(index)},
+                marker={"symbol": _SYMBOLS[index % len(_SYMBOLS)], "size": 8},
+                hovertemplate=f"%{{x:,.0f}}: {unit}",
+            )
+        )
+    return traces
+
+
+def _expected(name: str, points: Expected, dash: str) -> Iterable[tuple[int, go.Scatter]]:
+    """Yield the broken lines of a theory: in the panels of the product and of both factors."""
+    for panel in (0, 2, 3):
+        yield (
+            panel,
+            go.Scatter(
+                x=[x for x, *_ in points],
+                y=[(frames * records, 0, frames, records)[panel] for _, frames, records in points],
+                name=f"{escape(name)}: theory",
+                legendgroup=f"{name} theory",
+                showlegend=panel == 0,
+                mode="lines",
+                line={"color": NEUTRAL, "dash": dash, "width": 2.5},
+                hovertemplate="%{x:,.0f}: %{y:,.4~g}",
+            ),
+        )
+
+
+def _axes(drawing: Figure, runs: Sequence[Run]) -> None:
+    """Give the panels their axes, and the panel of frames/s the raw device's line."""
+    raw = [run.baseline.writes_per_s for run in runs if run.baseline is not None]
+    if raw:
+        drawing.add_hline(
+            y=Spread.of(raw).median, line={"color": NEUTRAL, "dash": "dot", "width": 1.5}, row=2, col=1
+        )
+        drawing.layout.annotations[2].text += f" (dotted: raw writes/s, {count_text(Spread.of(raw).median)})"
+    ticks: dict[str, Any] = dict(LOG_COUNTS)
+    if runs[0].arrival == "closed":
+        writers = sorted({run.labels["writers"] for run in runs})  # type: ignore[type-var]  # numbers, see _point
+        ticks = {"tickvals": writers, "ticktext": [str(count) for count in writers]}
+    drawing.update_xaxes(type="log", **ticks)
+    x = "writers" if runs[0].arrival == "closed" else "offered, calls a second"
+    drawing.update_xaxes(title_text=x, row=2)
+    for row, col, look in ((1, 1, LOG_COUNTS), (1, 2, LOG_SECONDS), (2, 2, LOG_COUNTS)):
+        drawing.update_yaxes(type="log", **look, row=row, col=col)
+    drawing.update_yaxes(rangemode="tozero", **COUNTS, row=2, col=1)
+    drawing.update_annotations(font={"size": 12})
+
+
+def _words(name: str, points: Mapping[float, list[_Point]]) -> str:
+    last = max(points)
+    rate, _, frames, records = (
+        Spread.of([p.panels[panel] for p in points[last]]).median for panel in range(4)
+    )
+    return (
+        f"{name}, at {last:,.0f}: {count_text(rate)} records/s, {count_text(frames)} frames/s of "
+        f"{count_text(records)} records"
+    )

@@ -1,0 +1,334 @@
+"""A log under load as it works, in two figures side by side: rates and queue; latencies and single frames.
+
+One or two series at a time: this disk, a modelled volume, or both. Each figure is moved in place to a newer series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from walkit.measure import FrameSample
+from walkit.plots.clock_bands import Band, set_clock
+from walkit.plots.frame_lanes import WAITS, frame_bars, lane_names
+from walkit.plots.live import LiveSeries, event_text
+from walkit.plots.style import (
+    BLUE,
+    GREEN,
+    NEUTRAL,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    WINE,
+    Figure,
+    Theme,
+    dress,
+    go,
+    subplots,
+)
+from walkit.plots.units import CLOCK, COUNTS, SECONDS
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+LATENCY_EDGES_S = tuple((np.logspace(-6, 2, 65)).tolist())
+"""Edges of the heat map's rows, seconds: from a microsecond to 100 s, eight rows for each power of ten."""
+HEIGHT_PX = 505
+MARGIN = {"l": 58, "r": 58, "t": 34, "b": 62}
+SERIES_MAX = 2
+EVENTS_MAX = 60
+"""Events that are drawn of each series, the newest ones."""
+SHAPES: tuple[tuple[str, str, str], ...] = ((BLUE, SKY, GREEN), (VERMILION, ORANGE, WINE))
+"""Colours of the first series and of the second."""
+HEAT = (
+    (0.0, "rgba(86,180,233,0)"),
+    (0.001, "rgba(86,180,233,0.22)"),
+    (0.01, "rgba(86,180,233,0.4)"),
+    (0.1, "rgba(86,180,233,0.65)"),
+    (1.0, "rgba(86,180,233,1)"),
+)
+PERCENTILES = (("p50_us", "p50", GREEN), ("p99_us", "p99", ORANGE), ("p999_us", "p99.9", VERMILION))
+CLOCK_AXIS = "clock"
+"""Axes of figures whose `layout.meta` has this are one clock: a page may draw one crosshair through all of them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoadSeries:
+    """What was seen of one log under load."""
+
+    label: str
+    """Where the log is, in a word or two."""
+    live: LiveSeries
+    latency_counts: Int64Array
+    """Points by rows: records of each interval by latency, between one of LATENCY_EDGES_S and the next."""
+    bands: Sequence[Band] = ()
+    frames: FrameSample | None = None
+
+    @property
+    def time_s(self) -> Float64Array:
+        """End of each interval, seconds on the clock of the history."""
+        return self.live.time_s
+
+
+def live_rates(series: Sequence[LoadSeries], *, window_s: float | None = None, theme: Theme = None) -> Figure:
+    """Draw records and frames a second with the bare device's writes a second; below, queue and sizes of frames.
+
+    `window_s` is how many seconds back from the newest point the view reaches; None: all of it. Labelled bands are the
+    configurations of the load. `move_live_rates` gives the figure newer series of the same labels.
+    """
+    panels = subplots(
+        rows=2,
+        cols=1,
+        shared_xaxes=True,
+        vertical_spacing=0.11 if len(series) < 2 else 0.17,
+        row_heights=[0.56, 0.44],
+        specs=[[{"secondary_y": True}], [{"secondary_y": True}]],
+    )
+    drawing = dress(
+        panels,
+        "",
+        alt="Records and frames a second of a log under load, the bare device beside them; queue and sizes of frames",
+        height=HEIGHT_PX,
+        theme=theme,
+        hovermode="x unified",
+        margin=MARGIN,
+    )
+    for number, one in enumerate(series[:SERIES_MAX]):
+        first, second, third = SHAPES[number]
+        named = _namer(series, one)
+        for name, row, secondary, line in (
+            ("records/s", 1, False, {"color": first}),
+            ("frames/s", 1, False, {"color": second}),
+            ("raw device", 1, False, {"color": NEUTRAL, "dash": ("dash", "dot")[number]}),
+            ("records that wait", 2, False, {"color": first}),
+            ("records a frame", 2, False, {"color": second}),
+            ("bytes a frame", 2, True, {"color": third, "dash": "dot"}),
+        ):
+            curve = go.Scatter(
+                mode="lines",
+                name=named(name),
+                line=line,
+                connectgaps=False,
+                legend="legend" if row == 1 else "legend2",
+            )
+            drawing.add_trace(curve, row=row, col=1, secondary_y=secondary)
+    events = go.Scatter(
+        mode="markers", name="events", showlegend=False, hovertemplate="%{text}<extra></extra>"
+    )
+    drawing.add_trace(events, row=1, col=1, secondary_y=True)
+    drawing.update_yaxes(rangemode="tozero", **COUNTS)
+    drawing.update_yaxes(title_text="per second", row=1, col=1, secondary_y=False)
+    drawing.update_yaxes(visible=False, range=[0, 1], fixedrange=True, row=1, col=1, secondary_y=True)
+    drawing.update_yaxes(title_text="records", row=2, col=1, secondary_y=False)
+    drawing.update_yaxes(title_text="bytes a frame", showgrid=False, row=2, col=1, secondary_y=True)
+    drawing.update_yaxes(nticks=5, tickmode="auto", secondary_y=True)
+    drawing.update_xaxes(**CLOCK)
+    _place_legends(drawing, 0.475 if len(series) < 2 else 0.505, -0.085, wide=len(series) > 1)
+    drawing.layout.meta = {**drawing.layout.meta, CLOCK_AXIS: ["xaxis", "xaxis2"]}
+    move_live_rates(drawing, series, window_s=window_s)
+    return drawing
+
+
+def move_live_rates(
+    drawing: go.Figure, series: Sequence[LoadSeries], *, window_s: float | None = None
+) -> None:
+    """Make a figure of `live_rates` show other series of the same labels, in place.
+
+    What changes is replaced and not changed inside, so that a shallow copy (Panel keeps one) shows a difference.
+    """
+    traces = iter(drawing.data)
+    for one in series[:SERIES_MAX]:
+        live = one.live
+        for values in (
+            live.records_per_s,
+            live.frames_per_s,
+            live.raw_per_s,
+            live.queue_records,
+            live.frame_records,
+            live.frame_bytes,
+        ):
+            next(traces).update(x=live.time_s, y=values)
+    _mark_events(next(traces), series)
+    set_clock(
+        drawing, series, window_s, ("xaxis", "xaxis2"), band_axes=(("x", "y"), ("x2", "y3")), words=True
+    )
+
+
+def live_latency(
+    series: Sequence[LoadSeries], *, window_s: float | None = None, theme: Theme = None
+) -> Figure:
+    """Draw a heat map of latencies over time for each series, with p50, p99 and p99.9; below, single frames.
+
+    The frames are a Gantt chart on a clock of their own, milliseconds from the sealing of the first: a lane for each
+    slot in flight, the colour says what the frame waited for. `customdata` of a bar begins with (position, index of its
+    series). Otherwise as `live_rates`.
+    """
+    heats = max(len(series[:SERIES_MAX]), 1)
+    panels = subplots(
+        rows=heats + 1, cols=1, vertical_spacing=0.1, row_heights=[0.58 / heats] * heats + [0.42]
+    )
+    drawing = dress(
+        panels,
+        "",
+        alt="Latencies of a log under load over time, and its slowest frames from sealing to acknowledgement",
+        height=HEIGHT_PX,
+        theme=theme,
+        hovermode="closest",
+        barmode="overlay",
+        margin=MARGIN | {"l": 96},
+    )
+    _add_heat_rows(drawing, series[:SERIES_MAX])
+    _add_lanes(drawing, heats + 1)
+    clocks = _clocks(heats)
+    for axis in clocks:
+        drawing.update_layout({axis: dict(CLOCK)})
+    _place_legends(drawing, 1.0, -0.14)
+    drawing.update_layout(
+        legend={"x": 1, "xanchor": "right", "yanchor": "bottom"}, legend2={"title": {"text": "waits for "}}
+    )
+    drawing.layout.meta = {**drawing.layout.meta, CLOCK_AXIS: clocks}
+    move_live_latency(drawing, series, window_s=window_s)
+    return drawing
+
+
+def _add_heat_rows(drawing: Figure, series: Sequence[LoadSeries]) -> None:
+    for row, one in enumerate(series, start=1):
+        named = _namer(series, one)
+        heat = go.Heatmap(
+            colorscale=[list(stop) for stop in HEAT],
+            showscale=False,
+            name=named("records by latency"),
+            hovertemplate="%{z:,} records at %{y:.3s}s<extra></extra>",
+        )
+        drawing.add_trace(heat, row=row, col=1)
+        for _, name, paint in PERCENTILES:
+            curve = go.Scatter(
+                mode="lines",
+                name=name,
+                line={"color": paint, "width": 1.6},
+                connectgaps=False,
+                showlegend=row == 1,
+                legendgroup=name,
+                hovertemplate=f"{name} %{{y:.3s}}s<extra></extra>",
+            )
+            drawing.add_trace(curve, row=row, col=1)
+        drawing.update_yaxes(type="log", **SECONDS, dtick=1, row=row, col=1)
+        axis = "" if row == 1 else str(row)
+        drawing.add_annotation(
+            text=escape(one.label) if len(series) > 1 else "latency",
+            xref=f"x{axis} domain",
+            yref=f"y{axis} domain",
+            x=0,
+            y=1,
+            xanchor="left",
+            yanchor="bottom",
+            showarrow=False,
+            font={"size": 12},
+        )
+
+
+def _add_lanes(drawing: Figure, row: int) -> None:
+    for name, paint, width in WAITS:
+        bar = go.Bar(
+            orientation="h",
+            name=name,
+            legend="legend2",
+            showlegend=True,
+            width=width,
+            marker={"color": paint, "line": {"color": "rgba(255,255,255,0.55)", "width": 0.6}},
+            hovertemplate="%{customdata[2]}<extra></extra>",
+        )
+        drawing.add_trace(bar, row=row, col=1)
+    drawing.update_xaxes(
+        title={
+            "text": "frames, since the sealing of the first of these",
+            "font": {"size": 12},
+            "standoff": 0,
+        },
+        row=row,
+        col=1,
+        **SECONDS,
+    )
+    drawing.update_yaxes(autorange="reversed", showgrid=False, row=row, col=1)
+
+
+def move_live_latency(
+    drawing: go.Figure, series: Sequence[LoadSeries], *, window_s: float | None = None
+) -> None:
+    """Make a figure of `live_latency` show other series of the same labels, in place."""
+    traces = iter(drawing.data)
+    for one in series[:SERIES_MAX]:
+        next(traces).update(**_heat(one))
+        for column, _, _ in PERCENTILES:
+            next(traces).update(x=one.live.time_s, y=getattr(one.live, column) / 1e6)
+    frames = [(one.label, one.frames) for one in series[:SERIES_MAX]]
+    rows = list(frame_bars(frames))
+    for number, _ in enumerate(WAITS):
+        mine = [row for row in rows if row[0] == number]
+        next(traces).update(
+            y=[row[1] for row in mine],
+            base=np.array([row[2] for row in mine]),
+            x=np.array([row[3] for row in mine]),
+            customdata=[row[4] for row in mine],
+        )
+    heats = max(len(series[:SERIES_MAX]), 1)
+    lanes = f"yaxis{heats + 1}"
+    order = {"categoryorder": "array", "categoryarray": lane_names(frames)}
+    drawing.update_layout({lanes: drawing.layout[lanes].to_plotly_json() | order}, overwrite=True)
+    axes = tuple((axis.replace("axis", ""), axis.replace("xaxis", "y")) for axis in _clocks(heats))
+    set_clock(drawing, series, window_s, _clocks(heats), band_axes=axes)
+
+
+def _place_legends(drawing: go.Figure, first_y: float, second_y: float, *, wide: bool = False) -> None:
+    look = {"orientation": "h", "yanchor": "top", "x": 0, "font": {"size": 11}, "traceorder": "normal"}
+    if wide:  # names with a place: three in a row
+        look |= {"entrywidth": 0.33, "entrywidthmode": "fraction"}
+    drawing.update_layout(legend={**look, "y": first_y}, legend2={**look, "y": second_y})
+
+
+def _clocks(heats: int) -> list[str]:
+    return ["xaxis", "xaxis2"][:heats]
+
+
+def _namer(series: Sequence[LoadSeries], one: LoadSeries) -> Any:
+    short = escape(one.label.partition(",")[0].removeprefix("this "))
+    return (lambda name: name) if len(series) < 2 else (lambda name: f"{name}, {short}")
+
+
+def _mark_events(trace: Any, series: Sequence[LoadSeries]) -> None:
+    events = [event for one in series[:SERIES_MAX] for event in one.live.events[-EVENTS_MAX:]]
+    killed = [event.name == "SIGKILL" for event in events]
+    # One mark without a place where there is none: of an empty curve alone plotly.js draws axes of NaN.
+    nowhere: list[Any] = [None]
+    trace.update(
+        x=[event.time_s for event in events] or nowhere,
+        y=[0.02] * len(events) or nowhere,
+        text=[event_text(event) for event in events] or nowhere,
+        marker={
+            "symbol": ["x" if kill else "line-ns-open" for kill in killed],
+            "color": [VERMILION if kill else PURPLE for kill in killed],
+            "size": 9,
+        },
+        overwrite=True,
+    )
+
+
+def _heat(one: LoadSeries) -> dict[str, Any]:
+    """Return x, y and z of a heat map of the rows in which there is something."""
+    counts, time_s = one.latency_counts, one.live.time_s
+    filled = np.flatnonzero(counts.any(axis=0))
+    if not len(filled):
+        return {"x": [0, 1], "y": [1e-4, 1e-3], "z": [[None]]}
+    low, high = int(filled[0]), int(filled[-1]) + 1
+    before_s = time_s[0] - (time_s[1] - time_s[0] if len(time_s) > 1 else 0.25)
+    return {
+        "x": np.concatenate([[before_s], time_s]),
+        "y": np.asarray(LATENCY_EDGES_S[low : high + 1]),
+        "z": counts[:, low:high].T.astype(np.float32),
+    }

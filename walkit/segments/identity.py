@@ -1,0 +1,82 @@
+"""Whether a segment file is the one that the manifest means."""
+
+from __future__ import annotations
+
+import errno
+
+from walkit.errors import CorruptionError, SegmentMissingError, StorageError, WalkitError
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
+from walkit.format.segment import SegmentHeader
+from walkit.storage.interface import Storage, StorageFile
+
+
+def open_segment(storage: Storage, record: SegmentRecord) -> StorageFile:
+    """Open a segment that the manifest names; SegmentMissingError where it is not there."""
+    try:
+        return storage.open(record.name, "read")
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        raise missing_segment(storage, record) from error
+
+
+def missing_segment(storage: Storage, record: SegmentRecord) -> SegmentMissingError:
+    """Return the error for a segment that the manifest names and that is not there."""
+    return SegmentMissingError(
+        f"segment {record.name} is missing from {storage.location}: it is named in the manifest",
+        segment=record.name,
+        position=record.start_position,
+        expected="a file",
+        found=None,
+        first_lost_lsn=record.first_lsn or None,
+    )
+
+
+def header_of(storage: Storage, name: str) -> SegmentHeader | None:
+    """Return the header of a segment file; None where it is all zero."""
+    file = storage.open(name, "read")
+    try:
+        return SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), name)
+    finally:
+        file.close()
+
+
+def check_identity(manifest: Manifest, record: SegmentRecord, header: SegmentHeader | None) -> None:
+    """Refuse a segment that is not the one the manifest means: of another log, an earlier copy, or empty."""
+    wanted: tuple[object, ...] = (manifest.log_id, record.epoch, record.start_position, record.first_lsn)
+    if record.state is not SegmentState.SEALED:
+        wanted = (manifest.log_id, record.epoch)
+    found: tuple[object, ...] | None = None
+    if header is not None:
+        found = (header.log_id, header.epoch, header.start_position, header.first_lsn)[: len(wanted)]
+        epoch = manifest.epoch_of(record.epoch)
+        if found == wanted and epoch is not None and epoch.id == header.epoch_id:
+            return
+    raise CorruptionError(
+        f"segment {record.name} is not the one that the manifest names "
+        f"(log, epoch, start position, first LSN): expected {wanted}, found {found}",
+        segment=record.name,
+        position=record.start_position,
+        expected=wanted,
+        found=found,
+        first_lost_lsn=record.first_lsn or None,
+    )
+
+
+def whole_header(block: bytes) -> SegmentHeader | None:
+    """Return the undamaged header that a block holds, of any segment; None where there is none."""
+    try:
+        return SegmentHeader.decode(
+            block, ""
+        )  # an undamaged one is refused for its name, and says which it has
+    except CorruptionError as error:
+        name = error.found
+    except WalkitError:
+        return None
+    try:
+        return (
+            SegmentHeader.decode(block, name) if isinstance(name, str) and name.endswith(".segment") else None
+        )
+    except WalkitError:
+        return None

@@ -1,0 +1,179 @@
+"""A custom state machine beside a log: `checkpoint` saves it there, `recover` brings it back.
+
+The snapshots are files of the log (FORMAT.md F-16). Those of one log are all of one `snapshot_format`: a snapshot lets
+the log drop what it holds, and the state of another machine could not be restored from what is left. A Store's are of
+the keyed table ("keyed-table/1"), which `recover` gives back in a `walkit.state.KeyedTable`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from walkit.errors import (
+    CorruptionError,
+    FormatVersionError,
+    GapError,
+    HistoryTrimmedError,
+    OptionsError,
+    SnapshotError,
+)
+from walkit.events import EventSink
+from walkit.log.wal import WriteAheadLog
+from walkit.read.read_api import ReadSurface
+from walkit.read.view import LogView
+from walkit.recovery.report import report_html
+from walkit.state.applier import Follower
+from walkit.state.checkpoint import CheckpointReport, checkpointer_on
+from walkit.state.machine import StateMachine
+from walkit.state.replay import ReplayProgress, ReplayReport, check_arguments, replay
+from walkit.state.restore import Restored, restore_newest
+from walkit.state.snapshot import SnapshotInfo
+
+ATTEMPTS_MAX = 8
+"""How often a recovery begins anew because a writer's checkpoints overtook it, before its error is raised."""
+
+_lock = threading.Lock()
+"""Held while a machine's snapshot is written: a log takes one at a time."""
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+# A child forked while another thread writes a snapshot would find the lock taken for ever.
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineRecovery:
+    """How a machine was recovered: from which snapshot, and what was replayed after it."""
+
+    snapshot: SnapshotInfo | None
+    """The one that was restored; None where the state came from the log alone."""
+    refused: tuple[SnapshotError | FormatVersionError, ...]
+    """Why newer snapshots were passed over, newest first."""
+    replay: ReplayReport
+
+    @property
+    def applied_lsn(self) -> int:
+        """LSN up to which the machine has the log."""
+        return self.replay.applied_lsn
+
+    def _repr_html_(self) -> str:
+        found = "none" if self.snapshot is None else f"LSN {self.snapshot.lsn:,}"
+        return report_html(
+            f"Recovery of a machine up to LSN {self.applied_lsn:,}",
+            [
+                ("snapshot", found),
+                *(("passed over", str(error)) for error in self.refused),
+                ("records replayed", f"{self.replay.records:,}"),
+                ("time of the replay", f"{self.replay.duration_s * 1000:,.1f} ms"),
+            ],
+        )
+
+
+def recover(
+    log: ReadSurface, machine: StateMachine, progress: ReplayProgress | None = None
+) -> MachineRecovery:
+    """Make `machine` the state of the log: restore its newest good snapshot, then replay the records after it.
+
+    What the machine held before is forgotten. `log` is open for writing or for reading, and may have been checkpointed
+    by `walkit.checkpoint`, or by a Store if the machine takes the snapshots of one. A snapshot that is damaged, of
+    another machine (`snapshot_format`), or of another log or history is passed over for an older one, or for the whole
+    log, with the event `walkit.snapshot.skip`. `progress` as in `walkit.replay`, which this ends with: calling that
+    later continues from here. Nothing is changed but the machine; where this raises, its state is undefined.
+
+    Raises the SnapshotError (stage "format" for another machine's) or FormatVersionError of the newest snapshot where
+    the log does not reach back to what is left; HistoryTrimmedError where the log was trimmed and has no snapshot
+    from which it continues; CorruptionError where the log ends before the snapshot, or when damage is reached;
+    OptionsError.
+    """
+    check_arguments(log, machine, progress)
+    events = getattr(log, "events", None) or EventSink()
+    for attempt in range(ATTEMPTS_MAX):
+        seen = _Seen(*log._now())
+        last = attempt + 1 == ATTEMPTS_MAX
+        # A writer's checkpoint may take away what is looked at, or make a snapshot that was not there yet.
+        try:
+            restored = _restore(seen, machine, events)
+        except (CorruptionError, SnapshotError, FormatVersionError):
+            if last or not seen.is_outdated(log):
+                raise
+            continue
+        try:
+            told = replay(log, machine, progress=progress)
+        except (GapError, HistoryTrimmedError):
+            if last or not seen.is_outdated(log):
+                raise
+            continue
+        return MachineRecovery(snapshot=restored.info, refused=restored.refused, replay=told)
+    raise AssertionError("the last attempt returns or raises")
+
+
+class _Seen(NamedTuple):
+    """What could be read of a log at one moment."""
+
+    view: LogView
+    newest_lsn: int
+
+    def is_outdated(self, log: ReadSurface) -> bool:
+        view, newest = log._now()
+        return (view.manifest.generation, newest) != (self.view.manifest.generation, self.newest_lsn)
+
+
+def _restore(seen: _Seen, machine: StateMachine, events: EventSink) -> Restored:
+    view = seen.view
+    restored = restore_newest(
+        view.storage, view.manifest, machine, events, first_lsn=view.first_lsn, last_lsn=seen.newest_lsn
+    )
+    if restored.info is None:
+        machine.restore((), 0)
+    return restored
+
+
+def checkpoint(log: WriteAheadLog, machine: StateMachine, *, trim: bool = True) -> CheckpointReport:
+    """Save the state of `machine` beside the log, and drop the log that it makes needless.
+
+    Durable on return: the log up to the machine's `applied_lsn`, a snapshot there, the low watermark, then the trim, as
+    of `Store.checkpoint`. Holds keep the log back; with `trim=False` nothing of it is dropped. `walkit.recover` begins
+    with this snapshot. Older ones are removed, but for the one before while the log still reaches back to it. The
+    machine must not be fed during the call; other threads may append to the log. One checkpoint is taken at a time.
+
+    SnapshotError: stage "format" where snapshots of another machine are beside the log, and nothing was written;
+    else the stage that failed. OptionsError for a log that a Store keeps, and for a machine that is ahead of the log.
+    LogClosedError, StorageError. What was left undone is done by the next checkpoint.
+    """
+    if not isinstance(log, WriteAheadLog):
+        raise OptionsError(
+            f"checkpoint takes a log that is open for writing, not {type(log).__name__}",
+            option="log",
+            wanted=log,
+        )
+    check_arguments(log, machine, None)
+    log._refuse_closed()
+    with _lock:
+        if log.parts.trimmer.state_lsn is not None:
+            raise OptionsError(
+                f"a Store keeps the state of the log at {log.location}: store.checkpoint() saves it, and its snapshots "
+                "are of the keyed table",
+                option="log",
+                wanted=log,
+            )
+        if machine.applied_lsn > log.acked_lsn:
+            raise OptionsError(
+                f"the machine has applied LSN {machine.applied_lsn:,}, and the log ends at {log.acked_lsn:,}: it is "
+                "not the state of this log",
+                option="machine",
+                wanted=machine.applied_lsn,
+                stored=log.acked_lsn,
+            )
+        follower = Follower(machine, machine.applied_lsn)
+        checkpointer = checkpointer_on(log.parts, machine=machine, follower=follower, restored=None)
+        try:
+            return checkpointer.checkpoint(trim=trim)
+        finally:
+            checkpointer.detach()

@@ -1,0 +1,304 @@
+"""Faults that are really done, each to a log made for it, and what the next opening makes of it. No panel in here."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from walkit._text import counted
+from walkit.bench.recovery import fill_and_kill
+from walkit.bench.recovery_load import RecoveryLoad
+from walkit.config import LogOptions
+from walkit.errors import CorruptionError, OptionsError, WalkitError
+from walkit.events import EventCallback
+from walkit.log.open import open_log
+from walkit.log.wal import WriteAheadLog
+from walkit.models import CrashingStorage, FaultyStorage
+from walkit.models.faults import OperationName
+from walkit.recovery.report import RecoveryReport
+from walkit.recovery.verify import verify
+from walkit.storage.file import FileStorage
+from walkit.storage.interface import Storage
+from walkit.views.fault_reports import (
+    FRAME_BYTES_SHOWN,
+    CutFrame,
+    FaultName,
+    FaultReport,
+    Outcome,
+    Refusal,
+    recovered,
+    refused,
+)
+from walkit.views.jobs import Job
+from walkit.workload.inject_damage import flip_a_bit, remove_the_oldest_segment
+
+OPTIONS = LogOptions(segment_bytes=256 * 1024, frame_bytes_max=64 * 1024, idle_marker_ms=0)
+FILL = RecoveryLoad(
+    operations=4_000, keys=400, record_bytes=100, frame_records=20, segment_bytes=OPTIONS.segment_bytes
+)
+"""What the child writes whose files are damaged: some segments, all acknowledged and durable."""
+RECORDS_BEFORE = 300
+"""Records that are acknowledged before modelled storage fails."""
+BUNDLE = 20
+"""Records that are appended at a time: a frame of several sectors."""
+VALUE = b"\x2a" * 300
+APPENDS_MAX = 1_000
+"""More than fill what a log has reserved ahead."""
+SEGMENTS = "*.segment"
+STEPS = 4
+
+
+class FaultLab:
+    """Logs in a folder of their own, one for each fault; those of the fault before are removed. Used by one thread."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._number = 0
+        self._last: Path | None = None
+
+    def number(self) -> int:
+        """Return the number of the next fault."""
+        self._number += 1
+        return self._number
+
+    def do(self, fault: FaultName, job: Job) -> FaultReport:
+        """Do a fault to a log made for it, open the log again and say what came of it.
+
+        OptionsError for a fault of the scratch log's own; JobCancelledError; StorageError; ChildWriterError.
+        """
+        doing: dict[FaultName, Callable[[int, Job], FaultReport]] = {
+            "bit": self._bit,
+            "missing": self._missing,
+            "power": self._power,
+            "full": self._full,
+            "sync": self._sync,
+        }
+        if fault not in doing:
+            raise OptionsError(
+                f"fault={fault!r}: it is done to the scratch log", option="fault", wanted=fault
+            )
+        return doing[fault](self.number(), job)
+
+    def salvage(self, report: FaultReport, job: Job) -> FaultReport:
+        """Open a copy of the refused log with policy "salvage"; return the report with what that gave up."""
+        if self._last is None or report.outcome.refusal is None:
+            raise OptionsError("there is no refused log to salvage", option="policy", wanted="salvage")
+        copy = self._last.with_name(f"{self._last.name}-salvaged")
+        shutil.rmtree(copy, ignore_errors=True)
+        job.step(1, 2, "copying the files")
+        shutil.copytree(self._last, copy)
+        job.step(2, 2, "opening the copy")
+        return report.salvaged(opened(FileStorage(str(copy)), replace(OPTIONS, recovery="salvage")))
+
+    # -- faults of files
+
+    def _new_folder(self, name: str, number: int) -> Path:
+        for old in self._folder.glob("fault-*"):
+            shutil.rmtree(old)
+        return self._folder / f"fault-{number}-{name}"
+
+    def _filled(self, name: str, number: int, job: Job) -> Path:
+        path = self._new_folder(name, number)
+        job.step(1, STEPS, "a child process fills a log")
+        fill_and_kill("walkit", path, FILL)
+        return path
+
+    def _damaged(self, fault: FaultName, number: int, path: Path, job: Job, done: str) -> FaultReport:
+        job.step(3, STEPS, "opening the log")
+        outcome = opened(FileStorage(str(path)), OPTIONS, path)
+        self._last = path
+        return FaultReport(
+            fault=fault,
+            number=number,
+            place="a log of its own on this disk",
+            steps=(
+                f"A child process wrote {FILL.operations:,} records, all acknowledged and synced, and was killed.",
+                done,
+            ),
+            acked_lsn=FILL.operations,
+            promise="What was acknowledged and is damaged is never passed over: opening refuses, and changes nothing.",
+            outcome=outcome,
+        )
+
+    def _bit(self, number: int, job: Job) -> FaultReport:
+        path = self._filled("bit", number, job)
+        job.step(2, STEPS, "flipping a bit")
+        flipped = flip_a_bit(path)
+        with open(path / flipped.segment, "rb") as file:
+            file.seek(flipped.frame_offset)
+            data = file.read(min(flipped.frame.footprint, FRAME_BYTES_SHOWN))
+        done = (
+            f"Bit {flipped.bit} of byte {flipped.byte:,} of the frame at position {flipped.frame.position:,} (LSN "
+            f"{flipped.frame.first_lsn:,} to {flipped.frame.last_lsn:,}) was flipped, in {flipped.segment}."
+        )
+        report = self._damaged("bit", number, path, job, done)
+        frame = CutFrame(data=data, words="The frame with the flipped bit", highlight=(flipped.byte,))
+        return replace(report, frame=frame)
+
+    def _missing(self, number: int, job: Job) -> FaultReport:
+        path = self._filled("missing", number, job)
+        job.step(2, STEPS, "removing a segment")
+        name = remove_the_oldest_segment(path)
+        return self._damaged("missing", number, path, job, f"The file {name} was removed.")
+
+    def _full(self, number: int, job: Job) -> FaultReport:
+        path = self._new_folder("full", number)
+        path.mkdir()
+        job.step(1, STEPS, "writing until the disk is full")
+        storage = FaultyStorage(FileStorage(str(path / "log")))
+        copy = path / "copy"
+        space: Sequence[OperationName] = ("create", "allocate")
+        with open_log(storage=storage, options=OPTIONS) as log:
+            append_until(log, RECORDS_BEFORE)
+            log.wait_idle()
+            # New files and new space are refused; what is reserved already can still be written.
+            faults = [storage.fail(o, SEGMENTS, errno=errno.ENOSPC, times=None) for o in space]
+            failure = fail_append(log, APPENDS_MAX)
+            acked_lsn, poisoned = log.acked_lsn, log.statistics().poisoned
+            job.step(2, STEPS, "copying the files as they are now")
+            shutil.copytree(path / "log", copy)
+            for fault in faults:
+                fault.cancel()
+        job.step(3, STEPS, "opening the copy")
+        return FaultReport(
+            fault="full",
+            number=number,
+            place="a log of its own on this disk, below a layer that refuses new space",
+            steps=(
+                f"{acked_lsn:,} records were acknowledged before the disk had no more room.",
+                "The log is poisoned."
+                if poisoned
+                else "The log is not poisoned: it goes on where room is made.",
+                "Its files were copied at that moment, as a kill would have left them, and the copy was opened.",
+            ),
+            acked_lsn=acked_lsn,
+            promise="A full disk refuses the new record before anything of it is written, and loses nothing.",
+            outcome=opened(FileStorage(str(copy)), OPTIONS),
+            failure=Refusal.of(failure),
+        )
+
+    # -- faults of modelled storage
+
+    def _power(self, number: int, job: Job) -> FaultReport:
+        inner = CrashingStorage()
+        storage = FaultyStorage(inner)
+        log = open_log(storage=storage, options=OPTIONS)
+        job.step(1, STEPS, "writing to modelled storage")
+        append_until(log, RECORDS_BEFORE)
+        acked_lsn = log.acked_lsn
+        # The write is under way: all of it is in the cache, and no sync has covered it.
+        storage.fail("synced_write", SEGMENTS, short_bytes=OPTIONS.frame_bytes_max)
+        fail_append(log)
+        job.step(2, STEPS, "cutting the power")
+        image = inner.crash(keep="random", seed=number)
+        close_after_fault(log)
+        job.step(3, STEPS, "opening what is on the medium")
+        outcome = opened(image, OPTIONS)
+        found = image.crash_report
+        torn = sum(fate.torn for fate in found.files) if found is not None else 0
+        lost_bytes = sum(fate.bytes_lost for fate in found.files) if found is not None else 0
+        return FaultReport(
+            fault="power",
+            number=number,
+            place=f"a log on modelled storage in memory (seed {number})",
+            steps=(
+                f"{acked_lsn:,} records were acknowledged with durability sync.",
+                f"The power went in the midst of a write of {BUNDLE} records.",
+                f"{lost_bytes:,} bytes of it did not reach the medium; {counted(torn, 'write')} torn between sectors.",
+            ),
+            acked_lsn=acked_lsn,
+            promise="With durability sync a power cut loses nothing that was acknowledged.",
+            outcome=outcome,
+            frame=cut_frame(image, outcome.recovery),
+        )
+
+    def _sync(self, number: int, job: Job) -> FaultReport:
+        inner = CrashingStorage()
+        storage = FaultyStorage(inner)
+        log = open_log(storage=storage, options=OPTIONS)
+        job.step(1, STEPS, "writing to modelled storage")
+        append_until(log, RECORDS_BEFORE)
+        acked_lsn = log.acked_lsn
+        storage.fail("synced_write", SEGMENTS, errno=errno.EIO)
+        job.step(2, STEPS, "failing a sync")
+        failure, after = fail_append(log), fail_append(log)
+        image = inner.process_kill()
+        close_after_fault(log)
+        job.step(3, STEPS, "opening the log")
+        outcome = opened(image, OPTIONS)
+        survived = 0 if outcome.recovery is None else outcome.recovery.last_lsn - acked_lsn
+        return FaultReport(
+            fault="sync",
+            number=number,
+            place="a log on modelled storage in memory",
+            steps=(
+                f"{acked_lsn:,} records were acknowledged with durability sync.",
+                f"A synced write of {BUNDLE} records failed with EIO. The next append got {type(after).__name__}.",
+                "The process was killed and the log opened again; what it reads comes from the medium, not the cache.",
+                f"{survived:,} of the records whose outcome was unknown are there.",
+            ),
+            acked_lsn=acked_lsn,
+            promise="A failed sync is never tried again as if nothing had been: the log takes no more until it is "
+            "opened again.",
+            outcome=outcome,
+            failure=Refusal.of(failure),
+            frame=cut_frame(image, outcome.recovery),
+        )
+
+
+def opened(
+    storage: Storage, options: LogOptions, path: Path | None = None, events: EventCallback | None = None
+) -> Outcome:
+    """Open a log, close it, and return what that did; `path` is where to look at a log that opening refuses."""
+    try:
+        with open_log(storage=storage, options=options, events=events) as log:
+            return recovered(log.recovery, first_position(log))
+    except CorruptionError as error:
+        if path is None:
+            raise
+        return refused(error, options.recovery, verify(path))
+
+
+def first_position(log: WriteAheadLog) -> int:
+    """Return where the oldest segment of an open log begins."""
+    return min((s.start_position for s in log.parts.manifest_store.current.segments), default=0)
+
+
+def cut_frame(storage: Storage, recovery: RecoveryReport | None) -> CutFrame | None:
+    """Return the beginning of the first cut that was kept in lost+found; None where none was."""
+    for cut in () if recovery is None else recovery.cuts:
+        if cut.kept_as is not None:
+            file = storage.open(cut.kept_as, "read")
+            try:
+                data = file.read(0, min(cut.bytes, FRAME_BYTES_SHOWN))
+            finally:
+                file.close()
+            return CutFrame(data=data, words=f"The first {len(data):,} of {cut.bytes:,} bytes that were cut")
+    return None
+
+
+def append_until(log: WriteAheadLog, records: int) -> None:
+    """Append until so many records are acknowledged."""
+    while log.acked_lsn < records:
+        log.append_many([VALUE] * BUNDLE)
+
+
+def fail_append(log: WriteAheadLog, attempts: int = 1) -> WalkitError:
+    """Append to a log whose storage fails, and return its error. OptionsError where so many attempts do not fail."""
+    try:
+        for _ in range(attempts):
+            log.append_many([VALUE] * BUNDLE)
+    except WalkitError as error:
+        return error
+    raise OptionsError("the fault was not met", option="fault")
+
+
+def close_after_fault(log: WriteAheadLog) -> None:
+    """Close a log whose storage has failed: what it raises is known already."""
+    try:
+        log.close()
+    except WalkitError:
+        return

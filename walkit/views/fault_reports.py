@@ -1,0 +1,249 @@
+"""What became of a log after a fault: the error that its writer got, what the next opening did, and its bytes.
+
+No panel in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from walkit._html import shown
+from walkit._text import lsn_range
+from walkit.errors import WalkitError
+from walkit.recovery.decision import DECISION_TABLE, Decision
+from walkit.recovery.examine.report import ScanReport, Verdict
+from walkit.recovery.report import RecoveryReport
+
+FaultName = Literal["sigkill", "half-frame", "bit", "missing", "power", "full", "sync"]
+Fate = Literal["kept", "cut", "hole", "lost", "damaged"]
+FATES: tuple[Fate, ...] = ("kept", "cut", "hole", "lost", "damaged")
+
+FRAME_BYTES_SHOWN = 1024
+"""Most bytes of a cut or damaged frame that a report holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultKind:
+    """A fault that can be chosen."""
+
+    label: str
+    words: str
+    """What is done, and to which log, as a sentence."""
+    job: str
+    """What the job that does it is called."""
+
+
+FAULTS: dict[FaultName, FaultKind] = {
+    "sigkill": FaultKind(
+        label="SIGKILL",
+        words="The writers of the scratch log, a child process, are killed; where none are at work, some are started "
+        "first. The scratch log is opened again.",
+        job="killing the writers and recovering",
+    ),
+    "half-frame": FaultKind(
+        label="half a frame",
+        words="The writers of the scratch log are killed, and half a frame is written after its end before it is "
+        "opened again, as a power cut leaves it: a killed process seldom does, because the kernel finishes the write "
+        "under way.",
+        job="killing the writers, leaving half a frame and recovering",
+    ),
+    "bit": FaultKind(
+        label="flipped bit",
+        words="A child process fills a log of its own and is killed; one bit of an acknowledged frame is changed in "
+        "the file, and the log is opened.",
+        job="flipping a bit and recovering",
+    ),
+    "missing": FaultKind(
+        label="missing segment",
+        words="A child process fills a log of its own and is killed; the file of its oldest segment is removed, and "
+        "the log is opened.",
+        job="removing a segment and recovering",
+    ),
+    "power": FaultKind(
+        label="power cut (modelled storage)",
+        words="A log on modelled storage, in memory, which keeps apart what was written and what was synced. The power "
+        "goes in the midst of a write: chance decides for each of its sectors whether it is on the medium.",
+        job="cutting the power of modelled storage and recovering",
+    ),
+    "full": FaultKind(
+        label="full disk",
+        words="A log of its own on this disk, below a layer that refuses new space with ENOSPC from some moment on. "
+        "The writer goes on until it fails; a copy of the files of that moment is opened.",
+        job="filling the disk and recovering",
+    ),
+    "sync": FaultKind(
+        label="failed sync (modelled storage)",
+        words="A log on modelled storage, in memory: one synced write fails with EIO. As on ext4, its pages look clean "
+        "after it and were never written. The process is killed, and the log is opened.",
+        job="failing a sync and recovering",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A typed error with its data, as texts."""
+
+    name: str
+    message: str
+    facts: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, error: WalkitError) -> Refusal:
+        """Take an error apart; what it does not know is left out."""
+        data = {name: value for name, value in vars(error).items() if value is not None}
+        return cls(
+            name=type(error).__name__,
+            message=str(error),
+            facts=tuple((name, shown(value)) for name, value in data.items()),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByteRange:
+    """Bytes of a log that lie together, and what became of them."""
+
+    fate: Fate
+    size_bytes: int
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutFrame:
+    """The beginning of the frame that was cut off or is damaged."""
+
+    data: bytes
+    """At most FRAME_BYTES_SHOWN."""
+    words: str
+    highlight: tuple[int, ...] = ()
+    """Offsets of bytes that were changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One opening: what it did, or why it refused."""
+
+    policy: str
+    recovery: RecoveryReport | None = None
+    refusal: Refusal | None = None
+    strip: tuple[ByteRange, ...] = ()
+    applied: tuple[tuple[str, str], ...] = ()
+    """Rows of the decision table that applied, each with its segment."""
+    aside: str = ""
+    """What is to be said where no row applied."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultReport:
+    """What was done to a log, and what became of it."""
+
+    fault: FaultName
+    number: int
+    """Of the session's faults, from 1."""
+    place: str
+    """Which log it was, and where."""
+    steps: tuple[str, ...]
+    """What was done, as sentences."""
+    acked_lsn: int
+    """Last LSN that was known to be acknowledged before the fault."""
+    promise: str
+    """What was promised for this fault, as a sentence."""
+    outcome: Outcome
+    failure: Refusal | None = None
+    """The error that the writer got."""
+    frame: CutFrame | None = None
+    salvage: Outcome | None = None
+    """Of a copy that was opened with policy "salvage"."""
+
+    @property
+    def recovery(self) -> RecoveryReport | None:
+        """Of the opening after the fault; None where it was refused."""
+        return self.outcome.recovery
+
+    @property
+    def lost(self) -> int:
+        """Acknowledged records that are gone without a word: 0 unless walkit has a bug."""
+        return 0 if self.recovery is None else max(self.acked_lsn - self.recovery.last_lsn, 0)
+
+    def salvaged(self, outcome: Outcome) -> FaultReport:
+        """Return the report with what salvaging a copy gave."""
+        return replace(self, salvage=outcome)
+
+
+def recovered(recovery: RecoveryReport, first_position: int) -> Outcome:
+    """Return the outcome of an opening of a log whose first segment begins at `first_position`."""
+    return Outcome(
+        policy=recovery.policy,
+        recovery=recovery,
+        strip=tuple(_strip_of(recovery, first_position)),
+        applied=tuple((d.row, d.segment) for d in recovery.decisions),
+        aside="Nothing had to be decided: every segment was sealed, and what is sealed is vouched for by the manifest.",
+    )
+
+
+def refused(error: WalkitError, policy: str, found: ScanReport) -> Outcome:
+    """Return the outcome of an opening that was refused; `found` is of the same files."""
+    segment = getattr(error, "segment", None)
+    unsealed = {s.name for s in found.segments if s.state != "sealed"}
+    row = next(r.label for r in DECISION_TABLE if r.decision is Decision.REFUSE)
+    return Outcome(
+        policy=policy,
+        refusal=Refusal.of(error),
+        strip=tuple(_strip_found(found)),
+        applied=((row, segment),) if segment in unsealed else (),
+        aside=f"The table was not asked: {segment} is sealed, and its end stands in the manifest. What is sealed and "
+        "not there, or not intact, is corruption.",
+    )
+
+
+def _strip_of(recovery: RecoveryReport, first_position: int) -> Iterable[ByteRange]:
+    gaps: list[tuple[int, int, Fate, str]] = [
+        (g.start_position, g.end_position, "lost", f"{lsn_range(g.first_lsn, g.last_lsn)}: {g.reason}")
+        for g in recovery.lost
+    ]
+    gaps += [
+        (
+            h.start_position,
+            h.end_position,
+            "hole",
+            f"{lsn_range(h.first_lsn, h.last_lsn)}, never acknowledged",
+        )
+        for h in recovery.holes
+    ]
+    at = first_position
+    for start, end, fate, words in sorted(gaps):
+        if start > at:
+            yield _kept(at, start)
+        yield ByteRange(fate=fate, size_bytes=end - start, words=words)
+        at = max(at, end)
+    if recovery.end_position > at:
+        yield _kept(at, recovery.end_position)
+    for cut in recovery.cuts:
+        words = f"at position {cut.position:,} of {cut.segment}: {cut.reason}"
+        yield ByteRange(fate="cut", size_bytes=cut.bytes, words=words)
+
+
+def _kept(start: int, end: int) -> ByteRange:
+    return ByteRange(fate="kept", size_bytes=end - start, words=f"positions {start:,} to {end:,}")
+
+
+_FOUND: dict[Verdict, Fate] = {
+    Verdict.INTACT: "kept",
+    Verdict.TORN: "cut",
+    Verdict.HOLE: "hole",
+    Verdict.LOST: "lost",
+    Verdict.CORRUPT: "damaged",
+    Verdict.FOREIGN: "damaged",
+    Verdict.MISSING: "damaged",
+    Verdict.UNKNOWN: "damaged",
+}
+
+
+def _strip_found(found: ScanReport) -> Iterable[ByteRange]:
+    for each in found.verdict:
+        if each.verdict in _FOUND and each.size_bytes:
+            said = f"positions {each.start_position:,} to {each.end_position:,}: {each.verdict.value}"
+            words = f"{said}, {each.reason}" if each.reason else said
+            yield ByteRange(fate=_FOUND[each.verdict], size_bytes=each.size_bytes, words=words)

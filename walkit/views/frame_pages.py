@@ -1,0 +1,260 @@
+"""Frames of a log, a page at a time, and the bytes of one: what the Inspector shows. Never a lock, never a change.
+
+Frames are told as they stand in the file: by their headers, damage between them included. Whether bodies are right is
+said of the one frame whose bytes are shown; `walkit verify` says it of all. No panel in here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from walkit.errors import OptionsError, WalkitError
+from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header
+from walkit.format.layout import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
+from walkit.format.segment import SegmentHeader
+from walkit.read.view import frames_to_batches
+from walkit.record import Batch, Record
+from walkit.recovery.probe import next_frame
+from walkit.segments.frame_walk import FrameWalk
+from walkit.segments.identity import open_segment
+from walkit.segments.index_file import read_index
+from walkit.storage.interface import StorageFile
+from walkit.views.jobs import Job
+from walkit.views.log_outline import Outline, SegmentLine
+
+PAGE_FRAMES = 100
+"""Most frames of a page."""
+FRAME_READ_MAX = 64 << 20
+"""Of a larger frame only the header is read."""
+RECORDS_SHOWN_MAX = 20
+DAMAGE_READ_BYTES = 1024
+CHECK_FRAMES = 1024
+"""Frames between two looks at whether the job is to end."""
+
+
+class Damage(NamedTuple):
+    """Positions [position, end_position) of a segment at which no frame stands that belongs there."""
+
+    position: int
+    end_position: int
+    fault: FrameFault
+
+
+Item: TypeAlias = FrameHeader | Damage
+
+
+@dataclass(frozen=True, kw_only=True)
+class FramePage:
+    """Some frames of one segment, in order."""
+
+    line: SegmentLine
+    items: tuple[Item, ...]
+    next_position: int | None
+    """Where the next page begins; None where the segment ends."""
+
+    @property
+    def first_position(self) -> int:
+        """Where the page begins."""
+        return self.items[0].position if self.items else self.line.start_position
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameView:
+    """One frame, or what stands where one should."""
+
+    line: SegmentLine
+    position: int
+    data: bytes
+    """The frame's bytes; of one that is too large its header alone, of damage the first bytes."""
+    header: FrameHeader | None
+    """None where the header cannot be trusted."""
+    verdict: str
+    """What was checked and found, as a sentence."""
+    intact: bool
+    records: tuple[Record, ...] = ()
+    """The first of its records; empty where the body was not decoded."""
+
+
+class SegmentFrames:
+    """The frames of one segment whose file is open."""
+
+    def __init__(self, file: StorageFile, header: SegmentHeader, outline: Outline, line: SegmentLine) -> None:
+        self.file, self.header = file, header
+        self.end_position = line.end_position
+        self._outline, self._line = outline, line
+
+    def walk(self, position: int, *, body: bool = False) -> Iterator[tuple[Item, memoryview]]:
+        """Yield (frame, its bytes) from the frame at `position` on, and damage with no bytes; bytes with `body` only.
+
+        Zeros at the end of a segment in use are space made ahead, and are not told.
+        """
+        gaps = self._outline.manifest.gaps_of(self._line.record) if self._line.state == "sealed" else ()
+        while position < self.end_position:
+            walk = FrameWalk(
+                self.file,
+                self.header,
+                position=position,
+                end_position=self.end_position,
+                body=body,
+                gaps=gaps,
+            )
+            yield from walk
+            if walk.fault is None:
+                return
+            at = walk.position
+            found = next_frame(
+                self.file, self.header, at + self.header.alignment, self.end_position, self.end_position
+            )
+            if found is None and walk.fault is FrameFault.END and self._line.state == "open":
+                return
+            position = self.end_position if found is None else found.position
+            yield Damage(at, position, walk.fault), memoryview(b"")
+
+    def starts(self, position: int) -> list[int]:
+        """Return positions of frames up to `position`, in order: the segment's first, and those its index notes."""
+        found = [self.header.start_position]
+        record = self._line.record
+        index = read_index(self._outline.storage, self._outline.manifest.log_id, record)
+        if index is not None:
+            found += [int(p) for p in index.positions if found[0] < p <= position]
+        return found
+
+
+@contextmanager
+def opened(outline: Outline, line: SegmentLine) -> Iterator[SegmentFrames]:
+    """Open a segment of an outline. WalkitError where it is gone or its header is damaged."""
+    file = open_segment(outline.storage, line.record)
+    try:
+        header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), line.record.name)
+        if header is None:
+            raise OptionsError(
+                f"segment {line.number} is made ahead and holds no frames yet",
+                option="segment",
+                wanted=line.number,
+            )
+        yield SegmentFrames(file, header, outline, line)
+    finally:
+        file.close()
+
+
+def page_from(outline: Outline, line: SegmentLine, position: int, job: Job) -> FramePage:
+    """Return the page that begins with the frame at `position`, or with the segment's first one."""
+    items: list[Item] = []
+    with opened(outline, line) as frames:
+        for item, _ in frames.walk(max(position, frames.header.start_position)):
+            job.check()
+            if len(items) == PAGE_FRAMES:
+                return FramePage(line=line, items=tuple(items), next_position=item.position)
+            items.append(item)
+    return FramePage(line=line, items=tuple(items), next_position=None)
+
+
+def page_before(outline: Outline, line: SegmentLine, position: int, job: Job) -> FramePage:
+    """Return the page of the frames that end at `position`, fewer only where the segment begins."""
+    with opened(outline, line) as frames:
+        starts = frames.starts(position - 1)
+        back = 1
+        while True:
+            begin = starts[-min(back, len(starts))]
+            last: deque[Item] = deque(maxlen=PAGE_FRAMES)
+            for number, (item, _) in enumerate(frames.walk(begin)):
+                if not number % CHECK_FRAMES:
+                    job.check()
+                if item.position >= position:
+                    break
+                last.append(item)
+            if len(last) == PAGE_FRAMES or back >= len(starts):
+                following = position if position < line.end_position else None
+                return FramePage(line=line, items=tuple(last), next_position=following)
+            back *= 2
+
+
+def frame_around(outline: Outline, position: int, job: Job) -> FrameView:
+    """Return the frame that a position is in, or the damage. OptionsError where the log has no such position."""
+    line = outline.segment_at(position)
+    with opened(outline, line) as frames:
+        start = max(position, frames.header.start_position)
+        exact = _header_at(frames, start)
+        if exact is not None:
+            return _view(frames, line, exact)
+        for number, (item, _) in enumerate(frames.walk(frames.starts(position)[-1])):
+            if not number % CHECK_FRAMES:
+                job.check()
+            end = item.end_position
+            if end > position:
+                return _view(frames, line, item)
+    raise OptionsError(
+        f"position {position:,} is after the last frame of segment {line.number}: space made ahead",
+        option="position",
+        wanted=position,
+    )
+
+
+def _header_at(frames: SegmentFrames, position: int) -> FrameHeader | None:
+    """Return the header of the frame that begins at a position and says so; None for anything else."""
+    segment = frames.header
+    if (position - segment.start_position) % segment.alignment:
+        return None
+    block = frames.file.read(segment.offset_of(position), FRAME_HEADER_BYTES)
+    try:
+        header, fault = check_header(block, 0, segment.alignment, segment.frame_bytes_max)
+    except WalkitError:
+        return None
+    if header is None or fault is not None or header.position != position:
+        return None
+    return header if (header.log_id, header.epoch_id) == (segment.log_id, segment.epoch_id) else None
+
+
+def _view(frames: SegmentFrames, line: SegmentLine, item: Item) -> FrameView:
+    offset = frames.header.offset_of(item.position)
+    if isinstance(item, Damage):
+        data = frames.file.read(offset, min(item.end_position - item.position, DAMAGE_READ_BYTES))
+        words = (
+            f"No frame that belongs here: {item.fault.value}. {item.end_position - item.position:,} bytes."
+        )
+        return FrameView(
+            line=line, position=item.position, data=data, header=None, verdict=words, intact=False
+        )
+    if item.footprint > FRAME_READ_MAX:
+        data = frames.file.read(offset, FRAME_HEADER_BYTES)
+        words = (
+            f"The header is intact; the body was not read: {item.footprint:,} bytes are too many for a page."
+        )
+        return FrameView(
+            line=line, position=item.position, data=data, header=item, verdict=words, intact=True
+        )
+    data = frames.file.read(offset, item.footprint)
+    fault = check_body(item, memoryview(data))
+    records: tuple[Record, ...] = ()
+    verdict = "Intact: the checksums of header and body are right."
+    if fault is not None:
+        verdict = f"Damaged: {fault.value}."
+    elif item.records:
+        try:
+            records = tuple(_first_records(item, data))
+        except WalkitError as error:
+            verdict = f"The checksums are right, and the body cannot be decoded: {error}."
+    return FrameView(
+        line=line,
+        position=item.position,
+        data=data,
+        header=item,
+        verdict=verdict,
+        intact=fault is None,
+        records=records,
+    )
+
+
+def _first_records(header: FrameHeader, data: bytes) -> Iterator[Record]:
+    found = iter([(header, memoryview(data))])
+    shown = 0
+    for batch in frames_to_batches(found, header.first_lsn, header.last_lsn, records=RECORDS_SHOWN_MAX):
+        for record in Batch.from_arrow(batch.slice(0, RECORDS_SHOWN_MAX - shown)):
+            shown += 1
+            yield record
+        if shown >= RECORDS_SHOWN_MAX:
+            return

@@ -1,0 +1,163 @@
+"""The parts of the Inspector page: the chooser of a log, the face of one frame, and what is to be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from walkit.errors import OptionsError
+from walkit.format.layout import FRAME_HEADER_BYTES
+from walkit.plots import frame_bytes
+from walkit.views.frame_pages import FramePage, FrameView
+from walkit.views.inspector_rows import (
+    fields_html,
+    records_html,
+)
+from walkit.views.parts import View, figure_pane, pn, sentence_html
+from walkit.views.workspace import Workspace
+
+SCRATCH = "scratch"
+"""What the session's own log is called in the URL; a folder of that name is ./scratch."""
+FIND_BY = {"LSN": "lsn", "position": "position", "key": "key", "time": "time"}
+HINTS = {
+    "lsn": "a whole number",
+    "position": "a whole number: any byte of the log",
+    "key": "text, or hex after 0x",
+    "time": "2026-11-23 14:05:00 (UTC); frames know when they were sealed",
+}
+SEGMENTS_DRAWN_MAX = 200
+MIB = 20
+"""Binary digits of a mebibyte."""
+PAGE_CSS = """
+h2 { font-size: 1.05em; margin: 0.6em 0 0.2em; }
+.bad { color: var(--bad, #d9534f); } .good { color: var(--good, #1b6e3c); }
+.scroll { overflow: auto; max-height: 320px; }
+details { margin: 0.4em 0; } summary { cursor: pointer; font-weight: 600; }
+table { font-size: 13px; border-collapse: collapse; } td, th { padding: 1px 8px 1px 2px; }
+th { color: var(--soft); text-align: left; font-weight: normal; }
+ul { margin: 0.2em 0; padding-left: 1.2em; }
+"""
+
+
+def html_pane(text: str = "", **named: Any) -> pn.pane.HTML:
+    """Return a pane for HTML in the Inspector's style."""
+    return pn.pane.HTML(text, sizing_mode="stretch_width", stylesheets=[PAGE_CSS], **named)
+
+
+class LogChooser(View):
+    """Which log is looked at: one of those that are known, or a path."""
+
+    def __init__(self, workspace: Workspace, opened: Callable[[], None]) -> None:
+        super().__init__()
+        self._workspace = workspace
+        self.path = pn.widgets.TextInput(
+            label=f"log: a path below {workspace.root.path}, or {SCRATCH}",
+            placeholder="folder of a log",
+            width=380,
+            styles={"max-width": "calc(100vw - 40px)"},
+        )
+        self.known = pn.widgets.Select(label="known logs", width=260)
+        self.open = pn.widgets.Button(label="Open", color="primary", width=90)
+        self.offer([])
+        self._layout = pn.FlexBox(self.known, self.path, self.open, align_items="end")
+        self.open.on_click(lambda _: opened())
+        self.path.param.watch(lambda _: opened(), "enter_pressed")
+
+        def chosen(change: Any) -> None:
+            if change.new:
+                self.path.value = change.new
+                opened()
+
+        self.known.param.watch(chosen, "value")
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self._layout
+
+    def offer(self, below: list[Path]) -> None:
+        """Offer the logs that the server was started with, the session's own, and these."""
+        root = self._workspace.root
+        names = [root.show(path) for path in self._workspace.logs]
+        names += [name for path in below if (name := root.show(path)) not in names]
+        self.known.options = {
+            "choose one": "",
+            **{n: n for n in names},
+            "this session's scratch log": SCRATCH,
+        }
+
+    @property
+    def text(self) -> str:
+        """What is asked for, as it was typed."""
+        return (self.path.value or "").strip()
+
+    def resolve(self) -> Path:
+        """Return the folder that is asked for. OptionsError where it may not be looked at, or there is none."""
+        text = self.text
+        if text == SCRATCH:
+            path = Path(self._workspace.session.path)
+            if not path.exists():
+                raise OptionsError("there is no scratch log yet: press Start on the Live page first")
+            return path
+        path = self._workspace.root.resolve(text)
+        if not path.is_dir():
+            raise OptionsError(
+                f"path={text!r}: it is a file, and a log is a folder", option="path", wanted=text
+            )
+        self._workspace.root.check_links(path)
+        return path
+
+
+class FrameFace(View):
+    """One frame: what was checked, its records, its bytes, its named fields."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: FrameView | None = None
+        self.text = html_pane()
+        self.figure = figure_pane()
+        self.fields = html_pane()
+        self._layout = pn.Column(self.text, self.figure, self.fields, sizing_mode="stretch_width", margin=0)
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self._layout
+
+    def tell(self, view: FrameView | None) -> None:
+        """Show a frame, unless it is the one that is shown; None clears the face."""
+        if view is self._shown:
+            return
+        self._shown = view
+        if view is None:
+            self.text.object = self.fields.object = ""
+            self.figure.visible = False
+            return
+        title = f"<h2>Frame at position {view.position:,} in segment {view.line.number}</h2>"
+        tone = "good" if view.intact else "bad"
+        self.text.object = f"{title}<p class='{tone}'>{sentence_html(view.verdict)}</p>{records_html(view)}"
+        drawn = len(view.data) >= FRAME_HEADER_BYTES
+        if drawn:
+            # At once: a figure that is drawn while it is hidden would be drawn a second time meanwhile.
+            self.figure.param.update(object=frame_bytes(view.data, bytes_max=512), visible=True)
+        else:
+            self.figure.visible = False
+        self.fields.object = fields_html(view)
+
+
+def is_on(page: FramePage, position: int) -> bool:
+    """Say whether a frame of this position is on the page."""
+    return any(item.position == position for item in page.items)
+
+
+def wanted_of(by: str, text: str) -> int | bytes | datetime:
+    """Return what is to be found. ValueError or OverflowError for text that is none."""
+    if by == "key":
+        return bytes.fromhex(text[2:]) if text.startswith("0x") else text.encode()
+    if by == "time":
+        when = datetime.fromisoformat(text)
+        return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    plain = text.replace(",", "").replace("_", "")
+    if not (plain.isascii() and plain.isdigit()) or len(plain) > 19:
+        raise ValueError(HINTS[by])
+    return int(plain)

@@ -1,0 +1,40 @@
+"""A progress bar with what is being done and a button that ends it; it is there only while something is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from walkit._html import tag
+from walkit.views.jobs import Job
+from walkit.views.parts import View, pn
+
+BAR_CSS = "progress { width: min(24em, 60%); accent-color: var(--accent); margin-right: 0.8em; }"
+
+
+class JobBar(View):
+    """Shows a job. Used by one thread."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        super().__init__()
+        self.text = pn.pane.HTML("", sizing_mode="stretch_width", stylesheets=[BAR_CSS])
+        self.cancel = pn.widgets.Button(label="Cancel", width=90)
+        self.cancel.on_click(lambda _: cancel())
+        self._layout = pn.Row(self.text, self.cancel, visible=False, sizing_mode="stretch_width")
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self._layout
+
+    def tell(self, job: Job | None) -> None:
+        """Show a job that is under way; None, or one that has ended, hides the bar."""
+        under_way = job is not None and not job.ended
+        if under_way and job is not None:
+            words = str(job)
+            known = {} if not job.total else {"value": min(job.done, job.total), "max": job.total}
+            html = tag("progress", "", aria_label=job.title, **known) + tag(
+                "span", f"{words[:1].upper()}{words[1:]}", role="status"
+            )
+            if html != self.text.object:
+                self.text.object = html
+        if self._layout.visible != under_way:
+            self._layout.visible = under_way

@@ -1,0 +1,117 @@
+"""Long work off the page's thread: one job at a time, with progress, a way to cancel it, and what went wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from walkit.errors import WalkitError
+
+
+class JobCancelledError(Exception):
+    """Raised inside a job that was cancelled; it ends the job and nothing else."""
+
+
+class Job:
+    """One piece of work under way. The job's thread reports, any thread reads and cancels."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.words = ""
+        """What the job does at the moment, where it says so."""
+        self.done = 0
+        self.total: int | None = None
+        """How many steps there are; None: not known."""
+        self.problem: str | None = None
+        """What went wrong with it, as a sentence, once it has ended."""
+        self.ended = False
+        self._cancelled = threading.Event()
+
+    def step(self, done: int, total: int | None = None, words: str = "") -> None:
+        """Report progress. Raises JobCancelledError where the job is to end."""
+        self.done, self.total, self.words = done, total, words
+        self.check()
+
+    def check(self) -> None:
+        """Raise JobCancelledError where the job is to end."""
+        if self._cancelled.is_set():
+            raise JobCancelledError
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job is to end."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Ask the job to end at its next step."""
+        self._cancelled.set()
+
+    def __str__(self) -> str:
+        of = "" if self.total is None else f": {self.done:,} of {self.total:,}"
+        words = f" ({self.words})" if self.words else ""
+        return f"{self.title}{of}{words}"
+
+
+class Jobs:
+    """Runs one job at a time on a worker thread. `start` and `cancel` return at once; safe from any thread."""
+
+    def __init__(self, name: str) -> None:
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._lock = threading.Lock()
+        self.current: Job | None = None
+        """The job under way."""
+        self.problem: str | None = None
+        """What went wrong with the last job, or why one was not started, as a sentence."""
+        self.finished = 0
+        """How many jobs have ended."""
+
+    def start(self, title: str, work: Callable[[Job], None]) -> Job | None:
+        """Start `work(job)`; None, with the reason in `problem`, where another job is under way or all is closed."""
+        with self._lock:
+            if self.current is not None:
+                self.problem = f"Still {self.current.title}; ask again when that is done."
+                return None
+            job = Job(title)
+            self.current, self.problem = job, None
+            try:
+                self._worker.submit(self._run, job, work)
+            except RuntimeError:
+                self.current, self.problem = None, "The session has ended; load the page again."
+                return None
+        return job
+
+    def _run(self, job: Job, work: Callable[[Job], None]) -> None:
+        problem: str | None = None
+        try:
+            work(job)
+        except JobCancelledError:
+            problem = f"{_sentence(job.title)} was cancelled."
+        except (WalkitError, OSError) as error:
+            problem = f"{_sentence(job.title)} failed: {str(error).rstrip('.')}."
+        except Exception as error:  # noqa: BLE001 - shown on the page with its type: a job has no other caller
+            problem = f"{_sentence(job.title)} failed in a way that walkit did not foresee: {error!r}."
+        finally:
+            job.problem, job.ended = problem, True
+            with self._lock:
+                self.problem, self.current = problem, None
+                self.finished += 1
+
+    def refuse(self, problem: str) -> None:
+        """Say why something was not even tried."""
+        self.problem = problem
+
+    def cancel(self) -> None:
+        """Ask the job under way to end at its next step; without one nothing happens."""
+        job = self.current
+        if job is not None:
+            job.cancel()
+
+    def close(self) -> None:
+        """Cancel the job under way, wait for its end, and take no more."""
+        self.cancel()
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+
+def _sentence(title: str) -> str:
+    return title[:1].upper() + title[1:]

@@ -1,0 +1,372 @@
+"""The Inspector page: any log below the data root, looked at down to its bytes. It opens nothing for writing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from walkit.errors import OptionsError
+from walkit.plots import segments
+from walkit.recovery.examine.report import ScanReport
+from walkit.recovery.verify import verify
+from walkit.views.frame_pages import FramePage, FrameView, frame_around, page_before, page_from
+from walkit.views.frame_search import KeySearch, find_key, find_lsn, find_time
+from walkit.views.inspector_parts import (
+    FIND_BY,
+    HINTS,
+    MIB,
+    SEGMENTS_DRAWN_MAX,
+    FrameFace,
+    LogChooser,
+    html_pane,
+    is_on,
+    wanted_of,
+)
+from walkit.views.inspector_rows import (
+    FRAME_HEAD,
+    HIT_HEAD,
+    RANGE_HEAD,
+    SEGMENT_HEAD,
+    frame_rows,
+    hit_rows,
+    logs_below,
+    numbers_of,
+    page_words,
+    range_rows,
+    report_html,
+    search_words,
+    segment_rows,
+)
+from walkit.views.job_bar import JobBar
+from walkit.views.jobs import Job
+from walkit.views.log_outline import Outline, outline_of
+from walkit.views.looking import Apply, Looking
+from walkit.views.parts import View, figure_pane, numbers_html, pn, sentence_html, soon
+from walkit.views.pick_table import PagedTable, PickTable
+from walkit.views.workspace import Workspace
+
+
+class InspectorPage(View):
+    """Segments, frames and bytes of a log; damage, and records found by LSN, key or time. Changes no byte."""
+
+    def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
+        super().__init__()
+        self.session = workspace.session
+        self.looking = Looking(workspace.looks, soon(self.refresh))
+        self.discovering = Looking(workspace.looks, soon(self.refresh))
+        self.outline: Outline | None = None
+        self.page: FramePage | None = None
+        self.frame: FrameView | None = None
+        self.search: KeySearch | None = None
+        self.report: ScanReport | None = None
+        self._path: Path | None = None
+        self._problem: str | None = None
+        self._verifying: Job | None = None
+        self._verified: tuple[Path, ScanReport] | None = None
+        self.chooser = LogChooser(workspace, self.open)
+        self.status, self.numbers, self.frame_words, self.found_words, self.verdict = (
+            html_pane() for _ in range(5)
+        )
+        self.bar = JobBar(self._cancel)
+        segment_table = PickTable(
+            "segments of the log", SEGMENT_HEAD, self._pick_segment, right=(0, 2, 3, 4, 5, 6, 7)
+        )
+        self.segments = PagedTable(segment_table, "segments")
+        self.frames = PickTable("frames of the segment", FRAME_HEAD, self._pick_frame, right=(0, 1, 2, 3, 6))
+        self.hits = PickTable("records found", HIT_HEAD, self._pick_frame, right=(0, 3, 4, 5))
+        self.ranges = PagedTable(
+            PickTable("ranges that are not in order", RANGE_HEAD, self._pick_frame, right=(0, 1, 2, 4)),
+            "ranges",
+        )
+        self.face = FrameFace()
+        self.strip = figure_pane()
+        self._build_controls()
+        self._layout = self._arranged()
+        self.discovering.ask("looking for logs", partial(self._look_for_logs, workspace.root.path))
+        if workspace.logs:
+            self.chooser.path.value = workspace.root.show(workspace.logs[0])
+            self.open()
+
+    def _build_controls(self) -> None:
+        self.first, self.back = (
+            pn.widgets.Button(label="First frames", width=120),
+            pn.widgets.Button(label="Previous frames", width=140),
+        )
+        self.on, self.last = (
+            pn.widgets.Button(label="Next frames", width=120),
+            pn.widgets.Button(label="Last frames", width=120),
+        )
+        self.find_by = pn.widgets.Select(label="find by", options=FIND_BY, width=110)
+        self.wanted = pn.widgets.TextInput(label="what", placeholder=HINTS["lsn"], width=300)
+        self.find, self.find_on = (
+            pn.widgets.Button(label="Find", width=90),
+            pn.widgets.Button(label="Search on", width=110, visible=False),
+        )
+        self.check = pn.widgets.Button(label="Verify everything", width=160)
+        self.find_by.param.watch(
+            lambda change: setattr(self.wanted, "placeholder", HINTS[change.new]), "value"
+        )
+        for widget, called in (
+            (self.first, lambda _: self._turn("first")),
+            (self.back, lambda _: self._turn("back")),
+            (self.on, lambda _: self._turn("on")),
+            (self.last, lambda _: self._turn("last")),
+            (self.find, lambda _: self._find()),
+            (self.find_on, lambda _: self._find_on()),
+            (self.check, lambda _: self._verify()),
+        ):
+            widget.on_click(called)
+        self.wanted.param.watch(lambda _: self._find(), "enter_pressed")
+
+    def _arranged(self) -> pn.Column:
+        half = {"flex": "1 1 420px", "min-width": "min(420px, 100%)"}
+        self.pager = pn.FlexBox(self.first, self.back, self.on, self.last)
+        self.tools = pn.FlexBox(self.find_by, self.wanted, self.find, self.check, align_items="end")
+        left = pn.Column(
+            self.segments, self.frame_words, self.frames, self.pager, sizing_mode="stretch_width", styles=half
+        )
+        right = pn.Column(self.face, sizing_mode="stretch_width", styles=half)
+        self.body = pn.Column(
+            self.numbers,
+            self.tools,
+            self.found_words,
+            self.hits,
+            self.find_on,
+            self.verdict,
+            self.strip,
+            self.ranges,
+            pn.FlexBox(left, right, sizing_mode="stretch_width", align_items="start"),
+            sizing_mode="stretch_width",
+            margin=0,
+            visible=False,
+        )
+        return pn.Column(
+            self.chooser, self.status, self.bar, self.body, sizing_mode="stretch_width", margin=0
+        )
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self._layout
+
+    # -- what a person asks for
+
+    def open(self, position: int | None = None) -> None:
+        """Look at the log that is chosen, and at the frame around a position."""
+        self._problem = None
+        try:
+            self._path = self.chooser.resolve()
+        except (OptionsError, OSError) as error:
+            self._path = None
+            self._forget()
+            self._problem = f"{error}."
+            self.refresh()
+            return
+        self._forget()
+        self._ask("reading the log", partial(self._read_at, position))
+
+    def _forget(self) -> None:
+        self.outline = self.page = self.frame = self.search = self.report = self._verified = None
+        self.looking.cancel()
+        self._show_all()
+
+    def _ask(self, title: str, read: Callable[[Outline, Job], Apply]) -> None:
+        """Read with an outline of the log: of a live one, or a first time, a new one."""
+        path, known = self._path, self.outline
+        if path is None:
+            return
+        self._problem = None
+
+        def work(job: Job) -> Apply:
+            outline = outline_of(path) if known is None or known.state == "live" else known
+            apply = read(outline, job)
+
+            def show() -> None:
+                self.outline = outline
+                apply()
+                self._show_all()
+
+            return show
+
+        self.looking.ask(title, work)
+        self.refresh()
+
+    def _look_for_logs(self, root: Path, _: Job) -> Apply:
+        found = logs_below(root)
+        return lambda: self.chooser.offer(found)
+
+    def _read_at(self, position: int | None, outline: Outline, job: Job) -> Apply:
+        if position is None:
+            used = [line for line in outline.segments if line.end_position > line.start_position]
+            page = page_from(outline, used[-1], 0, job) if used and outline.problem is None else None
+            return lambda: self._take(page, None)
+        try:
+            view = frame_around(outline, position, job)
+        except OptionsError as error:
+            said = f"{error}."
+            return lambda: setattr(self, "_problem", said)
+        page = self.page
+        if page is None or page.line.number != view.line.number or not is_on(page, view.position):
+            page = page_from(outline, view.line, view.position, job)
+        return lambda: self._take(page, view)
+
+    def _take(self, page: FramePage | None, view: FrameView | None) -> None:
+        self.page, self.frame = page, view
+
+    def _pick_segment(self, row_id: str, _: bool) -> None:
+        number = int(row_id)
+
+        def read(outline: Outline, job: Job) -> Apply:
+            page = page_from(outline, outline.segment(number), 0, job)
+            return lambda: self._take(page, None)
+
+        self._ask("reading frames", read)
+
+    def _pick_frame(self, row_id: str, _: bool = True) -> None:
+        self._ask("reading a frame", partial(self._read_at, int(row_id.partition("/")[0])))
+
+    def _turn(self, way: str) -> None:
+        page = self.page
+        if page is None:
+            return
+
+        def read(outline: Outline, job: Job) -> Apply:
+            line = outline.segment(page.line.number)
+            if way == "back":
+                found = page_before(outline, line, page.first_position, job)
+            elif way == "last":
+                found = page_before(outline, line, line.end_position, job)
+            else:
+                found = page_from(outline, line, (page.next_position or 0) if way == "on" else 0, job)
+            return lambda: self._take(found, self.frame)
+
+        self._ask("reading frames", read)
+
+    def _find(self) -> None:
+        by, text = self.find_by.value, (self.wanted.value or "").strip()
+        try:
+            wanted = wanted_of(by, text)
+        except (ValueError, OverflowError) as error:
+            self._problem = f"{text[:80]!r} is no {by}: {str(error) or HINTS[by]}."
+            self.refresh()
+            return
+        self.search = None
+        if isinstance(wanted, bytes):
+            self._search(wanted, 1)
+        elif by == "position" and isinstance(wanted, int):
+            self._ask("reading a frame", partial(self._read_at, wanted))
+        else:
+
+            def read(outline: Outline, job: Job) -> Apply:
+                at = (
+                    find_time(outline, wanted, job)
+                    if isinstance(wanted, datetime)
+                    else find_lsn(outline, wanted, job)
+                )
+                return self._read_at(at, outline, job)
+
+            self._ask(f"finding the {by}", read)
+
+    def _find_on(self) -> None:
+        if self.search is not None and self.search.next_lsn is not None:
+            self._search(self.search.key, self.search.next_lsn)
+
+    def _search(self, key: bytes, from_lsn: int) -> None:
+        def read(outline: Outline, job: Job) -> Apply:
+            found = find_key(outline, key, max(from_lsn, outline.first_lsn), job)
+            return lambda: setattr(self, "search", found)
+
+        self._ask("searching for the key", read)
+
+    def _verify(self) -> None:
+        path = self._path
+        if path is None:
+            return
+
+        def work(job: Job) -> None:
+            report = verify(path, progress=lambda done, total: job.step(done >> MIB, total >> MIB, "MiB"))
+            self._verified = (path, report)
+
+        self._verifying = self.session.jobs.start("verifying the log", work)
+        self._problem = self.session.jobs.problem if self._verifying is None else None
+        self.refresh()
+
+    def _cancel(self) -> None:
+        self.looking.cancel()
+        if self._verifying is not None:
+            self._verifying.cancel()
+
+    # -- what is shown
+
+    def refresh(self, shown: bool = True) -> None:
+        """Show what is new."""
+        self.discovering.take()
+        self.looking.take()
+        verifying = self._verifying
+        if verifying is not None and verifying.ended:
+            self._verifying, self._problem = None, verifying.problem or self._problem
+            if self._verified is not None and self._verified[0] == self._path:
+                self.report = self._verified[1]
+                self._show_report()
+        if not shown:
+            return
+        words = self.looking.words or (
+            "" if self.outline is None else f"The log {self.outline.location}, read only."
+        )
+        refused = None if self.outline is None else self.outline.problem
+        problem = self._problem or self.looking.problem or refused
+        status = sentence_html(words or "Choose a log, or name one.", problem=problem)
+        if status != self.status.object:
+            self.status.object = status
+        self.bar.tell(self._verifying or self.looking.job)
+        if self.body.visible:  # the browser has no button yet while it is hidden, and fails to change it
+            self.check.disabled = self.session.busy or self._path is None
+
+    def _show_all(self) -> None:
+        """Show the log, its segments, the page of frames, the frame and what was found."""
+        outline, page = self.outline, self.page
+        self.body.visible = outline is not None
+        self.numbers.object = "" if outline is None else numbers_html(numbers_of(outline))
+        chosen = None if page is None else page.line.number
+        self.segments.tell([] if outline is None else segment_rows(outline, chosen))
+        at = None if self.frame is None else self.frame.position
+        self.frames.tell([] if page is None else frame_rows(page, at))
+        self.frame_words.object = "" if page is None else f"<h2>Frames</h2>{sentence_html(page_words(page))}"
+        self.pager.visible = page is not None
+        if page is not None:
+            self.first.disabled = self.back.disabled = page.first_position <= page.line.start_position
+            self.on.disabled = self.last.disabled = page.next_position is None
+        self.face.tell(self.frame)
+        search = self.search
+        self.hits.tell([] if search is None else hit_rows(search))
+        self.found_words.object = "" if search is None else sentence_html(search_words(search))
+        self.find_on.visible = search is not None and search.next_lsn is not None
+        if self.report is None:
+            self._show_report()
+
+    def _show_report(self) -> None:
+        report = self.report
+        self.verdict.object = "" if report is None else f"<h2>Verified</h2>{report_html(report)}"
+        self.ranges.tell([] if report is None else range_rows(report))
+        drawn = report is not None and 0 < len(report.segments) <= SEGMENTS_DRAWN_MAX
+        if report is not None and drawn:
+            self.strip.param.update(object=segments(report), visible=True)
+        else:
+            self.strip.visible = False
+
+    def state(self) -> dict[str, str]:
+        """Return which log is looked at, and which frame."""
+        text = self.chooser.text
+        at = {} if self.frame is None else {"position": str(self.frame.position)}
+        return ({"log": text} if self._path is not None else {}) | at
+
+    def restore(self, state: Mapping[str, str]) -> None:
+        """Look at the log and the frame that stood in a URL."""
+        position = state.get("position", "")
+        at = int(position) if position.isascii() and position.isdigit() and len(position) < 20 else None
+        if "log" in state:
+            self.chooser.path.value = state["log"]
+            self.open(at)
+        elif at is not None:
+            self._pick_frame(str(at))

@@ -1,0 +1,399 @@
+"""The Runs page: Runs of this page and of a folder in a table; two that are ticked are compared and repeated."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from walkit.errors import OptionsError
+from walkit.plots import latency_distribution, svg_of
+from walkit.plots.style import Figure
+from walkit.views.job_bar import JobBar
+from walkit.views.jobs import Job
+from walkit.views.looking import Apply, Looking
+from walkit.views.parts import View, figure_pane, pn, sentence_html, soon
+from walkit.views.pick_table import PagedTable, PickTable, Row
+from walkit.views.run_list import (
+    RUN_HEAD,
+    Comparison,
+    Entry,
+    cells_of,
+    compared,
+    count_words,
+    differences_html,
+    entry_at,
+    ratios_html,
+    read_folder,
+    report_page,
+    runs_zip,
+)
+from walkit.views.workspace import Workspace
+from walkit.workload.measured_run import MeasuredLoad, measured_run
+
+ROUNDS = 5
+RUNS_MAX = 200
+"""Most Runs of this page; older ones are forgotten."""
+HERE = "this page"
+POLICIES = ["take-all", "one-record", "adaptive", "capped:4", "linger:1000"]
+PAGE_CSS = """
+h2 { font-size: 1.05em; margin: 0.6em 0 0.2em; }
+table { font-size: 13px; border-collapse: collapse; font-variant-numeric: tabular-nums; }
+td, th { padding: 2px 14px 2px 2px; } th { color: var(--soft); text-align: left; font-weight: normal; }
+.scroll { overflow: auto; }
+"""
+
+
+class LoadControls(View):
+    """What is measured: a short closed loop on a new log of this disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        usual = MeasuredLoad()
+        self.widgets: dict[str, Any] = {
+            "operations": pn.widgets.IntInput(
+                label="records", value=usual.operations, start=1, end=1_000_000, width=120
+            ),
+            "writers": pn.widgets.IntInput(
+                label="writers or tasks", value=usual.writers, start=1, end=1024, width=120
+            ),
+            "style": pn.widgets.Select(label="who appends", options=["threads", "tasks"], width=110),
+            "record_bytes": pn.widgets.IntInput(
+                label="bytes a record", value=usual.record_bytes, start=1, end=2**20, width=120
+            ),
+            "durability": pn.widgets.Select(
+                label="durability", options=["sync", "interval", "none"], width=110
+            ),
+            "in_flight": pn.widgets.IntInput(
+                label="frames in flight", value=usual.in_flight, start=1, end=64, width=120
+            ),
+            "policy": pn.widgets.Select(label="frames sealed by", options=POLICIES, width=140),
+        }
+        self.measure = pn.widgets.Button(label="Measure", color="primary", width=110)
+        self._layout = pn.FlexBox(*self.widgets.values(), self.measure, align_items="end")
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self._layout
+
+    @property
+    def load(self) -> MeasuredLoad:
+        """What is asked for. OptionsError: it cannot be."""
+        return MeasuredLoad(**{name: widget.value for name, widget in self.widgets.items()})
+
+
+class ComparisonFace(View):
+    """Two Runs: their latency distributions, the ratio with its interval, what differs, and files to take away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Comparison | None = None
+        self.drawing: Figure | None = None
+        self.figure = figure_pane()
+        self.ratios, self.differences = (
+            pn.pane.HTML("", sizing_mode="stretch_width", stylesheets=[PAGE_CSS]) for _ in range(2)
+        )
+        self.files = [
+            pn.widgets.FileDownload(callback=made, filename=name, label=label, width=210, embed=False)
+            for label, name, made in (
+                ("Export as HTML", "runs.html", self._as_html),
+                ("Export as Parquet (zip)", "runs.zip", self._as_zip),
+                ("Export as SVG", "latency.svg", self._as_svg),
+            )
+        ]
+        self._layout = pn.Column(
+            self.ratios,
+            self.figure,
+            self.differences,
+            pn.FlexBox(*self.files),
+            sizing_mode="stretch_width",
+            margin=0,
+            visible=False,
+        )
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self._layout
+
+    def tell(self, found: Comparison | None) -> None:
+        """Show a comparison; None hides the face."""
+        self.found = found
+        self._layout.visible = found is not None
+        if found is None:
+            return
+        self.drawing = latency_distribution(found.runs)
+        self.figure.param.update(object=self.drawing, visible=True)
+        self.ratios.object = f"<h2>Ratio</h2>{ratios_html(found)}"
+        self.differences.object = f"<h2>Difference of the settings</h2>{differences_html(found)}"
+
+    def _made(self, make: Callable[[Comparison, Figure], bytes]) -> io.BytesIO:
+        if self.found is None or self.drawing is None:
+            return io.BytesIO()
+        return io.BytesIO(make(self.found, self.drawing))
+
+    def _as_html(self) -> io.BytesIO:
+        return self._made(report_page)
+
+    def _as_zip(self) -> io.BytesIO:
+        return self._made(lambda found, _: runs_zip(found))
+
+    def _as_svg(self) -> io.BytesIO:
+        return self._made(lambda _, drawing: svg_of(drawing).encode())
+
+
+class RunsPage(View):
+    """Measure, read a folder, tick two, compare and repeat them."""
+
+    def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
+        super().__init__()
+        self.session, self._root = workspace.session, workspace.root
+        self.looking = Looking(workspace.looks, soon(self.refresh))
+        self.measured: tuple[Entry, ...] = ()
+        """Of this page, in the order in which they were measured; a new tuple where there are more."""
+        self.read: tuple[Entry, ...] = ()
+        """Of the folder that was read last, and those that the server was started with."""
+        self.ticked: list[str] = []
+        self._wanted: list[str] = []
+        """What stood in a URL and is ticked once it has been read."""
+        self._shown: object = None
+        self._job: Job | None = None
+        self._problem: str | None = None
+        self._number = 0
+        self._folder_text = ""
+        self.controls = LoadControls()
+        self.folder = pn.widgets.TextInput(
+            label=f"folder of Runs below {workspace.root.path}",
+            width=380,
+            styles={"max-width": "calc(100vw - 40px)"},
+        )
+        self.open = pn.widgets.Button(label="Read folder", width=120)
+        self.repeat = pn.widgets.Button(label=f"Repeat {ROUNDS} times, in turn", width=220, disabled=True)
+        self.status, self.words = (pn.pane.HTML("", sizing_mode="stretch_width") for _ in range(2))
+        self.bar = JobBar(self._cancel)
+        self.table = PagedTable(
+            PickTable("runs; tick two", RUN_HEAD, self._tick, right=(1, 2, 3, 5), kind="checkbox"), "runs"
+        )
+        self.face = ComparisonFace()
+        self._layout = pn.Column(
+            self.controls,
+            pn.FlexBox(self.folder, self.open, self.repeat, align_items="end"),
+            self.status,
+            self.bar,
+            self.words,
+            self.table,
+            self.face,
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+        self.controls.measure.on_click(lambda _: self._measure())
+        self.open.on_click(lambda _: self._read())
+        self.folder.param.watch(lambda _: self._read(), "enter_pressed")
+        self.repeat.on_click(lambda _: self._repeat())
+        if workspace.runs:
+            self.looking.ask("reading runs", partial(self._given, workspace.runs))
+        self.refresh()
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self._layout
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All Runs of the table."""
+        return (*self.measured, *self.read)
+
+    # -- what a person asks for
+
+    def _measure(self) -> None:
+        try:
+            load = self.controls.load
+        except OptionsError as error:
+            self._problem = f"{error}."
+            self.refresh()
+            return
+        self._start("measuring", [load], 1)
+
+    def _repeat(self) -> None:
+        loads = [entry.measured for entry in self._chosen() if entry.measured is not None]
+        if len(loads) == 2:
+            self._start("repeating both in turn", loads, ROUNDS)
+
+    def _start(self, title: str, loads: list[MeasuredLoad], rounds: int) -> None:
+        """Measure each of the loads so many times, one after the other in each round."""
+        if self.session.writing:
+            self._problem = (
+                "Writers are at work on the Live page; stop them first: they would be measured too."
+            )
+            self.refresh()
+            return
+        folder = Path(self.session.folder)
+
+        def work(job: Job) -> None:
+            total = rounds * len(loads)
+            for done in range(total):
+                load = loads[done % len(loads)]
+                job.step(done, total, str(load))
+                self._number += 1
+                number, pair = self._number, f"{id(job)}/{done // len(loads)}" if len(loads) > 1 else ""
+                saved = folder / "runs" / f"{number:04d}.parquet"
+                saved.parent.mkdir(exist_ok=True)
+                run = measured_run(load, folder, saved, job.check)
+                entry = Entry.of(run, id=f"here:{number}", path=saved, origin=HERE, measured=load, pair=pair)
+                self.measured = (*self.measured, entry)[-RUNS_MAX:]
+
+        self._problem = None
+        self._job = self.session.jobs.start(title, work)
+        if self._job is None:
+            self._problem = self.session.jobs.problem
+        self.refresh()
+
+    def _cancel(self) -> None:
+        self.looking.cancel()
+        if self._job is not None:
+            self._job.cancel()
+
+    def _read(self) -> None:
+        text = (self.folder.value or "").strip()
+        self._problem = None
+        try:
+            path = self._root.resolve(text)
+            if path.is_dir():
+                self._root.check_links(path)
+        except (OptionsError, OSError) as error:
+            self._problem = f"{error}."
+            self.refresh()
+            return
+        self._folder_text = text
+        self.looking.ask("reading runs", partial(self._from, path, text))
+        self.refresh()
+
+    def _from(self, path: Path, text: str, job: Job) -> Apply:
+        """Return what shows the Runs of a folder, or the one of a file."""
+        found = (
+            read_folder(path, job, origin=text)
+            if path.is_dir()
+            else [entry_at(path, f"file:{path.name}", text)]
+        )
+        return lambda: self._take(found)
+
+    def _given(self, paths: tuple[Path, ...], job: Job) -> Apply:
+        found: list[Entry] = []
+        for number, path in enumerate(paths):
+            job.check()
+            shown = self._root.show(path)
+            found += (
+                read_folder(path, job, origin=shown)
+                if path.is_dir()
+                else [entry_at(path, f"given:{number}", "given")]
+            )
+        return lambda: self._take(found)
+
+    def _take(self, found: list[Entry]) -> None:
+        self.read = tuple(found)
+        known = {entry.id for entry in self.entries if not entry.problem}
+        self.ticked = [i for i in (self._wanted or self.ticked) if i in known][:2]
+        self._wanted = []
+        self._compare()
+
+    def _tick(self, entry_id: str, on: bool) -> None:
+        """Tick a Run or take its tick away; a third one takes the place of the older of two."""
+        self.ticked = [each for each in self.ticked if each != entry_id]
+        if on and any(e.id == entry_id and not e.problem for e in self.entries):
+            self.ticked = [*self.ticked[-1:], entry_id]
+        self._shown = None
+        self._compare()
+        self.refresh()
+
+    def _chosen(self) -> list[Entry]:
+        known = {entry.id: entry for entry in self.entries}
+        return [known[entry_id] for entry_id in self.ticked if entry_id in known]
+
+    def _compare(self) -> None:
+        chosen, entries = self._chosen(), self.entries
+        if len(chosen) != 2:
+            self.face.tell(None)
+            return
+
+        def read(_: Job) -> Apply:
+            found = compared(entries, *chosen)
+            return lambda: self.face.tell(found)
+
+        self.looking.ask("comparing", read)
+
+    # -- what is shown
+
+    def refresh(self, shown: bool = True) -> None:
+        """Show what is new."""
+        self.looking.take()
+        job = self._job
+        if job is not None and job.ended:
+            self._job, self._problem = None, job.problem
+        if not shown:
+            return
+        now = (self.entries, tuple(self.ticked))
+        if now != self._shown:
+            grown = isinstance(self._shown, tuple) and len(now[0]) != len(
+                cast("tuple[Any, Any]", self._shown)[0]
+            )
+            self._shown = now
+            self._show_table()
+            if grown and len(self.ticked) == 2:
+                self._compare()
+        problem = self._problem or self.looking.problem
+        status = sentence_html(self._sentence(), problem=problem)
+        if status != self.status.object:
+            self.status.object = status
+        self.bar.tell(self._job or self.looking.job)
+        self.controls.measure.disabled = self.session.busy
+        repeatable = [entry for entry in self._chosen() if entry.measured is not None]
+        self.repeat.disabled = self.session.busy or len(repeatable) != 2
+
+    def _sentence(self) -> str:
+        if self.looking.words:
+            return self.looking.words
+        chosen = self._chosen()
+        if len(chosen) == 2:
+            if all(entry.measured is not None for entry in chosen):
+                return "Two runs are compared; they can be repeated in turn."
+            return "Two runs are compared. Only runs of this page can be repeated: how others were driven is not known."
+        return (
+            "Tick two runs to compare them."
+            if self.entries
+            else "Measure a run, or read a folder of saved ones."
+        )
+
+    def _show_table(self) -> None:
+        entries = self.entries
+        same: dict[tuple[str, str], int] = {}
+        for entry in entries:
+            key = (entry.origin, entry.settings)
+            same[key] = same.get(key, 0) + 1
+        self.table.tell(
+            [
+                Row(
+                    id=entry.id,
+                    cells=cells_of(entry, same[(entry.origin, entry.settings)]),
+                    label=f"compare {entry.name}, {entry.started_at}",
+                    on=entry.id in self.ticked,
+                    tone="bad" if entry.problem else "",
+                )
+                for entry in entries
+            ]
+        )
+        self.words.object = count_words(entries) if entries else ""
+
+    def state(self) -> dict[str, str]:
+        """Return the folder that was read, and which two are ticked."""
+        ticked = dict(zip("ab", self.ticked, strict=False))
+        return ({"folder": self._folder_text} if self._folder_text else {}) | ticked
+
+    def restore(self, state: Mapping[str, str]) -> None:
+        """Read the folder, and tick what stood in a URL."""
+        self._wanted = [state[name] for name in "ab" if name in state]
+        if "folder" in state:
+            self.folder.value = state["folder"]
+            self._read()
+        elif self._wanted and not self.looking.busy:
+            self._take(list(self.read))

@@ -1,0 +1,115 @@
+// The rail's links choose a page without a new session; the URL follows what the server says is shown.
+(() => {
+  const model = (name) => {
+    for (const known of Bokeh.documents) {
+      const found = known.get_model_by_name(name);
+      if (found !== null) { return found; }
+    }
+    return null;
+  };
+  const links = [...document.querySelectorAll("nav a[data-page]")];
+  const pageOf = (query) => new URLSearchParams(query).get("page") ?? document.querySelector("nav[data-first]").dataset.first;
+  const show = (slug) => {
+    for (const link of links) {
+      if (link.dataset.page !== slug) { link.removeAttribute("aria-current"); continue; }
+      link.setAttribute("aria-current", "page");
+      document.getElementById("heading").textContent = link.textContent;
+      document.title = `${link.textContent} · walkit`;
+    }
+  };
+  let asked = 0;
+  const ask = (query) => {
+    const wanted = model("wanted");
+    if (wanted === null) { return false; }
+    show(pageOf(query));
+    wanted.value = `${query} ${++asked}`;
+    return true;
+  };
+  for (const link of links) {
+    link.addEventListener("click", (event) => {
+      if (event.metaKey || event.ctrlKey || event.shiftKey) { return; }
+      if (!ask(`?page=${link.dataset.page}`)) { return; }  // not connected yet: the link loads its page
+      event.preventDefault();
+      document.getElementById("main").focus({preventScroll: true});
+    });
+  }
+  window.addEventListener("popstate", () => ask(location.search));
+  const follow = () => {
+    const query = model("query");
+    if (query === null) { setTimeout(follow, 50); return; }
+    let shown = pageOf(location.search);
+    const write = () => {
+      const page = pageOf(query.value);
+      if (query.value === location.search) { shown = page; show(page); return; }
+      // A turned page is a step of the browser's history; a changed setting is not.
+      if (page === shown) { history.replaceState(null, "", query.value); } else { history.pushState(null, "", query.value); }
+      shown = page;
+      show(page);
+    };
+    query.properties.value.change.connect(write);
+    if (query.value) { write(); }
+    document.documentElement.dataset.ready = "yes";
+  };
+  follow();
+
+  // One crosshair: where the pointer is on a figure's clock, a line stands on every clock of the page.
+  const found = {at: -Infinity, plots: []};
+  const collect = (root, into) => {
+    for (const element of root.querySelectorAll("*")) {
+      if (element.classList.contains("js-plotly-plot")) { into.push(element); continue; }
+      if (element.shadowRoot !== null) { collect(element.shadowRoot, into); }
+    }
+    return into;
+  };
+  const withClocks = () => {
+    if (performance.now() - found.at > 1000) {
+      found.at = performance.now();
+      found.plots = collect(document, []).filter((plot) => plot.layout?.meta?.clock && plot._fullLayout);
+    }
+    return found.plots;
+  };
+  const axesOf = (plot) => plot.layout.meta.clock.map((name) => {
+    const x = plot._fullLayout[name];
+    return [x, plot._fullLayout[`yaxis${x.anchor.slice(1)}`]];
+  });
+  const lines = (plot, count) => {
+    plot.walkitLines ??= [];
+    while (plot.walkitLines.length < count) {
+      const line = document.createElement("div");
+      line.style.cssText = "position:absolute;width:1px;background:var(--soft, gray);pointer-events:none;z-index:5";
+      plot.walkitLines.push(line);
+    }
+    for (const line of plot.walkitLines) { if (line.parentNode !== plot) { plot.append(line); } }
+    return plot.walkitLines;
+  };
+  const place = (time) => {
+    for (const plot of withClocks()) {
+      const axes = axesOf(plot);
+      lines(plot, axes.length).forEach((line, index) => {
+        const [x, y] = axes[index] ?? [];
+        const at = x === undefined || time === null ? -1 : x.l2p(time);
+        line.hidden = !(at >= 0 && at <= x._length);
+        if (line.hidden) { return; }
+        line.style.left = `${x._offset + at}px`;
+        line.style.top = `${y._offset}px`;
+        line.style.height = `${y._length}px`;
+      });
+    }
+  };
+  let standing = false;
+  document.addEventListener("mousemove", (event) => {
+    const over = event.composedPath().find((element) => element.classList?.contains("js-plotly-plot"));
+    let time = null;
+    if (over !== undefined && withClocks().includes(over)) {
+      const box = over.getBoundingClientRect();
+      const [left, top] = [event.clientX - box.left, event.clientY - box.top];
+      for (const [x, y] of axesOf(over)) {
+        const inside = left >= x._offset && left <= x._offset + x._length
+          && top >= y._offset && top <= y._offset + y._length;
+        if (inside) { time = x.p2l(left - x._offset); }
+      }
+    }
+    if (time !== null || standing) { place(time); }
+    standing = time !== null;
+  }, {passive: true});
+})();

@@ -1,0 +1,173 @@
+"""The dashboard's frame: a header with facts, a rail of pages, one page at a time, and what is shown in the URL.
+
+The rail, the header and the theme are plain HTML of a template of our own, which stands before Panel has connected;
+a page is built when it is first chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Protocol
+from urllib.parse import parse_qsl, urlencode
+
+from walkit._html import Markup, tag
+from walkit.measure import file_system
+from walkit.views.parts import View, pn
+from walkit.views.workspace import Workspace
+
+
+class Page(Protocol):
+    """One page of the dashboard. Used by one thread; `refresh` and the others never wait."""
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+
+    def refresh(self, shown: bool = True) -> None:
+        """Show what is new. Called twice a second; of a page that is not shown only to take in what would be lost."""
+
+    def state(self) -> dict[str, str]:
+        """Return what of the page stands in the URL, beside its name."""
+
+    def restore(self, state: Mapping[str, str]) -> None:
+        """Take up what stood in a URL. Text that means nothing is ignored, or shown as a problem; it never raises."""
+
+
+@dataclass(frozen=True)
+class PageKind:
+    """A page of the rail, and how to build it."""
+
+    slug: str
+    """Its name in the URL."""
+    title: str
+    build: Callable[[Workspace, Callable[[str, Mapping[str, str]], None]], Page]
+    """Called with the workspace and `go(slug, state)`, which turns to another page."""
+
+
+class Shell(View):
+    """Shows one page at a time of those it is given. Used by one thread."""
+
+    def __init__(self, workspace: Workspace, kinds: Sequence[PageKind], first: str | None = None) -> None:
+        """`first`: name of the page that a URL without one means; the first of them unless it is given."""
+        super().__init__()
+        self.workspace = workspace
+        self.kinds = {kind.slug: kind for kind in kinds}
+        self.home = kinds[0].slug if first is None else first
+        """Name of the page that a URL without one means."""
+        self.slug = self.home
+        """Name in the URL of the page that is shown."""
+        self.wanted = pn.widgets.TextInput(visible=False)
+        """What the browser asks for: the query of a URL, and a number that makes each question a new one."""
+        self.query = pn.widgets.TextInput(visible=False)
+        """What the browser's URL is to say."""
+        self.facts = pn.pane.HTML("", sizing_mode="stretch_width")
+        self.column = pn.Column(sizing_mode="stretch_width", margin=0)
+        self._pages: dict[str, Page] = {}
+        self._shown = ""
+        self.wanted.param.watch(lambda change: self.read_url(change.new.partition(" ")[0]), "value")
+        self._show()
+
+    @property
+    def page(self) -> Page:
+        """The page that is shown."""
+        return self._pages[self.slug]
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return all of it for a notebook's cell, where there is no template."""
+        rail = pn.widgets.RadioButtonGroup(
+            options={kind.title: slug for slug, kind in self.kinds.items()}, value=self.slug
+        )
+        rail.param.watch(lambda change: self.go(change.new), "value")
+        return pn.Column(rail, self.facts, self.column, sizing_mode="stretch_width")
+
+    def go(self, slug: str, state: Mapping[str, str] | None = None) -> None:
+        """Turn to a page, which is built where it was not before, and hand it what stood in the URL."""
+        if slug not in self.kinds:
+            return
+        self.slug = slug
+        self._show()
+        if state:
+            self.page.restore(state)
+        self.refresh()
+
+    def _show(self) -> None:
+        if self.slug not in self._pages:
+            self._pages[self.slug] = self.kinds[self.slug].build(self.workspace, self.go)
+        if self._shown != self.slug:
+            self._shown = self.slug
+            self.column[:] = [self._pages[self.slug]]
+
+    def read_url(self, query: str) -> None:
+        """Show what a URL's query says ("?page=..."); without a page in it, the first one."""
+        state = dict(parse_qsl(query.removeprefix("?")))
+        self.go(state.pop("page", self.home), state)
+
+    def refresh(self) -> bool:
+        """Show what is new on the page that is shown, and in the header."""
+        for slug, page in self._pages.items():
+            page.refresh(slug == self.slug)
+        facts = facts_html(self.workspace)
+        if facts != self.facts.object:
+            self.facts.object = facts
+        query = "?" + urlencode({"page": self.slug, **self.page.state()})
+        if query != self.query.value:
+            self.query.value = query
+        return True
+
+    def close(self) -> None:
+        """End the session: its writers are killed, its logs are removed. Closing twice does nothing."""
+        self.workspace.close()
+
+
+def facts_html(workspace: Workspace) -> str:
+    """Return what the header says: log, state, what is under way, disk, file system, durability."""
+    session = workspace.session
+    place = file_system(session.folder)
+    job = session.jobs.current
+    doing = str(job) if job is not None else session.activity
+    spinner = tag("span", "", class_="spinner", aria_hidden="true") if session.moving else ""
+    shown = [
+        ("log", session.log_name),
+        ("durability", session.durability),
+        ("file system", "unknown" if place is None else f"{place.type} on {place.mount_point}"),
+    ]
+    facts = [
+        tag("span", tag("span", name, class_="label"), f" {value}", class_="fact")
+        for name, value in shown
+        if value
+    ]
+    state = tag("span", spinner, doing, role="status", class_="fact")
+    return tag("style", Markup(FACTS_CSS)) + tag("div", state, *facts, class_="row")
+
+
+FACTS_CSS = """
+.row { display: flex; flex-wrap: wrap; gap: 0.1em 1.4em; align-items: center; font-size: 13px; }
+.label { color: var(--soft); }
+.spinner { display: inline-block; width: 0.8em; height: 0.8em; margin-right: 0.5em; border-radius: 50%;
+  border: 2px solid var(--line); border-top-color: var(--accent);
+  animation: turn 0.9s linear infinite; vertical-align: -0.1em; }
+@keyframes turn { to { transform: rotate(360deg); } }
+@media (prefers-reduced-motion: reduce) { .spinner { animation: none; } }
+"""
+
+
+def template_of(shell: Shell, *, app_path: str = "") -> pn.Template:
+    """Return the shell as a page of its own, for a served session."""
+    here = files("walkit.views")
+    first = shell.kinds[shell.slug]
+    made = pn.Template(
+        here.joinpath("shell.html").read_text(encoding="utf-8"),
+        items={"facts": shell.facts, "page": shell.column, "wanted": shell.wanted, "query": shell.query},
+    )
+    for name, value in {
+        "shell_css": here.joinpath("shell.css").read_text(encoding="utf-8"),
+        "shell_js": here.joinpath("shell.js").read_text(encoding="utf-8"),
+        "pages": [{"slug": kind.slug, "title": kind.title} for kind in shell.kinds.values()],
+        "home_page": shell.home,
+        "first_page": first.slug,
+        "first_title": first.title,
+        "app_path": app_path,
+    }.items():
+        made.add_variable(name, value)
+    return made

@@ -1,0 +1,94 @@
+"""What the pages of one dashboard session share: scratch logs, writers, jobs, and which files may be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from walkit.errors import OptionsError
+from walkit.views.jobs import Jobs
+from walkit.views.session import Session
+
+PATH_CHARACTERS_MAX = 4096
+
+
+class DataRoot:
+    """The folder below which pages may read logs and runs that are given by path."""
+
+    def __init__(self, path: str | os.PathLike[str], also: Sequence[str | os.PathLike[str]] = ()) -> None:
+        """`also`: single logs or runs elsewhere, named by the person who started the server."""
+        self.path = Path(os.path.realpath(path))
+        self.also = tuple(Path(os.path.realpath(each)) for each in also)
+
+    def resolve(self, text: str) -> Path:
+        """Return the real path that `text` means, relative to the root where it is no absolute path.
+
+        Symbolic links are resolved first. OptionsError where that is outside the root, or does not exist.
+        """
+        if not text.strip():
+            raise _refused(text, "name a log or run below the data root")
+        if len(text) > PATH_CHARACTERS_MAX:
+            raise _refused(text[:40] + "…", f"it is longer than {PATH_CHARACTERS_MAX:,} characters")
+        if "\0" in text:
+            raise _refused(text, "a NUL character is in it")
+        try:
+            real = Path(os.path.realpath(self.path / text.strip()))
+            there = real.exists()
+        except (OSError, ValueError) as error:  # a name that no file can have
+            raise _refused(text, f"it cannot be a path: {error}") from error
+        if not self.holds(real):
+            raise _refused(text, f"it is outside the data root {self.path}")
+        if not there:
+            raise _refused(text, "there is no such file or folder")
+        return real
+
+    def holds(self, real: Path) -> bool:
+        """Whether a path without symbolic links is the root, below it, or one of those named beside it."""
+        return any(real == each or each in real.parents for each in (self.path, *self.also))
+
+    def check_links(self, folder: Path) -> None:
+        """OptionsError for a folder in which a symbolic link leads out of the root; OSError where it cannot be read."""
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink() and not self.holds(Path(os.path.realpath(entry.path))):
+                    raise _refused(
+                        self.show(folder), f"{entry.name} in it is a link that leads out of the data root"
+                    )
+
+    def show(self, path: Path) -> str:
+        """Return the path as a person types it: relative to the root where it lies below it."""
+        return str(path.relative_to(self.path)) if self.path in path.parents else str(path)
+
+
+def _refused(text: str, why: str) -> OptionsError:
+    return OptionsError(f"path={text!r}: {why}", option="path", wanted=text)
+
+
+@dataclass
+class Workspace:
+    """One session's belongings, handed to each page. `close` ends the session."""
+
+    root: DataRoot
+    session: Session = field(default_factory=Session)
+    logs: tuple[Path, ...] = ()
+    """Logs that the server was started with; pages open them with mode "r" only."""
+    runs: tuple[Path, ...] = ()
+    """Files or folders of Runs that the server was started with."""
+    looks: Jobs = field(default_factory=lambda: Jobs("walkit-looks"))
+    """Short reads of pages, off their thread; the session's own jobs are the long ones."""
+
+    _closers: list[Callable[[], object]] = field(default_factory=list)
+
+    def on_close(self, closer: Callable[[], object]) -> None:
+        """Call back when the session ends, to close what a page has open."""
+        self._closers.append(closer)
+
+    def close(self) -> None:
+        """Kill the session's writers, remove its scratch logs, close what pages have open. Any thread."""
+        self.looks.close()
+        self.session.close()
+        closers, self._closers = self._closers, []
+        for closer in closers:
+            closer()

@@ -1,0 +1,137 @@
+"""A short measured run in a child process, so that who measures it does not share the interpreter's lock with it.
+
+The child's side is `python -m walkit.workload.measured_run LOG RUN LOAD`: it drives the load into a new log, saves the
+Run, and ends at once, as if it had been killed, when its parent does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from walkit.config import MIB, Durability, LogOptions
+from walkit.errors import OptionsError
+from walkit.log.open import open_log
+from walkit.measure import Run
+from walkit.measure import load as load_run
+from walkit.workload.drive import drive
+from walkit.workload.line_reporter import LineReporter, report_lines
+from walkit.workload.parent_watch import end_with
+from walkit.workload.policies import policy_named
+from walkit.workload.process import TalkingChild
+from walkit.workload.spec import Workload
+
+OPERATIONS_MAX = 1_000_000
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredLoad:
+    """What is appended: a closed loop of writers, each with one record under way, until all operations are done."""
+
+    operations: int = 20_000
+    writers: int = 8
+    style: Literal["threads", "tasks"] = "threads"
+    record_bytes: int = 100
+    """Bytes of each value."""
+    durability: Durability = "sync"
+    in_flight: int = 1
+    policy: str = "take-all"
+    """When a frame is sealed, by a name that `policy_named` knows."""
+    seed: int = 7
+
+    def __post_init__(self) -> None:
+        for option, least, most in (
+            ("operations", 1, OPERATIONS_MAX),
+            ("writers", 1, 1024),
+            ("record_bytes", 1, MIB),
+            ("in_flight", 1, 64),
+            ("seed", 0, 2**31),
+        ):
+            value = getattr(self, option)
+            if type(value) is not int or not least <= value <= most:
+                raise OptionsError(
+                    f"{option}={value!r}: a whole number from {least} to {most:,}",
+                    option=option,
+                    wanted=value,
+                )
+        for option, allowed in (("style", ("threads", "tasks")), ("durability", get_args(Durability))):
+            value = getattr(self, option)
+            if value not in allowed:
+                raise OptionsError(f"{option}={value!r}: it is one of {allowed}", option=option, wanted=value)
+        policy_named(self.policy)
+
+    @property
+    def options(self) -> LogOptions:
+        """How the log is opened."""
+        return LogOptions(
+            durability=self.durability, in_flight=self.in_flight, policy=policy_named(self.policy)
+        )
+
+    @property
+    def workload(self) -> Workload:
+        """What is driven."""
+        return Workload(
+            operations=self.operations,
+            keys="uniform",
+            value_bytes=self.record_bytes,
+            seed=self.seed,
+            name=str(self),
+            writers=self.writers,
+            tasks=self.writers if self.style == "tasks" else 0,
+        )
+
+    def __str__(self) -> str:
+        """Say it in a few words, as the Run is called."""
+        words = f"{self.writers} {self.style}, {self.record_bytes:,} B, {self.durability}"
+        words += f", {self.in_flight} in flight" if self.in_flight > 1 else ""
+        return words if self.policy == "take-all" else f"{words}, {self.policy}"
+
+
+def measured_run(load: MeasuredLoad, folder: Path, saved: Path, check: Callable[[], object]) -> Run:
+    """Measure a load on a new log in `folder`, save its Run, and return it; the log is removed.
+
+    `check` is called several times a second, and ends the child where it raises. ChildWriterError where the child
+    fails.
+    """
+    place = folder / "measured-log"
+    shutil.rmtree(place, ignore_errors=True)
+    arguments = [str(place), str(saved), json.dumps(asdict(load))]
+    child = TalkingChild(["walkit.workload.measured_run", *arguments], lambda _: None)
+    try:
+        child.start()
+        while child.talking:
+            check()
+            with child.changed:
+                child.changed.wait(POLL_S)
+        child.wait()
+        return load_run(saved)
+    finally:
+        child.close()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _measure(path: str, saved: str, load: MeasuredLoad, lines: LineReporter) -> None:
+    with open_log(path, mode="x", options=load.options) as log:
+        run = drive(log, load.workload, progress=False)
+    os.makedirs(os.path.dirname(saved), exist_ok=True)
+    run.save(saved)
+    lines.write(records=run.records)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure the load on a log at LOG and save its Run at RUN."""
+    path, saved, text = sys.argv[1:] if arguments is None else arguments
+    told: dict[str, Any] = json.loads(text)
+    end_with(sys.stdin.fileno())
+    return report_lines(lambda lines: _measure(path, saved, MeasuredLoad(**told), lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
