@@ -50,6 +50,9 @@ def lab(folder: Path, *, token: str = "") -> Iterator[str]:
                 assert process.poll() is None, (folder / "lab.log").read_text()
                 assert time.monotonic() < deadline, (folder / "lab.log").read_text()
             yield url
+        except BaseException as error:
+            error.add_note(f"JupyterLab said:\n{(folder / 'lab.log').read_text()[-10_000:]}")
+            raise
         finally:
             process.terminate()
             process.wait(GUARD_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,14 +76,28 @@ def moved(page: Page, times: int) -> list[list[list[Any]]]:
     return [json.loads(one) for one in seen]
 
 
+def until(what: Callable[[], object]) -> None:
+    """Wait until `what` is true."""
+    deadline = time.monotonic() + GUARD_S
+    while not what():
+        assert time.monotonic() < deadline, f"never true within {GUARD_S} s"
+        time.sleep(0.05)
+
+
+def percentiles(page: Page) -> list[list[float]]:
+    """Return the points that the first figure shows now of p50, p99 and max."""
+    drawn = page.evaluate(SEEN)
+    curves = json.loads(drawn) if drawn is not None else [[], [], [], []]
+    return [[y for y in curves[number] if y is not None] for number in (1, 2, 3)]
+
+
 def check_run_all(browser: Browser, folder: Path, theme: str = "Light") -> None:
     """Run All: the view moves while a later cell writes; what it shows at the end is what the log and the Run say."""
     with notebook_page(browser, folder, theme) as (page, complaints):
         page.evaluate("() => { window.jupyterapp.commands.execute('runmenu:run-all') }")
         states = moved(page, 6)
         assert len(states[-1][0]) > len(states[0][0]), "the curves grow"
-        percentiles = [[y for y in states[-1][curve] if y is not None] for curve in (1, 2, 3)]
-        assert all(percentiles), "p50, p99 and max of what drives the log are there"
+        until(lambda: all(percentiles(page)))  # their first point is an interval later than one of rates
         (folder / "enough").touch()
         said = page.locator(".jp-OutputArea-output", has_text=re.compile(r"acked \d+ rate .* end"))
         said.wait_for()

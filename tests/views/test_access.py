@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from pathlib import Path
 
 import pytest
 
-from walkit.views.access import Sockets, asked_elsewhere, is_loopback, sockets_of_this_process, why_refused
+from walkit.views.access import (
+    DESCRIPTORS,
+    Sockets,
+    asked_elsewhere,
+    is_loopback,
+    sockets_of_this_process,
+    why_refused,
+)
 
 EVERYWHERE, HERE = ("0.0.0.0", "::"), ("127.0.0.1", "::1")
 PLAIN, NAMED = ["panel", "serve", "app.py"], ["panel", "serve", "--address", "0.0.0.0", "app.py"]
@@ -85,3 +94,17 @@ def test_sockets_are_found_and_left_as_they_are() -> None:
             client.sendall(b"still there")
             assert taken.recv(20) == b"still there"
     assert sockets_of_this_process() == before
+
+
+def test_asking_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    """Files, a pipe and a socket are open: after each of five questions as many descriptors are open as before."""
+    ends = os.pipe()
+    try:
+        with (tmp_path / "file").open("wb"), socket.create_server(("127.0.0.1", 0)):
+            before = len(os.listdir(DESCRIPTORS))
+            for _ in range(5):
+                sockets_of_this_process()
+                assert len(os.listdir(DESCRIPTORS)) == before
+    finally:
+        for end in ends:
+            os.close(end)

@@ -55,8 +55,13 @@ def _open_sockets() -> Iterator[socket.socket]:
     """Yield a duplicate of each open stream socket over IP; the caller closes it."""
     for name in os.listdir(DESCRIPTORS):
         try:
-            found = socket.socket(fileno=os.dup(int(name)))
-        except OSError:  # no socket, or closed meanwhile
+            number = os.dup(int(name))
+        except OSError:  # closed meanwhile
+            continue
+        try:
+            found = socket.socket(fileno=number)
+        except OSError:  # no socket
+            os.close(number)
             continue
         if found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM:
             yield found
