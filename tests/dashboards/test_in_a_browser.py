@@ -143,7 +143,9 @@ def test_a_fault_shows_what_became_of_the_log(browser: Browser, server: Server) 
         assert int(acked[1].replace(",", "")) >= 200
         seen.turn_to("Live")
         plot = seen.page.locator(".js-plotly-plot").nth(0)
-        eventually(lambda: "walkit.recovery.cut" in str(plot.evaluate("element => element.data?.at(-1)?.text")))
+        eventually(
+            lambda: "walkit.recovery.cut" in str(plot.evaluate("element => element.data?.at(-1)?.text"))
+        )
         assert "SIGKILL" in str(plot.evaluate("element => element.data?.at(-1)?.text"))
 
 
