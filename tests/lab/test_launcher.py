@@ -130,12 +130,17 @@ def test_a_page_of_another_place_gets_no_websocket(served: str) -> None:
 
 
 def test_the_dashboard_ends_with_the_lab(tmp_path: Path) -> None:
-    """Ask for the page, end the Lab with SIGTERM: its dashboard is gone, and so is the folder of its session."""
-    write_settings(tmp_path, "Light")
-    with lab(tmp_path, token=TOKEN) as url:
+    """Below a long TMPDIR, ask for the page and end the Lab: its dashboard, the session and the socket are gone."""
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    write_settings(folder, "Light")
+    with lab(folder, token=TOKEN) as url:
         before = {process.pid for process in dashboards()}
         with urlopen(f"{url}/walkit/?token={TOKEN}", timeout=GUARD_S) as answer:
             assert "<title>walkit</title>" in answer.read().decode()
         (mine,) = [process for process in dashboards() if process.pid not in before]
+        socket_path = Path(mine.cmdline()[-1])
+        assert stat.S_IMODE(socket_path.parent.stat().st_mode) == 0o700
     mine.wait(GUARD_S)
-    assert list(tmp_path.glob("walkit-dashboard-*")) == []
+    assert list(folder.glob("walkit-dashboard-*")) == []
+    assert not socket_path.parent.exists()

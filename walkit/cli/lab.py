@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 ICON = Path(__file__).with_name("lab.svg")
 START_S = 60.0
 """How long the dashboard may take to start on a busy machine."""
+
+SOCKET_PATH_BYTES_MAX = 107
+"""Longest path that a Unix socket can have on Linux (unix(7): 108 bytes with the zero at the end)."""
+PROXY_SOCKET = "jupyter-server-proxy-abcdefgh/socket"
+"""What jupyter-server-proxy adds to the folder for temporary files, in length."""
 
 
 def launcher() -> dict[str, Any]:
@@ -20,8 +29,21 @@ def launcher() -> dict[str, Any]:
     """
     return {
         "command": [sys.executable, "-m", "walkit", "dashboard", "--socket", "{unix_socket}"],
-        "unix_socket": True,
+        "unix_socket": short_socket() or True,
         "timeout": START_S,
         # JupyterLab draws icons of the category Notebook alone.
         "launcher_entry": {"title": "walkit", "icon_path": str(ICON), "category": "Notebook"},
     }
+
+
+def short_socket() -> str | None:
+    """Return a path for the dashboard's socket in a private folder of its own; None where the proxy's path will do.
+
+    A long TMPDIR, as clusters and test runners have, makes the proxy's own path longer than a Unix socket's may be.
+    The folder is removed when this process ends.
+    """
+    if len(os.fsencode(os.path.join(tempfile.gettempdir(), PROXY_SOCKET))) <= SOCKET_PATH_BYTES_MAX:
+        return None
+    folder = tempfile.mkdtemp(prefix="walkit-lab-", dir=os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return os.path.join(folder, "socket")
