@@ -13,6 +13,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from tests.commit.fake_segments import GUARD_S, Task
+from tests.stacks import current_frames
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import Operation
 
@@ -30,7 +31,7 @@ def interrupt_in(*names: str) -> Task:
     assert main is not None
 
     def place() -> tuple[FrameType, int] | None:
-        innermost = frame = sys._current_frames()[main]
+        innermost = frame = current_frames()[main]
         entered = set[str]()
         while frame is not None:
             entered.add(frame.f_code.co_name)

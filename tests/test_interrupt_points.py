@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import signal
-import sys
 import threading
 import traceback
 import warnings
@@ -23,6 +22,7 @@ from tests.commit.fake_segments import GUARD_S, wait_until
 from tests.interrupts import ShootingStorage, Strike
 from tests.log.imports import replica_on, runs_after
 from tests.log.logs import run_python
+from tests.stacks import current_frames
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica
 from walkit.replication.imported_log import ImportedLog
@@ -272,7 +272,7 @@ def in_time(work: Callable[[], object], where: str) -> None:
     thread.start()
     thread.join(GUARD_S)
     if thread.is_alive():
-        stacks = ["".join(traceback.format_stack(frame)) for frame in sys._current_frames().values()]
+        stacks = ["".join(traceback.format_stack(frame)) for frame in current_frames().values()]
         pytest.fail(f"struck at {where}, then a hang:\n" + "\n".join(stacks))
     if errors:
         raise AssertionError(f"struck at {where}: {errors[0]!r}") from errors[0]

@@ -7,7 +7,6 @@ of the handle succeeds. `Writeback` is that error on memory: all that was unsync
 from __future__ import annotations
 
 import errno
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.held_writes import Gates, Held
 from tests.log.logs import SEGMENTS, FaultyMemory, lsns, reopened, tiny
+from tests.stacks import current_frames
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import LogFullError, LogPoisonedError, StorageError, WalkitError
 from walkit.models.faults import Fault, Operation
@@ -264,7 +264,7 @@ def stands_in(task: Task, name: str, looks: int = 20) -> Callable[[], bool]:
 
     def is_there() -> bool:
         assert task.thread.ident is not None
-        frame = sys._current_frames().get(task.thread.ident)
+        frame = current_frames().get(task.thread.ident)
         while frame is not None and frame.f_code.co_name != name:
             frame = frame.f_back
         now = (frame, -1 if frame is None else frame.f_lasti)
