@@ -6,12 +6,18 @@ source alone, in this process and as processor time: planning a load, and readin
 
     python tests/benchmarks/bench_segments.py --records 600000 --few 100 --many 2000 --growth 1.2
 
+Last comes a floor: what the growth would be if nothing were done for a segment but to open it, ask its size, read and
+close it, once by the driver (its header) and once by one of two readers (all of it), and to parse the manifest as JSON
+in each of the three processes. No check, no frame, no object of walkit is in it.
+
 Numbers are of this machine as it is now. Exit 1 above the growth, or where a count is not what was written.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import shutil
 import tempfile
 import time
@@ -38,6 +44,29 @@ def make(path: Path, records: int, segments: int) -> int:
             numbers = range(start, min(start + 100, records))
             log.append_many([b"%0180d" % n for n in numbers], [b"key-%08d" % (n % 200_000) for n in numbers])
     return len(list(path.glob("*.segment")))
+
+
+def bare(path: Path) -> float:
+    """Return the seconds that the system calls for a log's segments and the parsing of its manifest alone take."""
+
+    def read(name: Path, size: int | None) -> None:
+        number = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        os.pread(number, size or os.fstat(number).st_size, 0)
+        os.close(number)
+
+    segments = sorted(path.glob("*.segment"))
+    manifest = max(path.glob("manifest*"), key=lambda found: found.stat().st_size).read_bytes()
+    text = manifest[manifest.index(b"{") : manifest.rindex(b"}") + 1]
+    began = time.perf_counter()
+    for name in segments:
+        read(name, SEGMENT_HEADER_BYTES)
+    json.loads(text)
+    planned = time.perf_counter() - began
+    began = time.perf_counter()
+    for name in segments[: len(segments) // 2]:
+        read(name, None)
+    json.loads(text)
+    return planned + time.perf_counter() - began
 
 
 def main() -> int:
@@ -77,6 +106,9 @@ def main() -> int:
             )
         few, many = (median(times) for times in counted.values())
         print(f"growth: {many / few:.2f}")
+        least_few, least_many = (median(bare(path) for _ in range(arguments.rounds)) for path in logs)
+        floor = 1 + (least_many - least_few) / few
+        print(f"floor: {floor:.2f}; the bare calls take {least_few * 1e3:.1f} and {least_many * 1e3:.1f} ms")
         return 0 if right and (arguments.growth is None or many / few <= arguments.growth) else 1
     finally:
         shutil.rmtree(folder)
