@@ -52,7 +52,7 @@ class TrimPreview:
     straddling: SegmentRecord | None
     """The segment in which the low watermark would stand: copied where enough of it is waste, else it stays."""
     limit: str
-    """What keeps the low watermark from what was asked for: "", "state", "durable" or "hold NAME"."""
+    """What keeps the low watermark from what was asked for: "", "state", "durable", "hold NAME" or "claim NAME"."""
 
     @property
     def size_bytes(self) -> int:
@@ -155,16 +155,25 @@ class Trimmer:
     def move_watermark(self, up_to_lsn: int, checkpoint_lsn: int = 0) -> Trimmed:
         """Drop records at or below `up_to_lsn` from the manifest; the files go when the leftovers are removed.
 
-        Never past a hold, never what is not durable, and where there is a state, never past its newest snapshot: what
-        would then be needed to tell the state would be gone. `checkpoint_lsn` says that a durable snapshot stands there
-        from now on. Needs the lock of the leftovers held, and events.
+        Never past a hold or a claim, never what is not durable, and where there is a state, never past its newest
+        snapshot: what would then be needed to tell the state would be gone. `checkpoint_lsn` says that a durable
+        snapshot stands there from now on. Needs the lock of the leftovers held, and events; takes that of the claims,
+        where the low watermark may move. StorageError (ETIMEDOUT) where that is not to be had; nothing is changed then.
         """
+        if up_to_lsn <= self._manifest_store.current.low_watermark:
+            return self._move(up_to_lsn, checkpoint_lsn)
+        with self._holds.claims.shut():
+            return self._move(up_to_lsn, checkpoint_lsn)
+
+    def _move(self, up_to_lsn: int, checkpoint_lsn: int) -> Trimmed:
         dropped: list[SegmentRecord] = []
 
         def change(manifest: Manifest) -> Manifest:
             holds = self._holds.live(manifest)
             checkpoint = max(checkpoint_lsn, manifest.checkpoint_lsn)
             limits = [up_to_lsn, self.bound_lsn(checkpoint), *(h.first_lsn - 1 for h in holds)]
+            if up_to_lsn > manifest.low_watermark:
+                limits += [c.first_lsn - 1 for c in self._holds.claims.live(manifest)]
             low = max(min(limits), manifest.low_watermark)
             # Also what was sealed since the last trim.
             dropped[:] = [s for s in manifest.sealed if s.last_lsn <= low]
@@ -199,6 +208,7 @@ class Trimmer:
         limits = {"": up_to_lsn, "durable": self._core.durable_lsn}
         limits["state"] = self.bound_lsn(manifest.checkpoint_lsn)
         limits |= {f"hold {h.name}": h.first_lsn - 1 for h in self._holds.live(manifest, tell=False)}
+        limits |= {f"claim {c.name}": c.first_lsn - 1 for c in self._holds.claims.live(manifest)}
         limit = min(limits, key=lambda name: limits[name])
         low = max(limits[limit], manifest.low_watermark)
         within = (s for s in manifest.sealed if s.first_lsn <= low < s.last_lsn)
