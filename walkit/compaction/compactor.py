@@ -368,8 +368,8 @@ class Compactor:
             self._needless.append(record.name)
             with self._holds.claims.shut():
                 self._manifest_store.update(change)
-            self._needless.remove(record.name)
-            self._leftovers.add(files_of(group if published else [record]))
+                self._needless.remove(record.name)
+                self._leftovers.add(files_of(group if published else [record]))
             self._leftovers.remove()
         if published:
             index_segment(self._storage, self._manifest_store.current, record)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
+from walkit.errors import StorageError
 from walkit.events import EventSink
 from walkit.format.claim import ClaimMark
 from walkit.format.layout import CLAIM_LEASE_US_MAX
@@ -104,7 +105,10 @@ class ClaimTable:
         self._remove(lost)
 
     def _remove(self, facts: list[ClaimFact]) -> None:
-        """Remove the files of claims that are over, or were dropped, with an event each."""
+        """Remove the files of claims that are over, or were dropped, with an event each.
+
+        A failure is an event, too, and no error: what was published stands, and the next block removes them.
+        """
         oldest = self._manifest_store.current.low_watermark + 1
         for fact in facts:
             about = {"name": fact.name, "first_lsn": fact.first_lsn, "oldest": oldest, "owner": fact.owner}
@@ -112,7 +116,10 @@ class ClaimTable:
                 self._events.emit("walkit.claim.expire", **about)
             else:
                 self._events.emit("walkit.claim.drop", **about)
-        remove_claims(self._storage, [f.name for f in facts])
+        try:
+            remove_claims(self._storage, [f.name for f in facts])
+        except StorageError as error:
+            self._events.emit("walkit.upkeep.fail", job="claims", error=str(error))
 
     def _look(self, manifest: Manifest) -> list[ClaimFact]:
         """Read the claims, and judge them by both clocks."""
@@ -135,9 +142,8 @@ class ClaimTable:
                 new.append(fact)
             self._seen[fact.name] = seen
             lease_us = CLAIM_LEASE_US_MAX if fact.mark is None else fact.mark.lease_us
-            if fact.counts and (now_s - seen.at_s) * 1e6 >= lease_us:
-                fact = replace(fact, state="expired")
-            judged.append(fact)
+            over = fact.counts and (now_s - seen.at_s) * 1e6 >= lease_us
+            judged.append(replace(fact, state="expired") if over else fact)
         return judged, new
 
     def _report(self, fact: ClaimFact, now_us: int) -> None:

@@ -1,4 +1,4 @@
-"""What is in a log and what needs it: segments, live keys, marks, holds, claims and cursors over the bytes of its files."""
+"""What is in a log and what needs it: segments, live keys, marks, holds, claims, cursors over the bytes of files."""
 
 from __future__ import annotations
 

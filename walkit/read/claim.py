@@ -313,8 +313,8 @@ class Claim:
         """DivergenceError where the record before the position of a claim is not the one that its consumer knows."""
         if mark.log_id != manifest.log_id:
             raise DivergenceError(
-                f"the claim {self.name!r} is of log {mark.log_id:016x}, and this is log {manifest.log_id:016x}. Nothing "
-                "was changed",
+                f"the claim {self.name!r} is of log {mark.log_id:016x}, and this is log {manifest.log_id:016x}. "
+                "Nothing was changed",
                 first_lsn=1,
             )
         if identity_at(manifest, mark.first_lsn - 1)[1:] != (mark.epoch, mark.epoch_id):
@@ -348,8 +348,8 @@ class Claim:
     def _taken(self, found: ClaimMark, whose: str) -> ClaimError:
         until = to_datetime(found.lease_until_us).isoformat(" ", "seconds")
         return ClaimError(
-            f"the claim {self.name!r} is {whose}, with a lease until {until}. Nothing was changed; give owner= to continue "
-            "a claim of one's own, and take_over=True where its consumer is known to be gone",
+            f"the claim {self.name!r} is {whose}, with a lease until {until}. Nothing was changed; give owner= to "
+            "continue a claim of one's own, and take_over=True where its consumer is known to be gone",
             name=self.name,
             reason="taken",
             owner=found.owner.hex(),
@@ -424,7 +424,8 @@ def _diverged(name: str, mark: ClaimMark, manifest: Manifest) -> DivergenceError
     after = [e.first_lsn for e in manifest.lineage if theirs is None or e.number > theirs.number]
     found = identity_at(manifest, mark.first_lsn - 1)[2]
     return DivergenceError(
-        f"the claim {name!r} needs LSN {mark.first_lsn:,} and what follows, after a record of epoch {mark.epoch_id:016x}; "
-        f"the record there is of epoch {found:016x}: what its consumer has read was cut. Nothing was changed",
+        f"the claim {name!r} needs LSN {mark.first_lsn:,} and what follows, after a record of epoch "
+        f"{mark.epoch_id:016x}; the record there is of epoch {found:016x}: what its consumer has read was cut. Nothing "
+        "was changed",
         first_lsn=min(after, default=1),
     )

@@ -1,8 +1,8 @@
 """Cursors: the saved progress of consumers, each in a separate file beside the log (FORMAT.md F-17).
 
 A cursor holds nothing back. A consumer that must not be outrun by trimming takes a hold as well, in another process
-than the writer's a claim, and moves it after the cursor. Quiver's cursor sidecar is the source; where that one is clamped to the end of the log, which
-skips records in silence, this one is refused.
+than the writer's a claim, and moves it after the cursor. Quiver's cursor sidecar is the source; where that one is
+clamped to the end of the log, which skips records in silence, this one is refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a log holds at one moment, and what needs it: segments, marks, holds, claims, cursors; to read, draw and test."""
+"""What a log holds at one moment, and what needs it: segments, marks, holds, claims and cursors, to draw and test."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def state_of(mark: ClaimMark, manifest: Manifest, now_us: int) -> ClaimState:
 
 
 def stored_claim(storage: Storage, name: str) -> ClaimMark | None:
-    """Return what a claim's file says; None where there is none. Raises what `decode_claim` raises, and StorageError."""
+    """Return what a claim's file says; None where there is none. StorageError, and what `decode_claim` raises."""
     file_name = claim_file_name(name)
     try:
         file = storage.open(file_name, "read")
