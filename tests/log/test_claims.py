@@ -525,7 +525,7 @@ def cut_log(reopened: bool) -> tuple[CrashingStorage, Claim]:
     )
     write_claim(before, "c", claimed)
     log.close()
-    made = Claim(before, walkit.open(storage=before, mode="r").events, "c", owner, 60_000_000, complete=True)
+    made = Claim(before, walkit.open(storage=before, mode="r").events, "c", owner, 60_000_000)
     made._mark = claimed
     return before, made
 

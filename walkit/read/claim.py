@@ -27,6 +27,7 @@ from walkit.read.reader import sight_of
 from walkit.record import to_datetime
 from walkit.recovery.scan import read_mark
 from walkit.segments.claim_files import (
+    LOCK_WAIT_S,
     claim_facts,
     claims_locked,
     remove_claims,
@@ -50,6 +51,7 @@ def claim(
     take_over: bool = False,
     epoch_id: int | None = None,
     complete: bool = True,
+    wait_s: float = LOCK_WAIT_S,
     events: EventCallback | None = None,
 ) -> Claim:
     """Keep the records of a log from `first_lsn` on, from any process; durable, and in force, on return.
@@ -63,7 +65,8 @@ def claim(
     state: a consumer that begins again gives it, and has its claim back; None makes a new one (`Claim.owner`). A claim
     of another owner whose lease runs is left to it, unless `take_over`. `epoch_id`, where the consumer has saved it, is
     that of the record before `first_lsn`. With `complete=False` records that compaction has dropped as superseded may
-    be missing after `first_lsn`: for a consumer that takes the compacted segments as they are.
+    be missing after `first_lsn`: for a consumer that takes the compacted segments as they are. Each writing of a claim
+    waits at most `wait_s` seconds for the claims' lock, which a writer has while it publishes what it drops.
 
     GapError where records from `first_lsn` on are gone already; DivergenceError where the saved position is of records
     that were cut: the log there is another history. ClaimError where the name is another's, or the log has 64 claims.
@@ -87,6 +90,7 @@ def claim(
         owner or uuid.uuid4(),
         _lease_us(lease_s),
         complete=complete,
+        wait_s=as_seconds(wait_s, "wait_s"),
     )
     first_lsn = None if first_lsn is None else _as_first(first_lsn)
     run_to_end(lambda: made._take(first_lsn, epoch_id, take_over), "claim", events=made.events)
@@ -129,7 +133,8 @@ class Claim:
         owner: uuid.UUID,
         lease_us: int,
         *,
-        complete: bool,
+        complete: bool = True,
+        wait_s: float = LOCK_WAIT_S,
     ) -> None:
         self.name = name
         self.owner = owner
@@ -137,7 +142,7 @@ class Claim:
         self.events = events
         self._storage = storage
         self._lease_us = lease_us
-        self._complete = complete
+        self._complete, self._wait_s = complete, wait_s
         self._mark: ClaimMark | None = None
         """What was last written by this object."""
         self._unsure: list[ClaimMark] = []
@@ -188,13 +193,6 @@ class Claim:
         StorageError: either position may be saved, and advancing again is right.
         """
         first_lsn = _as_first(first_lsn)
-        if first_lsn < self.first_lsn:
-            raise OptionsError(
-                f"the claim {self.name!r} stands at {self.first_lsn} and does not move back to {first_lsn}",
-                option="first_lsn",
-                wanted=first_lsn,
-                stored=self.first_lsn,
-            )
         run_to_end(lambda: self._renew(first_lsn), "claim", events=self.events)
 
     def renew(self) -> None:
@@ -211,7 +209,7 @@ class Claim:
 
     def _take(self, first_lsn: int | None, epoch_id: int | None, take_over: bool) -> None:
         load_manifest(self._storage)  # a place that is no log gets no lock file
-        with self.events.held(), claims_locked(self._storage):
+        with self.events.held(), claims_locked(self._storage, self._wait_s):
             manifest = load_manifest(self._storage)
             try:
                 found = stored_claim(self._storage, self.name)
@@ -239,11 +237,18 @@ class Claim:
     def _renew(self, first_lsn: int | None) -> None:
         if self._ended == "released":
             raise ClaimError(f"the claim {self.name!r} was released", name=self.name, reason="released")
-        with self.events.held(), claims_locked(self._storage):
+        with self.events.held(), claims_locked(self._storage, self._wait_s):
             manifest = load_manifest(self._storage)
             mine = self._written
             self._refuse_another_history(mine, manifest)
             wanted = mine.first_lsn if first_lsn is None else first_lsn
+            if wanted < mine.first_lsn:
+                raise OptionsError(
+                    f"the claim {self.name!r} stands at {mine.first_lsn} and does not move back to {wanted}",
+                    option="first_lsn",
+                    wanted=wanted,
+                    stored=mine.first_lsn,
+                )
             if wanted > mine.first_lsn:
                 self._refuse_beyond(wanted, manifest, saved=False)
             self._refuse_gap(wanted, manifest)
@@ -251,7 +256,7 @@ class Claim:
             self._write(self._mark_at(wanted, manifest), manifest)
 
     def _release(self) -> None:
-        with claims_locked(self._storage):
+        with claims_locked(self._storage, self._wait_s):
             try:
                 found = stored_claim(self._storage, self.name)
             except CorruptionError:
