@@ -34,6 +34,7 @@ from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.log.claims import ClaimTable
 from walkit.models import CrashingStorage
 from walkit.read.claim import Claim
+from walkit.read.cursor import identity_at
 from walkit.segments.claim_files import claim_facts, claims_locked, state_of, stored_claim, write_claim
 from walkit.segments.manifest_store import load_manifest, write_whole
 from walkit.storage.interface import LockHolder
@@ -551,6 +552,26 @@ def test_a_claim_on_records_that_were_cut(reopened: bool) -> None:
     assert (good.epoch_id, good.first_lsn) == (again.epoch_id, again.first_lsn)
 
 
+def test_a_manifest_that_was_made_anew(log: walkit.WriteAheadLog) -> None:
+    """Trim up to a claim, lose the manifest, repair: what was trimmed has no epoch any more, and the claim stands."""
+    claim = walkit.claim(place_of(log), "c", 33)
+    assert log.trim(70) == 32
+    log.close()
+    storage = place_of(log)
+    storage.remove("manifest")
+    walkit.repair(storage)
+    assert identity_at(load_manifest(storage), 32)[1] == 0, "its epoch is forgotten"
+    claim.renew()
+    assert (
+        walkit.claim(storage, "d", claim.first_lsn, epoch_id=load_manifest(storage).lineage[0].id).first_lsn
+        == 30
+    )
+    with walkit.open(storage=storage, options=tiny()) as again:
+        assert again.trim(70) == 32
+        claim.advance(40)
+        assert again.claims()[0].first_lsn == 40
+
+
 def test_a_claim_of_another_log(log: walkit.WriteAheadLog) -> None:
     """Put a claim of another log beside this one: it keeps nothing, its consumer is refused, another takes the name."""
     owner = uuid.UUID(int=3)
@@ -614,6 +635,20 @@ def test_the_lock_is_free_after_every_failure() -> None:
             fault.cancel()
             assert not storage.is_locked(CLAIMS_LOCK_NAME)
             assert (claim.first_lsn, log.trim(30)) == (21, 20), operation
+
+
+def test_a_writing_that_failed_and_landed() -> None:
+    """Fail the last step of an advance, and trim up to what is stored: renewing continues there, and misses nothing."""
+    storage, log = faulty_log()
+    with log:
+        fill(log, 40)
+        claim = walkit.claim(storage, "c", 10)
+        storage.fail("sync_directory", "*")
+        with pytest.raises(StorageError):
+            claim.advance(20)
+        assert claim.first_lsn == 10 and log.trim(30) == 19
+        claim.renew()
+        assert (claim.first_lsn, claim.state) == (20, "held")
 
 
 # -- who sees them

@@ -7,7 +7,6 @@ while it reads the claims and publishes what it drops.
 
 from __future__ import annotations
 
-import time
 import uuid
 from datetime import datetime
 from types import TracebackType
@@ -16,19 +15,25 @@ from typing import Literal, Self
 from walkit._html import titled
 from walkit.commit.to_end import run_to_end
 from walkit.config import as_lsn, as_seconds
-from walkit.errors import ClaimError, CorruptionError, DivergenceError, GapError, OptionsError
+from walkit.errors import ClaimError, CorruptionError, GapError, OptionsError
 from walkit.events import EventCallback, EventSink
 from walkit.format.claim import ClaimMark
-from walkit.format.layout import CLAIM_LEASE_US_MAX, CLAIMS_MAX, LSN_MAX
+from walkit.format.layout import CLAIM_LEASE_US_MAX, LSN_MAX
 from walkit.format.manifest import Manifest
-from walkit.format.names import claim_of_name, is_claim_name
+from walkit.format.names import claim_file_name, is_claim_name
+from walkit.read.claim_rules import (
+    make_room,
+    now_us,
+    oldest_lsn,
+    refuse_another_epoch,
+    refuse_another_history,
+    refuse_beyond,
+    taken,
+)
 from walkit.read.cursor import identity_at
-from walkit.read.reader import sight_of
 from walkit.record import to_datetime
-from walkit.recovery.scan import read_mark
 from walkit.segments.claim_files import (
     LOCK_WAIT_S,
-    claim_facts,
     claims_locked,
     remove_claims,
     stored_claim,
@@ -174,7 +179,7 @@ class Claim:
         """How the claim stands as far as this object knows: "held", "expired" by the clock, "released", or "lost"."""
         if self._ended:
             return self._ended
-        return "expired" if _now_us() >= self._written.lease_until_us else "held"
+        return "expired" if now_us() >= self._written.lease_until_us else "held"
 
     @property
     def _written(self) -> ClaimMark:
@@ -211,36 +216,36 @@ class Claim:
         load_manifest(self._storage)  # a place that is no log gets no lock file
         with self.events.held(), claims_locked(self._storage, self._wait_s):
             manifest = load_manifest(self._storage)
-            try:
-                found = stored_claim(self._storage, self.name)
-            except CorruptionError as error:
-                found = None
-                self.events.emit("walkit.claim.damage", name=self.name, error=str(error))
+            found = self._found()
             if found is not None and found.owner != self.owner.bytes:
                 foreign = found.log_id != manifest.log_id
-                if _now_us() < found.lease_until_us and not take_over and not foreign:
-                    raise self._taken(found, "another owner's")
+                if now_us() < found.lease_until_us and not take_over and not foreign:
+                    raise taken(self.name, found, "another owner's")
                 if foreign or first_lsn is not None:
                     found = None
             if found is not None:
-                self._refuse_another_history(found, manifest)
+                refuse_another_history(self._storage, self.name, found, manifest)
             if first_lsn is None:
-                wanted = self._oldest(manifest) if found is None else found.first_lsn
+                wanted = oldest_lsn(manifest, complete=self._complete) if found is None else found.first_lsn
             else:
                 wanted = first_lsn
-                self._refuse_beyond(wanted, manifest, saved=epoch_id is not None)
-            mark = self._mark_at(wanted, manifest)
-            if epoch_id is not None and mark.epoch_id != epoch_id:
-                raise _diverged(self.name, mark._replace(epoch=0, epoch_id=epoch_id), manifest)
-            self._write(mark, manifest)
+                refuse_beyond(self._storage, self.name, wanted, manifest, saved=epoch_id is not None)
+            if epoch_id is not None:
+                refuse_another_epoch(self.name, wanted, epoch_id, manifest)
+            self._write(self._mark_at(wanted, manifest), manifest)
 
     def _renew(self, first_lsn: int | None) -> None:
         if self._ended == "released":
             raise ClaimError(f"the claim {self.name!r} was released", name=self.name, reason="released")
         with self.events.held(), claims_locked(self._storage, self._wait_s):
-            manifest = load_manifest(self._storage)
+            manifest, found = load_manifest(self._storage), self._found()
+            if found is not None and found in self._unsure:
+                self._mark = (
+                    found  # a writing that failed has landed: the log may be trimmed up to there by now
+                )
+                self._unsure.clear()
             mine = self._written
-            self._refuse_another_history(mine, manifest)
+            refuse_another_history(self._storage, self.name, mine, manifest)
             wanted = mine.first_lsn if first_lsn is None else first_lsn
             if wanted < mine.first_lsn:
                 raise OptionsError(
@@ -250,17 +255,15 @@ class Claim:
                     stored=mine.first_lsn,
                 )
             if wanted > mine.first_lsn:
-                self._refuse_beyond(wanted, manifest, saved=False)
+                refuse_beyond(self._storage, self.name, wanted, manifest, saved=False)
             self._refuse_gap(wanted, manifest)
-            self._refuse_taken()
+            if found is None or not self._is_mine(found):
+                self._refuse_loss(found)
             self._write(self._mark_at(wanted, manifest), manifest)
 
     def _release(self) -> None:
-        with claims_locked(self._storage, self._wait_s):
-            try:
-                found = stored_claim(self._storage, self.name)
-            except CorruptionError:
-                found = None
+        with self.events.held(), claims_locked(self._storage, self._wait_s):
+            found = self._found()
             if found is not None and self._is_mine(found):
                 remove_claims(self._storage, [self.name])
         self._ended = "released"
@@ -268,7 +271,7 @@ class Claim:
     def _write(self, mark: ClaimMark, manifest: Manifest) -> None:
         """Put the claim in its place; GapError where it could not be kept, ClaimError where there is no room."""
         self._refuse_gap(mark.first_lsn, manifest)
-        self._make_room(manifest)
+        make_room(self._storage, self.name, manifest, self.events)
         self._unsure.append(mark)
         write_claim(self._storage, self.name, mark)
         self._mark, self._ended = mark, ""
@@ -283,106 +286,39 @@ class Claim:
 
     def _mark_at(self, first_lsn: int, manifest: Manifest) -> ClaimMark:
         log_id, epoch, epoch_id = identity_at(manifest, first_lsn - 1)
-        return ClaimMark(log_id, self.owner.bytes, epoch, epoch_id, first_lsn, self._lease_us, _now_us())
-
-    def _oldest(self, manifest: Manifest) -> int:
-        """Return the oldest record from which on this consumer finds what it needs."""
-        oldest = max(manifest.first_lsn, manifest.low_watermark + 1)
-        return max(oldest, manifest.complete_from_lsn) if self._complete else oldest
+        return ClaimMark(log_id, self.owner.bytes, epoch, epoch_id, first_lsn, self._lease_us, now_us())
 
     def _refuse_gap(self, first_lsn: int, manifest: Manifest) -> None:
-        oldest = self._oldest(manifest)
+        oldest = oldest_lsn(manifest, complete=self._complete)
         if first_lsn < oldest:
             self._ended = "lost"
             raise GapError(first_lsn, oldest)
 
-    def _refuse_beyond(self, first_lsn: int, manifest: Manifest, *, saved: bool) -> None:
-        """Refuse a position after the end of the log: what the consumer says, or, `saved`, what it was cut from."""
-        last_lsn = _last_lsn(self._storage, manifest, first_lsn - 1)
-        if first_lsn - 1 <= last_lsn:
-            return
-        if saved:
-            raise DivergenceError(
-                f"the claim {self.name!r} needs LSN {first_lsn:,} and what follows, and the log ends at {last_lsn:,}: "
-                "what its consumer has read was cut. Nothing was changed",
-                first_lsn=last_lsn + 1,
-            )
-        raise OptionsError(
-            f"first_lsn={first_lsn}: the log ends at {last_lsn}",
-            option="first_lsn",
-            wanted=first_lsn,
-            stored=last_lsn,
-        )
-
-    def _refuse_another_history(self, mark: ClaimMark, manifest: Manifest) -> None:
-        """DivergenceError where the record before the position of a claim is not the one that its consumer knows."""
-        if mark.log_id != manifest.log_id:
-            raise DivergenceError(
-                f"the claim {self.name!r} is of log {mark.log_id:016x}, and this is log {manifest.log_id:016x}. "
-                "Nothing was changed",
-                first_lsn=1,
-            )
-        if identity_at(manifest, mark.first_lsn - 1)[1:] != (mark.epoch, mark.epoch_id):
-            raise _diverged(self.name, mark, manifest)
-        self._refuse_beyond(mark.first_lsn, manifest, saved=True)
-
     def _is_mine(self, mark: ClaimMark) -> bool:
         return mark == self._mark or mark in self._unsure
 
-    def _refuse_taken(self) -> None:
-        """Refuse where the file is not as this object left it, unless it went because its lease was over."""
+    def _found(self) -> ClaimMark | None:
+        """Return what stands under this name; None for nothing, and with an event for what cannot be read."""
         try:
-            found = stored_claim(self._storage, self.name)
+            return stored_claim(self._storage, self.name)
         except CorruptionError as error:
             self.events.emit("walkit.claim.damage", name=self.name, error=str(error))
-            return  # what this object knows takes its place
-        if found is None:
-            if _now_us() < self._written.lease_until_us:
-                self._ended = "lost"
-                raise ClaimError(
-                    f"the claim {self.name!r} was dropped before its lease was over; take it anew",
-                    name=self.name,
-                    reason="dropped",
-                )
-        elif not self._is_mine(found):
+            return None
+
+    def _refuse_loss(self, found: ClaimMark | None) -> None:
+        """Refuse where the claim is another's, or was dropped: a lease that is over, or damage, loses none."""
+        if found is not None:
             self._ended = "lost"
-            raise self._taken(
-                found, "another owner's" if found.owner != self.owner.bytes else "another session's"
-            )
-
-    def _taken(self, found: ClaimMark, whose: str) -> ClaimError:
-        until = to_datetime(found.lease_until_us).isoformat(" ", "seconds")
-        return ClaimError(
-            f"the claim {self.name!r} is {whose}, with a lease until {until}. Nothing was changed; give owner= to "
-            "continue a claim of one's own, and take_over=True where its consumer is known to be gone",
-            name=self.name,
-            reason="taken",
-            owner=found.owner.hex(),
-            lease_until_us=found.lease_until_us,
-        )
-
-    def _make_room(self, manifest: Manifest) -> None:
-        """Remove claims that count no more, where there are as many as may be; ClaimError where that is not enough."""
-        others = {claim_of_name(n) for n in self._storage.names()} - {None, self.name}
-        if len(others) < CLAIMS_MAX:
-            return
-        over = [f for f in claim_facts(self._storage, manifest) if f.name in others and not f.counts]
-        if len(others) - len(over) >= CLAIMS_MAX:
+            whose = "another owner's" if found.owner != self.owner.bytes else "another session's"
+            raise taken(self.name, found, whose)
+        gone = claim_file_name(self.name) not in self._storage.names()
+        if gone and now_us() < self._written.lease_until_us:
+            self._ended = "lost"
             raise ClaimError(
-                f"the log at {self._storage.location} has {len(others)} claims, and {CLAIMS_MAX} are the most: release "
-                "one, or drop one whose consumer is gone (walkit claims LOG --drop NAME)",
+                f"the claim {self.name!r} was dropped before its lease was over; take it anew",
                 name=self.name,
-                reason="full",
+                reason="dropped",
             )
-        for fact in over:
-            self.events.emit(
-                "walkit.claim.expire",
-                name=fact.name,
-                first_lsn=fact.first_lsn,
-                oldest=manifest.low_watermark + 1,
-                owner=fact.owner,
-            )
-        remove_claims(self._storage, [f.name for f in over])
 
     def __enter__(self) -> Self:
         return self
@@ -407,30 +343,3 @@ class Claim:
                 ("state", self.state),
             ],
         )
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
-
-
-def _last_lsn(storage: Storage, manifest: Manifest, wanted: int) -> int:
-    """Return the last LSN of the log, or any from `wanted` on that it is known to have: a long scan may be saved."""
-    known = max(manifest.end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn)
-    if wanted > known:
-        slot = read_mark(storage)
-        if slot.epoch_id in {e.id for e in manifest.lineage}:
-            known = max(known, slot.lsn)
-    return known if wanted <= known else max(known, sight_of(storage).last_lsn)
-
-
-def _diverged(name: str, mark: ClaimMark, manifest: Manifest) -> DivergenceError:
-    """Return the error of a position that is in no epoch of the log; it names the first LSN that can differ."""
-    theirs = next((e for e in manifest.lineage if e.id == mark.epoch_id), None)
-    after = [e.first_lsn for e in manifest.lineage if theirs is None or e.number > theirs.number]
-    found = identity_at(manifest, mark.first_lsn - 1)[2]
-    return DivergenceError(
-        f"the claim {name!r} needs LSN {mark.first_lsn:,} and what follows, after a record of epoch "
-        f"{mark.epoch_id:016x}; the record there is of epoch {found:016x}: what its consumer has read was cut. Nothing "
-        "was changed",
-        first_lsn=min(after, default=1),
-    )
