@@ -564,7 +564,7 @@ def test_a_manifest_that_was_made_anew(log: walkit.WriteAheadLog) -> None:
     claim.renew()
     assert (
         walkit.claim(storage, "d", claim.first_lsn, epoch_id=load_manifest(storage).lineage[0].id).first_lsn
-        == 30
+        == 33
     )
     with walkit.open(storage=storage, options=tiny()) as again:
         assert again.trim(70) == 32

@@ -13,7 +13,7 @@ from walkit.format.claim import ClaimMark
 from walkit.format.layout import CLAIMS_MAX
 from walkit.format.manifest import Manifest
 from walkit.format.names import claim_of_name
-from walkit.read.cursor import identity_at
+from walkit.read.cursor import identity_at, lies_in
 from walkit.read.reader import sight_of
 from walkit.record import to_datetime
 from walkit.recovery.scan import read_mark
@@ -77,16 +77,11 @@ def refuse_another_history(storage: Storage, name: str, mark: ClaimMark, manifes
 
 
 def refuse_another_epoch(name: str, first_lsn: int, epoch_id: int, manifest: Manifest) -> None:
-    """DivergenceError where the record before `first_lsn` is not of this epoch; it names the first LSN that can differ.
-
-    A manifest that was made anew from the segments' headers knows no epoch of what was trimmed before: nothing speaks
-    against a position there, unless the epoch began later.
-    """
-    _, epoch, found = identity_at(manifest, first_lsn - 1)
-    lineage = manifest.lineage
-    forgotten = first_lsn > 1 and not epoch and epoch_id not in {e.id for e in lineage[1:]}
-    if found == epoch_id or forgotten:
+    """DivergenceError, with the first LSN that can differ, where the record before `first_lsn` is not of this epoch."""
+    if lies_in(manifest, first_lsn - 1, epoch_id):
         return
+    lineage = manifest.lineage
+    found = identity_at(manifest, first_lsn - 1)[2]
     theirs = next((e for e in lineage if e.id == epoch_id), None)
     after = [e.first_lsn for e in lineage if theirs is None or e.number > theirs.number]
     raise DivergenceError(

@@ -289,6 +289,17 @@ def identity_at(manifest: Manifest, lsn: int) -> tuple[int, int, int]:
     return (manifest.log_id, 0, 0) if epoch is None else (manifest.log_id, epoch.number, epoch.id)
 
 
+def lies_in(manifest: Manifest, lsn: int, epoch_id: int) -> bool:
+    """Say whether a saved position is of this history: whether the record at `lsn` is of the epoch with this id.
+
+    A manifest that was made anew from the segments' headers knows no epoch of what was trimmed before: nothing speaks
+    against a position there, unless its epoch began later.
+    """
+    _, epoch, found = identity_at(manifest, lsn)
+    forgotten = lsn > 0 and not epoch and epoch_id not in {e.id for e in manifest.lineage[1:]}
+    return found == epoch_id or forgotten
+
+
 def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int) -> None:
     """CursorError where the log cannot be gone on with from this mark without a guess."""
 
@@ -308,7 +319,7 @@ def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int) 
     if mark.lsn > last:
         raise refused(f"and the log ends at {last:,}", "beyond", last, mark.lsn)
     identity = identity_at(manifest, mark.lsn)[1:]
-    if identity != (mark.epoch, mark.epoch_id):
+    if identity[0] not in (0, mark.epoch) or not lies_in(manifest, mark.lsn, mark.epoch_id):
         found = (mark.epoch, mark.epoch_id)
         what = (
             f"of epoch {mark.epoch}, and the record there is of epoch {identity[0]}: what it had done was cut"
