@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import pickle
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -376,9 +377,9 @@ def test_a_wall_clock_that_is_set_back_does_not_lengthen_a_lease() -> None:
         assert [(n, about["ahead_s"]) for n, about in seen] == [("walkit.claim.clock", 1e6)]
         put_claim(log, "c", first_lsn=3, lease_us=60_000_000, written_us=mark.written_us + 1)
         assert len(table.live(manifest)) == 1, "renewed, it counts again"
-        with log.parts.leftovers.lock, table.shut():
+        with table.shut():
             clock[0] += 61
-        with log.parts.leftovers.lock, table.shut():
+        with table.shut():
             pass
         assert of_claims(seen) == ["clock", "clock", "expire"] and log.claims() == []
 
@@ -437,7 +438,7 @@ def test_a_damaged_claim_is_over_after_the_longest_lease() -> None:
         assert [c.first_lsn for c in table.live(manifest)] == [1]
         clock[0] += 1
         assert table.live(manifest) == ()
-        with log.parts.leftovers.lock, table.shut():
+        with table.shut():
             pass
         assert log.claims() == []
 
@@ -612,10 +613,47 @@ def test_a_lock_that_is_not_to_be_had(log: walkit.WriteAheadLog) -> None:
         pass
     assert log.parts.manifest_store.current.generation == generation
     log.append(b"appending needs no claim")
-    assert log.trim(0) == 0, "what moves nothing asks for no lock"
     lock.release()
     claim.renew()
     assert log.trim(20) == 20
+
+
+def test_retention_in_the_background_does_not_wait_for_a_consumer() -> None:
+    """Hold the claims' lock while segments are sealed: retention gives up with an event, frames find their segments."""
+    storage = CrashingStorage()
+    with walkit.open(storage=storage, options=tiny(retention=Retention(records_max=10))) as log:
+        log.parts.holds.claims._wait_s = 3600.0
+        seen = heard(log)
+        lock: Any = storage.lock(CLAIMS_LOCK_NAME)
+        fill(log, 40)
+        failures = [about for name, about in seen if name == "walkit.upkeep.fail"]
+        assert failures and all("claims" in about["error"] for about in failures)
+        assert log.first_lsn == 1
+        lock.release()
+        fill(log, 10)
+        assert log.first_lsn > 30
+
+
+def test_two_threads_that_drop_records_take_turns(log: walkit.WriteAheadLog) -> None:
+    """Trim from two threads while a third claims and releases: each claim is kept, and what is asked for is done."""
+    failures: list[BaseException] = []
+
+    def trim() -> None:
+        try:
+            for lsn in range(1, 61, 3):
+                log.trim(lsn)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=trim) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        with walkit.claim(place_of(log), "c") as claim:
+            assert log.first_lsn <= claim.first_lsn
+    for thread in threads:
+        thread.join()
+    assert not failures and log.trim(60) == 60
 
 
 def test_the_lock_is_free_after_every_failure() -> None:

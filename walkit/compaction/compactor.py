@@ -363,13 +363,13 @@ class Compactor:
                 holds=self._holds.live(manifest),
             )
 
-        with self._events.held(), self._leftovers.lock:
+        self._needless.append(record.name)
+        with self._events.held(), self._holds.claims.shut() as shut, self._leftovers.lock:
             self._go_on()
-            self._needless.append(record.name)
-            with self._holds.claims.shut():
-                self._manifest_store.update(change)
-                self._needless.remove(record.name)
-                self._leftovers.add(files_of(group if published else [record]))
+            self._manifest_store.update(change)
+            self._needless.remove(record.name)
+            self._leftovers.add(files_of(group if published else [record]))
+            shut.reopen()
             self._leftovers.remove()
         if published:
             index_segment(self._storage, self._manifest_store.current, record)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,7 +19,14 @@ from walkit.events import EventSink
 from walkit.format.claim import ClaimMark
 from walkit.format.layout import CLAIM_LEASE_US_MAX
 from walkit.format.manifest import HoldRecord, Manifest
-from walkit.segments.claim_files import LOCK_WAIT_S, ClaimFact, claim_facts, claims_locked, remove_claims
+from walkit.segments.claim_files import (
+    LOCK_WAIT_S,
+    ClaimFact,
+    busy,
+    claim_facts,
+    claims_locked,
+    remove_claims,
+)
 from walkit.segments.manifest_store import ManifestStore
 from walkit.storage.interface import Storage
 
@@ -50,61 +57,59 @@ class ClaimTable:
         self._storage, self._manifest_store, self._events = storage, manifest_store, events
         self._wall_us, self._own_s, self._wait_s = wall_us, own_s, wait_s
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        """Between the threads of this process that would shut the claims."""
         self._seen: dict[str, _Seen] = {}
         """By name; only of claims that are there."""
         self._kept: list[ClaimFact] | None = None
-        """While the claims' lock is held: what stood there when it was taken, but for what is being dropped."""
+        """While they are shut: what stood there when the lock was taken, but for what is being dropped."""
 
     def live(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
         """Return the claims that count now, in the form of holds; one that cannot be read needs every record.
 
-        Within `shut` that is exact. Outside it says what a preview needs: the next moment may bring another claim. An
+        While they are shut that is exact. Else it is what a preview needs: the next moment may bring another claim. An
         event says of each claim once that it cannot be read, or was written after what the clock says now.
         """
-        facts = self._kept
+        kept = self._kept
         return tuple(
             HoldRecord(name=f.name, first_lsn=f.needed_lsn, lease_until_us=f.lease_until_us or 0)
-            for f in (self._look(manifest) if facts is None else facts)
+            for f in (self._look(manifest) if kept is None else kept)
             if f.counts
         )
 
-    @contextmanager
-    def shut(self) -> Iterator[None]:
-        """Have the claims' lock in this block, so that none is written until the manifest is replaced.
-
-        Needs the lock of the leftovers held; a block within a block does nothing. After it, claims whose lease is over,
-        and such as a hard cap has passed, are removed. StorageError (ETIMEDOUT) where the lock is not to be had.
-        """
-        if self._kept is not None:
-            yield
-            return
-        with claims_locked(self._storage, self._wait_s):
-            self._kept = found = self._look(self._manifest_store.current)
-            try:
-                yield
-            finally:
-                self._kept = None
-            self._remove([f for f in found if f.state in ("expired", "passed")])
+    @property
+    def are_shut(self) -> bool:
+        """Whether a thread of this process has the claims' lock."""
+        return self._kept is not None
 
     @contextmanager
-    def dropping(self, names: Collection[str]) -> Iterator[None]:
-        """Drop claims, within `shut`: the manifest that is published in this block no longer has to keep to them.
+    def shut(self, wait_s: float | None = None) -> Iterator[ShutClaims]:
+        """Have the claims' lock in this block, or until `reopen`: none is written until the manifest is replaced.
 
-        Their files go after it, with an event each; where the block fails they stand as before. A crash in between
-        leaves files that the low watermark has passed: they count no more.
+        It is taken before that of the leftovers, which others need while this one is waited for, and within a block
+        that keeps events. Where the block ends well, claims whose lease is over, and such as a hard cap has passed, are
+        removed. StorageError (ETIMEDOUT) where the lock is not to be had within `wait_s` seconds.
         """
-        before = self._kept
-        assert before is not None, "claims are dropped under their lock"
-        lost = [f for f in before if f.name in names]
-        self._kept = [f for f in before if f.name not in names]
+        wait_s = self._wait_s if wait_s is None else wait_s
+        deadline = time.monotonic() + wait_s
+        if not self._turn.acquire(timeout=wait_s):
+            raise busy(self._storage, wait_s, None)
         try:
-            yield
-        except BaseException:
-            self._kept = before
-            raise
-        self._remove(lost)
+            with ExitStack() as locked:
+                locked.enter_context(claims_locked(self._storage, max(deadline - time.monotonic(), 0)))
+                self._kept = self._look(self._manifest_store.current)
+                shut = ShutClaims(self, locked)
+                yield shut
+                shut.reopen()
+        finally:
+            self._kept = None
+            self._turn.release()
 
-    def _remove(self, facts: list[ClaimFact]) -> None:
+    def forget(self) -> None:
+        """In a forked child: forget locks that a thread of the parent may hold."""
+        self._lock, self._turn = threading.Lock(), threading.Lock()
+
+    def remove(self, facts: list[ClaimFact]) -> None:
         """Remove the files of claims that are over, or were dropped, with an event each.
 
         A failure is an event, too, and no error: what was published stands, and the next block removes them.
@@ -153,3 +158,37 @@ class ClaimTable:
         elif fact.state == "live" and fact.mark.written_us > now_us:
             ahead_s = (fact.mark.written_us - now_us) / 1e6
             self._events.emit("walkit.claim.clock", name=fact.name, ahead_s=ahead_s)
+
+
+class ShutClaims:
+    """The claims of a log while their lock is held: none comes, none is renewed. For the thread that holds it."""
+
+    def __init__(self, table: ClaimTable, locked: ExitStack) -> None:
+        self._table, self._locked = table, locked
+        self._found = list(table._kept or ())
+
+    @contextmanager
+    def dropping(self, names: Collection[str]) -> Iterator[None]:
+        """Drop claims: the manifest that is published in this block no longer has to keep to them.
+
+        Their files go after it, with an event each; where the block fails they stand as before. A crash in between
+        leaves files that the low watermark has passed: they count no more.
+        """
+        table, before = self._table, self._table._kept
+        assert before is not None, "claims are dropped under their lock"
+        lost = [f for f in before if f.name in names]
+        table._kept = [f for f in before if f.name not in names]
+        try:
+            yield
+        except BaseException:
+            table._kept = before
+            raise
+        table.remove(lost)
+
+    def reopen(self) -> None:
+        """Free the lock before the block ends: the manifest is published. Does nothing the second time."""
+        if self._table._kept is None:
+            return
+        self._table.remove([f for f in self._found if f.state in ("expired", "passed")])
+        self._table._kept = None
+        self._locked.close()

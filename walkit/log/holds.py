@@ -133,7 +133,7 @@ class HoldTable:
 
     def oldest_needed(self, manifest: Manifest) -> int | None:
         """Return the oldest record that a hold or a claim needs now; None where none is needed."""
-        needs = (*self.live(manifest), *self.claims.live(manifest))
+        needs = (*self.live(manifest, tell=False), *self.claims.live(manifest))
         return min((need.first_lsn for need in needs), default=None)
 
     @contextmanager

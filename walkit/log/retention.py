@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from walkit.commit.to_end import relayed, run_to_end
@@ -22,6 +23,9 @@ from walkit.log.trim import Trimmed, Trimmer
 from walkit.recovery.report import report_html
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.segment_set import SegmentSet
+
+BACKGROUND_WAIT_S = 0.1
+"""How long retention on the maintenance thread waits for the claims' lock."""
 
 RetentionProgress = Callable[[int, int], None]
 """Called with (segment files removed, segment files to remove)."""
@@ -194,38 +198,47 @@ class Retainer:
         *,
         now_us: int | None = None,
         progress: RetentionProgress | None = None,
+        wait_s: float | None = None,
     ) -> RetentionReport:
         """Drop what the limits ask for: the manifest first, holds and low watermark in one replacement, then the files.
 
-        A StorageError leaves the log as it was, or with files that no manifest names; doing it again goes on.
+        The claims' lock is waited for up to `wait_s` seconds. A StorageError leaves the log as it was, or with files
+        that no manifest names; doing it again continues.
         """
         check_progress(progress, "(files removed, files to remove)")
 
         def work() -> RetentionReport:
-            return self._enforce(limits, now_us, None if progress is None else relayed(progress))
+            return self._enforce(limits, now_us, None if progress is None else relayed(progress), wait_s)
 
         return run_to_end(work, "retain", events=self._events)
 
     def _enforce(
-        self, limits: Retention | None, now_us: int | None, progress: RetentionProgress | None
+        self,
+        limits: Retention | None,
+        now_us: int | None,
+        progress: RetentionProgress | None,
+        wait_s: float | None,
     ) -> RetentionReport:
         began = time.perf_counter()
         self._segments.maintenance.drain()  # what it is about to seal can be dropped, too
         lost: tuple[HoldRecord, ...] = ()
+        trimmed = Trimmed(self._manifest_store.current.low_watermark, ())
+        plan = plan_retention(limits or self._limits, self._facts(now_us))
         try:
-            with self._events.held(), self._leftovers.lock:
-                plan = plan_retention(limits or self._limits, self._facts(now_us))
-                trimmed = Trimmed(self._manifest_store.current.low_watermark, ())
-                if plan.segments:
-                    with self._holds.claims.shut():
-                        # Once more: from here on no claim comes.
-                        plan = plan_retention(limits or self._limits, self._facts(now_us))
-                        with (
-                            self._holds.claims.dropping(plan.dropped_claims),
-                            self._holds.dropping(plan.dropped_holds) as dropping,
-                        ):
-                            trimmed = self._trimmer.move_watermark(plan.up_to_lsn)
-                            lost = dropping
+            with ExitStack() as locks:
+                locks.enter_context(self._events.held())
+                shut = locks.enter_context(self._holds.claims.shut(wait_s)) if plan.segments else None
+                locks.enter_context(self._leftovers.lock)
+                if shut is not None:
+                    # Once more: from here on no hold and no claim comes.
+                    plan = plan_retention(limits or self._limits, self._facts(now_us))
+                    with (
+                        shut.dropping(plan.dropped_claims),
+                        self._holds.dropping(plan.dropped_holds) as dropping,
+                    ):
+                        trimmed = self._trimmer.move_watermark(plan.up_to_lsn)
+                        lost = dropping
+                    shut.reopen()
                 self._leftovers.remove(progress)
         finally:
             # Also where a file could not be removed: the manifest has let go of the holds by then.
@@ -284,14 +297,17 @@ class Retainer:
         if self._limits == Retention():
             return
         maintenance = self._segments.maintenance
-
-        def retain() -> None:
-            self.enforce()
-
-        self._segments.on_seal = lambda: maintenance.submit("retain", retain)
+        self._segments.on_seal = lambda: maintenance.submit("retain", self.retain)
         period = period_s(self._limits)
         if period is not None:
-            maintenance.every(period, retain)
+            maintenance.every(period, self.retain)
+
+    def retain(self) -> None:
+        """Enforce the log's own limits on the maintenance thread, on which frames may wait for a segment.
+
+        So the claims' lock is hardly waited for: where a consumer has it, the next seal tries again.
+        """
+        self.enforce(wait_s=BACKGROUND_WAIT_S)
 
 
 def period_s(limits: Retention) -> float | None:

@@ -147,15 +147,22 @@ def _take(storage: Storage, wait_s: float) -> StorageLock:
             return lock
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            holder = f"process {lock.pid} ({lock.command})" if lock.pid else "another process"
-            raise StorageError(
-                f"the lock of the claims of {storage.location} was not free for {wait_s:g} s: {holder} has it. Nothing "
-                "was changed; try again, and where that process is stopped, continue or end it",
-                errno=errno.ETIMEDOUT,
-                name=CLAIMS_LOCK_NAME,
-            )
+            raise busy(storage, wait_s, lock)
         time.sleep(min(pause_s, left_s))
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+def busy(storage: Storage, wait_s: float, holder: LockHolder | None) -> StorageError:
+    """Return the error of a lock that was waited for in vain; None for a holder in this process."""
+    who = "this process" if holder is None else "another process"
+    if holder is not None and holder.pid:
+        who = f"process {holder.pid} ({holder.command})"
+    return StorageError(
+        f"the lock of the claims of {storage.location} was not free for {wait_s:g} s: {who} has it. Nothing was "
+        "changed; try again, and where that process is stopped, continue or end it",
+        errno=errno.ETIMEDOUT,
+        name=CLAIMS_LOCK_NAME,
+    )
 
 
 def write_claim(storage: Storage, name: str, mark: ClaimMark) -> None:
