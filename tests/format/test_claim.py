@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,7 +84,7 @@ def test_a_newer_version_is_told_from_damage(offset: int, value: int, more: byte
     "wrong",
     [{"first_lsn": 0}, {"first_lsn": LSN_MAX + 1}, {"lease_us": 0}, {"lease_us": CLAIM_LEASE_US_MAX + 1}],
 )
-def test_numbers_that_no_claim_has_are_damage(wrong: dict[str, int]) -> None:
+def test_numbers_that_no_claim_has_are_damage(wrong: dict[str, Any]) -> None:
     """F-18.1: an LSN or a lease out of bounds under a right checksum: damage."""
     with pytest.raises(CorruptionError):
         decode_claim(encode_claim(MARK._replace(**wrong)), "c")

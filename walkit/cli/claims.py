@@ -7,7 +7,6 @@ from typing import Any
 
 from walkit._text import aligned, counted
 from walkit.cli.output import publish
-from walkit.record import to_datetime
 from walkit.segments.claim_files import ClaimFact, claim_facts, drop_claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.address import storage_at
@@ -22,7 +21,7 @@ def claims(args: argparse.Namespace) -> int:
     def lines() -> list[str]:
         said = [] if dropped is None else [f"{'dropped' if dropped else 'there is no'} claim {args.drop!r}"]
         rows = [_row(fact) for fact in found]
-        headers = ("claim", "state", "first LSN needed", "lease until (UTC)", "owner")
+        headers = ("claim", "state", "first LSN needed", "lease until", "owner")
         listed = aligned(headers, rows, right=(2,)) if rows else []
         faults = [f"problem: {fact.fault}" for fact in found if fact.fault is not None]
         return [f"{counted(len(found), 'claim')} on {storage.location}", *said, *listed, *faults]
@@ -35,9 +34,8 @@ def claims(args: argparse.Namespace) -> int:
 
 
 def _row(fact: ClaimFact) -> tuple[str, ...]:
-    until = "?" if fact.lease_until_us is None else f"{to_datetime(fact.lease_until_us):%Y-%m-%d %H:%M:%S}"
     first = "?" if fact.first_lsn is None else f"{fact.first_lsn:,}"
-    return fact.name, fact.state, first, until, fact.owner or "?"
+    return fact.name, fact.state, first, fact.lease_until, fact.owner or "?"
 
 
 def _plain(fact: ClaimFact) -> dict[str, Any]:

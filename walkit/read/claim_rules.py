@@ -93,9 +93,9 @@ def refuse_another_epoch(name: str, first_lsn: int, epoch_id: int, manifest: Man
 
 def taken(name: str, found: ClaimMark, whose: str) -> ClaimError:
     """Return the error of a claim whose file is another's."""
-    until = to_datetime(found.lease_until_us).isoformat(" ", "seconds")
+    until = time_text(found.lease_until_us)
     return ClaimError(
-        f"the claim {name!r} is {whose}, with a lease until {until}. Nothing was changed; give owner= to continue a "
+        f"the claim {name!r} is {whose}, with a lease until {until or 'the end of time'}. Nothing was changed; give owner= to continue a "
         "claim of one's own, and take_over=True where its consumer is known to be gone",
         name=name,
         reason="taken",

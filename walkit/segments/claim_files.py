@@ -20,6 +20,7 @@ from walkit.format.claim import ClaimMark, decode_claim, encode_claim
 from walkit.format.layout import CLAIM_FILE
 from walkit.format.manifest import Manifest
 from walkit.format.names import CLAIMS_LOCK_NAME, claim_file_name, claim_of_name, is_unfinished_claim
+from walkit.record import to_datetime
 from walkit.segments.manifest_store import load_manifest, write_whole
 from walkit.storage.interface import LockHolder, Storage, StorageLock
 
@@ -27,6 +28,8 @@ LOCK_WAIT_S = 10.0
 """How long the claims' lock is waited for: its holder has it for a few small writes, unless its process is stopped."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.0005, 0.02
 """Between two looks at a lock that is taken; from the first to the second by doubling."""
+
+TIME_US_MAX = 253_402_300_799_000_000
 
 ClaimState: TypeAlias = Literal["live", "expired", "passed", "foreign", "damaged"]
 """live: it counts. expired: its lease is over. passed: the log was trimmed past it, at the hard cap of a retention.
@@ -53,6 +56,11 @@ class ClaimFact:
     mark: ClaimMark | None = field(default=None, repr=False)
 
     @property
+    def lease_until(self) -> str:
+        """When the lease is over, in UTC, for people; "?" where the file does not say a time."""
+        return "?" if self.lease_until_us is None else time_text(self.lease_until_us)
+
+    @property
     def counts(self) -> bool:
         """Whether it keeps records back."""
         return self.state in ("live", "damaged")
@@ -61,6 +69,12 @@ class ClaimFact:
     def needed_lsn(self) -> int:
         """The first record that may not be dropped for it; every record for one that cannot be read."""
         return 1 if self.first_lsn is None else self.first_lsn
+
+
+def time_text(time_us: int) -> str:
+    """Return a moment in UTC for people; the end of the year 9999 for any later one."""
+    moment = to_datetime(min(time_us, TIME_US_MAX))
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def claim_facts(storage: Storage, manifest: Manifest, now_us: int | None = None) -> list[ClaimFact]:
