@@ -384,6 +384,16 @@ def test_a_wall_clock_that_is_set_back_does_not_lengthen_a_lease() -> None:
         assert of_claims(seen) == ["clock", "clock", "expire"] and log.claims() == []
 
 
+def test_a_claim_of_a_clock_that_is_far_wrong(log: walkit.WriteAheadLog) -> None:
+    """Put a claim of the last microsecond that a file can name: it is listed, refused to others, and can be dropped."""
+    put_claim(log, "c", first_lsn=30, written_us=(1 << 64) - 1)
+    assert log.claims()[0].lease_until == "9999-12-31 23:59:59 UTC"
+    assert log.trim(70) == 29
+    with pytest.raises(ClaimError, match="9999"):
+        walkit.claim(place_of(log), "c", 30)
+    assert log.drop_claim("c")
+
+
 def test_how_a_claim_stands_is_pure(log: walkit.WriteAheadLog) -> None:
     """F-18.5: judge a claim at the edges of its lease, below the low watermark, and of another log."""
     log.trim(20)

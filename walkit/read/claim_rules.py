@@ -15,9 +15,8 @@ from walkit.format.manifest import Manifest
 from walkit.format.names import claim_of_name
 from walkit.read.cursor import identity_at, lies_in
 from walkit.read.reader import sight_of
-from walkit.record import to_datetime
 from walkit.recovery.scan import read_mark
-from walkit.segments.claim_files import claim_facts, remove_claims
+from walkit.segments.claim_files import claim_facts, remove_claims, time_text
 from walkit.storage.interface import Storage
 
 
@@ -95,8 +94,8 @@ def taken(name: str, found: ClaimMark, whose: str) -> ClaimError:
     """Return the error of a claim whose file is another's."""
     until = time_text(found.lease_until_us)
     return ClaimError(
-        f"the claim {name!r} is {whose}, with a lease until {until or 'the end of time'}. Nothing was changed; give owner= to continue a "
-        "claim of one's own, and take_over=True where its consumer is known to be gone",
+        f"the claim {name!r} is {whose}, with a lease until {until}. Nothing was changed; give owner= to continue "
+        "a claim of one's own, and take_over=True where its consumer is known to be gone",
         name=name,
         reason="taken",
         owner=found.owner.hex(),
