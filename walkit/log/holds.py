@@ -1,4 +1,4 @@
-"""Holds: named claims that keep records from being trimmed."""
+"""Holds: named leases, taken in the writer's process, that keep records from being trimmed."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class HoldTable:
 
 
 class Hold:
-    """A claim that records from `first_lsn` on are still needed.
+    """A lease on the records from `first_lsn` on: they are still needed.
 
     Persisted in the manifest with a lease: while the object lives the log renews it, after its process has died it
     keeps the log back until the lease runs out. Safe from any thread.
