@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,7 @@ from walkit.state import KeyedTable
 from walkit.state.journal import Ring
 
 SMALL = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
+OWNER = uuid.UUID(int=1)
 KEYS = st.sampled_from((b"a", b"b", b"c", b"d"))
 
 
@@ -46,6 +48,7 @@ class Logs(RuleBasedStateMachine):
         self.log = walkit.open(storage=self.storage, options=self.options)
         self.cursor = self.log.cursor("consumer")
         self.hold = self.log.hold("consumer", self.cursor.lsn + 1)
+        self.claim = walkit.claim(self.storage, "consumer", owner=OWNER)
 
     @rule(sizes=st.lists(st.integers(0, 12_000), min_size=1, max_size=6))
     def submit(self, sizes: list[int]) -> None:
@@ -71,9 +74,15 @@ class Logs(RuleBasedStateMachine):
         self.hold.move(lsn + 1)
 
     @rule(share=st.floats(0, 1))
+    def consume_elsewhere(self, share: float) -> None:
+        first = self.claim.first_lsn
+        self.claim.advance(first + int((self.log.acked_lsn + 1 - first) * share))
+
+    @rule(share=st.floats(0, 1))
     def trim(self, share: float) -> None:
         self.log.trim(int(self.log.acked_lsn * share))
         assert self.log.first_lsn <= self.cursor.lsn + 1, "a hold was passed"
+        assert self.log.first_lsn <= self.claim.first_lsn, "a claim was passed"
 
     @rule()
     def reopen(self) -> None:
@@ -93,6 +102,7 @@ class Logs(RuleBasedStateMachine):
         if hasattr(self, "log"):
             check_log(self.log)
             self.cursor._check()
+            self.claim._check()
 
     def teardown(self) -> None:
         if hasattr(self, "log"):
@@ -111,6 +121,7 @@ class Stores(RuleBasedStateMachine):
     def open(self) -> None:
         options = walkit.StoreOptions(journal_slots=32, checkpoint_margin=0)
         self.store = walkit.Store.open(storage=self.storage, options=SMALL, store_options=options)
+        self.claim = walkit.claim(self.storage, "consumer", owner=OWNER)
 
     @rule(key=KEYS, size=st.integers(0, 9000))
     def put(self, key: bytes, size: int) -> None:
@@ -123,6 +134,12 @@ class Stores(RuleBasedStateMachine):
         with contextlib.suppress(JournalFullError):
             self.store.delete(key)
             self.expected.pop(key, None)
+
+    @rule(share=st.floats(0, 1))
+    def consume_elsewhere(self, share: float) -> None:
+        first, end = self.claim.first_lsn, self.store.log.acked_lsn + 1
+        assert [r.lsn for r in self.store.log.read(first)] == list(range(first, end)), "a claim was passed"
+        self.claim.advance(first + int((end - first) * share))
 
     @rule(trim=st.booleans())
     def checkpoint(self, trim: bool) -> None:

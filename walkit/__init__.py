@@ -14,6 +14,7 @@ from walkit.config import LogOptions, Retention, StoreOptions
 from walkit.errors import (
     AppendTimeoutError,
     CallbackError,
+    ClaimError,
     CommitFailedError,
     CommitTimeoutError,
     CorruptionError,
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
     from walkit.compaction.report import CompactionReport as CompactionReport
     from walkit.log.retention import RetentionReport as RetentionReport
     from walkit.measure.health import doctor as doctor
+    from walkit.read.claim import Claim as Claim
+    from walkit.read.claim import claim as claim
     from walkit.read.cursor import Cursor as Cursor
     from walkit.read.describe import LogInventory as LogInventory
     from walkit.record import RECORD_SCHEMA as RECORD_SCHEMA
@@ -107,6 +110,7 @@ _ROOMS = (
 _LATER = {
     "RECORD_SCHEMA": "record",
     "CheckpointReport": "state.checkpoint",
+    "Claim": "read.claim",
     "CompactionReport": "compaction.report",
     "Cursor": "read.cursor",
     "LogInventory": "read.describe",
@@ -117,6 +121,7 @@ _LATER = {
     "StateMachine": "state.machine",
     "Store": "store",
     "checkpoint": "state.machine_recovery",
+    "claim": "read.claim",
     "diff": "state.diff",
     "recover": "state.machine_recovery",
     "doctor": "measure.health",
@@ -134,6 +139,8 @@ __all__ = [
     "Batch",
     "CallbackError",
     "CheckpointReport",
+    "Claim",
+    "ClaimError",
     "CommitFailedError",
     "CommitTimeoutError",
     "CompactionReport",
@@ -180,6 +187,7 @@ __all__ = [
     "WalkitError",
     "WriteAheadLog",
     "checkpoint",
+    "claim",
     "diff",
     "doctor",
     "open",

@@ -114,8 +114,8 @@ FRAME_BYTES_MAX_DEFAULT = FollowingBytes(4 * MIB)
 class Retention:
     """What may be dropped without being asked for: limits of age, bytes and records. None means no limit.
 
-    Any limit is enough to drop a segment, any hold enough to keep it; only over `hard_bytes_max` the holds in the way
-    are dropped. Whole segments go, oldest first; the newest one stays, however old or large it is. With
+    Any limit is enough to drop a segment, any hold or claim enough to keep it; only over `hard_bytes_max` those in the
+    way are dropped. Whole segments go, oldest first; the newest one stays, however old or large it is. With
     `at_capacity="refuse"` nothing is dropped for its bytes: appends are refused until a trim makes room.
     """
 
@@ -126,9 +126,10 @@ class Retention:
     records_max: int | None = None
     """Drop the oldest while there are more records in the log."""
     below_holds: bool = False
-    """Drop what the slowest hold has passed; nothing where there is no hold."""
+    """Drop what the slowest hold or claim has passed; nothing where there is none."""
     hard_bytes_max: int | None = None
-    """Drop the oldest while the segment files are larger, regardless of holds: a consumer so slow gets a GapError."""
+    """Drop the oldest while the segment files are larger, regardless of holds and claims: a consumer so slow gets a
+    GapError."""
     at_capacity: Literal["drop", "refuse"] = "drop"
     """At `bytes_max`, drop the oldest, or refuse what needs a new segment: LogFullError (reason "retention"). Looked at
     once a segment, so the files never pass `bytes_max`, which has room for two segments at least. The other limits

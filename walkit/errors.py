@@ -27,6 +27,7 @@
     ├── LogPoisonedError                    nothing was written: open again
     ├── LogClosedError                      nothing was written: open again
     ├── GapError                            begin again at `oldest`
+    ├── ClaimError                          look at `reason`: take the claim anew, or leave it to its owner
     ├── CursorError                         say anew where to begin: drop the cursor, make it at an LSN
     ├── HistoryTrimmedError                 ask for a newer LSN
     ├── SnapshotError                       retry the stage it names
@@ -386,6 +387,30 @@ class CursorError(WalkitError):
         super().__init__(message)
         self.name, self.reason, self.lsn = name, reason, lsn
         self.expected, self.found = expected, found
+
+
+class ClaimError(WalkitError):
+    """A claim was not written: the log has no room for it, or it is not this consumer's. Nothing was changed.
+
+    `reason` is "full" (the log has as many claims as it may), "taken" (another owner has it, or another session of this
+    one has written it), "dropped" (somebody has removed it before its lease was over), or "released" (by this very
+    object). `owner` is the one that the file names, and `lease_until_us` when its lease is over, microseconds since
+    1970; None where it names none.
+    """
+
+    code = "claim"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        name: str,
+        reason: str,
+        owner: str | None = None,
+        lease_until_us: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.name, self.reason, self.owner, self.lease_until_us = name, reason, owner, lease_until_us
 
 
 class HistoryTrimmedError(WalkitError):

@@ -75,6 +75,19 @@ EVENTS: dict[str, tuple[int, str]] = {
         "a hold prevented the hard cap and was dropped; its consumer gets a GapError",
     ),
     "walkit.hold.expire": (logging.WARNING, "the lease of a hold ran out"),
+    "walkit.claim.drop": (
+        logging.WARNING,
+        "a claim prevented the hard cap and was dropped; its consumer gets a GapError",
+    ),
+    "walkit.claim.expire": (logging.WARNING, "the lease of a claim ran out, and the claim was removed"),
+    "walkit.claim.damage": (
+        logging.WARNING,
+        "a claim cannot be read: until it is written anew or dropped, it keeps the whole log",
+    ),
+    "walkit.claim.clock": (
+        logging.WARNING,
+        "a claim was written later than the clock says now: it counts for its lease from now on",
+    ),
     "walkit.observer.lose": (
         logging.ERROR,
         "an observer fell so far behind that frames had to be read from the log, and they are not there: it ended",

@@ -24,6 +24,7 @@ COMMANDS = (
     ["dump"],
     ["verify"],
     ["repair"],
+    ["claims"],
     ["diff"],
     ["serve"],
     ["follow"],

@@ -27,7 +27,7 @@ from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage
 from walkit.store import Store
 
-CASES = ("one group", "several groups", "with a hold", "with a snapshot")
+CASES = ("one group", "several groups", "with a hold", "with a claim", "with a snapshot")
 
 
 @cache
@@ -48,6 +48,8 @@ def made(case: str) -> tuple[CrashingStorage, State, int]:
                 store.snapshot()
             if case == "with a hold":
                 store.log.hold("reader", 18)
+            if case == "with a claim":
+                walkit.claim(storage, "reader", 18)
             for i in range(8):
                 store.put(b"last", b"%d" % i * 12000)
             state[b"last"] = b"7" * 12000
@@ -85,7 +87,7 @@ def test_a_power_cut_before_every_operation(case: str) -> None:
         report = store.compact()
         film.running = False
         assert report.segments_rewritten > 0
-        if case == "with a hold":
+        if case in ("with a hold", "with a claim"):
             assert list(store.log.read(18)) == list(walkit.open(storage=base, mode="r").read(18))
     for number, (what, image) in enumerate(film.images):
         if number % 6:

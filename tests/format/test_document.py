@@ -17,7 +17,7 @@ from walkit.format.durable_slot import DurableMark
 from walkit.format.frame import FrameFault, FrameHeader
 from walkit.state import snapshot_file
 
-CODEC_SECTIONS = (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 17)
+CODEC_SECTIONS = (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 17, 18)
 """Sections whose rules are the codec's to keep; those of the others are tested where they are kept."""
 ELSEWHERE = {
     "F-2.10": "salvage and repair: tests/log/test_salvage.py",
@@ -38,6 +38,9 @@ ELSEWHERE = {
     "F-17.2": "the cursor: tests/log/test_cursor.py",
     "F-17.3": "the cursor: tests/log/test_cursor.py",
     "F-17.4": "the cursor: tests/log/test_cursor.py",
+    **dict.fromkeys(
+        [f"F-18.{n}" for n in range(3, 10)], "claims and what drops records: tests/log/test_claims*.py"
+    ),
     "F-12.6": "opening and repair: tests/log",
 }
 RULES = re.findall(r"^- \*\*(F-\d+\.\d+)\*\* ", DOCUMENT, re.MULTILINE)
@@ -67,6 +70,7 @@ def sizes_of(code: struct.Struct) -> list[int]:
         ("index header", layout.INDEX_HEADER, []),
         ("snapshot header", snapshot_file.HEADER, [4068, 4]),
         ("cursor file", layout.CURSOR_FILE, []),
+        ("claim file", layout.CLAIM_FILE, []),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -14,12 +14,14 @@ from scripts import make_golden
 from tests.format import makers
 from tests.format.plain_reader import (
     PlainRecord,
+    numbers_of,
     read_durable,
     read_manifest,
     read_segment,
     was_cut_short,
 )
 from walkit.format.body import joined_flags, to_arrow
+from walkit.format.claim import decode_claim
 from walkit.format.durable_slot import decode_slots
 from walkit.format.frame import FrameHeader, decode_frame
 from walkit.format.layout import FORMAT_VERSION, SEGMENT_HEADER_BYTES
@@ -126,6 +128,15 @@ def test_golden_manifest_and_cell() -> None:
     mark, cell = decode_slots(data_of("log/durable")), read_durable(data_of("log/durable"))
     assert cell is not None and tuple(cell.values())[:5] == tuple(mark)
     assert (mark.generation, mark.epoch, mark.lsn) == (7, 2, 12)
+
+
+def test_golden_claim() -> None:
+    """F-18.1: codec and document agree on the golden claim."""
+    data = data_of("log/claim-reader")
+    mark, plain = decode_claim(data, "claim-reader"), numbers_of("claim file", data)
+    assert mark == make_golden.claim() and mark.owner == data[28:44]
+    assert all(plain[name] == value for name, value in mark._asdict().items() if name != "owner")
+    assert (mark.epoch, mark.first_lsn, mark.lease_until_us) == (1, 4, 1_357_038_000_000_000)
 
 
 def test_a_golden_log_opens(tmp_path: Path) -> None:

@@ -260,6 +260,31 @@ class Trimming(FromClosed):
         return closing(log, ledger)
 
 
+class Claiming(FromClosed):
+    """A claim through the same storage, advanced, renewed, released, with trims in between that must keep to it."""
+
+    def play(self, storage: EveryCall, ledger: Ledger) -> Callable[[], object] | None:
+        log = ledger.step("open", lambda: walkit.open(storage=storage, options=ledger.options))
+        if log is None:
+            return None
+        ledger.low_watermark = 20
+        claim = ledger.step("claim", lambda: walkit.claim(storage, "slow", 10, wait_s=1))
+        ledger.step("trim to a claim", lambda: log.trim(15, waste_ratio=0.0))
+        if claim is not None:
+            assert log.first_lsn <= 10, "a claim was passed"
+            ledger.step("advance", lambda: claim.advance(13))
+            first = claim.first_lsn
+            ledger.step("trim again", lambda: log.trim(20, waste_ratio=0.0))
+            assert log.first_lsn <= 13, "a claim was passed"
+            if first == 13:
+                ledger.step("renew", claim.renew)
+            ledger.step("release", claim.release)
+        burst(log, ledger, 6, 6000)
+        ledger.step("trim", lambda: log.trim(20, waste_ratio=0.0))
+        ledger.called_durable(log.durable_lsn)
+        return closing(log, ledger)
+
+
 class Retaining(LogScene):
     """A log that keeps itself small on its maintenance thread while it is appended to."""
 
@@ -566,6 +591,7 @@ SCENES: dict[str, Scene] = {
     "appending": Appending(),
     "zeroing": Zeroing(),
     "trimming": Trimming(),
+    "claiming": Claiming(),
     "retaining": Retaining(),
     "a store": Keeping(),
     "a store by itself": KeepingByItself(),

@@ -417,3 +417,17 @@ def test_at_least_once_and_exactly_once(moment: str, exactly: bool) -> None:
             assert sorted(set(effects.done)) == list(range(1, 11))
             twice += len(effects.done) - 10
     assert twice == 0 if exactly else twice > 0
+
+
+def test_a_cursor_at_the_edge_of_a_log_whose_manifest_was_made_anew() -> None:
+    """Trim up to a cursor, lose the manifest, repair: the epoch of what it did is forgotten, and it stands."""
+    storage = CrashingStorage()
+    with walkit.open(storage=storage, options=tiny()) as log:
+        log.append_many([bytes(7000)] * 80)
+        log.wait_idle()
+        log.cursor("c").advance(32)
+        assert log.trim(32) == 32
+    storage.remove("manifest")
+    walkit.repair(storage)
+    with walkit.open(storage=storage, options=tiny()) as log:
+        assert lsns(log.cursor("c").read()) == list(range(33, 81))

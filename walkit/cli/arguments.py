@@ -33,6 +33,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_dump(commands)
     _add_verify(commands)
     _add_repair(commands)
+    _add_claims(commands)
     _add_diff(commands)
     _add_serve(commands)
     _add_follow(commands)
@@ -157,6 +158,25 @@ def _add_repair(commands: Any) -> None:
         help="what to do with damage; only salvage gives up what was promised (default: prefix)",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
+    _add_report_options(parser)
+
+
+def _add_claims(commands: Any) -> None:
+    def run(args: argparse.Namespace) -> int:
+        from walkit.cli.claims import claims
+
+        return claims(args)
+
+    parser = _command(
+        commands,
+        "claims",
+        "list what consumers in other processes need of a log",
+        "; a claim keeps records from being dropped until its lease is over; exits 1 where one cannot be read",
+        "walkit claims orders.log --drop old-reader",
+        run,
+    )
+    parser.add_argument("log", metavar="LOG", help=LOG_HELP)
+    parser.add_argument("--drop", metavar="NAME", help="first remove this claim, whose consumer is gone")
     _add_report_options(parser)
 
 

@@ -200,8 +200,8 @@ class Compactor:
         bases = self._bases()
         view = self._contents.view()
         manifest = view.manifest
-        holds = self._holds.live(manifest)
-        exact = min([upto, *(h.first_lsn - 1 for h in holds)])
+        needed = self._holds.oldest_needed(manifest)
+        exact = upto if needed is None else min(upto, needed - 1)
         horizon = min(bases) if bases else 0 if manifest.low_watermark else exact
         segments = candidates(manifest.sealed, exact)
         return _Work(view, exact, horizon, segments, throttle, progress, waste_ratio)
@@ -334,14 +334,14 @@ class Compactor:
         return record
 
     def _publish(self, work: _Work, group: Group, record: SegmentRecord, selection: Selection) -> bool:
-        """Put the new segment in the place of the old ones, unless they have been trimmed or are held by now."""
+        """Put the new segment in the place of the old ones, unless they are trimmed, held or claimed by now."""
         published = False
 
         def change(manifest: Manifest) -> Manifest:
             nonlocal published
             published = False
-            holds = self._holds.live(manifest)
-            if not self._stands(manifest, group) or any(h.first_lsn <= work.exact_lsn for h in holds):
+            needed = self._holds.oldest_needed(manifest)
+            if not self._stands(manifest, group) or (needed is not None and needed <= work.exact_lsn):
                 return manifest
             published = True
             others = tuple(s for s in manifest.segments if s not in group)
@@ -360,15 +360,16 @@ class Compactor:
                     for g in manifest.lost
                     if g.end_position <= group[0].start_position or g.start_position >= group[-1].end_position
                 ),
-                holds=holds,
+                holds=self._holds.live(manifest),
             )
 
-        with self._events.held(), self._leftovers.lock:
+        self._needless.append(record.name)
+        with self._events.held(), self._holds.claims.shut() as shut, self._leftovers.lock:
             self._go_on()
-            self._needless.append(record.name)
             self._manifest_store.update(change)
             self._needless.remove(record.name)
             self._leftovers.add(files_of(group if published else [record]))
+            shut.reopen()
             self._leftovers.remove()
         if published:
             index_segment(self._storage, self._manifest_store.current, record)

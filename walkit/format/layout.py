@@ -55,6 +55,13 @@ DURABLE_SLOTS_BYTES: Final = 2 * DURABLE_SLOT_STRIDE
 CURSOR_MAGIC: Final = b"WALKITCU"
 CURSOR_FILE: Final = struct.Struct("<8sHHIIQQQQQI")
 
+CLAIM_MAGIC: Final = b"WALKITCL"
+CLAIM_FILE: Final = struct.Struct("<8sHHIIQ16sQQQQQI")
+CLAIM_LEASE_US_MAX: Final = 30 * 86_400 * 1_000_000
+"""Thirty days: also how long a claim that cannot be read keeps the whole log."""
+CLAIMS_MAX: Final = 64
+"""Claims of one log: each is read before anything is dropped."""
+
 MANIFEST_HEADER: Final = struct.Struct("<8sHHIIII")
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of the whole file: some 200,000 segments."""

@@ -79,7 +79,7 @@ class EpochRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HoldRecord:
-    """A named claim: records from `first_lsn` on are still needed. The lease ends at `lease_until_us`."""
+    """A named lease: records from `first_lsn` on are still needed. The lease ends at `lease_until_us`."""
 
     name: str
     first_lsn: int

@@ -36,7 +36,7 @@ def lsn_of_name(name: str) -> int | None:
 
 
 _CURSOR_PREFIX = "cursor-"
-_CURSOR_NEW_SUFFIX = ".new"
+_NEW_SUFFIX = ".new"
 _CURSOR_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -47,7 +47,7 @@ def is_cursor_name(name: str) -> bool:
 
 def cursor_file_name(name: str, *, new: bool = False) -> str:
     """Return the name of a cursor's file, or with `new` of the one that is written to take its place."""
-    return f"{_CURSOR_PREFIX}{name}{_CURSOR_NEW_SUFFIX if new else ''}"
+    return f"{_CURSOR_PREFIX}{name}{_NEW_SUFFIX if new else ''}"
 
 
 def cursor_of_name(file_name: str) -> str | None:
@@ -56,9 +56,35 @@ def cursor_of_name(file_name: str) -> str | None:
     return name if name != file_name and is_cursor_name(name) else None
 
 
+CLAIMS_LOCK_NAME: Final = "claims.lock"
+"""Held while claims are written, and while they are read and the manifest is replaced (FORMAT.md F-18)."""
+_CLAIM_PREFIX = "claim-"
+
+
+def is_claim_name(name: str) -> bool:
+    """Say whether a claim may have this name: 1 to 64 letters, digits, "_" and "-" of ASCII."""
+    return is_cursor_name(name)
+
+
+def claim_file_name(name: str, *, new: bool = False) -> str:
+    """Return the name of a claim's file, or with `new` of the one that is written to take its place."""
+    return f"{_CLAIM_PREFIX}{name}{_NEW_SUFFIX if new else ''}"
+
+
+def claim_of_name(file_name: str) -> str | None:
+    """Return which claim's file this is; None for any other file."""
+    name = file_name.removeprefix(_CLAIM_PREFIX)
+    return name if name != file_name and is_claim_name(name) else None
+
+
+def is_unfinished_claim(file_name: str) -> bool:
+    """Say whether this is a claim's file that never took its place."""
+    name = file_name.removesuffix(_NEW_SUFFIX)
+    return name != file_name and claim_of_name(name) is not None
+
+
 def is_unfinished_name(file_name: str) -> bool:
     """Say whether this is a file that is being written and takes its place by being renamed. Never read."""
-    return file_name in UNFINISHED_NAMES or (
-        file_name.endswith(_CURSOR_NEW_SUFFIX)
-        and cursor_of_name(file_name.removesuffix(_CURSOR_NEW_SUFFIX)) is not None
-    )
+    name = file_name.removesuffix(_NEW_SUFFIX)
+    is_cursor = name != file_name and cursor_of_name(name) is not None
+    return file_name in UNFINISHED_NAMES or is_cursor or is_unfinished_claim(file_name)

@@ -65,7 +65,7 @@ class BoundedPlace:
 
         def retain() -> None:
             try:
-                self._retention.enforce()
+                self._retention.retain()
             finally:
                 self._retaining = False
 

@@ -26,6 +26,7 @@ from walkit.format.layout import (
 )
 from walkit.format.manifest import LogEnd
 from walkit.log.capacity import BoundedPlace
+from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
 from walkit.log.holds import HoldTable
 from walkit.log.leftovers import Leftovers
@@ -64,7 +65,8 @@ def compose(
     segments = _segments(storage, manifest_store, options, events, core, began=began, mark=plan.findings.mark)
     contents = LogContents(storage, manifest_store, segments, core)
     lifetime, leftovers = Lifetime(storage.location), Leftovers(storage)
-    holds = HoldTable(manifest_store, contents, leftovers, lifetime, events)
+    claims = ClaimTable(storage, manifest_store, events)
+    holds = HoldTable(manifest_store, contents, leftovers, lifetime, claims, events)
     straddle = Straddle(storage, manifest_store, leftovers, lifetime, events)
     trimmer = Trimmer(manifest_store, core, segments.maintenance, holds, leftovers, straddle, events)
     limits = options.retention

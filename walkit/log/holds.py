@@ -1,4 +1,4 @@
-"""Holds: named claims that keep records from being trimmed."""
+"""Holds: named leases, taken in the writer's process, that keep records from being trimmed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from walkit.config import as_lsn, as_seconds
 from walkit.errors import GapError, LogClosedError, OptionsError
 from walkit.events import EventSink
 from walkit.format.manifest import HoldRecord, Manifest
+from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
 from walkit.log.leftovers import Leftovers
 from walkit.log.lifetime import Lifetime
@@ -33,8 +34,11 @@ class HoldTable:
         contents: LogContents,
         leftovers: Leftovers,
         lifetime: Lifetime,
+        claims: ClaimTable,
         events: EventSink,
     ) -> None:
+        self.claims = claims
+        """What consumers in other processes need."""
         self.mine: dict[str, Hold] = {}
         """By name, those that this process has now."""
         self.contents = contents
@@ -127,6 +131,11 @@ class HoldTable:
                 self._events.emit("walkit.hold.expire", name=record.name, first_lsn=record.first_lsn)
         return tuple(sorted(kept, key=lambda h: h.name))
 
+    def oldest_needed(self, manifest: Manifest) -> int | None:
+        """Return the oldest record that a hold or a claim needs now; None where none is needed."""
+        needs = (*self.live(manifest, tell=False), *self.claims.live(manifest))
+        return min((need.first_lsn for need in needs), default=None)
+
     @contextmanager
     def dropping(self, names: Iterable[str]) -> Iterator[tuple[HoldRecord, ...]]:
         """Leave holds out of the manifest that is written in this block; where that fails, they stand as before.
@@ -160,7 +169,7 @@ class HoldTable:
 
 
 class Hold:
-    """A claim that records from `first_lsn` on are still needed.
+    """A lease on the records from `first_lsn` on: they are still needed.
 
     Persisted in the manifest with a lease: while the object lives the log renews it, after its process has died it
     keeps the log back until the lease runs out. Safe from any thread.

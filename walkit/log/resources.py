@@ -90,6 +90,7 @@ class LogResources:
         parts.lifetime.forget()
         self._close_lock = threading.RLock()
         parts.leftovers.forget()
+        parts.holds.claims.forget()
         parts.manifest_store.forget()
         parts.segments.forget()
         self._lock.forget()

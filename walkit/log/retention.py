@@ -1,14 +1,15 @@
 """Retention: which segments may go without being asked for. A pure plan, and what carries it out.
 
-A limit of age, bytes or records, or "what every hold has passed", is enough to drop a segment; a hold is enough to keep
-it, until the log is over its hard cap. Kevo's retention, which lets age and count delete what a replica still needs, is
-the fault to avoid; Quiver's is the source of the caps.
+A limit of age, bytes or records, or "what every hold has passed", is enough to drop a segment; a hold, or a claim of
+another process, is enough to keep it, until the log is over its hard cap. Kevo's retention, which lets age and count
+delete what a replica still needs, is the fault to avoid; Quiver's is the source of the caps.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from walkit.commit.to_end import relayed, run_to_end
@@ -22,6 +23,9 @@ from walkit.log.trim import Trimmed, Trimmer
 from walkit.recovery.report import report_html
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.segment_set import SegmentSet
+
+BACKGROUND_WAIT_S = 0.1
+"""How long retention on the maintenance thread waits for the claims' lock."""
 
 RetentionProgress = Callable[[int, int], None]
 """Called with (segment files removed, segment files to remove)."""
@@ -39,6 +43,8 @@ class RetentionFacts:
     """Bytes of the segments that are not sealed, as far as they are used."""
     open_records: int
     holds: tuple[HoldRecord, ...]
+    claims: tuple[HoldRecord, ...] = ()
+    """What consumers in other processes need: they count as holds do."""
     bound_lsn: int
     """Nothing above it may go: what is not durable, or not in the newest snapshot of a state made of the log."""
     now_us: int
@@ -53,7 +59,9 @@ class RetentionPlan:
     """Of "age", "bytes", "records", "holds" and "hard cap": those that ask for any of the segments."""
     dropped_holds: tuple[str, ...] = ()
     kept_by: tuple[str, ...] = ()
-    """What keeps the next segment, which a limit asks for too: names of holds, "state"; () where no limit does."""
+    """What keeps the next segment, which a limit asks for too: names of holds, "claim NAME", "state"; () where no limit
+    does."""
+    dropped_claims: tuple[str, ...] = ()
 
     @property
     def up_to_lsn(self) -> int:
@@ -69,7 +77,19 @@ def plan_retention(limits: Retention, facts: RetentionFacts) -> RetentionPlan:
     count = len(facts.sealed) - (facts.begun_us is None)
     taken: list[SegmentRecord] = []
     reasons: dict[str, None] = {}
-    dropped: dict[str, None] = {}
+    needs = (*((h, False) for h in facts.holds), *((c, True) for c in facts.claims))
+    dropped: dict[tuple[str, bool], None] = {}
+    """By (name, whether it is a claim)."""
+
+    def plan(kept_by: tuple[str, ...] = ()) -> RetentionPlan:
+        return RetentionPlan(
+            tuple(taken),
+            tuple(reasons),
+            tuple(name for name, is_claim in dropped if not is_claim),
+            kept_by,
+            tuple(name for name, is_claim in dropped if is_claim),
+        )
+
     for index, segment in enumerate(facts.sealed[: max(count, 0)]):
         following_us = begun[index + 1]
         assert following_us is not None
@@ -83,25 +103,25 @@ def plan_retention(limits: Retention, facts: RetentionFacts) -> RetentionPlan:
             and bytes_left > limits.bytes_max,
             "records": limits.records_max is not None and records_left > limits.records_max,
             "holds": limits.below_holds
-            and bool(facts.holds)
-            and all(h.first_lsn > segment.last_lsn for h in facts.holds),
+            and bool(needs)
+            and all(need.first_lsn > segment.last_lsn for need, _ in needs),
             "hard cap": over,
         }
         if not any(asked.values()):
             break
         if segment.last_lsn > facts.bound_lsn:
-            return RetentionPlan(tuple(taken), tuple(reasons), tuple(dropped), ("state",))
-        in_the_way = [h.name for h in facts.holds if h.first_lsn <= segment.last_lsn]
+            return plan(("state",))
+        in_the_way = [(n.name, is_claim) for n, is_claim in needs if n.first_lsn <= segment.last_lsn]
         if in_the_way and not over:
-            waiting = tuple(n for n in in_the_way if n not in dropped)
+            waiting = [need for need in in_the_way if need not in dropped]
             if waiting:
-                return RetentionPlan(tuple(taken), tuple(reasons), tuple(dropped), waiting)
+                return plan(tuple(f"claim {name}" if is_claim else name for name, is_claim in waiting))
         dropped.update(dict.fromkeys(in_the_way))
         reasons.update(dict.fromkeys(name for name, is_asked in asked.items() if is_asked))
         taken.append(segment)
         bytes_left -= _file_bytes(segment)
         records_left -= segment.records
-    return RetentionPlan(tuple(taken), tuple(reasons), tuple(dropped))
+    return plan()
 
 
 def _file_bytes(segment: SegmentRecord) -> int:
@@ -126,9 +146,11 @@ class RetentionReport:
     holds_dropped: tuple[str, ...]
     """Holds that stood in the way of the hard cap: their consumers get a GapError."""
     kept_by: tuple[str, ...]
-    """What keeps the next segment though a limit asks for it: names of holds, or "state" (its newest snapshot is
-    older)."""
+    """What keeps the next segment though a limit asks for it: names of holds, "claim NAME", or "state" (its newest
+    snapshot is older)."""
     duration_s: float
+    claims_dropped: tuple[str, ...] = ()
+    """Claims that stood in the way of the hard cap: their consumers get a GapError, too."""
 
     def _repr_html_(self) -> str:
         return report_html(
@@ -140,6 +162,7 @@ class RetentionReport:
                 ("bytes of their files", f"{self.size_bytes:,}"),
                 ("asked for by", ", ".join(self.reasons) or "no limit"),
                 ("holds dropped", ", ".join(self.holds_dropped) or "none"),
+                ("claims dropped", ", ".join(self.claims_dropped) or "none"),
                 ("kept back by", ", ".join(self.kept_by) or "nothing"),
                 ("time", f"{self.duration_s * 1000:.1f} ms"),
             ],
@@ -175,32 +198,47 @@ class Retainer:
         *,
         now_us: int | None = None,
         progress: RetentionProgress | None = None,
+        wait_s: float | None = None,
     ) -> RetentionReport:
         """Drop what the limits ask for: the manifest first, holds and low watermark in one replacement, then the files.
 
-        A StorageError leaves the log as it was, or with files that no manifest names; doing it again goes on.
+        The claims' lock is waited for up to `wait_s` seconds. A StorageError leaves the log as it was, or with files
+        that no manifest names; doing it again continues.
         """
         check_progress(progress, "(files removed, files to remove)")
 
         def work() -> RetentionReport:
-            return self._enforce(limits, now_us, None if progress is None else relayed(progress))
+            return self._enforce(limits, now_us, None if progress is None else relayed(progress), wait_s)
 
         return run_to_end(work, "retain", events=self._events)
 
     def _enforce(
-        self, limits: Retention | None, now_us: int | None, progress: RetentionProgress | None
+        self,
+        limits: Retention | None,
+        now_us: int | None,
+        progress: RetentionProgress | None,
+        wait_s: float | None,
     ) -> RetentionReport:
         began = time.perf_counter()
         self._segments.maintenance.drain()  # what it is about to seal can be dropped, too
         lost: tuple[HoldRecord, ...] = ()
+        trimmed = Trimmed(self._manifest_store.current.low_watermark, ())
+        plan = plan_retention(limits or self._limits, self._facts(now_us))
         try:
-            with self._events.held(), self._leftovers.lock:
-                plan = plan_retention(limits or self._limits, self._facts(now_us))
-                trimmed = Trimmed(self._manifest_store.current.low_watermark, ())
-                if plan.segments:
-                    with self._holds.dropping(plan.dropped_holds) as dropping:
+            with ExitStack() as locks:
+                locks.enter_context(self._events.held())
+                shut = locks.enter_context(self._holds.claims.shut(wait_s)) if plan.segments else None
+                locks.enter_context(self._leftovers.lock)
+                if shut is not None:
+                    # Once more: from here on no hold and no claim comes.
+                    plan = plan_retention(limits or self._limits, self._facts(now_us))
+                    with (
+                        shut.dropping(plan.dropped_claims),
+                        self._holds.dropping(plan.dropped_holds) as dropping,
+                    ):
                         trimmed = self._trimmer.move_watermark(plan.up_to_lsn)
-                    lost = dropping
+                        lost = dropping
+                    shut.reopen()
                 self._leftovers.remove(progress)
         finally:
             # Also where a file could not be removed: the manifest has let go of the holds by then.
@@ -219,6 +257,7 @@ class Retainer:
             size_bytes=trimmed.size_bytes,
             reasons=plan.reasons,
             holds_dropped=tuple(h.name for h in lost),
+            claims_dropped=plan.dropped_claims,
             kept_by=plan.kept_by,
             duration_s=time.perf_counter() - began,
         )
@@ -245,6 +284,7 @@ class Retainer:
             open_bytes=sum(s.header.offset_of(s.end_position) for s in used if s.header is not None),
             open_records=sum(s.records for s in used),
             holds=self._holds.live(manifest, tell=False),
+            claims=self._holds.claims.live(manifest),
             bound_lsn=self._trimmer.bound_lsn(manifest.checkpoint_lsn),
             now_us=time.time_ns() // 1000 if now_us is None else now_us,
         )
@@ -257,14 +297,17 @@ class Retainer:
         if self._limits == Retention():
             return
         maintenance = self._segments.maintenance
-
-        def retain() -> None:
-            self.enforce()
-
-        self._segments.on_seal = lambda: maintenance.submit("retain", retain)
+        self._segments.on_seal = lambda: maintenance.submit("retain", self.retain)
         period = period_s(self._limits)
         if period is not None:
-            maintenance.every(period, retain)
+            maintenance.every(period, self.retain)
+
+    def retain(self) -> None:
+        """Enforce the log's own limits on the maintenance thread, on which frames may wait for a segment.
+
+        So the claims' lock is hardly waited for: where a consumer has it, the next seal tries again.
+        """
+        self.enforce(wait_s=BACKGROUND_WAIT_S)
 
 
 def period_s(limits: Retention) -> float | None:

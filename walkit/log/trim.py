@@ -14,6 +14,7 @@ from walkit.commit.to_end import run_to_end
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
+from walkit.log.claims import ClaimTable
 from walkit.log.holds import HoldTable
 from walkit.log.leftovers import Leftovers
 from walkit.log.trim_rewrite import Rewritten, Straddle, check_waste_ratio
@@ -52,7 +53,7 @@ class TrimPreview:
     straddling: SegmentRecord | None
     """The segment in which the low watermark would stand: copied where enough of it is waste, else it stays."""
     limit: str
-    """What keeps the low watermark from what was asked for: "", "state", "durable" or "hold NAME"."""
+    """What keeps the low watermark from what was asked for: "", "state", "durable", "hold NAME" or "claim NAME"."""
 
     @property
     def size_bytes(self) -> int:
@@ -142,6 +143,11 @@ class Trimmer:
         self._leftovers = leftovers
         self._events = events
 
+    @property
+    def claims(self) -> ClaimTable:
+        """What consumers in other processes need; to be shut while the low watermark moves."""
+        return self._holds.claims
+
     def bound_lsn(self, checkpoint_lsn: int) -> int:
         """Return the LSN above which nothing may go: what is not durable, or is in no snapshot of a state kept.
 
@@ -155,16 +161,18 @@ class Trimmer:
     def move_watermark(self, up_to_lsn: int, checkpoint_lsn: int = 0) -> Trimmed:
         """Drop records at or below `up_to_lsn` from the manifest; the files go when the leftovers are removed.
 
-        Never past a hold, never what is not durable, and where there is a state, never past its newest snapshot: what
-        would then be needed to tell the state would be gone. `checkpoint_lsn` says that a durable snapshot stands there
-        from now on. Needs the lock of the leftovers held, and events.
+        Never past a hold or a claim, never what is not durable, and where there is a state, never past its newest
+        snapshot: what would then be needed to tell the state would be gone. `checkpoint_lsn` says that a durable
+        snapshot stands there from now on. Needs the claims shut, the lock of the leftovers held, and events.
         """
+        assert self._holds.claims.are_shut, "a claim could come now"
         dropped: list[SegmentRecord] = []
 
         def change(manifest: Manifest) -> Manifest:
             holds = self._holds.live(manifest)
             checkpoint = max(checkpoint_lsn, manifest.checkpoint_lsn)
             limits = [up_to_lsn, self.bound_lsn(checkpoint), *(h.first_lsn - 1 for h in holds)]
+            limits += [c.first_lsn - 1 for c in self._holds.claims.live(manifest)]
             low = max(min(limits), manifest.low_watermark)
             # Also what was sealed since the last trim.
             dropped[:] = [s for s in manifest.sealed if s.last_lsn <= low]
@@ -199,6 +207,7 @@ class Trimmer:
         limits = {"": up_to_lsn, "durable": self._core.durable_lsn}
         limits["state"] = self.bound_lsn(manifest.checkpoint_lsn)
         limits |= {f"hold {h.name}": h.first_lsn - 1 for h in self._holds.live(manifest, tell=False)}
+        limits |= {f"claim {c.name}": c.first_lsn - 1 for c in self._holds.claims.live(manifest)}
         limit = min(limits, key=lambda name: limits[name])
         low = max(limits[limit], manifest.low_watermark)
         within = (s for s in manifest.sealed if s.first_lsn <= low < s.last_lsn)
@@ -217,8 +226,9 @@ class Trimmer:
     def _trim(self, up_to_lsn: int, waste_ratio: float) -> TrimReport:
         began = time.perf_counter()
         self._maintenance.drain()  # what the maintenance thread is about to seal can be dropped, too
-        with self._events.held(), self._leftovers.lock:
+        with self._events.held(), self._holds.claims.shut() as shut, self._leftovers.lock:
             trimmed = self.move_watermark(up_to_lsn)
+            shut.reopen()
             self._leftovers.remove()
         self.tell(trimmed)
         rewritten = self.straddle.rewrite(waste_ratio)

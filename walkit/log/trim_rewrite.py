@@ -223,8 +223,8 @@ class Straddle:
         """Put the copy in the segment's place; False where that is gone by now.
 
         The manifest knows the number before the file has its name: a segment that it does not know would say that the
-        manifest is older than the log. Holds need no second look: what the copy lacks is below the low watermark, which
-        was durable before the copy was made, and no hold is given below that.
+        manifest is older than the log. Holds and claims need no look, nor the claims' lock: what the copy lacks is
+        below the low watermark, which was durable before the copy was made, and neither is given below that.
         """
         published = False
 

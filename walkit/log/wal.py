@@ -322,18 +322,22 @@ class WriteAheadLog(CursorSurface):
     # -- consumers and maintenance
 
     def hold(self, name: str, first_lsn: int, lease_s: float = LEASE_S_DEFAULT) -> Hold:
-        """Keep records from `first_lsn` on from being trimmed, under a name; persisted on return."""
+        """Keep records from `first_lsn` on from being trimmed, under a name; persisted on return.
+
+        For a consumer in this process. One in another takes a claim: `walkit.claim`.
+        """
         self._refuse_closed()
         return self.parts.holds.take(name, first_lsn, lease_s)
 
     def trim(self, up_to_lsn: int, *, waste_ratio: float = WASTE_RATIO_DEFAULT) -> TrimReport:
-        """Drop records at or below `up_to_lsn`, never past a hold, never what is not durable.
+        """Drop records at or below `up_to_lsn`, never past a hold or a claim, never what is not durable.
 
         Moves the low watermark, and removes the segments that lie wholly below it. Of one that straddles it, the frames
         above are copied as they are into one that takes its place, where those below are at least `waste_ratio` (0 to
         1) of its bytes; 1 leaves it as it is, and a compacted or the newest sealed segment stays as it is anyway.
         Returns the new low watermark, with what went. Where a store keeps a state beside the log, never past its newest
         snapshot either. StorageError: what is not trimmed is by the next trim; of a copy that fails the report tells.
+        It is one with errno ETIMEDOUT where a consumer does not free the claims' lock.
         """
         self._refuse_closed()
         return self.parts.trimmer.trim(as_lsn(up_to_lsn, "up_to_lsn"), waste_ratio)
@@ -343,7 +347,7 @@ class WriteAheadLog(CursorSurface):
 
         Not before: an iterator that is left alone, or that an error ends, removes nothing, and draining again yields
         all of it again. What is acknowledged and not durable is made durable first; what is appended after the call is
-        not touched. Of a log with holds, or with a store's state, some of what was yielded may stay: see `trim`.
+        not touched. Of a log with holds, claims or a store's state, some of what was yielded may stay: see `trim`.
 
         GapError where another trim or compaction takes a segment away meanwhile; StorageError where the trim fails.
         """
@@ -358,9 +362,10 @@ class WriteAheadLog(CursorSurface):
         """Drop the segments that the log's `retention` asks for, or these limits; durable on return. Any thread.
 
         With `LogOptions(retention=...)` that is done after each seal, on the maintenance thread. `progress` is
-        called with (files removed, files to remove). Never past a hold, unless the log is over its hard cap: then the
-        hold is dropped, with the event `walkit.hold.drop`. Never the newest segment that holds a record, never what is
-        not durable, and where a state is kept, nothing that its newest snapshot does not hold.
+        called with (files removed, files to remove). Never past a hold or a claim, unless the log is over its hard
+        cap: then it is dropped, with the event `walkit.hold.drop` or `walkit.claim.drop`. Never the newest segment that
+        holds a record, never what is not durable, and where a state is kept, nothing that its newest snapshot does
+        not hold.
 
         StorageError: what was left undone is done by the next call. LogClosedError.
         """

@@ -1,4 +1,4 @@
-"""What is in a log and what needs it: segments, live keys, marks, holds and cursors over the bytes of its files."""
+"""What is in a log and what needs it: segments, live keys, marks, holds, claims, cursors over the bytes of files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def upkeep(
     used bytes of the segments' files, one after the other; an LSN within a segment is drawn in proportion to the LSNs
     of the segment, and live keys as their share of it. What is at or below the low watermark, and what a hold keeps,
     have a colour of their own. `going` names segments that a trim would drop: they are drawn in a row of their own.
-    Holds and cursors are flags at the record that they need first, and have done last. TypeError for
+    Holds, claims and cursors are flags at the record that they need first, and have done last. TypeError for
     anything but inventories.
     """
     for given in (inventory, *([] if before is None else [before])):
@@ -102,6 +102,12 @@ def _panel(inventory: LogInventory, when: str, going: Collection[str] = ()) -> R
         words = f"hold {escape(hold.name)}: needs LSN {hold.first_lsn:,} and what follows"
         panel.add(f"hold {hold.name}", "held", _HELD, [Box(at, place.starts[-1] - at, words)])
         panel.marks.append(Mark(at, f"hold {hold.name}", words, FLAG))
+    for claim in inventory.claims:
+        if claim.counts:
+            at = place.begin(claim.needed_lsn)
+            words = f"claim {claim.name}: needs LSN {claim.needed_lsn:,} and what follows"
+            panel.add(f"claim {claim.name}", "held", _HELD, [Box(at, place.starts[-1] - at, words)])
+            panel.marks.append(Mark(at, f"claim {claim.name}", words, FLAG))
     for cursor in inventory.cursors:
         if cursor.lsn is not None:
             words = f"done up to LSN {cursor.lsn:,}"

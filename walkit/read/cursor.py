@@ -1,8 +1,8 @@
 """Cursors: the saved progress of consumers, each in a separate file beside the log (FORMAT.md F-17).
 
-A cursor is no claim: it holds nothing back. A consumer that must not be outrun by trimming takes a hold as well, and
-moves it after the cursor. Quiver's cursor sidecar is the source; where that one is clamped to the end of the log, which
-skips records in silence, this one is refused.
+A cursor holds nothing back. A consumer that must not be outrun by trimming takes a hold as well, in another process
+than the writer's a claim, and moves it after the cursor. Quiver's cursor sidecar is the source; where that one is
+clamped to the end of the log, which skips records in silence, this one is refused.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from walkit._html import join, red_lines, titled
+from walkit.commit.to_end import run_to_end
 from walkit.config import as_lsn
 from walkit.errors import CorruptionError, CursorError, GapError, OptionsError, StorageError
 from walkit.events import EventSink
@@ -23,8 +24,9 @@ from walkit.format.names import cursor_file_name, is_cursor_name
 from walkit.read.read_api import ReadSurface
 from walkit.read.view import LogView
 from walkit.record import Record, to_datetime
+from walkit.segments.claim_files import ClaimFact, claim_facts, drop_claim
 from walkit.segments.cursor_files import CursorFact, cursor_facts, stored_cursor
-from walkit.segments.manifest_store import write_whole
+from walkit.segments.manifest_store import load_manifest, write_whole
 from walkit.storage.interface import Storage
 
 if TYPE_CHECKING:
@@ -83,17 +85,34 @@ class CursorSurface(ReadSurface):
         return cursor_facts(storage)
 
     def inventory(self) -> LogInventory:
-        """Return what the log holds at this moment, and what needs it: segments, marks, holds and cursors."""
+        """Return what the log holds at this moment, and what needs it: segments, marks, holds, claims, cursors."""
         from walkit.read.describe import inventory_of
 
         storage = self._cursor_place().storage
         view, newest = self._now()
-        holds = self._holds_of(view.manifest)
-        return inventory_of(storage.location, view, newest, holds, tuple(cursor_facts(storage)))
+        holds, claims = self._holds_of(view.manifest), tuple(claim_facts(storage, view.manifest))
+        return inventory_of(storage.location, view, newest, holds, tuple(cursor_facts(storage)), claims)
 
     def _holds_of(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
         """Return the holds that count now."""
         return manifest.holds
+
+    def claims(self) -> list[ClaimFact]:
+        """Return the claims of consumers in other processes, by name, as they stand now; see `walkit.claim`.
+
+        One that cannot be read says what is wrong with it. Those whose lease is over stay listed until the next trim.
+        """
+        storage = self._cursor_place().storage
+        return claim_facts(storage, load_manifest(storage))
+
+    def drop_claim(self, name: str) -> bool:
+        """Remove a claim of another process, durably; False where there is none. For consumers that never return.
+
+        One that does return gets a ClaimError ("dropped") while its lease runs. StorageError (ETIMEDOUT) where the
+        claims' lock is not to be had.
+        """
+        place = self._cursor_place()
+        return run_to_end(lambda: drop_claim(place.storage, name), "claim", events=place.events)
 
     def drop_cursor(self, name: str) -> bool:
         """Remove the saved progress of a consumer, durably; False where there was none."""
@@ -230,7 +249,7 @@ class Cursor:
         )
 
     def _save(self, storage: Storage, view: LogView, lsn: int) -> None:
-        log_id, epoch, epoch_id = _identity_at(view.manifest, lsn)
+        log_id, epoch, epoch_id = identity_at(view.manifest, lsn)
         mark = CursorMark(log_id, epoch, epoch_id, lsn, time.time_ns() // 1000)
         self._unsure.append(mark)
         write_whole(
@@ -260,7 +279,7 @@ def _last_of(manifest: Manifest, newest: int) -> int:
     return max(newest, manifest.low_watermark, manifest.checkpoint_lsn)
 
 
-def _identity_at(manifest: Manifest, lsn: int) -> tuple[int, int, int]:
+def identity_at(manifest: Manifest, lsn: int) -> tuple[int, int, int]:
     """Return the log, and number and id of the epoch in which the record at this LSN was written; 0 before the first.
 
     With the LSN that is the record's full identity: the number of a record that was cut is given again.
@@ -268,6 +287,17 @@ def _identity_at(manifest: Manifest, lsn: int) -> tuple[int, int, int]:
     epochs = [e for e in manifest.lineage if e.first_lsn <= lsn]
     epoch = max(epochs, key=lambda e: e.number, default=None)
     return (manifest.log_id, 0, 0) if epoch is None else (manifest.log_id, epoch.number, epoch.id)
+
+
+def lies_in(manifest: Manifest, lsn: int, epoch_id: int) -> bool:
+    """Say whether a saved position is of this history: whether the record at `lsn` is of the epoch with this id.
+
+    A manifest that was made anew from the segments' headers knows no epoch of what was trimmed before: nothing speaks
+    against a position there, unless its epoch began later.
+    """
+    _, epoch, found = identity_at(manifest, lsn)
+    forgotten = lsn > 0 and not epoch and epoch_id not in {e.id for e in manifest.lineage[1:]}
+    return found == epoch_id or forgotten
 
 
 def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int) -> None:
@@ -288,8 +318,8 @@ def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int) 
         raise refused("of another log", "foreign", manifest.log_id, mark.log_id)
     if mark.lsn > last:
         raise refused(f"and the log ends at {last:,}", "beyond", last, mark.lsn)
-    identity = _identity_at(manifest, mark.lsn)[1:]
-    if identity != (mark.epoch, mark.epoch_id):
+    identity = identity_at(manifest, mark.lsn)[1:]
+    if identity[0] not in (0, mark.epoch) or not lies_in(manifest, mark.lsn, mark.epoch_id):
         found = (mark.epoch, mark.epoch_id)
         what = (
             f"of epoch {mark.epoch}, and the record there is of epoch {identity[0]}: what it had done was cut"

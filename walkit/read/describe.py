@@ -1,4 +1,4 @@
-"""What a log holds at one moment, and what needs it: segments, marks, holds and cursors, to read, draw and test."""
+"""What a log holds at one moment, and what needs it: segments, marks, holds, claims and cursors, to draw and test."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import HoldRecord, SegmentState
 from walkit.read.view import LogView
 from walkit.recovery.report import report_html
+from walkit.segments.claim_files import ClaimFact
 from walkit.segments.cursor_files import CursorFact
 
 
@@ -51,6 +52,8 @@ class LogInventory:
     holds: tuple[HoldRecord, ...]
     """Those whose lease runs, by name."""
     cursors: tuple[CursorFact, ...]
+    claims: tuple[ClaimFact, ...] = ()
+    """Those of consumers in other processes, by name, and how they stand."""
 
     @property
     def size_bytes(self) -> int:
@@ -64,13 +67,9 @@ class LogInventory:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the segments that no trim can drop, because of a hold."""
-        slowest = self.slowest
-        return (
-            0
-            if slowest is None
-            else sum(s.size_bytes for s in self.segments if s.last_lsn >= slowest.first_lsn)
-        )
+        """Bytes of the segments that no trim can drop, because of a hold or a claim."""
+        needs = [*(h.first_lsn for h in self.holds), *(c.needed_lsn for c in self.claims if c.counts)]
+        return sum(s.size_bytes for s in self.segments if s.last_lsn >= min(needs)) if needs else 0
 
     def _repr_html_(self) -> str:
         marks = report_html(
@@ -83,15 +82,23 @@ class LogInventory:
                 ("snapshot at LSN", f"{self.checkpoint_lsn:,}" if self.checkpoint_lsn else "none"),
                 ("states are exact from LSN", f"{self.exact_from_lsn:,}"),
                 ("records are complete from LSN", f"{self.complete_from_lsn:,}"),
-                ("bytes that holds keep", f"{self.held_bytes:,}"),
+                ("bytes that holds and claims keep", f"{self.held_bytes:,}"),
             ],
         )
-        claims = [(f"hold {h.name}", f"{h.first_lsn:,}", "the first record still needed") for h in self.holds]
-        claims += [
+        needs = [(f"hold {h.name}", f"{h.first_lsn:,}", "the first record still needed") for h in self.holds]
+        needs += [
+            (
+                f"claim {c.name}",
+                "?" if c.first_lsn is None else f"{c.first_lsn:,}",
+                c.fault or f"the first record still needed by another process: {c.state}",
+            )
+            for c in self.claims
+        ]
+        needs += [
             (f"cursor {c.name}", "?" if c.lsn is None else f"{c.lsn:,}", c.fault or "the last record done")
             for c in self.cursors
         ]
-        return marks + (table(claims, ("who", "LSN", "what it is"), right=(1,)) if claims else "")
+        return marks + (table(needs, ("who", "LSN", "what it is"), right=(1,)) if needs else "")
 
 
 def inventory_of(
@@ -100,6 +107,7 @@ def inventory_of(
     last_lsn: int,
     holds: tuple[HoldRecord, ...],
     cursors: tuple[CursorFact, ...],
+    claims: tuple[ClaimFact, ...] = (),
 ) -> LogInventory:
     """Return the inventory of a view. Reads no file."""
     manifest, found = view.manifest, []
@@ -134,4 +142,5 @@ def inventory_of(
         complete_from_lsn=view.complete_from_lsn,
         holds=tuple(h for h in holds if h.lease_until_us > now_us),
         cursors=cursors,
+        claims=claims,
     )

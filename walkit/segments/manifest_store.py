@@ -17,13 +17,14 @@ from walkit.errors import (
 )
 from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_NUMBER_MAX
 from walkit.format.manifest import MANIFEST_NAME, Manifest, decode_manifest, encode_manifest
+from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.storage.interface import Storage
 
 LOCK_NAME = "lock"
 DURABLE_NAME = "durable"
 NEW_NAME = "manifest.new"
 LOST_FOLDER = "lost+found"
-OWN_NAMES = (MANIFEST_NAME, NEW_NAME, LOCK_NAME, DURABLE_NAME)
+OWN_NAMES = (MANIFEST_NAME, NEW_NAME, LOCK_NAME, DURABLE_NAME, CLAIMS_LOCK_NAME)
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
 

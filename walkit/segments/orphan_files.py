@@ -21,7 +21,7 @@ KEPT_NEW_NAME: Final = f"{LOST_FOLDER}/kept.new"
 def unfinished_in(storage: Storage, names: Iterable[str]) -> list[str]:
     """Return which of a log's files a writer left half written when it ended: nothing reads or continues them.
 
-    That of a cursor is not among them: its consumer may be another process, and be writing it now.
+    Those of cursors and claims are not among them: a consumer in another process may be writing one now.
     """
     names = set(names)
     found = [name for name in (NEW_NAME, *UNFINISHED_NAMES) if name in names]

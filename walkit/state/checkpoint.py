@@ -192,10 +192,11 @@ class Checkpointer:
                 info = self._standing(image.lsn) or self._write(image)
                 detail["records"], detail["bytes"] = info.records, info.size_bytes
             self._maintenance.drain()  # what it is about to seal can be dropped, too
-            with self._events.held(), self._leftovers.lock:
+            with self._events.held(), self._trimmer.claims.shut() as shut, self._leftovers.lock:
                 with clock.phase("watermark") as detail:
                     trimmed = self._trimmer.move_watermark(info.lsn if trim else 0, info.lsn)
                     detail["low_watermark"] = trimmed.low_watermark
+                    shut.reopen()
                 with clock.phase("trim") as detail:
                     self._leftovers.remove()
                     detail["segments"] = len(trimmed.segments)

@@ -16,13 +16,14 @@ from walkit.format.layout import (
     align_up,
 )
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
-from walkit.format.names import cursor_of_name, is_unfinished_name, lsn_of_name
+from walkit.format.names import claim_of_name, cursor_of_name, is_unfinished_name, lsn_of_name
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.examine.report import RangeVerdict, Verdict
 from walkit.recovery.examine.scan_context import ScanContext
 from walkit.recovery.facts import region_within, start_of
 from walkit.recovery.probe import nonzero_until
 from walkit.recovery.survey import FrameSpan, SegmentSurvey
+from walkit.segments.claim_files import claim_facts
 from walkit.segments.cursor_files import cursor_facts
 from walkit.segments.identity import whole_header
 from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER, OWN_NAMES, load_manifest
@@ -269,10 +270,14 @@ def tell_other_files(context: ScanContext) -> None:
     for fact in cursor_facts(context.storage):
         stands = f"stands at LSN {fact.lsn:,}" if fact.fault is None else f"cannot be used: {fact.fault}"
         context.notes.append(f"the cursor {fact.name!r} {stands}")
+    for claim in claim_facts(context.storage, context.manifest):
+        needs = f"needs LSN {claim.first_lsn:,} and what follows" if claim.fault is None else claim.fault
+        context.notes.append(f"the claim {claim.name!r} ({claim.state}) {needs}")
     unfinished = [n for n in names if is_unfinished_name(n)]
     if not context.live:
         context.notes += [f"{n} is left of work that was cut short; it is never read" for n in unfinished]
-    names = [n for n in names if lsn_of_name(n) is None and cursor_of_name(n) is None and n not in unfinished]
+    sidecars = (lsn_of_name, cursor_of_name, claim_of_name)
+    names = [n for n in names if all(of(n) is None for of in sidecars) and n not in unfinished]
     if names:
         shown = ", ".join(names[:NAMES_SHOWN_MAX]) + (", ..." if len(names) > NAMES_SHOWN_MAX else "")
         are = "is" if len(names) == 1 else "are"

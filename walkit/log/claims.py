@@ -1,0 +1,194 @@
+"""Claims as the writer's process sees them: which count, and the lock under which records are dropped.
+
+A lease is judged by the wall clock, which consumers share, and by this process's own clock, which never goes back: a
+claim counts no longer than its lease after it was first seen here as it is. So a wall clock that is set back keeps no
+claim for longer than that, and is an event.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+from walkit.errors import StorageError
+from walkit.events import EventSink
+from walkit.format.claim import ClaimMark
+from walkit.format.layout import CLAIM_LEASE_US_MAX
+from walkit.format.manifest import HoldRecord, Manifest
+from walkit.segments.claim_files import (
+    LOCK_WAIT_S,
+    ClaimFact,
+    busy,
+    claim_facts,
+    claims_locked,
+    remove_claims,
+)
+from walkit.segments.manifest_store import ManifestStore
+from walkit.storage.interface import Storage
+
+
+class _Seen(NamedTuple):
+    """A claim as it was when it was seen for the first time, and when that was by the clock of this process."""
+
+    mark: ClaimMark | None
+    at_s: float
+
+
+class ClaimTable:
+    """The claims on an open log: files that consumers in other processes write. Safe from any thread.
+
+    `wall_us` and `own_s` are its clocks, `wait_s` how long it waits for the claims' lock.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        manifest_store: ManifestStore,
+        events: EventSink,
+        *,
+        wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        own_s: Callable[[], float] = time.monotonic,
+        wait_s: float = LOCK_WAIT_S,
+    ) -> None:
+        self._storage, self._manifest_store, self._events = storage, manifest_store, events
+        self._wall_us, self._own_s, self._wait_s = wall_us, own_s, wait_s
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        """Between the threads of this process that would shut the claims."""
+        self._seen: dict[str, _Seen] = {}
+        """By name; only of claims that are there."""
+        self._kept: list[ClaimFact] | None = None
+        """While they are shut: what stood there when the lock was taken, but for what is being dropped."""
+
+    def live(self, manifest: Manifest) -> tuple[HoldRecord, ...]:
+        """Return the claims that count now, in the form of holds; one that cannot be read needs every record.
+
+        While they are shut that is exact. Else it is what a preview needs: the next moment may bring another claim. An
+        event says of each claim once that it cannot be read, or was written after what the clock says now.
+        """
+        kept = self._kept
+        return tuple(
+            HoldRecord(name=f.name, first_lsn=f.needed_lsn, lease_until_us=f.lease_until_us or 0)
+            for f in (self._look(manifest) if kept is None else kept)
+            if f.counts
+        )
+
+    @property
+    def are_shut(self) -> bool:
+        """Whether a thread of this process has the claims' lock."""
+        return self._kept is not None
+
+    @contextmanager
+    def shut(self, wait_s: float | None = None) -> Iterator[ShutClaims]:
+        """Have the claims' lock in this block, or until `reopen`: none is written until the manifest is replaced.
+
+        It is taken before that of the leftovers, which others need while this one is waited for, and within a block
+        that keeps events. Where the block ends well, claims whose lease is over, and such as a hard cap has passed, are
+        removed. StorageError (ETIMEDOUT) where the lock is not to be had within `wait_s` seconds.
+        """
+        wait_s = self._wait_s if wait_s is None else wait_s
+        deadline = time.monotonic() + wait_s
+        if not self._turn.acquire(timeout=wait_s):
+            raise busy(self._storage, wait_s, None)
+        try:
+            with ExitStack() as locked:
+                locked.enter_context(claims_locked(self._storage, max(deadline - time.monotonic(), 0)))
+                self._kept = self._look(self._manifest_store.current)
+                shut = ShutClaims(self, locked)
+                yield shut
+                shut.reopen()
+        finally:
+            self._kept = None
+            self._turn.release()
+
+    def forget(self) -> None:
+        """In a forked child: forget locks that a thread of the parent may hold."""
+        self._lock, self._turn = threading.Lock(), threading.Lock()
+
+    def remove(self, facts: list[ClaimFact]) -> None:
+        """Remove the files of claims that are over, or were dropped, with an event each.
+
+        A failure is an event, too, and no error: what was published stands, and the next block removes them.
+        """
+        oldest = self._manifest_store.current.low_watermark + 1
+        for fact in facts:
+            about = {"name": fact.name, "first_lsn": fact.first_lsn, "oldest": oldest, "owner": fact.owner}
+            if fact.state == "expired":
+                self._events.emit("walkit.claim.expire", **about)
+            else:
+                self._events.emit("walkit.claim.drop", **about)
+        try:
+            remove_claims(self._storage, [f.name for f in facts])
+        except StorageError as error:
+            self._events.emit("walkit.upkeep.fail", job="claims", error=str(error))
+
+    def _look(self, manifest: Manifest) -> list[ClaimFact]:
+        """Read the claims, and judge them by both clocks."""
+        now_us, now_s = self._wall_us(), self._own_s()
+        facts = claim_facts(self._storage, manifest, now_us)
+        with self._lock:
+            judged, new = self._judged(facts, now_s)
+        for fact in new:  # a callback may look, too
+            self._report(fact, now_us)
+        return judged
+
+    def _judged(self, facts: list[ClaimFact], now_s: float) -> tuple[list[ClaimFact], list[ClaimFact]]:
+        """Return the claims, judged by this process's clock too, and those of them that are new or have changed."""
+        known, self._seen = self._seen, {}
+        judged, new = [], []
+        for fact in facts:
+            seen = known.get(fact.name)
+            if seen is None or seen.mark != fact.mark:
+                seen = _Seen(fact.mark, now_s)
+                new.append(fact)
+            self._seen[fact.name] = seen
+            lease_us = CLAIM_LEASE_US_MAX if fact.mark is None else fact.mark.lease_us
+            over = fact.counts and (now_s - seen.at_s) * 1e6 >= lease_us
+            judged.append(replace(fact, state="expired") if over else fact)
+        return judged, new
+
+    def _report(self, fact: ClaimFact, now_us: int) -> None:
+        """Send the event of a claim that is seen for the first time, where it is not as it should be."""
+        if fact.mark is None:
+            self._events.emit("walkit.claim.damage", name=fact.name, error=fact.fault)
+        elif fact.state == "live" and fact.mark.written_us > now_us:
+            ahead_s = (fact.mark.written_us - now_us) / 1e6
+            self._events.emit("walkit.claim.clock", name=fact.name, ahead_s=ahead_s)
+
+
+class ShutClaims:
+    """The claims of a log while their lock is held: none comes, none is renewed. For the thread that holds it."""
+
+    def __init__(self, table: ClaimTable, locked: ExitStack) -> None:
+        self._table, self._locked = table, locked
+        self._found = list(table._kept or ())
+
+    @contextmanager
+    def dropping(self, names: Collection[str]) -> Iterator[None]:
+        """Drop claims: the manifest that is published in this block no longer has to keep to them.
+
+        Their files go after it, with an event each; where the block fails they stand as before. A crash in between
+        leaves files that the low watermark has passed: they count no more.
+        """
+        table, before = self._table, self._table._kept
+        assert before is not None, "claims are dropped under their lock"
+        lost = [f for f in before if f.name in names]
+        table._kept = [f for f in before if f.name not in names]
+        try:
+            yield
+        except BaseException:
+            table._kept = before
+            raise
+        table.remove(lost)
+
+    def reopen(self) -> None:
+        """Free the lock before the block ends: the manifest is published. Does nothing the second time."""
+        if self._table._kept is None:
+            return
+        self._table.remove([f for f in self._found if f.state in ("expired", "passed")])
+        self._table._kept = None
+        self._locked.close()

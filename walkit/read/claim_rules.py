@@ -1,0 +1,127 @@
+"""When a claim may be written: its records are there, its position is of this history, and the log has room for it.
+
+Each rule is asked while the claims' lock is held, of the manifest that was read under it (FORMAT.md F-18).
+"""
+
+from __future__ import annotations
+
+import time
+
+from walkit.errors import ClaimError, DivergenceError, OptionsError
+from walkit.events import EventSink
+from walkit.format.claim import ClaimMark
+from walkit.format.layout import CLAIMS_MAX
+from walkit.format.manifest import Manifest
+from walkit.format.names import claim_of_name
+from walkit.read.cursor import identity_at, lies_in
+from walkit.read.reader import sight_of
+from walkit.recovery.scan import read_mark
+from walkit.segments.claim_files import claim_facts, remove_claims, time_text
+from walkit.storage.interface import Storage
+
+
+def now_us() -> int:
+    """Return the wall clock's time, microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+def oldest_lsn(manifest: Manifest, *, complete: bool) -> int:
+    """Return the oldest record that a claim can keep; with `complete` the oldest from which on none is missing."""
+    oldest = max(manifest.first_lsn, manifest.low_watermark + 1)
+    return max(oldest, manifest.complete_from_lsn) if complete else oldest
+
+
+def refuse_beyond(storage: Storage, name: str, first_lsn: int, manifest: Manifest, *, saved: bool) -> None:
+    """Refuse a position after the end of the log.
+
+    OptionsError for one that a caller gives; DivergenceError for one that was `saved`: what came before it was cut.
+    """
+    last_lsn = _last_lsn(storage, manifest, first_lsn - 1)
+    if first_lsn - 1 <= last_lsn:
+        return
+    if saved:
+        raise DivergenceError(
+            f"the claim {name!r} needs LSN {first_lsn:,} and what follows, and the log ends at {last_lsn:,}: "
+            "what its consumer has read was cut. Nothing was changed",
+            first_lsn=last_lsn + 1,
+        )
+    raise OptionsError(
+        f"first_lsn={first_lsn}: the log ends at {last_lsn}",
+        option="first_lsn",
+        wanted=first_lsn,
+        stored=last_lsn,
+    )
+
+
+def _last_lsn(storage: Storage, manifest: Manifest, wanted: int) -> int:
+    """Return the last LSN of the log, or any from `wanted` on that it is known to have: a long scan may be saved."""
+    known = max(manifest.end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn)
+    if wanted > known:
+        slot = read_mark(storage)
+        if slot.epoch_id in {e.id for e in manifest.lineage}:
+            known = max(known, slot.lsn)
+    return known if wanted <= known else max(known, sight_of(storage).last_lsn)
+
+
+def refuse_another_history(storage: Storage, name: str, mark: ClaimMark, manifest: Manifest) -> None:
+    """DivergenceError where the record before the position of a claim is not the one that its consumer knows."""
+    if mark.log_id != manifest.log_id:
+        raise DivergenceError(
+            f"the claim {name!r} is of log {mark.log_id:016x}, and this is log {manifest.log_id:016x}. "
+            "Nothing was changed",
+            first_lsn=1,
+        )
+    refuse_another_epoch(name, mark.first_lsn, mark.epoch_id, manifest)
+    refuse_beyond(storage, name, mark.first_lsn, manifest, saved=True)
+
+
+def refuse_another_epoch(name: str, first_lsn: int, epoch_id: int, manifest: Manifest) -> None:
+    """DivergenceError, with the first LSN that can differ, where the record before `first_lsn` is not of this epoch."""
+    if lies_in(manifest, first_lsn - 1, epoch_id):
+        return
+    lineage = manifest.lineage
+    found = identity_at(manifest, first_lsn - 1)[2]
+    theirs = next((e for e in lineage if e.id == epoch_id), None)
+    after = [e.first_lsn for e in lineage if theirs is None or e.number > theirs.number]
+    raise DivergenceError(
+        f"the claim {name!r} needs LSN {first_lsn:,} and what follows, after a record of epoch {epoch_id:016x}; the "
+        f"record there is of epoch {found:016x}: what its consumer has read was cut. Nothing was changed",
+        first_lsn=min(after, default=1),
+    )
+
+
+def taken(name: str, found: ClaimMark, whose: str) -> ClaimError:
+    """Return the error of a claim whose file is another's."""
+    until = time_text(found.lease_until_us)
+    return ClaimError(
+        f"the claim {name!r} is {whose}, with a lease until {until}. Nothing was changed; give owner= to continue "
+        "a claim of one's own, and take_over=True where its consumer is known to be gone",
+        name=name,
+        reason="taken",
+        owner=found.owner.hex(),
+        lease_until_us=found.lease_until_us,
+    )
+
+
+def make_room(storage: Storage, name: str, manifest: Manifest, events: EventSink) -> None:
+    """Remove claims that count no more, where there are as many as may be; ClaimError where that is not enough."""
+    others = {claim_of_name(n) for n in storage.names()} - {None, name}
+    if len(others) < CLAIMS_MAX:
+        return
+    over = [f for f in claim_facts(storage, manifest) if f.name in others and not f.counts]
+    if len(others) - len(over) >= CLAIMS_MAX:
+        raise ClaimError(
+            f"the log at {storage.location} has {len(others)} claims, and {CLAIMS_MAX} are the most: release one, or "
+            "drop one whose consumer is gone (walkit claims LOG --drop NAME)",
+            name=name,
+            reason="full",
+        )
+    for fact in over:
+        events.emit(
+            "walkit.claim.expire",
+            name=fact.name,
+            first_lsn=fact.first_lsn,
+            oldest=manifest.low_watermark + 1,
+            owner=fact.owner,
+        )
+    remove_claims(storage, [f.name for f in over])

@@ -1,0 +1,223 @@
+"""The files of a log's claims (FORMAT.md F-18), their contents, and the lock between consumers and what drops records.
+
+A consumer writes its claim while it has the lock and sees the manifest; a writer that drops records has the lock from
+before it reads the claims until the manifest that drops is on stable storage. So a claim is either seen by the writer,
+or its consumer sees the new low watermark. The kernel frees the lock of a process that dies.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from walkit.errors import StorageError, WalkitError
+from walkit.format.claim import ClaimMark, decode_claim, encode_claim
+from walkit.format.layout import CLAIM_FILE
+from walkit.format.manifest import Manifest
+from walkit.format.names import CLAIMS_LOCK_NAME, claim_file_name, claim_of_name, is_unfinished_claim
+from walkit.record import to_datetime
+from walkit.segments.manifest_store import load_manifest, write_whole
+from walkit.storage.interface import LockHolder, Storage, StorageLock
+
+LOCK_WAIT_S = 10.0
+"""How long the claims' lock is waited for: its holder has it for a few small writes, unless its process is stopped."""
+PAUSE_S_MIN, PAUSE_S_MAX = 0.0005, 0.02
+"""Between two looks at a lock that is taken; from the first to the second by doubling."""
+
+TIME_US_MAX = 253_402_300_799_000_000
+
+ClaimState: TypeAlias = Literal["live", "expired", "passed", "foreign", "damaged"]
+"""live: it counts. expired: its lease is over. passed: the log was trimmed past it, at the hard cap of a retention.
+foreign: of another log. damaged: it cannot be read, and counts as one that needs every record."""
+
+_taken: set[StorageLock] = set()
+"""The locks that this process has now."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClaimFact:
+    """What one claim file says, and what that means at one moment by the wall clock."""
+
+    name: str
+    state: ClaimState
+    first_lsn: int | None
+    """The first record that is needed; None where the file cannot be read."""
+    owner: str | None
+    """The consumer's random id, 32 hexadecimal digits."""
+    lease_until_us: int | None
+    """When the lease is over, microseconds since 1970."""
+    fault: str | None = None
+    """Why the file cannot be read, in words."""
+    mark: ClaimMark | None = field(default=None, repr=False)
+
+    @property
+    def lease_until(self) -> str:
+        """When the lease is over, in UTC, for people; "?" where the file does not say a time."""
+        return "?" if self.lease_until_us is None else time_text(self.lease_until_us)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it keeps records back."""
+        return self.state in ("live", "damaged")
+
+    @property
+    def needed_lsn(self) -> int:
+        """The first record that may not be dropped for it; every record for one that cannot be read."""
+        return 1 if self.first_lsn is None else self.first_lsn
+
+
+def time_text(time_us: int) -> str:
+    """Return a moment in UTC for people; the end of the year 9999 for any later one."""
+    moment = to_datetime(min(time_us, TIME_US_MAX))
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def claim_facts(storage: Storage, manifest: Manifest, now_us: int | None = None) -> list[ClaimFact]:
+    """Return the claims of a log, by name, each as it stands now. Reads only them, and takes no lock."""
+    now_us = time.time_ns() // 1000 if now_us is None else now_us
+    facts = []
+    for file_name in storage.names():
+        name = claim_of_name(file_name)
+        if name is None:
+            continue
+        try:
+            mark = stored_claim(storage, name)
+        except WalkitError as error:
+            facts.append(
+                ClaimFact(
+                    name=name,
+                    state="damaged",
+                    first_lsn=None,
+                    owner=None,
+                    lease_until_us=None,
+                    fault=str(error),
+                )
+            )
+            continue
+        if mark is not None:
+            facts.append(
+                ClaimFact(
+                    name=name,
+                    state=state_of(mark, manifest, now_us),
+                    first_lsn=mark.first_lsn,
+                    owner=mark.owner.hex(),
+                    lease_until_us=mark.lease_until_us,
+                    mark=mark,
+                )
+            )
+    return facts
+
+
+def state_of(mark: ClaimMark, manifest: Manifest, now_us: int) -> ClaimState:
+    """Return how a claim stands at a moment of the wall clock. Pure."""
+    if mark.log_id != manifest.log_id:
+        return "foreign"
+    if now_us >= mark.lease_until_us:
+        return "expired"
+    return "passed" if mark.first_lsn <= manifest.low_watermark else "live"
+
+
+def stored_claim(storage: Storage, name: str) -> ClaimMark | None:
+    """Return what a claim's file says; None where there is none. StorageError, and what `decode_claim` raises."""
+    file_name = claim_file_name(name)
+    try:
+        file = storage.open(file_name, "read")
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return None
+    try:
+        data = file.read(0, CLAIM_FILE.size + 1)
+    finally:
+        file.close()
+    return decode_claim(data, file_name)
+
+
+@contextmanager
+def claims_locked(storage: Storage, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+    """Have the claims' lock in this block. Not reentrant.
+
+    StorageError (ETIMEDOUT), with the holder where it is known, if another has the lock for all of `wait_s` seconds.
+    """
+    lock = _take(storage, wait_s)
+    _taken.add(lock)
+    try:
+        yield
+    finally:
+        _taken.discard(lock)
+        lock.release()
+
+
+def _take(storage: Storage, wait_s: float) -> StorageLock:
+    deadline, pause_s = time.monotonic() + wait_s, PAUSE_S_MIN
+    while True:
+        lock = storage.lock(CLAIMS_LOCK_NAME)
+        if not isinstance(lock, LockHolder):
+            return lock
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise busy(storage, wait_s, lock)
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+def busy(storage: Storage, wait_s: float, holder: LockHolder | None) -> StorageError:
+    """Return the error of a lock that was waited for in vain; None for a holder in this process."""
+    who = "this process" if holder is None else "another process"
+    if holder is not None and holder.pid:
+        who = f"process {holder.pid} ({holder.command})"
+    return StorageError(
+        f"the lock of the claims of {storage.location} was not free for {wait_s:g} s: {who} has it. Nothing was "
+        "changed; try again, and where that process is stopped, continue or end it",
+        errno=errno.ETIMEDOUT,
+        name=CLAIMS_LOCK_NAME,
+    )
+
+
+def write_claim(storage: Storage, name: str, mark: ClaimMark) -> None:
+    """Put a claim in its place, atomically and durably. Needs the claims' lock held.
+
+    What a consumer that died left half written goes: while the lock is held, no claim is being written.
+    """
+    for file_name in storage.names():
+        if is_unfinished_claim(file_name):
+            storage.remove(file_name)
+    write_whole(storage, claim_file_name(name), claim_file_name(name, new=True), encode_claim(mark))
+
+
+def remove_claims(storage: Storage, names: Iterable[str]) -> None:
+    """Remove claims, durably on return; those that are gone are passed over. Needs the claims' lock held."""
+    removed = False
+    for name in names:
+        try:
+            storage.remove(claim_file_name(name))
+            removed = True
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+    if removed:
+        storage.sync_directory()
+
+
+def drop_claim(storage: Storage, name: str) -> bool:
+    """Remove a claim, durably, whatever it says; False where there is none."""
+    load_manifest(storage)  # a place that is no log gets no lock file
+    with claims_locked(storage):
+        there = claim_file_name(name) in storage.names()
+        remove_claims(storage, [name])
+    return there
+
+
+def _after_fork_in_child() -> None:
+    for lock in list(_taken):
+        lock.forget()
+    _taken.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
