@@ -133,13 +133,17 @@ def write_page(
 
 
 def _still_widgets(notebook: Any) -> None:
-    """Put words in the place of widgets, which need a kernel, and whose script would come from elsewhere."""
+    """Put words in the place of controls, which need a kernel, and nothing in that of bars of progress.
+
+    The script that would draw them comes from elsewhere.
+    """
     notebook.metadata.pop("widgets", None)
+    words = tag("p", tag("i", "These controls need a kernel: open the notebook in JupyterLab."))
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             if WIDGET_MIME in output.get("data", {}):
-                words = tag("p", tag("i", "These controls need a kernel: open the notebook in JupyterLab."))
-                output["data"] = {"text/html": words}
+                controls = output["data"].get("text/plain", "").startswith("interactive(")
+                output["data"] = {"text/html": words if controls else ""}
 
 
 def links_of(name: str, pages: Sequence[str]) -> str:

@@ -118,15 +118,17 @@ def test_what_a_page_would_load_from_elsewhere_goes() -> None:
 
 
 def test_a_widget_leaves_words(tmp_path: Path) -> None:
-    """Write the page of a notebook with sliders: a sentence in their place, and no script of theirs from elsewhere."""
-    view = nbformat.v4.new_output(
-        "display_data", {WIDGET_MIME: {"model_id": "a"}, "text/plain": "interactive"}
-    )
-    cell = nbformat.v4.new_code_cell("sliders", outputs=[view])
+    """Write the page of a notebook with sliders and a bar: a sentence for the sliders, and no script from elsewhere."""
+    views = [
+        nbformat.v4.new_output("display_data", {WIDGET_MIME: {"model_id": "a"}, "text/plain": plain})
+        for plain in ("interactive(children=())", "  0%|          | 0/5")
+    ]
+    cell = nbformat.v4.new_code_cell("sliders", outputs=views)
     (tmp_path / "data").mkdir()
     write_page(nbformat.v4.new_notebook(cells=[cell], metadata={"widgets": {}}), "sliders", tmp_path)
     html = (tmp_path / "sliders.html").read_text(encoding="utf-8")
-    assert "These controls need a kernel" in html and "interactive" not in html
+    assert html.count("These controls need a kernel") == 1
+    assert "interactive(" not in html and "0/5" not in html
     assert "unpkg" not in html
 
 
