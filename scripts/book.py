@@ -125,8 +125,8 @@ def write_page(
         # plotly.js is the book's own: no page of it asks another place.
         output["data"] = {"text/html": plots.figure_html(figure, cdn=False) + about}
     exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, embed_images=True)
-    about = {"metadata": {"name": title_of(notebook, name), "path": str(folder)}}
-    body, _ = exporter.from_notebook_node(notebook, about)
+    resources = {"metadata": {"name": title_of(notebook, name), "path": str(folder)}}
+    body, _ = exporter.from_notebook_node(notebook, resources)
     dark = Path(exporter.environment.get_template("static/theme-dark.css").filename or "").read_text("utf-8")
     (out / f"{name}.html").write_text(offline(body, links_of(name, pages), dark), encoding="utf-8")
     return Page(name=name, title=title_of(notebook, name), figures=len(found), cells=len(notebook.cells))
