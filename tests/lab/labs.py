@@ -112,7 +112,7 @@ def opened(browser: Browser, url: str, notebook: str) -> Iterator[tuple[Page, li
     page.set_default_timeout(GUARD_S * 1000)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-    page.goto(f"{url}/lab/tree/{notebook}")
+    page.goto(f"{url}/lab/tree/{notebook}?reset")  # with no tab of an earlier window
     page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
     page.evaluate(READY)
     yield page, complaints
