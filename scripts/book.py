@@ -5,7 +5,8 @@
 
 The site is an index, a page for each notebook, plotly.js once as a file that all pages share, and the data of each
 figure as CSV and Parquet. It needs no network and no server: open index.html. A figure is a picture where no script
-runs. `--executed` is where notebooks with their outputs are kept, or taken from with `--no-execute`.
+runs; pages are light or dark as the system is. `--executed` is where notebooks with their outputs are kept, or taken
+from with `--no-execute`.
 
 It is a script that uses nbconvert, which JupyterLab brings, and no generator of sites: a book of six pages needs no
 theme of its own, no search and no configuration, and a generator would be one more thing to install without a network.
@@ -19,6 +20,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -33,16 +35,27 @@ if not __package__:  # run as a script: the checkout is what it is about, instal
     sys.path.insert(0, str(ROOT))
 
 from walkit import plots  # noqa: E402
+from walkit._html import tag  # noqa: E402
 from walkit.plots.display import PLOTLY_MIME  # noqa: E402
 
 NOTEBOOKS = ROOT / "notebooks"
 OUT = ROOT / "build" / "book"
 CELL_TIMEOUT_S = 900
 SCRIPT = "plotly.min.js"
+WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
+BESIDE = ("*.ipynb", "*.svg")
+"""What a notebook finds in its folder, and so in the one where it is executed."""
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.6 system-ui, sans-serif; max-width: 46rem; margin: 3rem auto; padding: 0 1rem; }
 li { margin: .6rem 0; } small { opacity: .75; }
+"""
+PAGE_STYLE = """
+:root { color-scheme: light dark; }
+.jp-Notebook { max-width: 76rem; margin: 0 auto; }
+.walkit-pages { max-width: 76rem; margin: 1rem auto; font: 14px system-ui, sans-serif; }
+.walkit-pages a { margin-right: 1.5rem; color: var(--jp-content-link-color); }
+.plotly-graph-div { margin-top: .6rem; }
 """
 
 
@@ -61,6 +74,15 @@ def execute(notebook: Any, folder: Path) -> None:
     NotebookClient(
         notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     ).execute()
+
+
+def beside(path: Path, folder: Path) -> Path:
+    """Return a copy below `folder` of the place of a notebook: what it looks for beside itself is there."""
+    place = folder / path.stem
+    place.mkdir()
+    for file in (found for pattern in BESIDE for found in path.parent.glob(pattern)):
+        shutil.copy(file, place)
+    return place
 
 
 def figures_of(notebook: Any) -> list[Any]:
@@ -82,9 +104,16 @@ def title_of(notebook: Any, name: str) -> str:
     return name
 
 
-def write_page(notebook: Any, name: str, out: Path) -> Page:
-    """Write the page of an executed notebook, and the data of its figures; links to notebooks lead to pages."""
+def write_page(
+    notebook: Any, name: str, out: Path, *, pages: Sequence[str] = (), folder: Path = NOTEBOOKS
+) -> Page:
+    """Write the page of an executed notebook, and the data of its figures; links to notebooks lead to pages.
+
+    `pages` are the names of all pages, so that this one leads to its neighbours; `folder` has the pictures that its
+    text shows, which are put into the page.
+    """
     found = figures_of(notebook)
+    _still_widgets(notebook)
     for number, output in enumerate(found, start=1):
         figure = plots.restored(output["data"][PLOTLY_MIME])
         links = []
@@ -95,26 +124,54 @@ def write_page(notebook: Any, name: str, out: Path) -> Page:
         about = f"<small>Figure {number}, its data: {' '.join(links)}</small>"
         # plotly.js is the book's own: no page of it asks another place.
         output["data"] = {"text/html": plots.figure_html(figure, cdn=False) + about}
-    exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True)
-    body, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": title_of(notebook, name)}})
-    (out / f"{name}.html").write_text(offline(body), encoding="utf-8")
+    exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, embed_images=True)
+    resources = {"metadata": {"name": title_of(notebook, name), "path": str(folder)}}
+    body, _ = exporter.from_notebook_node(notebook, resources)
+    dark = Path(exporter.environment.get_template("static/theme-dark.css").filename or "").read_text("utf-8")
+    (out / f"{name}.html").write_text(offline(body, links_of(name, pages), dark), encoding="utf-8")
     return Page(name=name, title=title_of(notebook, name), figures=len(found), cells=len(notebook.cells))
 
 
-def offline(html: str) -> str:
-    """Return a page of nbconvert without what it loads from elsewhere, with the book's script and a way back."""
+def _still_widgets(notebook: Any) -> None:
+    """Put words in the place of controls, which need a kernel, and nothing in that of bars of progress.
+
+    The script that would draw them comes from elsewhere.
+    """
+    notebook.metadata.pop("widgets", None)
+    words = tag("p", tag("i", "These controls need a kernel: open the notebook in JupyterLab."))
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            if WIDGET_MIME in output.get("data", {}):
+                controls = output["data"].get("text/plain", "").startswith("interactive(")
+                output["data"] = {"text/html": words if controls else ""}
+
+
+def links_of(name: str, pages: Sequence[str]) -> str:
+    """Return the line of links at the top of a page: to the index, and to the pages before and after it."""
+    at = list(pages).index(name) if name in pages else len(pages)
+    beside = [("before: ", pages[at - 1])] if 0 < at < len(pages) else []
+    beside += [("next: ", pages[at + 1])] if at + 1 < len(pages) else []
+    found = [("All pages", "index"), *((f"{word}{page}", page) for word, page in beside)]
+    return tag("nav", *(tag("a", word, href=f"{page}.html") for word, page in found), class_="walkit-pages")
+
+
+def offline(html: str, top: str = "", dark: str = "") -> str:
+    """Return a page of nbconvert without what it loads from elsewhere, with the book's script and style.
+
+    `top` is set above the text, `dark` is the style that takes the place of the light one on a dark system.
+    """
     html = re.sub(r'<script\b[^>]*\bsrc="https?://[^"]*"[^>]*>\s*</script>', "", html)
     html = re.sub(r'<link\b[^>]*\bhref="https?://[^"]*"[^>]*>', "", html)
     html = re.sub(
-        r"<script\b[^>]*>(?:(?!</script>).)*?https?://cdn(?:(?!</script>).)*?</script>",
+        r"<script\b[^>]*>(?:(?!</script>).)*?https?://(?:cdn|unpkg)(?:(?!</script>).)*?</script>",
         "",
         html,
         flags=re.DOTALL,
     )
     html = re.sub(r'(<a\b[^>]*\bhref="[^":#]+)\.ipynb', r"\1.html", html)
-    html = html.replace("</head>", f'<script src="{SCRIPT}"></script></head>', 1)
-    back = '<p style="margin:1rem"><a href="index.html">All pages</a></p>'
-    return re.sub(r"(<body\b[^>]*>)", lambda found: found[1] + back, html, count=1)
+    style = f"<style>{PAGE_STYLE}@media (prefers-color-scheme: dark) {{ {dark} }}</style>"
+    html = html.replace("</head>", f'{style}<script src="{SCRIPT}"></script></head>', 1)
+    return re.sub(r"(<body\b[^>]*>)", lambda found: found[1] + top, html, count=1)
 
 
 def write_index(pages: list[Page], out: Path) -> None:
@@ -140,18 +197,18 @@ def make(paths: list[Path], out: Path, *, executed: Path | None = None, run: boo
     """
     shutil.rmtree(out, ignore_errors=True)
     (out / "data").mkdir(parents=True)
-    pages = []
+    pages, names = [], [path.stem for path in paths]
     with tempfile.TemporaryDirectory(prefix="walkit-book-") as folder:
         for path in paths:
             print(f"{path.stem} ...", flush=True)
             source = path if run or executed is None else executed / path.name
             notebook = nbformat.read(source, as_version=4)
             if run:
-                execute(notebook, Path(folder))
+                execute(notebook, beside(path, Path(folder)))
                 if executed is not None:
                     executed.mkdir(parents=True, exist_ok=True)
                     (executed / path.name).write_text(json.dumps(notebook, indent=1), encoding="utf-8")
-            pages.append(write_page(notebook, path.stem, out))
+            pages.append(write_page(notebook, path.stem, out, pages=names, folder=path.parent))
     (out / SCRIPT).write_text(plots.plotly_script(), encoding="utf-8")
     write_index(pages, out)
     return pages

@@ -8,13 +8,25 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.request import urlopen
+
+import nbformat
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).resolve().parents[2]
 GUARD_S = 120.0
+READY = """async () => {
+    const context = window.jupyterapp.shell.currentWidget.sessionContext;
+    await context.ready;
+    await context.session.kernel.info;
+}"""
+RUN_ALL = "() => { window.jupyterapp.commands.execute('runmenu:run-all') }"
 
 
 @contextmanager
@@ -76,3 +88,32 @@ def write_settings(folder: Path, theme: str) -> None:
         path = folder / "settings" / "@jupyterlab" / name / f"{part}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(settings))
+
+
+@contextmanager
+def notebook_page(
+    browser: Browser, folder: Path, cells: Sequence[str], theme: str = "Light"
+) -> Iterator[tuple[Page, list[str]]]:
+    """Open a notebook of these cells in a Lab of its own; give the page, and what its console complains of."""
+    folder.mkdir()
+    write_settings(folder, theme)
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}}
+    code = [nbformat.v4.new_code_cell(source) for source in cells]
+    nbformat.write(nbformat.v4.new_notebook(cells=code, metadata=kernel), folder / "tested.ipynb")
+    with lab(folder) as url, opened(browser, url, "tested.ipynb") as found:
+        yield found
+
+
+@contextmanager
+def opened(browser: Browser, url: str, notebook: str) -> Iterator[tuple[Page, list[str]]]:
+    """Open a notebook of a Lab in a window of its own, its kernel ready; give the page, and what its console says."""
+    complaints: list[str] = []
+    page = browser.new_context(viewport={"width": 1440, "height": 1200}).new_page()
+    page.set_default_timeout(GUARD_S * 1000)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    page.goto(f"{url}/lab/tree/{notebook}?reset")  # with no tab of an earlier window
+    page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
+    page.evaluate(READY)
+    yield page, complaints
+    page.context.close()

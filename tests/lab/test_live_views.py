@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import nbformat
 import pytest
 
-from tests.lab.labs import GUARD_S, lab, write_settings
+from tests.lab.labs import GUARD_S, notebook_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -24,11 +22,6 @@ SEEN = """() => {
     return figure && figure._fullData ? JSON.stringify(figure._fullData.map(numbers)) : null;
 }"""
 STEP = "() => { window.jupyterapp.commands.execute('notebook:run-cell-and-select-next') }"
-READY = """async () => {
-    const context = window.jupyterapp.shell.currentWidget.sessionContext;
-    await context.ready;
-    await context.session.kernel.info;
-}"""
 CELLS = (
     "import walkit\nfrom walkit.workload import Workload, drive\nlog = walkit.scratch('lab')",
     "walkit.views.live(log)",
@@ -41,27 +34,6 @@ CELLS = (
     "walkit.views.recorded(run)",
     "print('acked', log.statistics().acked_lsn, 'rate', f'{run.records_per_s:,.0f}', 'end')",
 )
-
-
-@contextmanager
-def notebook_page(browser: Browser, folder: Path, theme: str) -> Iterator[tuple[Page, list[str]]]:
-    """Open a notebook of CELLS in a Lab of its own; give the page, and what its console complains of."""
-    folder.mkdir()
-    write_settings(folder, theme)
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}}
-    cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), folder / "live.ipynb")
-    complaints: list[str] = []
-    with lab(folder) as url:
-        page = browser.new_context(viewport={"width": 1440, "height": 1200}).new_page()
-        page.set_default_timeout(GUARD_S * 1000)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-        page.goto(f"{url}/lab/tree/live.ipynb")
-        page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
-        page.evaluate(READY)
-        yield page, complaints
-        page.context.close()
 
 
 def moved(page: Page, times: int) -> list[list[list[Any]]]:
@@ -93,7 +65,7 @@ def percentiles(page: Page) -> list[list[float]]:
 
 def check_run_all(browser: Browser, folder: Path, theme: str = "Light") -> None:
     """Run All: the view moves while a later cell writes; what it shows at the end is what the log and the Run say."""
-    with notebook_page(browser, folder, theme) as (page, complaints):
+    with notebook_page(browser, folder, CELLS, theme) as (page, complaints):
         page.evaluate("() => { window.jupyterapp.commands.execute('runmenu:run-all') }")
         states = moved(page, 6)
         assert len(states[-1][0]) > len(states[0][0]), "the curves grow"
@@ -117,7 +89,7 @@ def test_a_view_moves_under_run_all(browser: Browser, tmp_path: Path) -> None:
 def test_a_view_moves_cell_by_cell_in_the_dark(browser: Browser, tmp_path: Path) -> None:
     """Run one cell after the other in the dark theme: the view moves while a cell runs, and the console is silent."""
     folder = tmp_path / "lab"
-    with notebook_page(browser, folder, "Dark") as (page, complaints):
+    with notebook_page(browser, folder, CELLS, "Dark") as (page, complaints):
         for _ in CELLS[:3]:
             page.evaluate(
                 "async () => { void window.jupyterapp.commands.execute('notebook:run-cell-and-select-next') }"

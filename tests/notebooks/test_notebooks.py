@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 import tomllib
+import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,24 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from scripts.book import figures_of, write_page
+from scripts.notebook_map import PATHS, PLACES, TARGET, drawn_map
+from tests.test_words import IDIOM, LAG
 from walkit.log.scratch import sweep
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
-LINES_MAX = 15
+CHAPTERS = [name for name in NAMES if name != "00-index.ipynb"]
+LINES_MAX = 14
+CELLS_MIN, CELLS_MAX = 15, 30
+PARTS = (
+    r"\*\*The question\*\*: ",
+    r"\*\*Prediction\*\*|## Prediction",
+    r"## Answer",
+    r"## Limits",
+    r"## Summary",
+    r"\*\*Next\*\*: ",
+)
+"""What each notebook has, in this order: it begins with a question, and is held to a prediction."""
 FIGURE = 'class="plotly-graph-div"'
 CELL_TIMEOUT_S = 500
 IMPORTED_WHERE_THERE = {"grpcio-tools"}
@@ -71,11 +85,59 @@ def test_the_search_for_outputs_notices() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_notebooks_have_short_cells_and_end_in_assertions(name: str) -> None:
-    """At most 15 lines a code cell, words first, and a last cell that asserts."""
+    """At most 14 lines a code cell, words first, and a last cell that asserts."""
     cells = cells_of(name)
     assert [c["id"] for c in cells if c["source"].count("\n") >= LINES_MAX] == []
     assert cells_of(name, "markdown")[0]["source"].startswith("# ")
     assert cells[-1]["source"].count("assert ") >= 3
+
+
+def missing_parts(text: str) -> list[str]:
+    """The parts that a notebook's text lacks, or has in another order."""
+    found, at = [], 0
+    for part in PARTS:
+        place = re.compile(part).search(text, at)
+        if place is None:
+            found.append(part)
+        else:
+            at = place.start()
+    return found
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_notebooks_ask_predict_and_answer(name: str) -> None:
+    """Question, prediction, answer, limits, summary and what is next, in this order, in 15 to 30 cells."""
+    words = cells_of(name, "markdown")
+    assert missing_parts("\n".join(cell["source"] for cell in words)) == []
+    assert CELLS_MIN <= len(words) + len(cells_of(name)) <= CELLS_MAX
+
+
+def test_the_search_for_parts_notices() -> None:
+    """A text without limits, and one that answers before it asks, lack a part each; a whole one lacks none."""
+    whole = "**The question**: x\n**Prediction**\n## Answer\n## Limits\n## Summary\n**Next**: y"
+    assert missing_parts(whole) == []
+    assert missing_parts(whole.replace("## Limits", "")) == ["## Limits"]
+    assert missing_parts("## Answer\n" + whole.replace("## Answer", "")) == ["## Answer"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_notebooks_use_the_words_of_the_field(name: str) -> None:
+    """Count the phrases of the house in every cell, as in the package's modules: there is none."""
+    cells = [*cells_of(name), *cells_of(name, "markdown")]
+    found = {c["id"]: [m.group() for m in IDIOM.finditer(LAG.sub("", c["source"]))] for c in cells}
+    assert {cell: phrases for cell, phrases in found.items() if phrases} == {}
+
+
+def test_the_map_is_current_and_says_what_the_index_says() -> None:
+    """Draw the map again: the committed one, with every notebook; its reading paths are those of the index's text."""
+    assert TARGET.read_text(encoding="utf-8") == drawn_map(), "python scripts/notebook_map.py"
+    ET.fromstring(drawn_map())
+    assert sorted(PLACES) == [name[:2] for name in CHAPTERS]
+    text = "".join(cell["source"] for cell in cells_of("00-index.ipynb", "markdown"))
+    assert "](map.svg)" in text
+    listed = re.findall(r"^- \*\*(.+?)\*\*:((?:.|\n  )*)", text, re.MULTILINE)
+    paths = {reader: tuple(re.findall(r"\[(\d\d)\]", line)) for reader, line in listed}
+    assert paths == {reader: stops for reader, (_, stops) in PATHS.items()}
 
 
 def test_the_index_knows_every_notebook_and_what_needs_spark() -> None:
@@ -84,7 +146,7 @@ def test_the_index_knows_every_notebook_and_what_needs_spark() -> None:
     rows = re.findall(
         r"^\| \[([^\]]+)\]\(([^)]+)\) \|.*\| (\d+) \| (\d+) \| (yes|no) \|$", text, re.MULTILINE
     )
-    assert [link for _, link, *_ in rows] == [name for name in NAMES if name != "00-index.ipynb"]
+    assert [link for _, link, *_ in rows] == CHAPTERS
     for title, link, _, _, needs_spark in rows:
         assert title == Path(link).stem
         uses = any(re.search(r"walkit\.spark|pyspark", cell["source"]) for cell in cells_of(link))
@@ -93,10 +155,10 @@ def test_the_index_knows_every_notebook_and_what_needs_spark() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_links_between_notebooks_lead_somewhere(name: str) -> None:
-    """Every relative link of every text cell is a notebook that is there."""
+    """Every relative link of every text cell is a notebook that is there, or the map."""
     for cell in cells_of(name, "markdown"):
         for target in re.findall(r"\]\(([^)#]+)\)", cell["source"]):
-            assert target in NAMES, target
+            assert target in {*NAMES, TARGET.name}, target
 
 
 def project() -> Any:
@@ -210,7 +272,17 @@ def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants:
     assert write_page(notebook, Path(name).stem, tmp_path / "book").figures == wanted
 
 
-@pytest.mark.parametrize("name", ["00-index.ipynb", "01-one-record-on-disk.ipynb"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "00-index.ipynb",
+        "01-one-record-on-disk.ipynb",
+        "03-order-of-acknowledgement.ipynb",
+        "04-crash-and-recovery.ipynb",
+        "05-checkpoint-and-compaction.ipynb",
+        "06-group-commit.ipynb",
+    ],
+)
 def test_notebooks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run it in a kernel of its own, outside of this checkout: its assertions hold, and its files are gone after it."""
     run(name, tmp_path, monkeypatch)
@@ -220,27 +292,7 @@ def test_notebooks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.timeout(900)
 def test_the_main_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run 02 with fewer operations, on a Spark of its own: the demo's checks and the notebook's assertions hold."""
-    run("02-the-main-job.ipynb", tmp_path, monkeypatch, OPERATIONS=8_000, WRITERS=8)
-
-
-def test_the_order_of_acknowledgement_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run 03 with less virtual time: its assertions hold, also of what it measures on the disk."""
-    run("03-order-of-acknowledgement.ipynb", tmp_path, monkeypatch, SECONDS=1)
-
-
-def test_crash_and_recovery_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run 04 with fewer operations: a killed child, every damage, a small benchmark; its assertions hold."""
-    run("04-crash-and-recovery.ipynb", tmp_path, monkeypatch, OPERATIONS=8_000, SIZE=200, RUNS=2)
-
-
-def test_checkpoint_and_compaction_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run 05 with fewer records: its assertions hold."""
-    run("05-checkpoint-and-compaction.ipynb", tmp_path, monkeypatch, RECORDS=16_000)
-
-
-def test_group_commit_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run 06 with fewer and shorter rounds on the disk: theory and simulator agree, and its assertions hold."""
-    run("06-group-commit.ipynb", tmp_path, monkeypatch, ROUNDS=2, OPERATIONS=40)
+    run("02-the-main-job.ipynb", tmp_path, monkeypatch, OPERATIONS=8_000)
 
 
 def test_every_notebook_is_run() -> None:

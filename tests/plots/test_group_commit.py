@@ -61,6 +61,19 @@ def test_repeats_are_one_point_with_a_whisker() -> None:
     assert drawing.layout.shapes[0].y0 == 900
 
 
+@pytest.mark.parametrize(
+    ("frames", "tick"),
+    [((3, 10), None), ((3, 60), "D2"), ((3, 3_000), None)],
+    ids=["short", "decade", "long"],
+)
+def test_labels_of_a_logarithmic_axis_do_not_overprint(frames: tuple[int, int], tick: str | None) -> None:
+    """Records/s over some ten to one have ticks at 1, 2 and 5, where plotly would name nine; others are plotly's."""
+    drawing = group_commit(
+        [run_of("log", writers, n, records=n) for writers, n in zip((1, 2), frames, strict=True)]
+    )
+    assert drawing.layout.yaxis.dtick == tick
+
+
 def test_an_open_loop_in_virtual_time_says_its_load() -> None:
     """A simulated open loop has the labels of a real one: x is the load, and above the knee it is not kept up with."""
     runs = [

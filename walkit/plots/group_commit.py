@@ -14,6 +14,8 @@ from walkit.plots.units import COUNTS, LOG_COUNTS, LOG_SECONDS, count_text
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
 _DASHES = ("dash", "dot", "dashdot")
+SHORT_AXIS = 5, 100
+"""From and to this ratio of its ends a logarithmic axis of a panel has ticks at 1, 2 and 5."""
 _TITLES = ("records/s", "latency, p50", "frames/s", "records in a frame")
 Expected = Sequence[tuple[float, float, float]]
 """Points of a theory: x, frames a second, records in a frame."""
@@ -140,8 +142,18 @@ def _axes(drawing: Figure, runs: Sequence[Run]) -> None:
     drawing.update_xaxes(type="log", **ticks)
     x = "writers" if runs[0].arrival == "closed" else "offered, calls a second"
     drawing.update_xaxes(title_text=x, row=2)
-    for row, col, look in ((1, 1, LOG_COUNTS), (1, 2, LOG_SECONDS), (2, 2, LOG_COUNTS)):
-        drawing.update_yaxes(type="log", **look, row=row, col=col)
+    panels = zip(*(_point(run).panels for run in runs), strict=True)
+    looks = (LOG_COUNTS, LOG_SECONDS, None, LOG_COUNTS)
+    for number, (values, look) in enumerate(zip(panels, looks, strict=True)):
+        if look is not None:
+            # At 1, 2 and 5 of a short axis: plotly would name each of nine, one over the other. A very short one
+            # has room for them.
+            few = (
+                {"dtick": "D2"}
+                if SHORT_AXIS[0] < max(values) / max(min(values), 1e-9) < SHORT_AXIS[1]
+                else {}
+            )
+            drawing.update_yaxes(type="log", **look, **few, row=number // 2 + 1, col=number % 2 + 1)
     drawing.update_yaxes(rangemode="tozero", **COUNTS, row=2, col=1)
     drawing.update_annotations(font={"size": 12})
 
