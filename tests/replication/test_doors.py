@@ -20,8 +20,12 @@ from walkit.format.manifest import MANIFEST_NAME, LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica
 from walkit.replication.backoff import Backoff
+from walkit.replication.identity import Identity, mint
+from walkit.replication.identity_file import OwnIdentity, keep_identity
 from walkit.replication.messages import Ack, Batch, FromSubscriber, Heartbeat, Hello, Nack, Refusal, Welcome
 from walkit.replication.publisher import Publisher
+from walkit.replication.registry import ReplicaRegistry
+from walkit.storage.file import FileStorage
 
 NOISE = random.Random(7).randbytes(500)
 """A value that does not compress."""
@@ -38,10 +42,15 @@ def log() -> Iterator[walkit.WriteAheadLog]:
 
 
 def held(log: walkit.WriteAheadLog) -> dict[str, int]:
-    """The replicas with a hold, and the LSN from which each of them keeps records."""
+    """The replicas with a hold, by their labels, and the LSN from which each of them keeps records."""
     holds = {h.name: h.first_lsn for h in log.parts.manifest_store.current.holds}
     holds |= {name: hold.first_lsn for name, hold in log.parts.holds.mine.items()}
-    return {name.removeprefix("replica "): lsn for name, lsn in holds.items() if name.startswith("replica ")}
+    names = ReplicaRegistry(log.parts.storage).names()
+    return {
+        names[name.removeprefix("replica ")]: lsn
+        for name, lsn in holds.items()
+        if name.startswith("replica ")
+    }
 
 
 def manifest_bytes(log: walkit.WriteAheadLog) -> int:
@@ -141,12 +150,14 @@ def test_a_replica_that_has_all_keeps_its_hold_by_answering_heartbeats(log: walk
     end = frames_of_log(log)[-1]
     manifest = log.parts.manifest_store.current
     facts = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
-    log.hold("replica r", 7).leave()
+    identity = mint()
+    assert ReplicaRegistry(log.parts.storage).add(identity, "r", ())
+    log.hold(f"replica {identity.key}", 7).leave()
     with (
         Primary(log, publisher=lambda: Publisher(heartbeat_ms=20)) as primary,
         Caller(primary.address) as caller,
     ):
-        caller.hello("r", **facts).next_of(Welcome)
+        caller.prove(identity, "r", **facts).next_of(Welcome)
         assert held(log) == {"r": 7}
         caller.next_of(Heartbeat)
         assert held(log) == {"r": 7}
@@ -155,13 +166,15 @@ def test_a_replica_that_has_all_keeps_its_hold_by_answering_heartbeats(log: walk
 
 
 def test_sixty_four_replicas_have_a_hold_and_no_more(log: walkit.WriteAheadLog) -> None:
-    """Come, acknowledge and go under 70 names: 64 holds; the others are refused for now, and known names are not."""
+    """Come, acknowledge and go as 70 replicas: 64 holds; the others are refused for now, and known ones are not."""
+    known: list[Identity] = []
     with Primary(log) as primary:
         for number in range(70):
             with Caller(primary.address) as caller:
                 answer = caller.hello(f"r{number}").next()
                 if number < 64:
                     assert isinstance(answer, Welcome)
+                    known.append(Identity(answer.id, answer.secret))
                     caller.say(Ack(end=end_of(caller.next_of(Batch), log)))
                     until(lambda n=number: f"r{n}" in held(log), "the hold")  # type: ignore[misc]
                 else:
@@ -170,36 +183,41 @@ def test_sixty_four_replicas_have_a_hold_and_no_more(log: walkit.WriteAheadLog) 
             until(lambda: not primary._sessions, "the session to end")
         assert len(held(log)) == 64
         with Caller(primary.address) as caller:
-            assert isinstance(caller.hello("r3").next(), Welcome)
+            assert isinstance(caller.prove(known[3], "r3").next(), Welcome)
         with walkit.open(storage=CrashingStorage()) as other, pytest.raises(OptionsError, match="holds=0"):
             Primary(other, holds=0)
 
 
-def test_a_name_has_one_live_session(log: walkit.WriteAheadLog) -> None:
-    """Say hello twice under one name: the second is refused for now, and welcome once the first call is over."""
+def test_an_id_has_one_live_session(log: walkit.WriteAheadLog) -> None:
+    """Prove one id twice: the second is refused for now, and welcome once the first call is over."""
     with Primary(log) as primary:
         first = Caller(primary.address)
         first.welcomed("twin")
         with Caller(primary.address) as second:
-            refusal = second.hello("twin").next()
+            assert first.identity is not None
+            refusal = second.prove(first.identity, "twin").next()
             assert isinstance(refusal, Refusal)
             assert refusal.reason == "busy"
             assert "'twin'" in refusal.message
         first.close()
         until(lambda: primary.status().followers == (), "the first session to end")
         with Caller(primary.address) as third:
-            assert isinstance(third.hello("twin").next(), Welcome)
+            assert isinstance(third.prove(first.identity, "twin").next(), Welcome)
 
 
 def test_a_replica_comes_back_while_its_dead_session_lingers(
     log: walkit.WriteAheadLog, tmp_path: Path
 ) -> None:
-    """Let a session of the same name fall silent with its call open: the replica tries again until it is ended."""
+    """Let a session of the same id fall silent with its call open: the replica tries again until it is ended."""
     with (
         Primary(log, publisher=lambda: Publisher(heartbeat_ms=50, silence_ms=600)) as primary,
         Caller(primary.address) as dead,
     ):
         dead.welcomed("r")
+        assert dead.identity is not None
+        storage = FileStorage(tmp_path / "r")
+        storage.create()
+        keep_identity(storage, OwnIdentity(dead.identity, "r"))
         with Replica(tmp_path / "r", primary.address, name="r", backoff=Backoff(5, 50)) as replica:
             until(lambda: "another session of replica 'r' is live" in replica.status().trouble, "a refusal")
             assert replica.wait_for(100, WAIT_S) == 100

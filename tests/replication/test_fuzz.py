@@ -76,8 +76,8 @@ class Stranger:
         new = bool(self.random.randrange(2))
         hello = pb.Hello(
             name=self.random.choice(NAMES[:4] if honest else NAMES),
-            version_min=1 if honest else self.number(1, 32),
-            version_max=1 if honest else self.number(1, 32),
+            version_min=2 if honest else self.number(2, 32),
+            version_max=2 if honest else self.number(2, 32),
             log_id=0 if new else self.manifest.log_id if honest else self.number(self.manifest.log_id),
             end=None if new and honest else self.end(),
             codecs=["zstd"] * self.random.choice((0, 1, 1, 40)),

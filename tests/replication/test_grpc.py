@@ -28,6 +28,7 @@ from walkit.errors import (
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import Primary, Replica
 from walkit.replication.backoff import Backoff
+from walkit.replication.identity_file import load_identity
 from walkit.replication.publisher import Publisher
 from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
 from walkit.storage import FileStorage
@@ -233,7 +234,8 @@ def test_a_trimmed_range_is_a_gap_and_a_hold_prevents_it(tmp_path: Path) -> None
     storage = CrashingStorage()
 
     def held_from() -> int | None:
-        hold = log.parts.holds.mine.get("replica held")
+        own = load_identity(FileStorage(tmp_path / "held"))
+        hold = None if own is None else log.parts.holds.mine.get(f"replica {own.identity.key}")
         return None if hold is None else hold.first_lsn
 
     with walkit.open(storage=storage, options=SMALL) as log:

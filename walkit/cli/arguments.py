@@ -220,7 +220,7 @@ def _add_follow(commands: Any) -> None:
         with quiet_grpc():
             from walkit.replication.commands import follow
 
-        return follow(args.address, args.folder, token=token_of(args))
+        return follow(args.address, args.folder, token=token_of(args), new_identity=args.new_identity)
 
     parser = _command(
         commands,
@@ -233,6 +233,11 @@ def _add_follow(commands: Any) -> None:
     parser.add_argument("address", metavar="HOST:PORT", help="where the log is served")
     parser.add_argument("folder", metavar="DIR", help="the replica's folder; made where it is missing")
     add_token_options(parser, "what the primary asks for")
+    parser.add_argument(
+        "--new-identity",
+        action="store_true",
+        help="follow as another replica with the data that is there, as a copied folder must",
+    )
 
 
 def _add_diff(commands: Any) -> None:

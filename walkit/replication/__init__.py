@@ -6,7 +6,7 @@ them. Only what is on the primary's stable storage leaves; the first difference 
 
 from __future__ import annotations
 
-from walkit.replication.failures import ProtocolError, ReplicaFailedError
+from walkit.replication.failures import IdentityError, ProtocolError, ReplicaFailedError
 from walkit.replication.primary import FollowerStatus, Primary, PrimaryStatus
 from walkit.replication.replica import Replica
 from walkit.replication.replicastore import ReplicaStore
@@ -14,6 +14,7 @@ from walkit.replication.status import ReplicaStatus
 
 __all__ = [
     "FollowerStatus",
+    "IdentityError",
     "Primary",
     "PrimaryStatus",
     "ProtocolError",

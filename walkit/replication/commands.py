@@ -34,12 +34,15 @@ def serve(log: Place, listen: str, *, token: str | None = None, insecure: bool =
     return FINE
 
 
-def follow(address: str, directory: Place, *, token: str | None = None) -> int:
+def follow(address: str, directory: Place, *, token: str | None = None, new_identity: bool = False) -> int:
     """Follow a primary into a folder, printing its status when that changes. 3 where replication has failed.
 
     A line says the state, how far the replica is and, where it does not advance, why and since when.
     """
-    with _until_told() as over, Replica(directory, address, token=token) as replica:
+    with (
+        _until_told() as over,
+        Replica(directory, address, token=token, new_identity=new_identity) as replica,
+    ):
         _say(f"following {address} into {directory}")
         told: object = None
         told_at = 0.0

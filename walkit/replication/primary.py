@@ -17,6 +17,7 @@ from walkit.recovery.report import report_html
 from walkit.replication.calls import WAITING_MAX, CallTable
 from walkit.replication.listening import listen_address
 from walkit.replication.publisher import Publisher
+from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.session import Session, now_ms
 from walkit.replication.source import source_of
 from walkit.replication.transport import (
@@ -46,6 +47,9 @@ class FollowerStatus:
     """One replica as its primary sees it. LSNs; bytes that were sent and not acknowledged."""
 
     name: str
+    """The label that it gives itself."""
+    id: str
+    """Its id in hexadecimal digits, which is the name of its hold."""
     acked_lsn: int
     in_flight_bytes: int
 
@@ -114,6 +118,7 @@ class Primary:
         _check_count(holds, "holds", HOLDS_MAX)
         self.source = source_of(source)
         self._calls = CallTable(places, holds)
+        self._registry = ReplicaRegistry(self.source.storage)
         self._publisher = publisher
         self._server: Any = None
         self._address = ""
@@ -158,7 +163,7 @@ class Primary:
             state = "closed"
         lsn, position = self._durable
         with self._lock:
-            cores, trouble = [s.core for s in self._sessions], self._trouble
+            cores, trouble = [s.core for s in self._sessions], self._trouble or self._registry.trouble
         return PrimaryStatus(
             address=self._address,
             state=state,
@@ -166,7 +171,9 @@ class Primary:
             durable_lsn=lsn,
             durable_position=position,
             followers=tuple(
-                FollowerStatus(name=c.name, acked_lsn=c.acked.last_lsn, in_flight_bytes=c.in_flight_bytes)
+                FollowerStatus(
+                    name=c.name, id=c.key, acked_lsn=c.acked.last_lsn, in_flight_bytes=c.in_flight_bytes
+                )
                 for c in cores
                 if c.state == "streaming"
             ),
@@ -208,6 +215,7 @@ class Primary:
             self._publisher(),
             self._calls,
             context,
+            registry=self._registry,
             unpacking=self._unpacking,
             on_trouble=self._note_trouble,
         )
@@ -231,6 +239,7 @@ class Primary:
         """End the calls whose peers read nothing: their sessions wait for that, and cannot look at the time."""
         while not stopped.wait(STALL_CHECK_S):
             self._calls.cancel_stalled(now_ms())
+            self._registry.save()
 
     def _note_trouble(self, text: str) -> None:
         with self._lock:

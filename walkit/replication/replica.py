@@ -10,12 +10,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from walkit.commit.to_end import run_to_end
-from walkit.config import LogOptions
+from walkit.config import LogOptions, check_bool
 from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.finalizer import watch_exit
 from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
+from walkit.replication.identity_file import OwnIdentity, drop_identity, load_identity
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import (
     NAME_CHARS_MAX,
@@ -42,8 +43,11 @@ class Replica:
 
     Opening takes the writer's lock of `dir` and recovers what is there; `start` begins to follow, and continues through
     every restart of either side from the replica's last LSN. `codec` compresses frames on their way ("zstd", or
-    None); what is stored is the same. Under `name` (1 to 128 printable characters) the primary holds records back for
-    this replica; it is kept. A frame of more than 64 MiB is taken where `frame_bytes_max` of `options` is as large.
+    None); what is stored is the same. `name` (1 to 128 printable characters) is a label, which is kept. The primary
+    knows the replica by the identity that it minted at the first contact, kept in a private file of `dir`. A copy of
+    the folder is refused as an IdentityError; with `new_identity` the identity is forgotten and the data kept, so a
+    replica can be seeded from a copy. A frame of more than 64 MiB is taken where `frame_bytes_max` of `options` is as
+    large.
 
     A replica that is dropped without `stop` stops by itself, with a ResourceWarning unless the process is ending; its
     log and store are closed then, also where they are still referred to. An interrupt (Ctrl-C) of opening leaves the
@@ -65,6 +69,7 @@ class Replica:
         events: EventCallback | None = None,
         versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
         backoff: Backoff | None = None,
+        new_identity: bool = False,
     ) -> None:
         refuse_tls(tls)
         if codec not in (None, "zstd"):
@@ -74,10 +79,14 @@ class Replica:
             _check_name(name)
         frame_bytes_max = 0 if options is None else options.frame_bytes_max
         storage, sink = storage_at(dir), EventSink(events)
+        check_bool(new_identity, "new_identity")
+        own: OwnIdentity | None = None if new_identity else load_identity(storage)
 
         def opened() -> tuple[ImportedLog, ReplicaStore]:
             log = ImportedLog(storage, options, sink)
             try:
+                if new_identity:
+                    drop_identity(storage)  # with the writer's lock: no other replica is in this folder
                 return log, ReplicaStore(log)
             except BaseException:
                 log.close()
@@ -85,7 +94,7 @@ class Replica:
 
         self._log, self._store = run_to_end(opened, "open", events=sink, undo=lambda both: both[0].close())
         manifest = self._log.manifest
-        stored = manifest.extra.get(EXTRA_KEY, {}).get("name")
+        stored = own.name if own else "" if new_identity else manifest.extra.get(EXTRA_KEY, {}).get("name")
         self.name = name or stored or _name_of(self._log.location)
         self._core = Subscriber(
             self.name,
@@ -96,6 +105,7 @@ class Replica:
             versions=versions,
             backoff=backoff,
             frame_bytes_max=max(frame_bytes_max, FRAME_BYTES_TAKEN),
+            identity=own.identity if own else None,
         )
         self._loop = ReplicaLoop(self._log, self._store, self._core, self._address, token)
         self._finalizer = weakref.finalize(self, stop_dropped, self._loop)

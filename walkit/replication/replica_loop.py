@@ -16,10 +16,11 @@ from walkit._interrupts import uninterrupted
 from walkit._threads import Bell, LogThread
 from walkit.errors import WalkitError
 from walkit.log.finalizer import run_for_dropped, tell_dropped
-from walkit.replication.actions import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
+from walkit.replication.actions import Adopt, Connect, Disconnect, Fail, Import, Keep, Say, SubscriberStep
 from walkit.replication.connection import Connection, Heard
 from walkit.replication.failures import ReplicaFailedError
 from walkit.replication.frame_batch import join_runs
+from walkit.replication.identity_file import OwnIdentity, keep_identity
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import Batch
 from walkit.replication.replicastore import ReplicaStore
@@ -157,6 +158,8 @@ class ReplicaLoop:
                 self._take(self.core.connected(now_ms()))
             elif isinstance(step, Disconnect):
                 self._hang_up()
+            elif isinstance(step, Keep):
+                keep_identity(self.log.storage, OwnIdentity(step.identity, self.core.name))
             elif isinstance(step, Adopt):
                 welcome = step.welcome
                 self.log.adopt(

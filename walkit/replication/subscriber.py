@@ -15,11 +15,12 @@ from walkit.errors import DivergenceError, FormatVersionError, GapError, Options
 from walkit.format.frame import FrameFault, FrameIdentity
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import EpochRecord, LogEnd
-from walkit.replication.actions import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
+from walkit.replication.actions import Adopt, Connect, Disconnect, Fail, Import, Keep, Say, SubscriberStep
 from walkit.replication.backoff import Backoff
 from walkit.replication.content import check_content, plain_text
-from walkit.replication.failures import ProtocolError
+from walkit.replication.failures import IdentityError, ProtocolError
 from walkit.replication.frame_batch import FrameLimits, FrameRun, check_run
+from walkit.replication.identity import Identity, proof_of
 from walkit.replication.messages import (
     BATCH_BYTES_MAX,
     LASTING,
@@ -28,10 +29,12 @@ from walkit.replication.messages import (
     REASONS,
     Ack,
     Batch,
+    Challenge,
     FromPublisher,
     Heartbeat,
     Hello,
     Nack,
+    Proof,
     Refusal,
     Welcome,
 )
@@ -66,10 +69,13 @@ class Subscriber:
         backoff: Backoff | None = None,
         silence_ms: float = SILENCE_MS,
         frame_bytes_max: int = FRAME_BYTES_LIMIT,
+        identity: Identity | None = None,
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.name, self.codecs, self.versions = name, codecs, versions
         self.log_id, self.lineage = log_id, lineage
+        self.identity = identity
+        """None before the first contact: then the publisher mints one."""
         self.end = end or LogEnd()
         """Where the replica's log ends; all before it is on its stable storage."""
         self.next = self.end
@@ -94,6 +100,7 @@ class Subscriber:
         self._nacked: tuple[int, float] | None = None
         self.damaged_here = 0
         self._refused_for = ""
+        self._hello: Hello | None = None
         self._news: deque[tuple[int, float]] = deque()
 
     # -- events of the shell
@@ -111,7 +118,7 @@ class Subscriber:
         self.connections += 1
         self._heard(now_ms)
         low, high = self.versions
-        hello = Hello(
+        self._hello = Hello(
             name=self.name,
             version_min=low,
             version_max=high,
@@ -120,8 +127,9 @@ class Subscriber:
             end=self.end,
             codecs=self.codecs,
             frame_bytes_max=self.frame_bytes_max,
+            id=b"" if self.identity is None else self.identity.id,
         )
-        return self._note("connected", [Say(hello)], now_ms)
+        return self._note("connected", [Say(self._hello)], now_ms)
 
     def lost(self, why: str, now_ms: float, reason: str = "connection") -> list[SubscriberStep]:
         """The connection is gone, or there was none to be had."""
@@ -144,6 +152,8 @@ class Subscriber:
             check_content(message)
         except ProtocolError as error:
             return self.refused(error.code, error, now_ms)
+        if isinstance(message, Challenge):
+            return self._note(message, self._challenged(message, now_ms), now_ms)
         if isinstance(message, Welcome):
             return self._note(message, self._welcome(message, now_ms), now_ms)
         if self.state != "streaming":
@@ -221,6 +231,14 @@ class Subscriber:
         self.source_lsn = max(self.source_lsn, lsn)
         self.source_position = max(self.source_position, position)
 
+    def _challenged(self, challenge: Challenge, now_ms: float) -> list[SubscriberStep]:
+        """Prove the identity, once for each hello."""
+        hello, self._hello = self._hello, None
+        if hello is None or self.identity is None:
+            return self.lost("the publisher sent a challenge that nothing asked for", now_ms, "protocol")
+        self._heard(now_ms)
+        return [Say(Proof(mac=proof_of(self.identity, challenge.nonce, hello)))]
+
     def _welcome(self, welcome: Welcome, now_ms: float) -> list[SubscriberStep]:
         if self.log_id not in (0, welcome.log_id):
             text = f"the replica is of log {self.log_id:016x}, the publisher welcomed it to {welcome.log_id:016x}"
@@ -228,14 +246,19 @@ class Subscriber:
         low, high = self.versions
         if not low <= welcome.version <= high:
             return self.refused("version", self._unknown_version(welcome.version, welcome.version), now_ms)
-        if self.state != "streaming":
+        first = self.state != "streaming"
+        if first:
             self.state, self.since_ms, self.welcomed = "streaming", now_ms, True
         self._heard(now_ms)
         self._source_at(welcome.source_lsn, welcome.source_position, now_ms)
-        if self.log_id:
-            return []
-        self.log_id = welcome.log_id
-        return [Adopt(welcome)]
+        steps: list[SubscriberStep] = []
+        if welcome.id and first:
+            self.identity = Identity(welcome.id, welcome.secret)
+            steps.append(Keep(self.identity))
+        if not self.log_id:
+            self.log_id = welcome.log_id
+            steps.append(Adopt(welcome))
+        return steps
 
     def _refused(self, refusal: Refusal, now_ms: float) -> list[SubscriberStep]:
         if refusal.reason not in LASTING:
@@ -246,6 +269,11 @@ class Subscriber:
         if refusal.reason == "divergence":
             text = f"{said}. The first difference is LSN {refusal.lsn:,}; nothing was merged"
             error = DivergenceError(text, first_lsn=refusal.lsn)
+        elif refusal.reason in ("identity", "rewound"):
+            text = f"the primary refused this replica: {said}. With new_identity=True (walkit follow --new-identity) "
+            error = IdentityError(
+                f"{text}it follows as another one, with the data it has", reason=refusal.reason
+            )
         elif refusal.reason == "gap":
             error = GapError(refusal.lsn, refusal.other_lsn)
         elif refusal.reason != "version":

@@ -23,7 +23,13 @@ LOCK_NAME = "lock"
 DURABLE_NAME = "durable"
 NEW_NAME = "manifest.new"
 LOST_FOLDER = "lost+found"
-OWN_NAMES = (MANIFEST_NAME, NEW_NAME, LOCK_NAME, DURABLE_NAME)
+IDENTITY_NAME, REGISTRY_NAME = "replica-identity", "replica-registry"
+"""Who this replica is, from before there is a log in the folder; the replicas that a primary knows."""
+REGISTRY_LOCK_NAME = "replica-registry.lock"
+OWN_NAMES = (
+    *(MANIFEST_NAME, NEW_NAME, LOCK_NAME, DURABLE_NAME, REGISTRY_LOCK_NAME),
+    *(IDENTITY_NAME, f"{IDENTITY_NAME}.new", REGISTRY_NAME, f"{REGISTRY_NAME}.new"),
+)
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
 
