@@ -183,7 +183,9 @@ def test_sixty_four_replicas_have_a_hold_and_no_more(log: walkit.WriteAheadLog) 
             until(lambda: not primary._sessions, "the session to end")
         assert len(held(log)) == 64
         with Caller(primary.address) as caller:
-            assert isinstance(caller.prove(known[3], "r3").next(), Welcome)
+            manifest, end = log.parts.manifest_store.current, frames_of_log(log)[-1]
+            facts = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
+            assert isinstance(caller.prove(known[3], "r3", **facts).next(), Welcome)
         with walkit.open(storage=CrashingStorage()) as other, pytest.raises(OptionsError, match="holds=0"):
             Primary(other, holds=0)
 

@@ -191,6 +191,7 @@ class Primary:
         for session in sessions:
             session.stop()
         server.stop(grace=1.0).wait()
+        self._registry.save(now=True)
 
     def __enter__(self) -> Self:
         return self if self._server is not None else self.start()
