@@ -26,7 +26,7 @@ from walkit.errors import (
     OptionsError,
 )
 from walkit.models import CrashingStorage, FaultyStorage
-from walkit.replication import Primary, Replica
+from walkit.replication import Primary, Replica, Tokens
 from walkit.replication.backoff import Backoff
 from walkit.replication.identity_file import load_identity
 from walkit.replication.publisher import Publisher
@@ -378,9 +378,14 @@ def test_bad_arguments_are_named_before_anything_is_made(tmp_path: Path) -> None
         for option, make in (
             ("tls", lambda: Primary(log, tls=object())),
             ("tls", lambda: Replica(tmp_path / "r", "127.0.0.1:1", tls=object())),
-            ("codec", lambda: Replica(tmp_path / "r", "127.0.0.1:1", "snappy")),
+            ("codec", lambda: Replica(tmp_path / "r", "127.0.0.1:1", "lzma")),
             ("source", lambda: Replica(tmp_path / "r", "nowhere")),
             ("token", lambda: Replica(tmp_path / "r", "127.0.0.1:1", token="")),
+            ("token", lambda: Primary(log, token="x" * 5000)),
+            ("tokens", lambda: Primary(log, tokens=Tokens())),
+            ("tokens", lambda: Primary(log, tokens=Tokens(read="one"))),
+            ("tokens", lambda: Primary(log, tokens=Tokens(read=["x"] * 65))),
+            ("tokens", lambda: Primary(log, token="x", tokens=Tokens(read=["y"]))),
             ("listen", lambda: Primary(log, "999.1.1.1:x").start()),
         ):
             with pytest.raises(OptionsError) as refused:

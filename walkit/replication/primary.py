@@ -14,20 +14,15 @@ from walkit.errors import OptionsError, WalkitError
 from walkit.log.wal import WriteAheadLog
 from walkit.read.reader import LogReader
 from walkit.recovery.report import report_html
+from walkit.replication.access import Doorkeeper, Tokens, tokens_of
 from walkit.replication.calls import WAITING_MAX, CallTable
 from walkit.replication.listening import listen_address
 from walkit.replication.publisher import Publisher
 from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.session import Session, now_ms
 from walkit.replication.source import source_of
-from walkit.replication.transport import (
-    DaemonExecutor,
-    check_token,
-    grpc,
-    refuse_tls,
-    same_token,
-    server_options,
-)
+from walkit.replication.tls import ServerTLS, server_credentials
+from walkit.replication.transport import DaemonExecutor, grpc, server_options
 from walkit.replication.wire import METHOD
 from walkit.storage.address import Place
 from walkit.store import Store
@@ -91,29 +86,32 @@ class Primary:
     `source` is an open log or Store, or a LogReader, path or storage: then the durable prefix of a log that another
     process may be writing. An open log gets a hold for each replica from its first acknowledgement on, so that trimming
     does not outrun it; when a replica goes away, its hold remains until its lease is over. `places` replicas are served
-    at a time, one session for each name, and `holds` have a hold; one more is refused, and tries again.
-    With `token` only replicas that send the same one are served. Until there is TLS all goes in the clear, so another
-    address than loopback needs `insecure=True`, with a token and without.
+    at a time, one session for each, and `holds` have a hold; one more is refused, and tries again. What it keeps of
+    their identities is a private file in the log's folder, which it therefore has to be able to write.
 
-    OptionsError for `tls` (not there yet), for a log of durability "none", for an address off loopback without
-    `insecure`, and for one that cannot be had.
+    With `token`, or one of `tokens.read`, only replicas that send it are served; with `tls` nothing goes in the clear.
+    Another address than loopback needs both, or `insecure=True`.
+
+    OptionsError for files of `tls` that cannot be used, for a log of durability "none", for an address off loopback
+    without TLS and token, and for one that cannot be had.
     """
 
     def __init__(
         self,
         source: WriteAheadLog | Store | LogReader | Place,
         listen: str = "127.0.0.1:0",
-        tls: Any = None,
+        tls: ServerTLS | None = None,
         token: str | None = None,
         *,
+        tokens: Tokens | None = None,
         insecure: bool = False,
         places: int = PLACES,
         holds: int = HOLDS,
         publisher: Callable[[], Publisher] = Publisher,
     ) -> None:
-        refuse_tls(tls)
-        self._listen = listen_address(listen, insecure)
-        self._token = check_token(token)
+        server_credentials(tls)
+        self._tls, self._doorkeeper = tls, Doorkeeper(tokens_of(token, tokens))
+        self._listen = listen_address(listen, insecure, tls=tls is not None, token=self._doorkeeper.asks)
         _check_count(places, "places", PLACES_MAX)
         _check_count(holds, "holds", HOLDS_MAX)
         self.source = source_of(source)
@@ -136,9 +134,9 @@ class Primary:
         calls_max = self._calls.places + WAITING_MAX + ENDING_MAX
         server = grpc.server(DaemonExecutor(), options=server_options(), maximum_concurrent_rpcs=calls_max)
         _, service, method = METHOD.split("/")
-        follow = grpc.stream_stream_rpc_method_handler(self._follow)
+        follow = grpc.stream_stream_rpc_method_handler(self._doorkeeper.guarded("read", self._follow))
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: follow}),))
-        address = self._listen.bind(server)
+        address = self._listen.bind(server, server_credentials(self._tls))
         server.start()
         self._server, self._address, self._stopped = server, address, Bell()
         LogThread(
@@ -209,8 +207,6 @@ class Primary:
 
     def _follow(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """One call: one session with one replica."""
-        if self._token is not None and not same_token(self._token, context.invocation_metadata()):
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing, or another one")
         session = Session(
             self.source,
             self._publisher(),

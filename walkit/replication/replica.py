@@ -7,15 +7,17 @@ import secrets
 import time
 import weakref
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions, check_bool
 from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.finalizer import watch_exit
+from walkit.replication.access import check_token
 from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
+from walkit.replication.connection import Destination
 from walkit.replication.identity_file import OwnIdentity, drop_identity, load_identity
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import (
@@ -28,10 +30,7 @@ from walkit.replication.replica_loop import EXTRA_KEY, ReplicaLoop, now_ms, stop
 from walkit.replication.replicastore import ReplicaStore
 from walkit.replication.status import ReplicaStatus, replica_status
 from walkit.replication.subscriber import Subscriber
-from walkit.replication.transport import (
-    check_token,
-    refuse_tls,
-)
+from walkit.replication.tls import ClientTLS, channel_credentials
 from walkit.storage.address import Place, storage_at
 
 FRAME_BYTES_TAKEN = 64 << 20
@@ -53,7 +52,11 @@ class Replica:
     log and store are closed then, also where they are still referred to. An interrupt (Ctrl-C) of opening leaves the
     lock free, and one of `start` leaves the replica running or not begun.
 
-    Raises what opening a log raises; OptionsError for `tls` (not there yet).
+    With `tls` the primary has to show a certificate that it names; `token` is sent with each call, so without TLS it
+    goes in the clear. What is refused for either ends the replica after a second try, as an OptionsError.
+
+    Raises what opening a log raises, IdentityError for a copied folder, OptionsError for files of `tls` that cannot be
+    used.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class Replica:
         source: str,
         codec: str | None = "zstd",
         *,
-        tls: Any = None,
+        tls: ClientTLS | None = None,
         token: str | None = None,
         name: str | None = None,
         options: LogOptions | None = None,
@@ -71,10 +74,11 @@ class Replica:
         backoff: Backoff | None = None,
         new_identity: bool = False,
     ) -> None:
-        refuse_tls(tls)
+        channel_credentials(tls)
         if codec not in (None, "zstd"):
             raise OptionsError(f"codec={codec!r}: it is None or 'zstd'", option="codec", wanted=codec)
-        self._address, token = str(parse_address(source, "source")), check_token(token)
+        self._address = str(parse_address(source, "source"))
+        destination = Destination(self._address, check_token(token), tls)
         if name is not None:
             _check_name(name)
         frame_bytes_max = 0 if options is None else options.frame_bytes_max
@@ -107,7 +111,7 @@ class Replica:
             frame_bytes_max=max(frame_bytes_max, FRAME_BYTES_TAKEN),
             identity=own.identity if own else None,
         )
-        self._loop = ReplicaLoop(self._log, self._store, self._core, self._address, token)
+        self._loop = ReplicaLoop(self._log, self._store, self._core, destination)
         self._finalizer = weakref.finalize(self, stop_dropped, self._loop)
         watch_exit()
 
