@@ -12,6 +12,7 @@ from walkit.cli import values
 from walkit.cli.benchout import OUT_HELP
 from walkit.cli.places import PlaceAt, place_at
 from walkit.cli.quiet import quiet_grpc
+from walkit.cli.tls import add_client_options, add_server_options, client_tls, server_tls
 from walkit.cli.token import add_token_options, token_of
 
 EXIT_CODES = "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run"
@@ -195,7 +196,8 @@ def _add_serve(commands: Any) -> None:
         with quiet_grpc():
             from walkit.replication.commands import serve
 
-        return serve(args.log, args.listen, token=token_of(args), insecure=args.insecure)
+        tls = server_tls(args)
+        return serve(args.log, args.listen, token=token_of(args), tls=tls, insecure=args.insecure)
 
     parser = _command(
         commands,
@@ -210,8 +212,9 @@ def _add_serve(commands: Any) -> None:
         "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="port 0 takes a free one"
     )
     add_token_options(parser, "what a replica has to show")
+    add_server_options(parser)
     parser.add_argument(
-        "--insecure", action="store_true", help="also off loopback, where all goes in the clear"
+        "--insecure", action="store_true", help="off loopback also without TLS, or without a token"
     )
 
 
@@ -220,7 +223,10 @@ def _add_follow(commands: Any) -> None:
         with quiet_grpc():
             from walkit.replication.commands import follow
 
-        return follow(args.address, args.folder, token=token_of(args), new_identity=args.new_identity)
+        tls = client_tls(args)
+        return follow(
+            args.address, args.folder, token=token_of(args), tls=tls, new_identity=args.new_identity
+        )
 
     parser = _command(
         commands,
@@ -233,6 +239,7 @@ def _add_follow(commands: Any) -> None:
     parser.add_argument("address", metavar="HOST:PORT", help="where the log is served")
     parser.add_argument("folder", metavar="DIR", help="the replica's folder; made where it is missing")
     add_token_options(parser, "what the primary asks for")
+    add_client_options(parser)
     parser.add_argument(
         "--new-identity",
         action="store_true",

@@ -14,6 +14,12 @@ from walkit.replication.transport import grpc
 
 PEM_BYTES_MAX = 1 << 20
 PROBE_S = 2.0
+PROBES = 3
+LASTING_FAULTS = (
+    *("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_REQUIRED", "CERTIFICATE_EXPIRED", "HANDSHAKE_FAILURE"),
+    *("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "NO_SHARED_CIPHER"),
+)
+"""How the reasons of OpenSSL end that trying again does not mend."""
 Path = str | os.PathLike[str]
 
 
@@ -81,9 +87,18 @@ def name_options(tls: ClientTLS | None) -> tuple[tuple[str, str], ...]:
 def tls_fault(address: str, tls: ClientTLS | None) -> str:
     """Return what is wrong with the TLS between here and an address, after a connection failed; "" where nothing is.
 
-    Connects and shakes hands once, as gRPC gives its reason in words of its library that change. Waits up to a few
-    seconds. Sends nothing after the handshake, the token neither.
+    Connects and shakes hands, as gRPC gives its reason in words of its library that change. Each of several tries has
+    to find the same fault: what a network has spoiled is none. Waits up to a few seconds; sends nothing after the
+    handshake, the token neither.
     """
+    fault = _probe(address, tls)
+    for _ in range(PROBES - 1):
+        if not fault or _probe(address, tls) != fault:
+            return ""
+    return fault
+
+
+def _probe(address: str, tls: ClientTLS | None) -> str:
     host, port = parse_address(address, "source")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
@@ -104,13 +119,17 @@ def tls_fault(address: str, tls: ClientTLS | None) -> str:
     except ssl.SSLCertVerificationError as error:
         return f"the certificate of the primary is not taken: {error.verify_message}"
     except ssl.SSLError as error:
-        if tls is None:
-            return ""
-        if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
-            return "what listens there speaks no TLS"
-        return f"the TLS handshake fails: {error.reason or error}"
+        return "" if tls is None else _words_of(error)
     except OSError:
         return ""  # it cannot be reached now, which is no fault of TLS
+
+
+def _words_of(error: ssl.SSLError) -> str:
+    """Return the words of a handshake that fails for good; "" for one that may pass, as a damaged one does."""
+    reason = error.reason or ""
+    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):
+        return "what listens there speaks no TLS"
+    return f"the TLS handshake fails: {reason}" if reason.endswith(LASTING_FAULTS) else ""
 
 
 def _trust(context: ssl.SSLContext, tls: ClientTLS) -> None:
