@@ -146,11 +146,11 @@ def test_a_replica_follows_and_ends_equal(stack: ExitStack, tmp_path: Path) -> N
     assert walkit.verify(tmp_path / "replica").ok
 
 
-@pytest.mark.parametrize("codec", [None, "zstd"])
+@pytest.mark.parametrize("codec", [None, "zstd", "snappy"])
 def test_the_codec_of_the_way_changes_nothing_that_is_stored(
     stack: ExitStack, tmp_path: Path, codec: str | None
 ) -> None:
-    """Send compressible records with and without a codec: the replica's frames are the primary's."""
+    """Send compressible records with and without a codec: fewer bytes travel, and the frames are the primary's."""
     with walkit.open(tmp_path / "primary") as log:
         log.append_many([b"again and again " * 40] * 3000)
     with (
@@ -159,6 +159,15 @@ def test_the_codec_of_the_way_changes_nothing_that_is_stored(
     ):
         replica.wait_for(3000, WAIT_S)
         until(lambda: replica.status().lag_bytes == 0, "the last frame")
+        sent, taken = primary.statistics(), replica.statistics()
+    by_codec = {None: sent.plain_bytes, "zstd": sent.zstd_bytes, "snappy": sent.snappy_bytes}
+    if codec is None:
+        assert sent.travelled_bytes == sent.frame_bytes == sent.plain_bytes
+    else:
+        assert 0 < by_codec[codec] < sent.frame_bytes / 3
+        assert sent.travelled_bytes - sent.plain_bytes == by_codec[codec]
+    assert taken == sent
+    assert "travelled" in sent._repr_html_()
     assert equal_frames(tmp_path / "primary", tmp_path / "replica")
 
 

@@ -48,6 +48,7 @@ def follow(
     *,
     token: str | None = None,
     tls: ClientTLS | None = None,
+    codec: str | None = "zstd",
     new_identity: bool = False,
 ) -> int:
     """Follow a primary into a folder, printing its status when that changes. 3 where replication has failed.
@@ -56,7 +57,7 @@ def follow(
     """
     with (
         _until_told() as over,
-        Replica(directory, address, tls=tls, token=token, new_identity=new_identity) as replica,
+        Replica(directory, address, codec, tls=tls, token=token, new_identity=new_identity) as replica,
     ):
         _say(f"following {address} into {directory}")
         told: object = None

@@ -12,10 +12,12 @@ from walkit._text import counted
 from walkit._threads import Bell, LogThread
 from walkit.errors import OptionsError, WalkitError
 from walkit.log.wal import WriteAheadLog
+from walkit.metrics import TrafficStatistics
 from walkit.read.reader import LogReader
 from walkit.recovery.report import report_html
 from walkit.replication.access import Doorkeeper, Tokens, tokens_of
 from walkit.replication.calls import WAITING_MAX, CallTable
+from walkit.replication.codecs import Traffic
 from walkit.replication.listening import listen_address
 from walkit.replication.publisher import Publisher
 from walkit.replication.registry import ReplicaRegistry
@@ -122,6 +124,8 @@ class Primary:
         self._address = ""
         self._durable = (0, 0)
         self._trouble = ""
+        self._traffic = Traffic()
+        """Of the sessions that have ended."""
         self._sessions: set[Session] = set()
         self._lock = threading.Lock()
         self._unpacking = threading.Lock()
@@ -143,6 +147,14 @@ class Primary:
             target=self._watch, args=(self._stopped,), name="walkit-publisher-watch", daemon=True
         ).start()
         return self
+
+    def statistics(self) -> TrafficStatistics:
+        """Return what this primary has sent of frames since it was made, in all and by codec."""
+        total = Traffic()
+        with self._lock:
+            for traffic in (self._traffic, *(s.core.traffic for s in self._sessions)):
+                total.add(traffic)
+        return total.statistics()
 
     @property
     def address(self) -> str:
@@ -231,6 +243,7 @@ class Primary:
             self._calls.leave(session)
             with self._lock:
                 self._sessions.discard(session)
+                self._traffic.add(session.core.traffic)
 
     def _watch(self, stopped: Bell) -> None:
         """End the calls whose peers read nothing: their sessions wait for that, and cannot look at the time."""

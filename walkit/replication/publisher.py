@@ -10,10 +10,9 @@ from bisect import bisect_left
 from collections import deque
 from typing import Literal
 
-import zstandard
-
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.actions import Admit, End, MoveHold, PublisherStep, Read, Send
+from walkit.replication.codecs import Traffic, chosen, pack
 from walkit.replication.frame_batch import FrameRun
 from walkit.replication.identity import Identity, KnownReplica, proves
 from walkit.replication.lineage import Standing, judge, judge_alone, too_many_epochs
@@ -75,6 +74,8 @@ class Publisher:
         self.key = ""
         """The subscriber's id as hexadecimal digits, once it is welcome."""
         self.codec = ""
+        self.traffic = Traffic()
+        """What was sent of frames in this session."""
         self.sent = LogEnd()
         """Where what was sent ends; moves back when the subscriber asks for it again."""
         self.acked = LogEnd()
@@ -157,7 +158,7 @@ class Publisher:
             return self.refuse(refusal, now_ms)
         self.state, self.name = "streaming", hello.name
         self.key = hello.id.hex() if minted is None else minted.key
-        self.codec = "zstd" if "zstd" in hello.codecs else ""
+        self.codec = chosen(hello.codecs)
         self.sent = self.acked = hello.end
         self._ends = [hello.end]
         self._began_at = self._furthest = hello.end.position
@@ -268,6 +269,7 @@ class Publisher:
         if len(lineage) > LINEAGE_EPOCHS_MAX:
             return self.refuse(too_many_epochs(len(lineage)), now_ms)
         codec, data = pack(run.data, self.codec)
+        self.traffic.count(codec, len(run.data), len(data))
         batch = Batch(
             after_position=run.after.position,
             start_position=run.start_position,
@@ -343,12 +345,3 @@ class Publisher:
         self._check()
         self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}"[:HISTORY_CHARS])
         return steps
-
-
-def pack(data: bytes, codec: str) -> tuple[str, bytes]:
-    """Return (codec, bytes) of what is sent: compressed where that is agreed and smaller."""
-    if codec == "zstd":
-        packed = zstandard.ZstdCompressor(level=1).compress(data)
-        if len(packed) < len(data):
-            return codec, packed
-    return "", data

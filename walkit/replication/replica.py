@@ -14,9 +14,11 @@ from walkit.config import LogOptions, check_bool
 from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.finalizer import watch_exit
+from walkit.metrics import TrafficStatistics
 from walkit.replication.access import check_token
 from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
+from walkit.replication.codecs import CODECS
 from walkit.replication.connection import Destination
 from walkit.replication.identity_file import OwnIdentity, drop_identity, load_identity
 from walkit.replication.imported_log import ImportedLog
@@ -41,8 +43,8 @@ class Replica:
     """Follows a primary into a log and a store that it owns. A context manager. Safe from any thread.
 
     Opening takes the writer's lock of `dir` and recovers what is there; `start` begins to follow, and continues through
-    every restart of either side from the replica's last LSN. `codec` compresses frames on their way ("zstd", or
-    None); what is stored is the same. `name` (1 to 128 printable characters) is a label, which is kept. The primary
+    every restart of either side from the replica's last LSN. `codec` compresses frames on their way ("zstd", "snappy"
+    or None); what is stored is the same. `name` (1 to 128 printable characters) is a label, which is kept. The primary
     knows the replica by the identity that it minted at the first contact, kept in a private file of `dir`. A copy of
     the folder is refused as an IdentityError; with `new_identity` the identity is forgotten and the data kept, so a
     replica can be seeded from a copy. A frame of more than 64 MiB is taken where `frame_bytes_max` of `options` is as
@@ -75,8 +77,9 @@ class Replica:
         new_identity: bool = False,
     ) -> None:
         channel_credentials(tls)
-        if codec not in (None, "zstd"):
-            raise OptionsError(f"codec={codec!r}: it is None or 'zstd'", option="codec", wanted=codec)
+        if codec is not None and codec not in CODECS:
+            words = f"codec={codec!r}: it is None or one of {', '.join(CODECS)}"
+            raise OptionsError(words, option="codec", wanted=codec)
         self._address = str(parse_address(source, "source"))
         destination = Destination(self._address, check_token(token), tls)
         if name is not None:
@@ -153,6 +156,10 @@ class Replica:
             waiting=bool(self._loop.inbox),
             now_ms=now_ms(),
         )
+
+    def statistics(self) -> TrafficStatistics:
+        """Return what this replica has taken in of frames since it was made, in all and by codec."""
+        return self._core.traffic.statistics()
 
     @property
     def error(self) -> WalkitError | None:

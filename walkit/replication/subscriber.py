@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
-import zstandard
-
 from walkit.errors import DivergenceError, FormatVersionError, GapError, OptionsError, WalkitError
 from walkit.format.frame import FrameFault, FrameIdentity
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.actions import Adopt, Connect, Disconnect, Fail, Import, Keep, Say, SubscriberStep
 from walkit.replication.backoff import Backoff
+from walkit.replication.codecs import Traffic, unpack
 from walkit.replication.content import check_content, plain_text
 from walkit.replication.failures import IdentityError, ProtocolError
 from walkit.replication.frame_batch import FrameLimits, FrameRun, check_run
@@ -93,6 +92,8 @@ class Subscriber:
         """Since when there is no contact, or no frame was imported; None before `start`."""
         self.source_lsn = self.source_position = 0
         self.connections = self.duplicates = self.gaps = self.damaged = 0
+        self.traffic = Traffic()
+        """What was taken in of frames, since this object was made."""
         self.history: deque[str] = deque(maxlen=HISTORY_EVENTS)
         self.wake_at_ms: float | None = None
         self._backoff = backoff or Backoff()
@@ -307,6 +308,7 @@ class Subscriber:
         run, fault = self._checked(batch)
         if run is None:
             return self._spoiled(fault, now_ms)
+        self.traffic.count(batch.codec, batch.end_position - batch.start_position, len(batch.data))
         self._nacked = None
         self.next = run.end
         if len(lineage) > len(self.lineage):
@@ -367,23 +369,6 @@ class Subscriber:
         self._check()
         self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}"[:HISTORY_CHARS])
         return steps
-
-
-def unpack(data: bytes, codec: str, size: int) -> bytes | None:
-    """Return the bytes of a batch; None where they are not `size` bytes, which is all that is ever allocated.
-
-    What was compressed says its size in front: a content without one, or with another, is not unpacked.
-    """
-    if size <= 0:
-        return None
-    if codec == "zstd":
-        try:
-            if zstandard.frame_content_size(data) != size:
-                return None
-            data = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
-        except zstandard.ZstdError:
-            return None
-    return data if len(data) == size else None
 
 
 def _first_difference(ours: tuple[EpochRecord, ...], theirs: tuple[EpochRecord, ...]) -> int:
