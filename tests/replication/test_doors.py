@@ -7,24 +7,38 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import walkit
 from tests.log.crashes import SMALL
 from tests.log.imports import frames_of
-from tests.replication.callers import WAIT_S, Caller, until
-from walkit.errors import OptionsError
+from tests.replication.callers import WAIT_S, Caller, sealed, until
+from tests.replication.crafted import crafted_primary, welcome
+from tests.replication.sim_network import history_of
+from walkit.errors import FormatVersionError, OptionsError
 from walkit.format.layout import MANIFEST_BYTES_MAX
 from walkit.format.manifest import MANIFEST_NAME, LogEnd
 from walkit.models import CrashingStorage
-from walkit.replication import Primary, Replica
+from walkit.replication import Primary, Replica, Tokens, walkit_pb2
 from walkit.replication.backoff import Backoff
 from walkit.replication.identity import Identity, mint
 from walkit.replication.identity_file import OwnIdentity, keep_identity
-from walkit.replication.messages import Ack, Batch, FromSubscriber, Heartbeat, Hello, Nack, Refusal, Welcome
+from walkit.replication.messages import (
+    LINEAGE_EPOCHS_MAX,
+    Ack,
+    Batch,
+    FromSubscriber,
+    Heartbeat,
+    Hello,
+    Nack,
+    Refusal,
+    Welcome,
+)
 from walkit.replication.publisher import Publisher
 from walkit.replication.registry import ReplicaRegistry
+from walkit.replication.wire import SUBSCRIBER_BYTES_MAX
 from walkit.storage.file import FileStorage
 
 NOISE = random.Random(7).randbytes(500)
@@ -289,6 +303,74 @@ def test_what_comes_before_a_hello_or_is_too_long_after_it_ends_the_call(log: wa
             assert refusal.reason == "protocol"
             assert "bytes after the hello" in refusal.message
     assert held(log) == {}
+
+
+def test_whatever_is_too_large_is_refused_and_costs_nothing(
+    log: walkit.WriteAheadLog, tmp_path: Path
+) -> None:
+    """Send an id, a proof, codecs, a lineage, a message and a token over their limits: each is refused in words."""
+    before = manifest_bytes(log)
+    pb: Any = walkit_pb2
+    long = [7] * (LINEAGE_EPOCHS_MAX + 1)
+    hellos = {
+        "the id of a replica of 500 bytes": pb.Hello(name="r", id=bytes(500)),
+        "a hello with 10,000 codecs": pb.Hello(name="r", codecs=["zstd"] * 10_000),
+        "a lineage of 65,537 epochs": pb.Hello(name="r", lineage=pb.Lineage(number=long)),
+    }
+    with Primary(log, tokens=Tokens(read=["t"])) as primary:
+        for words, hello in hellos.items():
+            with Caller(primary.address, token="t") as caller:
+                refusal = caller.say(sealed(pb.SubscriberMessage(hello=hello))).next()
+                assert isinstance(refusal, Refusal)
+                assert refusal.reason == "protocol"
+                assert words in refusal.message
+                assert len(refusal.message) < 400
+        with Caller(primary.address, token="t") as caller:
+            caller.welcomed("r")
+            refusal = caller.say(sealed(pb.SubscriberMessage(proof=pb.Proof(mac=bytes(200))))).next_of(
+                Refusal
+            )
+            assert "a proof of 200 bytes" in refusal.message
+        with Caller(primary.address, token="t") as caller:
+            caller.say(bytes(SUBSCRIBER_BYTES_MAX + 1))
+            assert caller.next() is None
+            assert caller.status.startswith("RESOURCE_EXHAUSTED")
+        with Caller(primary.address, token="t" * 100_000) as caller:
+            caller.hello("r")
+            assert caller.next() is None
+            assert caller.status
+        with Replica(tmp_path / "r", primary.address, token="t") as replica:
+            assert replica.wait_for(100, WAIT_S) == 100
+    assert manifest_bytes(log) < before + 20_000
+
+
+@pytest.mark.parametrize("speaks", [(0, 0), (1, 1), (3, 9)])
+def test_a_peer_of_another_version_is_answered_at_once(
+    log: walkit.WriteAheadLog, speaks: tuple[int, int]
+) -> None:
+    """Say hello as an older and a newer walkit, in the bytes that version 1 used: a refusal names the versions."""
+    pb: Any = walkit_pb2
+    hello = pb.Hello(name="r", version_min=speaks[0], version_max=speaks[1], frame_bytes_max=1 << 20)
+    with Primary(log) as primary, Caller(primary.address) as caller:
+        refusal = caller.say(sealed(pb.SubscriberMessage(hello=hello))).next()
+        assert isinstance(refusal, Refusal)
+        assert (refusal.reason, refusal.version_min, refusal.version_max) == ("version", 2, 2)
+        assert caller.next() is None
+
+
+def test_a_replica_of_an_older_primary_fails_by_name(tmp_path: Path) -> None:
+    """Answer as a primary of version 1 does, with a refusal and with a welcome: FormatVersionError, no waiting."""
+    history = history_of(9, 7, 8)
+    history.durable = len(history.frames)
+    refusal = Refusal(reason="version", message="1 to 1, the subscriber 2 to 2", version_min=1, version_max=1)
+    for number, answer in enumerate((refusal, welcome(history, version=1))):
+        with (
+            crafted_primary(lambda _, a=answer: [a]) as address,  # type: ignore[misc]
+            Replica(tmp_path / str(number), address, backoff=Backoff(1, 2)) as replica,
+            pytest.raises(FormatVersionError) as refused,
+        ):
+            replica.wait_for(1, WAIT_S)
+        assert (refused.value.found, refused.value.supported) == ("1 to 1", "2 to 2")
 
 
 # -- places

@@ -12,11 +12,10 @@ from hypothesis import settings
 
 import walkit
 from tests.log.crashes import SMALL, Script
-from tests.replication.callers import UNLIMITED, WAIT_S, Caller, flipped, until
+from tests.replication.callers import UNLIMITED, WAIT_S, Caller, flipped, sealed, until
 from tests.replication.sim_network import History, history_of
 from tests.replication.test_doors import frames_of_log, held, manifest_bytes
 from tests.replication.test_grpc import equal_frames
-from tests.replication.test_messages import sealed
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.replication import Primary, Replica, walkit_pb2
 from walkit.replication.actions import Admit, Import, Read, Send

@@ -114,5 +114,7 @@ def _told(error: Any, destination: Destination) -> WalkitError | str:
     if code == grpc.StatusCode.UNAVAILABLE and any(word in details for word in MAY_BE_TLS):
         fault = tls_fault(destination.address, destination.tls)
         if fault:
-            return OptionsError(f"{destination.address} cannot be followed: {fault}", option="tls")
+            return OptionsError(
+                f"{destination.address} cannot be followed: {plain_text(fault)}", option="tls"
+            )
     return f"{code.name.lower()}: {details}"

@@ -1,7 +1,7 @@
 """The replicas that a primary knows: their ids, what proves them, and how far each has acknowledged.
 
-They are kept in the log's folder, for its owner alone, so that they survive a restart. Whoever is not known is given a
-new identity, so a registry that is lost costs what it remembered, and no replica.
+They are kept in the log's folder, for its owner alone, so that they survive a restart. A replica that is not known is
+given a new identity, so a registry that is lost costs what it remembered, and no replica.
 """
 
 from __future__ import annotations
