@@ -301,7 +301,7 @@ def test_silence_is_filled_by_heartbeats_and_ends_both_sides(history: History) -
     world.wait(600)
     assert isinstance(decode_from_publisher(world.to_subscriber[-1]), Heartbeat)
     world.deliver_to_subscriber(world.to_subscriber.pop())
-    assert decode_from_subscriber(world.to_publisher[-1]).end == history.end()
+    assert decode_from_subscriber(world.to_publisher[-1]) == Ack(end=history.end())
     world.to_publisher.clear()
     world.now += 16_000
     assert world.publisher is not None

@@ -245,11 +245,9 @@ def test_thousands_of_messages_to_a_subscriber_take_bounded_memory() -> None:
                 message = decode_from_publisher(sealed(_Content(bytes(content))))
             except WireError:
                 continue
-            for step in subscriber.receive(message, 0):
-                if isinstance(step, Import):
-                    at = step.run.start_position
-                    whole = b"".join(frame[2] for frame in history.frames)
-                    assert step.run.data == whole[at : at + len(step.run.data)]
+            whole = b"".join(frame[2] for frame in history.frames)
+            for run in (s.run for s in subscriber.receive(message, 0) if isinstance(s, Import)):
+                assert run.data == whole[run.start_position : run.start_position + len(run.data)]
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

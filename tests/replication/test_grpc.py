@@ -385,8 +385,8 @@ def test_bad_arguments_are_named_before_anything_is_made(tmp_path: Path) -> None
     """TLS, a codec, an address and a listen address that cannot be: OptionsError, and no folder."""
     with walkit.open(tmp_path / "p") as log:
         for option, make in (
-            ("tls", lambda: Primary(log, tls=object())),
-            ("tls", lambda: Replica(tmp_path / "r", "127.0.0.1:1", tls=object())),
+            ("tls", lambda: Primary(log, tls=object())),  # type: ignore[arg-type]
+            ("tls", lambda: Replica(tmp_path / "r", "127.0.0.1:1", tls=object())),  # type: ignore[arg-type]
             ("codec", lambda: Replica(tmp_path / "r", "127.0.0.1:1", "lzma")),
             ("source", lambda: Replica(tmp_path / "r", "nowhere")),
             ("token", lambda: Replica(tmp_path / "r", "127.0.0.1:1", token="")),

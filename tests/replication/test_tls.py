@@ -174,7 +174,7 @@ def test_off_loopback_both_tls_and_a_token_are_needed(
     server = ours.server()
     for given, missing in (({"tls": server}, "a token"), ({"token": "x"}, "TLS"), ({}, "TLS and a token")):
         with pytest.raises(OptionsError, match=f"needs {missing} there") as refused:
-            Primary(log, "0.0.0.0:0", **given)  # type: ignore[arg-type]
+            Primary(log, "0.0.0.0:0", **given)
         assert refused.value.option == "listen"
     with Primary(log, "0.0.0.0:0", server, "x") as primary:
         address = primary.address.replace("0.0.0.0", "127.0.0.1")
@@ -192,13 +192,14 @@ def test_a_token_has_rights(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
         for token in ("old", "new"):
             with Replica(tmp_path / token, primary.address, token=token) as replica:
                 assert replica.wait_for(20, WAIT_S) == 20
-        for token, words in (
+        refusals: tuple[tuple[str | None, str], ...] = (
             ("writer", "good to append, and not to read"),
             (None, "missing"),
             ("x", "another one"),
-        ):
+        )
+        for wrong, words in refusals:
             with (
-                Replica(tmp_path / "r", primary.address, token=token, backoff=quick()) as replica,
+                Replica(tmp_path / "r", primary.address, token=wrong, backoff=quick()) as replica,
                 pytest.raises(OptionsError, match=words) as refused,
             ):
                 replica.wait_for(20, WAIT_S)

@@ -30,8 +30,7 @@ def write_private(
     except StorageError as error:
         if error.errno != errno.ENOENT:
             raise
-    private = isinstance(storage, PrivateFiles)
-    with closing(storage.create_private(aside) if private else storage.open(aside, "create")) as file:
+    with closing(_create(storage, aside)) as file:
         text = json.dumps(facts_of(number_of(file)), ensure_ascii=False, separators=(",", ":"))
         body = text.encode("utf-8", "surrogatepass")
         file.write(0, [b"%s %d %08x\n" % (_title(name), VERSION, crc32c(body)), body])
@@ -88,6 +87,12 @@ def remove_private(storage: Storage, name: str) -> None:
 def number_of(file: StorageFile) -> FileNumber | None:
     """Return the number of an open file; None where its storage gives none."""
     return file.number() if isinstance(file, NumberedFile) else None
+
+
+def _create(storage: Storage, name: str) -> StorageFile:
+    if isinstance(storage, PrivateFiles):
+        return storage.create_private(name)
+    return storage.open(name, "create")
 
 
 def _title(name: str) -> bytes:
