@@ -16,7 +16,7 @@ from tests.log.crashes import SMALL
 from tests.replication.callers import WAIT_S, Caller, Relay, until
 from tests.replication.sim_network import history_of
 from tests.replication.test_doors import end_of, frames_of_log, held
-from walkit.errors import CorruptionError, FormatVersionError
+from walkit.errors import CorruptionError, FormatVersionError, StorageError
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import IdentityError, Primary, Replica
@@ -28,8 +28,9 @@ from walkit.replication.messages import Ack, Batch, Challenge, Hello, Proof, Ref
 from walkit.replication.publisher import Publisher
 from walkit.replication.registry import FORGET_S, ReplicaRegistry
 from walkit.replication.subscriber import Subscriber
-from walkit.segments.manifest_store import IDENTITY_NAME, REGISTRY_NAME
+from walkit.segments.manifest_store import IDENTITY_NAME, REGISTRY_LOCK_NAME, REGISTRY_NAME
 from walkit.storage.file import FileStorage
+from walkit.storage.interface import LockHolder
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_a_secret_is_in_no_message_after_the_first_contact(log: walkit.WriteAhea
 def test_the_identity_is_private_and_says_which_file_it_is_in(
     log: walkit.WriteAheadLog, tmp_path: Path
 ) -> None:
-    """Follow once: identity and registry are for their owner alone, and the identity names its own inode."""
+    """After one contact identity and registry are for their owner alone; the identity names its own inode."""
     followed(log, tmp_path / "r", name="label")
     for file in (tmp_path / "r" / IDENTITY_NAME, tmp_path / "p" / REGISTRY_NAME):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -129,7 +130,7 @@ def test_the_identity_is_private_and_says_which_file_it_is_in(
 
 
 def test_one_identity_lasts_over_restarts_of_both_sides(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
-    """Follow three times with new primaries and replicas, the folder moved in between: one id, one entry."""
+    """Follow with new primaries and replicas, the folder moved in between: one id, one entry, what was acked."""
     followed(log, tmp_path / "r")
     first = identity_in(tmp_path / "r")
     (tmp_path / "r").rename(tmp_path / "moved")
@@ -137,7 +138,10 @@ def test_one_identity_lasts_over_restarts_of_both_sides(log: walkit.WriteAheadLo
         log.append(b"more")
         followed(log, tmp_path / "moved", name="another label")
     assert identity_in(tmp_path / "moved") == first
-    assert len(ReplicaRegistry(FileStorage(tmp_path / "p")).names()) == 1
+    registry = ReplicaRegistry(FileStorage(tmp_path / "p"))
+    known = registry.find(first.id)
+    assert known is not None
+    assert (len(registry), known.acked.last_lsn) == (1, log.acked_lsn)
 
 
 # -- who is not the replica that it was minted for
@@ -146,7 +150,7 @@ def test_one_identity_lasts_over_restarts_of_both_sides(log: walkit.WriteAheadLo
 def test_a_copied_folder_is_refused_and_follows_under_a_new_identity(
     log: walkit.WriteAheadLog, tmp_path: Path
 ) -> None:
-    """Copy a replica's folder: refused in a sentence with nothing changed; with a new identity it keeps the data."""
+    """A copied folder is refused in a sentence with nothing changed; with a new identity it keeps the data."""
     followed(log, tmp_path / "r", name="first")
     shutil.copytree(tmp_path / "r", tmp_path / "copy")
     before = {p.name: p.read_bytes() for p in (tmp_path / "copy").iterdir()}
@@ -268,7 +272,7 @@ def test_a_replica_that_was_put_back_is_refused(log: walkit.WriteAheadLog, tmp_p
 
 
 def test_an_unknown_id_gets_a_new_identity(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
-    """Remove the registry, and spoil it: the replica goes on under a new id, and the primary says what was damaged."""
+    """Remove the registry, and spoil it: the replica goes on under a new id each time."""
     followed(log, tmp_path / "r")
     first = identity_in(tmp_path / "r")
     (tmp_path / "p" / REGISTRY_NAME).unlink()
@@ -354,6 +358,33 @@ def test_the_registry_is_bounded_and_forgets_who_never_acknowledged() -> None:
     registry._moved.add(two.id)
     assert registry.add(five, "r", {one.key})
     assert registry.find(two.id) is None
+
+
+def test_a_power_cut_while_the_registry_is_written_leaves_what_was_given_out() -> None:
+    """Cut the power after each identity that was kept: every one that was given out is known, with its secret."""
+    storage = CrashingStorage()
+    storage.create()
+    registry, given = ReplicaRegistry(storage), []
+    for _ in range(4):
+        given.append(mint())
+        assert registry.add(given[-1], "r", ())
+        for seed in range(6):
+            left = ReplicaRegistry(storage.crash(keep="random", seed=seed))
+            found = [left.find(identity.id) for identity in given]
+            assert [known and known.identity for known in found] == given
+
+
+def test_a_registry_that_another_process_writes_is_waited_for_and_then_refused(tmp_path: Path) -> None:
+    """Hold the registry's lock as another process does: an identity is not kept, and the error names the lock."""
+    storage = FileStorage(tmp_path)
+    lock = storage.lock(REGISTRY_LOCK_NAME)
+    assert not isinstance(lock, LockHolder)
+    registry = ReplicaRegistry(storage)
+    with pytest.raises(StorageError, match=REGISTRY_LOCK_NAME):
+        registry.add(mint(), "r", ())
+    assert len(registry) == 0
+    lock.release()
+    assert registry.add(mint(), "r", ())
 
 
 def test_two_primaries_of_one_log_share_the_registry(log: walkit.WriteAheadLog, tmp_path: Path) -> None:

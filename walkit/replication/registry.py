@@ -25,11 +25,15 @@ FORGET_S = 30 * 86_400.0
 """A replica that was not seen for this time may be forgotten, where there is no room for another one."""
 SAVE_S = 5.0
 """Acknowledgements are saved at most so often: what is saved may be less than what came, and is never more."""
-LOCK_S = 2.0
+LOCK_S = 1.0
 
 
 class ReplicaRegistry:
-    """The replicas of one log. Safe from any thread; several primaries, of other processes too, may share the file."""
+    """The replicas of one log. Safe from any thread; several primaries, of other processes too, may share the file.
+
+    What a session asks for at each acknowledgement waits for no file: one lock is for what is in memory, the other for
+    the file, and is taken first.
+    """
 
     def __init__(self, storage: Storage, limit: int = IDENTITIES_MAX) -> None:
         """Reads nothing yet: a folder that cannot be read is reported to the replica that needs it."""
@@ -37,9 +41,10 @@ class ReplicaRegistry:
         self.trouble = ""
         """What was wrong with the file when it was last read or written; "" where nothing was."""
         self._storage = storage
-        self._lock = threading.Lock()
+        self._lock, self._file_lock = threading.Lock(), threading.Lock()
         self._known: dict[bytes, KnownReplica] = {}
         self._moved: set[bytes] = set()
+        """Ids of which more is known than the file says."""
         self._saved_at = time.monotonic()
 
     def __len__(self) -> int:
@@ -48,9 +53,13 @@ class ReplicaRegistry:
     def find(self, replica_id: bytes) -> KnownReplica | None:
         """Return what is known of this id; None where it is not known. StorageError where the file cannot be read."""
         with self._lock:
-            if replica_id not in self._known:
-                self._merge()  # another primary of this log may have minted it
-            return self._known.get(replica_id)
+            known = self._known.get(replica_id)
+        if known is None:  # another primary of this log may have minted it
+            with self._file_lock:
+                self._take_in(self._stored())
+            with self._lock:
+                known = self._known.get(replica_id)
+        return known
 
     def add(self, identity: Identity, name: str, keep: Collection[str]) -> bool:
         """Keep a new replica, durably; False where there is no room.
@@ -58,62 +67,62 @@ class ReplicaRegistry:
         The replica that was not seen for the longest time makes room, if it never acknowledged anything or was not seen
         for 30 days; those whose keys are in `keep` stay. StorageError where the file cannot be written.
         """
-        with self._lock, self._exclusive():
-            self._merge()
-            before = dict(self._known)
-            while len(self._known) >= self.limit:
-                spare = self._spare(keep)
-                if spare is None:
-                    return False
-                del self._known[spare]
-            self._known[identity.id] = KnownReplica(identity, name, seen_us=_now_us())
+        with self._file_lock, self._exclusive():
+            self._take_in(self._stored())
+            with self._lock:
+                before = dict(self._known)
+                while len(self._known) >= self.limit:
+                    spare = self._spare(keep)
+                    if spare is None:
+                        return False
+                    del self._known[spare]
+                self._known[identity.id] = KnownReplica(identity, name, seen_us=_now_us())
             try:
                 self._write()
             except BaseException:
-                self._known = before
+                with self._lock:
+                    self._known = before
                 raise
         return True
 
     def seen(self, replica_id: bytes, name: str) -> None:
         """Note that a known replica has come, under this label."""
-        with self._lock:
-            known = self._known.get(replica_id)
-            if known is not None:
-                self._known[replica_id] = replace(known, name=name, seen_us=_now_us())
-                self._moved.add(replica_id)
+        self._move(replica_id, name=name)
 
     def acknowledged(self, replica_id: bytes, end: LogEnd) -> None:
         """Note how far a replica has acknowledged; saved by `save`."""
-        with self._lock:
-            known = self._known.get(replica_id)
-            if known is not None and end.position > known.acked.position:
-                self._known[replica_id] = replace(known, acked=end, seen_us=_now_us())
-                self._moved.add(replica_id)
+        known = self._known.get(replica_id)
+        if known is not None and end.position > known.acked.position:
+            self._move(replica_id, acked=end)
 
     def save(self, *, now: bool = False) -> None:
         """Write what has moved, where that is due or must be `now`. An error is `trouble`, and tried again."""
-        with self._lock:
-            if not self._moved or not (now or time.monotonic() - self._saved_at >= SAVE_S):
-                return
-            self._saved_at = time.monotonic()
-            try:
-                with self._exclusive():
-                    self._merge()
-                    self._write()
-            except WalkitError as error:
-                self.trouble = f"the registry of replicas was not saved: {error}"
+        if not self._moved or not (now or time.monotonic() - self._saved_at >= SAVE_S):
+            return
+        self._saved_at = time.monotonic()
+        try:
+            with self._file_lock, self._exclusive():
+                self._take_in(self._stored())
+                self._write()
+        except WalkitError as error:
+            self.trouble = f"the registry of replicas was not saved: {error}"
 
     def names(self) -> dict[str, str]:
-        """Return the label of each known replica by its key."""
+        """Return the label of each known replica by its key, as the file and this object know them."""
+        with self._file_lock:
+            self._take_in(self._stored())
         with self._lock:
-            if not self._known:
-                self._merge()
             return {known.identity.key: known.name for known in self._known.values()}
 
-    # -- with the lock held
+    def _move(self, replica_id: bytes, **changes: Any) -> None:
+        with self._lock:
+            known = self._known.get(replica_id)
+            if known is not None:
+                self._known[replica_id] = replace(known, seen_us=_now_us(), **changes)
+                self._moved.add(replica_id)
 
     def _spare(self, keep: Collection[str]) -> bytes | None:
-        """Return the id that makes room; None where none may."""
+        """Return the id that makes room; None where none may. Needs the lock held."""
         old_us = _now_us() - int(FORGET_S * 1e6)
         spare = [
             known
@@ -122,30 +131,44 @@ class ReplicaRegistry:
         ]
         return min(spare, key=lambda known: known.seen_us).identity.id if spare else None
 
-    def _merge(self) -> None:
-        """Take in what the file says: of each replica the later acknowledgement counts."""
+    # -- the file, with its lock held
+
+    def _stored(self) -> list[KnownReplica] | None:
+        """Return what the file says; None where it says nothing that can be used."""
         try:
             found = read_private(self._storage, REGISTRY_NAME)
-            stored = [] if found is None else [_known_of(facts) for facts in found[0]["replicas"]]
+            return [] if found is None else [_known_of(facts) for facts in found[0]["replicas"]]
         except (CorruptionError, KeyError, TypeError, ValueError) as error:
             self.trouble = f"the registry of replicas is damaged, and is made anew: {error}"
+            return None
+
+    def _take_in(self, stored: list[KnownReplica] | None) -> None:
+        """Know what the file says, and what has moved since: of each replica the later acknowledgement counts."""
+        if stored is None:
             return
-        mine = {key: known for key, known in self._known.items() if key in self._moved}
-        self._known = {known.identity.id: known for known in stored[: self.limit]}
-        for replica_id, known in mine.items():
-            other = self._known.get(replica_id, known)
-            acked = max(known.acked, other.acked, key=lambda end: end.position)
-            self._known[replica_id] = replace(known, acked=acked)
+        with self._lock:
+            mine = {key: known for key, known in self._known.items() if key in self._moved}
+            self._known = {known.identity.id: known for known in stored[: self.limit]}
+            for replica_id, known in mine.items():
+                other = self._known.get(replica_id, known)
+                acked = max(known.acked, other.acked, key=lambda end: end.position)
+                self._known[replica_id] = replace(known, acked=acked)
 
     def _write(self) -> None:
-        facts = {"replicas": [_facts_of(known) for known in self._known.values()]}
-        write_private(self._storage, REGISTRY_NAME, lambda _: facts)
-        self._moved.clear()
+        with self._lock:
+            facts = {"replicas": [_facts_of(known) for known in self._known.values()]}
+            moved, self._moved = self._moved, set()
+        try:
+            write_private(self._storage, REGISTRY_NAME, lambda _: facts)
+        except BaseException:
+            with self._lock:
+                self._moved |= moved
+            raise
         self.trouble = ""
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Keep the primaries of other processes from writing; StorageError where one does not end."""
+        """Keep other primaries from writing; StorageError where one does not end."""
         deadline = time.monotonic() + LOCK_S
         while isinstance(lock := self._storage.lock(REGISTRY_LOCK_NAME), LockHolder):
             if time.monotonic() >= deadline:
