@@ -34,6 +34,8 @@ POLL_S = 0.005
 """How often a session looks whether more is durable, where no observer notifies it."""
 INBOX_BYTES = 64 << 10
 """The session reads no more from its replica while so much was received and not handled."""
+NOTE_MS = 1_000.0
+"""The registry of replicas gets acknowledgements this often, and at the end of the session."""
 PEER_FAULTS = ("protocol", "name", "damaged", "identity", "rewound")
 """Reasons to refuse that the primary shows in its status, with the address of the peer."""
 
@@ -70,6 +72,7 @@ class Session:
         self._sending_ms: float | None = None
         self._hold: Hold | None = None
         self._id = b""
+        self._noted_ms = 0.0
         self._unwatch = source.watch(self._wake.set)
 
     # -- other threads
@@ -153,8 +156,10 @@ class Session:
                 return self._greeted(data)
             if len(data) > REPLY_BYTES_MAX:
                 raise WireError(f"a message of {len(data):,} bytes after the hello")
-            steps = self.core.receive(decode_from_subscriber(data), now_ms())
-            if self.core.key:
+            at = now_ms()
+            steps = self.core.receive(decode_from_subscriber(data), at)
+            if self.core.key and at - self._noted_ms >= NOTE_MS:
+                self._noted_ms = at
                 self._registry.acknowledged(self._id, self.core.acked)
             return steps
         except DamagedMessageError as error:
@@ -257,7 +262,9 @@ class Session:
     def close(self) -> None:
         """Release files and observer; the hold remains until its lease is over."""
         self._room.close()
-        self._registry.save(now=True)
+        if self.core.key:
+            self._registry.acknowledged(self._id, self.core.acked)
+            self._registry.save(now=True)
         self._unwatch()
         self._reader.close()
         if self._hold is not None:
