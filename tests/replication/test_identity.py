@@ -26,7 +26,7 @@ from walkit.replication.identity import Identity, mint, new_nonce, proof_of, pro
 from walkit.replication.identity_file import OwnIdentity, drop_identity, keep_identity, load_identity
 from walkit.replication.messages import Ack, Batch, Challenge, Hello, Proof, Refusal, Welcome
 from walkit.replication.publisher import Publisher
-from walkit.replication.registry import FORGET_S, ReplicaRegistry
+from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.subscriber import Subscriber
 from walkit.segments.manifest_store import IDENTITY_NAME, REGISTRY_LOCK_NAME, REGISTRY_NAME
 from walkit.storage.file import FileStorage
@@ -337,27 +337,45 @@ def test_a_power_cut_while_it_is_kept_leaves_one_identity_or_none() -> None:
 
 
 def test_the_registry_is_bounded_and_forgets_who_never_acknowledged() -> None:
-    """Fill a registry of three: strangers make room, those that acknowledged or are kept do not, until much later."""
+    """Fill a registry of three: strangers make room, then who was not seen for longest; those that are kept stay."""
     storage = CrashingStorage()
     storage.create()
     registry = ReplicaRegistry(storage, limit=3)
-    one, two, three, four, five = (mint() for _ in range(5))
+    one, two, three, four, five, six = (mint() for _ in range(6))
+    end = LogEnd(last_lsn=9, position=640, chain=1)
     assert all(registry.add(i, "r", ()) for i in (one, two, three))
-    registry.acknowledged(two.id, LogEnd(last_lsn=9, position=640, chain=1))
+    registry.acknowledged(two.id, end)
     registry.save(now=True)
     assert registry.add(four, "r", {one.key})
     assert registry.find(three.id) is None
     assert registry.find(one.id) is not None
-    registry.acknowledged(four.id, LogEnd(last_lsn=9, position=640, chain=1))
-    assert not registry.add(five, "r", {one.key})
+    registry.acknowledged(four.id, end)
     again = ReplicaRegistry(storage, limit=3)
     known = again.find(two.id)
     assert known is not None
-    assert known.acked.last_lsn == 9
-    registry._known[two.id] = replace(known, seen_us=known.seen_us - int(FORGET_S * 2e6))
-    registry._moved.add(two.id)
+    assert known.acked == end
     assert registry.add(five, "r", {one.key})
     assert registry.find(two.id) is None
+    assert not registry.add(six, "r", {one.key, four.key, five.key})
+    assert len(registry) == 3
+
+
+def test_a_log_that_can_only_be_read_is_served_with_a_registry_elsewhere(tmp_path: Path) -> None:
+    """Serve a folder that takes no file: a new replica is refused with the way out, and follows with `registry`."""
+    with walkit.open(tmp_path / "p") as log:
+        log.append(b"v")
+    (tmp_path / "p" / REGISTRY_LOCK_NAME).mkdir()  # no lock can be taken there, whoever runs the tests
+    with Primary(tmp_path / "p") as primary, Replica(tmp_path / "r", primary.address) as replica:
+        until(lambda: "--registry" in replica.status().trouble, "the refusal")
+        assert replica.status().reason == "full"
+        assert replica.status().id == ""
+    with (
+        Primary(tmp_path / "p", registry=tmp_path / "state" / "of p") as primary,
+        Replica(tmp_path / "r", primary.address) as replica,
+    ):
+        assert replica.wait_for(1, WAIT_S) == 1
+        assert replica.status().id == identity_in(tmp_path / "r").key
+    assert (tmp_path / "state" / "of p" / REGISTRY_NAME).exists()
 
 
 def test_a_power_cut_while_the_registry_is_written_leaves_what_was_given_out() -> None:

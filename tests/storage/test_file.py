@@ -299,7 +299,7 @@ def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_private_file_is_its_owners_and_keeps_its_number_over_a_rename(storage: FileStorage) -> None:
-    """Create a private file under an open umask: mode 0600, never over another; renamed it has its number, copied not."""
+    """Create a private file under an open umask: 0600, never over another; a rename keeps its number, a copy not."""
     before = os.umask(0)
     try:
         with contextlib.closing(storage.create_private("secret")) as file:

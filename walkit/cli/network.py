@@ -18,7 +18,14 @@ def serve(args: argparse.Namespace) -> int:
     with quiet_grpc():
         from walkit.replication.commands import serve as serving
 
-    return serving(args.log, args.listen, token=token_of(args), tls=_server_tls(args), insecure=args.insecure)
+    return serving(
+        args.log,
+        args.listen,
+        token=token_of(args),
+        tls=_server_tls(args),
+        insecure=args.insecure,
+        registry=args.registry,
+    )
 
 
 def follow(args: argparse.Namespace) -> int:
@@ -55,6 +62,11 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--insecure", action="store_true", help="off loopback also without TLS, or without a token"
+    )
+    parser.add_argument(
+        "--registry",
+        metavar="DIR",
+        help="where the identities of replicas are kept, if not in the log's folder: that one may be only readable",
     )
 
 

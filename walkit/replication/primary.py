@@ -26,7 +26,8 @@ from walkit.replication.source import source_of
 from walkit.replication.tls import ServerTLS, server_credentials
 from walkit.replication.transport import DaemonExecutor, grpc, server_options
 from walkit.replication.wire import METHOD
-from walkit.storage.address import Place
+from walkit.storage.address import Place, storage_at
+from walkit.storage.interface import Storage
 from walkit.store import Store
 
 PLACES = 32
@@ -89,7 +90,7 @@ class Primary:
     process may be writing. An open log gets a hold for each replica from its first acknowledgement on, so that trimming
     does not outrun it; when a replica goes away, its hold remains until its lease is over. `places` replicas are served
     at a time, one session for each, and `holds` have a hold; one more is refused, and tries again. What it keeps of
-    their identities is a private file in the log's folder, which it therefore has to be able to write.
+    their identities is a private file in the log's folder, or in the folder `registry`: one that it can write.
 
     With `token`, or one of `tokens.read`, only replicas that send it are served; with `tls` nothing goes in the clear.
     Another address than loopback needs both, or `insecure=True`.
@@ -109,6 +110,7 @@ class Primary:
         insecure: bool = False,
         places: int = PLACES,
         holds: int = HOLDS,
+        registry: Place | None = None,
         publisher: Callable[[], Publisher] = Publisher,
     ) -> None:
         server_credentials(tls)
@@ -118,7 +120,7 @@ class Primary:
         _check_count(holds, "holds", HOLDS_MAX)
         self.source = source_of(source)
         self._calls = CallTable(places, holds)
-        self._registry = ReplicaRegistry(self.source.storage)
+        self._registry = ReplicaRegistry(self.source.storage if registry is None else _made(registry))
         self._publisher = publisher
         self._server: Any = None
         self._address = ""
@@ -254,6 +256,12 @@ class Primary:
     def _note_trouble(self, text: str) -> None:
         with self._lock:
             self._trouble = text
+
+
+def _made(place: Place) -> Storage:
+    storage = storage_at(place)
+    storage.create()
+    return storage
 
 
 def _check_count(value: object, option: str, most: int) -> None:

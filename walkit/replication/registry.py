@@ -21,8 +21,6 @@ from walkit.segments.manifest_store import REGISTRY_LOCK_NAME, REGISTRY_NAME
 from walkit.storage.interface import LockHolder, Storage
 
 IDENTITIES_MAX = 1024
-FORGET_S = 30 * 86_400.0
-"""A replica that was not seen for this time may be forgotten, where there is no room for another one."""
 SAVE_S = 5.0
 """Acknowledgements are saved at most so often: what is saved may be less than what came, and is never more."""
 LOCK_S = 1.0
@@ -64,8 +62,8 @@ class ReplicaRegistry:
     def add(self, identity: Identity, name: str, keep: Collection[str]) -> bool:
         """Keep a new replica, durably; False where there is no room.
 
-        The replica that was not seen for the longest time makes room, if it never acknowledged anything or was not seen
-        for 30 days; those whose keys are in `keep` stay. StorageError where the file cannot be written.
+        One that never acknowledged anything makes room, or the one that was not seen for the longest time; those whose
+        keys are in `keep` stay. StorageError where the file cannot be written.
         """
         with self._file_lock, self._exclusive():
             self._take_in(self._stored())
@@ -123,13 +121,10 @@ class ReplicaRegistry:
 
     def _spare(self, keep: Collection[str]) -> bytes | None:
         """Return the id that makes room; None where none may. Needs the lock held."""
-        old_us = _now_us() - int(FORGET_S * 1e6)
-        spare = [
-            known
-            for known in self._known.values()
-            if known.identity.key not in keep and (not known.acked.position or known.seen_us < old_us)
-        ]
-        return min(spare, key=lambda known: known.seen_us).identity.id if spare else None
+        spare = [known for known in self._known.values() if known.identity.key not in keep]
+        if not spare:
+            return None
+        return min(spare, key=lambda known: (known.acked.position > 0, known.seen_us)).identity.id
 
     # -- the file, with its lock held
 

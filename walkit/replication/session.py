@@ -207,8 +207,11 @@ class Session:
             if self._registry.add(minted, name, self._calls.seated() | self._source.held()):
                 return ""
         except WalkitError as error:
-            return f"the primary cannot keep the identity of a new replica: {error}"
-        return f"the primary knows {len(self._registry):,} replicas, and none of them may be forgotten yet"
+            return (
+                f"the primary cannot keep the identity of a new replica: {error}; Primary(registry=FOLDER) (walkit "
+                "serve --registry) names another place"
+            )
+        return f"the primary knows {len(self._registry):,} replicas, and none of them may be forgotten"
 
     def _look(self) -> list[PublisherStep]:
         """Return what is to be done where the source has moved, or time has passed."""
