@@ -33,6 +33,7 @@
     ├── SnapshotError                       retry the stage it names
     ├── DivergenceError                     the two logs are different histories
     ├── replication.ProtocolError           look at what serves there
+    ├── replication.IdentityError           follow with a new identity
     └── replication.ReplicaFailedError      read its cause; make a new replica
 
 Every error is picklable and carries its facts as attributes, so that a handler never has to parse a message.

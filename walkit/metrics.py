@@ -54,11 +54,7 @@ class LogStatistics:
 
     def _repr_html_(self) -> str:
         """Render a table of name, value, unit and meaning for a notebook."""
-        rows = [
-            (tag("code", f.name), f"{getattr(self, f.name):,}", f.metadata["unit"], f.metadata["help"])
-            for f in fields(self)
-        ]
-        return table(rows, ("metric", "value", "unit", "meaning"), right=(1,))
+        return _metrics_table(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,3 +66,31 @@ class StoreStatistics(LogStatistics):
     frames_waiting: int = _metric("frames", "acknowledged frames not applied yet")
     snapshot_lsn: int = _metric("lsn", "LSN of the newest snapshot taken or restored; 0 where there was none")
     journal_slots: int = _metric("records", "records that may be in no snapshot; 0 where nothing bounds them")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrafficStatistics:
+    """What a primary has sent of frames, or a replica taken in, since it was made. A frozen snapshot."""
+
+    batches: int = _metric("batches", "batches of frames sent, or taken in")
+    frame_bytes: int = _metric("bytes", "bytes of their frames as they are stored")
+    plain_bytes: int = _metric("bytes", "bytes that travelled as they are stored")
+    zstd_bytes: int = _metric("bytes", "bytes that travelled compressed by zstd")
+    snappy_bytes: int = _metric("bytes", "bytes that travelled compressed by snappy")
+
+    @property
+    def travelled_bytes(self) -> int:
+        """Bytes of batches on the wire, without what surrounds them."""
+        return self.plain_bytes + self.zstd_bytes + self.snappy_bytes
+
+    def _repr_html_(self) -> str:
+        """Render a table of name, value, unit and meaning for a notebook."""
+        return _metrics_table(self)
+
+
+def _metrics_table(statistics: LogStatistics | TrafficStatistics) -> str:
+    rows = [
+        (tag("code", f.name), f"{getattr(statistics, f.name):,}", f.metadata["unit"], f.metadata["help"])
+        for f in fields(statistics)
+    ]
+    return table(rows, ("metric", "value", "unit", "meaning"), right=(1,))

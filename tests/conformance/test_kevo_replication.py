@@ -29,11 +29,10 @@ from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.record import Kind
 from walkit.replication import Primary, Replica
+from walkit.replication.codecs import pack, unpack
 from walkit.replication.frame_reader import FrameReader
 from walkit.replication.messages import Batch
-from walkit.replication.publisher import pack
 from walkit.replication.source import source_of
-from walkit.replication.subscriber import unpack
 from walkit.replication.wire import decode_from_publisher
 
 HERE = "conformance/test_kevo_replication"

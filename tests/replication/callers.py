@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from walkit.replication.messages import Batch, FromPublisher, FromSubscriber, Hello, Welcome
+from walkit.format.checksum import crc32c
+from walkit.replication.access import TOKEN_KEY
+from walkit.replication.identity import Identity, proof_of
+from walkit.replication.messages import Batch, Challenge, FromPublisher, FromSubscriber, Hello, Proof, Welcome
 from walkit.replication.transport import DaemonExecutor, grpc
 from walkit.replication.wire import METHOD, decode_from_publisher, encode_from_subscriber
 
@@ -32,12 +35,17 @@ def until(holds: Callable[[], bool], what: str) -> None:
 class Caller:
     """One call to a primary by a client without a log: it says what a test tells it, and need not read."""
 
-    def __init__(self, address: str, *, reads: bool = True, channel: Any = None) -> None:
+    def __init__(
+        self, address: str, *, reads: bool = True, channel: Any = None, token: str | None = None
+    ) -> None:
         self._own = grpc.insecure_channel(address, options=UNLIMITED) if channel is None else None
         self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         used: Any = channel or self._own
-        self.call = used.stream_stream(METHOD)(iter(self._out.get, None))
+        metadata = () if token is None else ((TOKEN_KEY, token),)
+        self.call = used.stream_stream(METHOD)(iter(self._out.get, None), metadata=metadata)
         self.heard: queue.SimpleQueue[FromPublisher | None] = queue.SimpleQueue()
+        self.identity: Identity | None = None
+        """What the primary has minted for this caller, or what a test gives it to prove."""
         self.ended = threading.Event()
         self.status = ""
         """How gRPC ended the call; "" where it ended in order, or goes on."""
@@ -47,7 +55,10 @@ class Caller:
     def _listen(self) -> None:
         try:
             for data in self.call:
-                self.heard.put(decode_from_publisher(data))
+                message = decode_from_publisher(data)
+                if isinstance(message, Welcome) and message.id:
+                    self.identity = Identity(message.id, message.secret)
+                self.heard.put(message)
         except grpc.RpcError as error:
             self.status = f"{error.code().name}: {error.details()}"
         self.ended.set()
@@ -61,6 +72,12 @@ class Caller:
     def hello(self, name: str, **facts: Any) -> Self:
         """Say hello."""
         return self.say(Hello(name=name, **facts))
+
+    def prove(self, identity: Identity, name: str = "r", **facts: Any) -> Self:
+        """Say hello as the replica with this identity, and answer the challenge."""
+        hello = Hello(name=name, id=identity.id, **facts)
+        challenge: Challenge = self.say(hello).next_of(Challenge)
+        return self.say(Proof(mac=proof_of(identity, challenge.nonce, hello)))
 
     def next(self) -> FromPublisher | None:
         """What comes next; None at the end of the call."""
@@ -147,3 +164,9 @@ def flipped(data: bytes, bit: int) -> bytes:
     """The same bytes with one bit turned over."""
     at = bit // 8
     return data[:at] + bytes([data[at] ^ 1 << bit % 8]) + data[at + 1 :]
+
+
+def sealed(message: Any) -> bytes:
+    """The bytes of a message that was put together by hand, with the checksum that makes it a message."""
+    data: bytes = message.SerializeToString()
+    return data + b"\x7d" + crc32c(data).to_bytes(4, "little")

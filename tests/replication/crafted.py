@@ -46,7 +46,7 @@ def welcome(history: History, **changes: Any) -> Welcome:
     """The welcome of a primary with this history, with these fields changed."""
     end = history.end()
     facts: dict[str, Any] = {
-        "version": 1,
+        "version": 2,
         "log_id": history.manifest.log_id,
         "created_us": 1,
         "ack_order": "append",

@@ -10,12 +10,14 @@ from walkit.format.frame import FrameHeader, FrameIdentity
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
 from walkit.replication.actions import (
+    Admit,
     Adopt,
     Connect,
     Disconnect,
     End,
     Fail,
     Import,
+    Keep,
     PublisherStep,
     Read,
     Say,
@@ -24,8 +26,9 @@ from walkit.replication.actions import (
 )
 from walkit.replication.backoff import Backoff
 from walkit.replication.frame_batch import FrameLimits, FrameRun
+from walkit.replication.identity import Identity, KnownReplica, mint, new_nonce
 from walkit.replication.lineage import Standing
-from walkit.replication.messages import Batch, FromPublisher, FromSubscriber, Hello, Refusal
+from walkit.replication.messages import Batch, FromPublisher, FromSubscriber, Hello, Proof, Refusal
 from walkit.replication.publisher import Publisher
 from walkit.replication.subscriber import Subscriber
 from walkit.replication.wire import (
@@ -127,6 +130,10 @@ class World:
         self.end = LogEnd()
         self.lineage: tuple[EpochRecord, ...] = ()
         self.log_id = 0
+        self.identity: Identity | None = None
+        """What the replica has on stable storage, too."""
+        self.known: dict[bytes, KnownReplica] = {}
+        """What the primary keeps of its replicas."""
         self.holds: list[int] = []
         self.waiting: deque[Import] = deque()
         self.failed: list[Exception] = []
@@ -135,7 +142,14 @@ class World:
 
     def _subscriber(self) -> Subscriber:
         backoff = Backoff(chance=lambda: 0.5)
-        return Subscriber("r", log_id=self.log_id, lineage=self.lineage, end=self.end, backoff=backoff)
+        return Subscriber(
+            "r",
+            log_id=self.log_id,
+            lineage=self.lineage,
+            end=self.end,
+            backoff=backoff,
+            identity=self.identity,
+        )
 
     # -- shells
 
@@ -151,12 +165,22 @@ class World:
             elif isinstance(step, Read):
                 run = self.history.read(step.after, step.limit_bytes)
                 todo.extend(self.publisher.frames(run, self.history.lineage(), self.now))
+            elif isinstance(step, Admit):
+                todo.extend(self._admitted(step))
             elif isinstance(step, End):
                 self.publisher = None
             else:
                 self.holds.append(step.first_lsn)
         if self.publisher is not None:
             assert self.publisher.in_flight_bytes <= self.window_bytes + 64 * 1024
+
+    def _admitted(self, step: Admit) -> list[PublisherStep]:
+        """Keep an identity for a new replica, as a session does, and answer its hello."""
+        assert self.publisher is not None
+        minted = None if step.proved else mint()
+        if minted is not None:
+            self.known[minted.id] = KnownReplica(minted)
+        return self.publisher.hello(step.hello, self.history.standing(step.hello), self.now, minted)
 
     def subscribed(self, steps: list[SubscriberStep]) -> None:
         """Take the subscriber's steps; frames wait to be imported."""
@@ -172,6 +196,8 @@ class World:
                 self.subscribed(self.subscriber.connected(self.now))
             elif isinstance(step, Disconnect):
                 self.hang_up()
+            elif isinstance(step, Keep):
+                self.identity = step.identity
             elif isinstance(step, Adopt):
                 self.log_id = step.welcome.log_id
             elif isinstance(step, Fail):
@@ -200,8 +226,11 @@ class World:
         if self.publisher is None:
             return
         if isinstance(message, Hello) and self.publisher.state == "waiting":
-            self.published(self.publisher.hello(message, self.history.standing(message), self.now))
-        elif self.publisher.state != "waiting" and not isinstance(message, Hello):
+            known = self.known.get(message.id)
+            self.published(self.publisher.greeted(message, known, new_nonce(), self.now))
+        elif isinstance(message, Proof) == (self.publisher.state == "challenged") and not isinstance(
+            message, Hello
+        ):
             self.published(self.publisher.receive(message, self.now))
 
     def deliver_to_subscriber(self, data: bytes) -> None:
@@ -222,6 +251,9 @@ class World:
         """Time passes."""
         self.import_waiting()
         self.now += ms
+        if self.publisher is not None and self.publisher.key:
+            key = bytes.fromhex(self.publisher.key)
+            self.known[key] = replace(self.known[key], acked=self.publisher.acked)
         if self.publisher is not None:
             self.published(self.publisher.tick(self.now))
         self.subscribed(self.subscriber.tick(self.now))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import walkit
 from tests.commit.fake_segments import Task
 from tests.interrupts import Strike
+from tests.replication.certificates import Authority
 from tests.replication.test_kill import ROOT, Process, until
 from walkit.replication import Replica
 from walkit.replication.__main__ import main
@@ -47,6 +49,33 @@ def test_serve_goes_off_loopback_only_where_it_is_told_to(tmp_path: Path) -> Non
     with Replica(tmp_path / "r", address.replace("0.0.0.0", "127.0.0.1")) as replica:
         assert replica.wait_for(1, 30) == 1
     assert server.end() == 0
+
+
+def test_serve_and_follow_with_tls_and_a_new_identity(tmp_path: Path) -> None:
+    """Serve with a certificate, follow with its authority into a copied folder: exit 3 in a sentence, then followed."""
+    authority = Authority(tmp_path / "certificates")
+    certificate, key = authority.issue()
+    with walkit.open(tmp_path / "p") as log:
+        log.append(b"v")
+    with (
+        walkit.replication.Primary(tmp_path / "p") as primary,
+        Replica(tmp_path / "r", primary.address) as replica,
+    ):
+        replica.wait_for(1, 30)
+    shutil.copytree(tmp_path / "r", tmp_path / "copy")
+    files = ("--tls-certificate", str(certificate), "--tls-key", str(key))
+    server = Process("-m", "walkit", "serve", str(tmp_path / "p"), "--listen", "127.0.0.1:0", *files)
+    address = server.first.split()[-1]
+    follow = ("-m", "walkit", "follow", address, str(tmp_path / "copy"), "--tls-ca", str(authority.ca))
+    refused = subprocess.run([sys.executable, *follow], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 3
+    (line,) = refused.stderr.splitlines()
+    assert "is a copy of a replica's folder" in line and "--new-identity" in line
+    with walkit.open(tmp_path / "p") as log:
+        log.append(b"w")
+    follower = Process(*follow, "--new-identity", "--codec", "snappy")
+    until(lambda: walkit.open(tmp_path / "copy", mode="r").durable_lsn == 2, "the second record")
+    assert (follower.end(), server.end()) == (0, 0)
 
 
 def test_follow_ends_with_3_where_the_logs_differ(tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def test_intact_frames_of_another_history_fail_for_good(history: History) -> Non
     subscriber.start(0)
     subscriber.connected(0)
     welcome = Welcome(
-        version=1, log_id=hello.log_id, created_us=0, ack_order="append", source_lsn=9, source_position=9
+        version=2, log_id=hello.log_id, created_us=0, ack_order="append", source_lsn=9, source_position=9
     )
     run = other.read(other.end(4), 500)
     assert run is not None
@@ -301,7 +301,7 @@ def test_silence_is_filled_by_heartbeats_and_ends_both_sides(history: History) -
     world.wait(600)
     assert isinstance(decode_from_publisher(world.to_subscriber[-1]), Heartbeat)
     world.deliver_to_subscriber(world.to_subscriber.pop())
-    assert decode_from_subscriber(world.to_publisher[-1]).end == history.end()
+    assert decode_from_subscriber(world.to_publisher[-1]) == Ack(end=history.end())
     world.to_publisher.clear()
     world.now += 16_000
     assert world.publisher is not None
@@ -342,7 +342,7 @@ def test_lag_is_counted_from_when_it_was_first_known(history: History) -> None:
     subscriber = Subscriber("r")
     subscriber.start(0)
     subscriber.connected(0)
-    welcome = Welcome(version=1, log_id=5, created_us=0, ack_order="append", source_lsn=0, source_position=0)
+    welcome = Welcome(version=2, log_id=5, created_us=0, ack_order="append", source_lsn=0, source_position=0)
     subscriber.receive(welcome, 0)
     assert subscriber.lag_ms(50) == 0
     subscriber.receive(Heartbeat(sent_position=0, source_lsn=10, source_position=640), 100)
@@ -375,7 +375,7 @@ def test_messages_survive_the_wire(history: History) -> None:
         after_position=1, start_position=64, end_position=128, epoch=(1 << 64) - 1, epoch_id=3, alignment=64,
         frame_bytes_max=1 << 30, source_lsn=5, source_position=6, lineage=whole.lineage, codec="zstd", data=b"abc",
     )  # fmt: skip
-    welcome = Welcome(version=1, log_id=7, created_us=8, ack_order="append", source_lsn=9, source_position=10)
+    welcome = Welcome(version=2, log_id=7, created_us=8, ack_order="append", source_lsn=9, source_position=10)
     refusal = Refusal(reason="gap", message="m", lsn=1, other_lsn=2, version_min=3, version_max=4)
     for sent in (batch, welcome, refusal, Heartbeat(sent_position=1, source_lsn=2, source_position=3)):
         assert decode_from_publisher(encode_from_publisher(sent)) == sent

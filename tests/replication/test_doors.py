@@ -7,21 +7,39 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import walkit
 from tests.log.crashes import SMALL
 from tests.log.imports import frames_of
-from tests.replication.callers import WAIT_S, Caller, until
-from walkit.errors import OptionsError
+from tests.replication.callers import WAIT_S, Caller, sealed, until
+from tests.replication.crafted import crafted_primary, welcome
+from tests.replication.sim_network import history_of
+from walkit.errors import FormatVersionError, OptionsError
 from walkit.format.layout import MANIFEST_BYTES_MAX
 from walkit.format.manifest import MANIFEST_NAME, LogEnd
 from walkit.models import CrashingStorage
-from walkit.replication import Primary, Replica
+from walkit.replication import Primary, Replica, Tokens, walkit_pb2
 from walkit.replication.backoff import Backoff
-from walkit.replication.messages import Ack, Batch, FromSubscriber, Heartbeat, Hello, Nack, Refusal, Welcome
+from walkit.replication.identity import Identity, mint
+from walkit.replication.identity_file import OwnIdentity, keep_identity
+from walkit.replication.messages import (
+    LINEAGE_EPOCHS_MAX,
+    Ack,
+    Batch,
+    FromSubscriber,
+    Heartbeat,
+    Hello,
+    Nack,
+    Refusal,
+    Welcome,
+)
 from walkit.replication.publisher import Publisher
+from walkit.replication.registry import ReplicaRegistry
+from walkit.replication.wire import SUBSCRIBER_BYTES_MAX
+from walkit.storage.file import FileStorage
 
 NOISE = random.Random(7).randbytes(500)
 """A value that does not compress."""
@@ -38,10 +56,15 @@ def log() -> Iterator[walkit.WriteAheadLog]:
 
 
 def held(log: walkit.WriteAheadLog) -> dict[str, int]:
-    """The replicas with a hold, and the LSN from which each of them keeps records."""
+    """The replicas with a hold, by their labels, and the LSN from which each of them keeps records."""
     holds = {h.name: h.first_lsn for h in log.parts.manifest_store.current.holds}
     holds |= {name: hold.first_lsn for name, hold in log.parts.holds.mine.items()}
-    return {name.removeprefix("replica "): lsn for name, lsn in holds.items() if name.startswith("replica ")}
+    names = ReplicaRegistry(log.parts.storage).names()
+    return {
+        names[name.removeprefix("replica ")]: lsn
+        for name, lsn in holds.items()
+        if name.startswith("replica ")
+    }
 
 
 def manifest_bytes(log: walkit.WriteAheadLog) -> int:
@@ -141,12 +164,14 @@ def test_a_replica_that_has_all_keeps_its_hold_by_answering_heartbeats(log: walk
     end = frames_of_log(log)[-1]
     manifest = log.parts.manifest_store.current
     facts = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
-    log.hold("replica r", 7).leave()
+    identity = mint()
+    assert ReplicaRegistry(log.parts.storage).add(identity, "r", ())
+    log.hold(f"replica {identity.key}", 7).leave()
     with (
         Primary(log, publisher=lambda: Publisher(heartbeat_ms=20)) as primary,
         Caller(primary.address) as caller,
     ):
-        caller.hello("r", **facts).next_of(Welcome)
+        caller.prove(identity, "r", **facts).next_of(Welcome)
         assert held(log) == {"r": 7}
         caller.next_of(Heartbeat)
         assert held(log) == {"r": 7}
@@ -155,13 +180,15 @@ def test_a_replica_that_has_all_keeps_its_hold_by_answering_heartbeats(log: walk
 
 
 def test_sixty_four_replicas_have_a_hold_and_no_more(log: walkit.WriteAheadLog) -> None:
-    """Come, acknowledge and go under 70 names: 64 holds; the others are refused for now, and known names are not."""
+    """Come, acknowledge and go as 70 replicas: 64 holds; the others are refused for now, and known ones are not."""
+    known: list[Identity] = []
     with Primary(log) as primary:
         for number in range(70):
             with Caller(primary.address) as caller:
                 answer = caller.hello(f"r{number}").next()
                 if number < 64:
                     assert isinstance(answer, Welcome)
+                    known.append(Identity(answer.id, answer.secret))
                     caller.say(Ack(end=end_of(caller.next_of(Batch), log)))
                     until(lambda n=number: f"r{n}" in held(log), "the hold")  # type: ignore[misc]
                 else:
@@ -170,36 +197,43 @@ def test_sixty_four_replicas_have_a_hold_and_no_more(log: walkit.WriteAheadLog) 
             until(lambda: not primary._sessions, "the session to end")
         assert len(held(log)) == 64
         with Caller(primary.address) as caller:
-            assert isinstance(caller.hello("r3").next(), Welcome)
+            manifest, end = log.parts.manifest_store.current, frames_of_log(log)[-1]
+            facts = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
+            assert isinstance(caller.prove(known[3], "r3", **facts).next(), Welcome)
         with walkit.open(storage=CrashingStorage()) as other, pytest.raises(OptionsError, match="holds=0"):
             Primary(other, holds=0)
 
 
-def test_a_name_has_one_live_session(log: walkit.WriteAheadLog) -> None:
-    """Say hello twice under one name: the second is refused for now, and welcome once the first call is over."""
+def test_an_id_has_one_live_session(log: walkit.WriteAheadLog) -> None:
+    """Prove one id twice: the second is refused for now, and welcome once the first call is over."""
     with Primary(log) as primary:
         first = Caller(primary.address)
         first.welcomed("twin")
         with Caller(primary.address) as second:
-            refusal = second.hello("twin").next()
+            assert first.identity is not None
+            refusal = second.prove(first.identity, "twin").next()
             assert isinstance(refusal, Refusal)
             assert refusal.reason == "busy"
             assert "'twin'" in refusal.message
         first.close()
         until(lambda: primary.status().followers == (), "the first session to end")
         with Caller(primary.address) as third:
-            assert isinstance(third.hello("twin").next(), Welcome)
+            assert isinstance(third.prove(first.identity, "twin").next(), Welcome)
 
 
 def test_a_replica_comes_back_while_its_dead_session_lingers(
     log: walkit.WriteAheadLog, tmp_path: Path
 ) -> None:
-    """Let a session of the same name fall silent with its call open: the replica tries again until it is ended."""
+    """Let a session of the same id fall silent with its call open: the replica tries again until it is ended."""
     with (
         Primary(log, publisher=lambda: Publisher(heartbeat_ms=50, silence_ms=600)) as primary,
         Caller(primary.address) as dead,
     ):
         dead.welcomed("r")
+        assert dead.identity is not None
+        storage = FileStorage(tmp_path / "r")
+        storage.create()
+        keep_identity(storage, OwnIdentity(dead.identity, "r"))
         with Replica(tmp_path / "r", primary.address, name="r", backoff=Backoff(5, 50)) as replica:
             until(lambda: "another session of replica 'r' is live" in replica.status().trouble, "a refusal")
             assert replica.wait_for(100, WAIT_S) == 100
@@ -269,6 +303,74 @@ def test_what_comes_before_a_hello_or_is_too_long_after_it_ends_the_call(log: wa
             assert refusal.reason == "protocol"
             assert "bytes after the hello" in refusal.message
     assert held(log) == {}
+
+
+def test_whatever_is_too_large_is_refused_and_costs_nothing(
+    log: walkit.WriteAheadLog, tmp_path: Path
+) -> None:
+    """Send an id, a proof, codecs, a lineage, a message and a token over their limits: each is refused in words."""
+    before = manifest_bytes(log)
+    pb: Any = walkit_pb2
+    long = [7] * (LINEAGE_EPOCHS_MAX + 1)
+    hellos = {
+        "the id of a replica of 500 bytes": pb.Hello(name="r", id=bytes(500)),
+        "a hello with 10,000 codecs": pb.Hello(name="r", codecs=["zstd"] * 10_000),
+        "a lineage of 65,537 epochs": pb.Hello(name="r", lineage=pb.Lineage(number=long)),
+    }
+    with Primary(log, tokens=Tokens(read=["t"])) as primary:
+        for words, hello in hellos.items():
+            with Caller(primary.address, token="t") as caller:
+                refusal = caller.say(sealed(pb.SubscriberMessage(hello=hello))).next()
+                assert isinstance(refusal, Refusal)
+                assert refusal.reason == "protocol"
+                assert words in refusal.message
+                assert len(refusal.message) < 400
+        with Caller(primary.address, token="t") as caller:
+            caller.welcomed("r")
+            refusal = caller.say(sealed(pb.SubscriberMessage(proof=pb.Proof(mac=bytes(200))))).next_of(
+                Refusal
+            )
+            assert "a proof of 200 bytes" in refusal.message
+        with Caller(primary.address, token="t") as caller:
+            caller.say(bytes(SUBSCRIBER_BYTES_MAX + 1))
+            assert caller.next() is None
+            assert caller.status.startswith("RESOURCE_EXHAUSTED")
+        with Caller(primary.address, token="t" * 100_000) as caller:
+            caller.hello("r")
+            assert caller.next() is None
+            assert caller.status
+        with Replica(tmp_path / "r", primary.address, token="t") as replica:
+            assert replica.wait_for(100, WAIT_S) == 100
+    assert manifest_bytes(log) < before + 20_000
+
+
+@pytest.mark.parametrize("speaks", [(0, 0), (1, 1), (3, 9)])
+def test_a_peer_of_another_version_is_answered_at_once(
+    log: walkit.WriteAheadLog, speaks: tuple[int, int]
+) -> None:
+    """Say hello as an older and a newer walkit, in the bytes that version 1 used: a refusal names the versions."""
+    pb: Any = walkit_pb2
+    hello = pb.Hello(name="r", version_min=speaks[0], version_max=speaks[1], frame_bytes_max=1 << 20)
+    with Primary(log) as primary, Caller(primary.address) as caller:
+        refusal = caller.say(sealed(pb.SubscriberMessage(hello=hello))).next()
+        assert isinstance(refusal, Refusal)
+        assert (refusal.reason, refusal.version_min, refusal.version_max) == ("version", 2, 2)
+        assert caller.next() is None
+
+
+def test_a_replica_of_an_older_primary_fails_by_name(tmp_path: Path) -> None:
+    """Answer as a primary of version 1 does, with a refusal and with a welcome: FormatVersionError, no waiting."""
+    history = history_of(9, 7, 8)
+    history.durable = len(history.frames)
+    refusal = Refusal(reason="version", message="1 to 1, the subscriber 2 to 2", version_min=1, version_max=1)
+    for number, answer in enumerate((refusal, welcome(history, version=1))):
+        with (
+            crafted_primary(lambda _, a=answer: [a]) as address,  # type: ignore[misc]
+            Replica(tmp_path / str(number), address, backoff=Backoff(1, 2)) as replica,
+            pytest.raises(FormatVersionError) as refused,
+        ):
+            replica.wait_for(1, WAIT_S)
+        assert (refused.value.found, refused.value.supported) == ("1 to 1", "2 to 2")
 
 
 # -- places

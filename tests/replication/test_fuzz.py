@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,34 @@ from hypothesis import settings
 
 import walkit
 from tests.log.crashes import SMALL, Script
-from tests.replication.callers import UNLIMITED, WAIT_S, Caller, flipped, until
+from tests.replication.callers import UNLIMITED, WAIT_S, Caller, flipped, sealed, until
+from tests.replication.sim_network import History, history_of
 from tests.replication.test_doors import frames_of_log, held, manifest_bytes
 from tests.replication.test_grpc import equal_frames
-from tests.replication.test_messages import sealed
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.replication import Primary, Replica, walkit_pb2
+from walkit.replication.actions import Admit, Import, Read, Send
+from walkit.replication.identity import KnownReplica, mint, new_nonce
 from walkit.replication.messages import Ack, Batch, Hello, Welcome, is_name
 from walkit.replication.publisher import Publisher
+from walkit.replication.subscriber import Subscriber
 from walkit.replication.transport import grpc
-from walkit.replication.wire import encode_from_subscriber
+from walkit.replication.wire import (
+    WireError,
+    decode_from_publisher,
+    decode_from_subscriber,
+    encode_from_publisher,
+    encode_from_subscriber,
+)
 
 SESSIONS = 3 * settings().max_examples
 """300; 6,000 with HYPOTHESIS_PROFILE=thorough."""
 MESSAGES_MAX = 6
 GROWTH_MAX = 48 << 20
+MESSAGES = 50 * settings().max_examples
+"""5,000; 100,000 with HYPOTHESIS_PROFILE=thorough."""
+PURE_BYTES_MAX = 24 << 20
+KNOWN = mint()
 pb: Any = walkit_pb2
 NAMES = ("a", "b", "c", "d", "", "x" * 128, "x" * 129, "a\n", "\x00", "é" * 128, "y" * 100_000)
 NUMBERS = (0, 1, 63, 64, 65, 1 << 20, (1 << 31) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
@@ -34,7 +48,9 @@ NUMBERS = (0, 1, 63, 64, 65, 1 << 20, (1 << 31) - 1, 1 << 62, (1 << 63) - 1, 1 <
 class Stranger:
     """Makes messages: some that a replica of the log would send, most of them with something changed."""
 
-    def __init__(self, seed: int, manifest: Manifest, ends: list[LogEnd]) -> None:
+    def __init__(self, seed: int, manifest: Manifest, ends: list[LogEnd], *, longest: int = 5_000) -> None:
+        self.longest = longest
+        """So many times as long as it should be is the longest lineage that it says."""
         self.random, self.manifest, self.ends = random.Random(seed), manifest, ends
         self.sent: list[LogEnd] = []
         """Ends of the frames that came in this session, as far as they are known."""
@@ -71,16 +87,17 @@ class Stranger:
 
     def hello(self) -> Any:
         """A hello, mostly of a replica that could be served."""
-        lineage = self.manifest.lineage * self.random.choice((1, 1, 1, 0, 2, 5_000))
+        lineage = self.manifest.lineage * self.random.choice((1, 1, 1, 0, 2, self.longest))
         honest = bool(self.random.randrange(2))
         new = bool(self.random.randrange(2))
         hello = pb.Hello(
             name=self.random.choice(NAMES[:4] if honest else NAMES),
-            version_min=1 if honest else self.number(1, 32),
-            version_max=1 if honest else self.number(1, 32),
+            version_min=2 if honest else self.number(2, 32),
+            version_max=2 if honest else self.number(2, 32),
             log_id=0 if new else self.manifest.log_id if honest else self.number(self.manifest.log_id),
             end=None if new and honest else self.end(),
-            codecs=["zstd"] * self.random.choice((0, 1, 1, 40)),
+            codecs=[self.random.choice(("zstd", "snappy", "lzma"))] * self.random.choice((0, 1, 1, 40)),
+            id=self.random.choice((b"", b"", b"", KNOWN.id, self.random.randbytes(16), b"short", bytes(500))),
             frame_bytes_max=1 << 30 if honest else self.number(1 << 30),
         )
         if not new or not honest:
@@ -94,10 +111,13 @@ class Stranger:
     def message(self, first: bool) -> bytes:
         """One message as bytes: a hello mostly where one is wanted, answers then; spoiled before or after sealing."""
         kind = self.random.choice(
-            ("hello",) * 6 + ("ack", "nack") if first else ("ack", "ack", "nack", "hello")
+            ("hello",) * 6 + ("ack", "nack", "proof") if first else ("ack", "ack", "nack", "hello", "proof")
         )
         if kind == "hello":
             outer = pb.SubscriberMessage(hello=self.hello())
+        elif kind == "proof":
+            size = self.random.choice((32, 32, 32, 0, 31, 5_000))
+            outer = pb.SubscriberMessage(proof=pb.Proof(mac=self.random.randbytes(size)))
         else:
             make = {"ack": pb.Ack, "nack": pb.Nack}[kind]
             outer = pb.SubscriberMessage(**{kind: make(end=self.end())})
@@ -149,6 +169,89 @@ def meddle(stranger: Stranger, address: str, channel: Any) -> None:
             elif not isinstance(heard, Welcome):
                 caller.say(stranger.message(first=False))
             heard = caller.next()
+
+
+def answered(publisher: Publisher, history: History, data: bytes) -> None:
+    """Let a publisher take in one message, and do what it asks for, as a session does."""
+    message = decode_from_subscriber(data)
+    if isinstance(message, Hello) and publisher.state == "waiting":
+        known = KnownReplica(KNOWN) if message.id == KNOWN.id else None
+        steps = publisher.greeted(message, known, new_nonce(), 0)
+    else:
+        steps = publisher.receive(message, 0)
+    for step in steps:
+        if isinstance(step, Admit):
+            steps += publisher.hello(
+                step.hello, history.standing(step.hello), 0, None if step.proved else mint()
+            )
+        elif isinstance(step, Read):
+            steps += publisher.frames(history.read(step.after, step.limit_bytes), history.lineage(), 0)
+
+
+def test_thousands_of_messages_to_a_publisher_take_bounded_memory() -> None:
+    """Give a publisher's core 5,000 mutated messages: each is answered or a typed error, in a few MiB."""
+    history = history_of(9, 7, 8)
+    history.durable = len(history.frames)
+    ends = [history.end(n) for n in range(1, len(history.frames) + 1)]
+    stranger = Stranger(1, history.manifest, ends, longest=100)
+    publisher, refused = Publisher(), 0
+    tracemalloc.start()
+    try:
+        for number in range(MESSAGES):
+            fresh = publisher.state == "ended" or not number % 7
+            if fresh:
+                publisher = Publisher()
+                publisher.began(0)
+            honest = fresh and number % 3
+            first = publisher.state == "waiting"
+            try:
+                answered(publisher, history, stranger.honest_hello() if honest else stranger.message(first))
+            except WireError:
+                refused += 1
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refused > MESSAGES / 50
+    assert peak < PURE_BYTES_MAX
+
+
+def test_thousands_of_messages_to_a_subscriber_take_bounded_memory() -> None:
+    """Give a subscriber's core 5,000 spoiled answers of a publisher: nothing is imported that is not intact."""
+    history = history_of(9, 7, 8)
+    history.durable = len(history.frames)
+    chance = random.Random(2)
+    honest: list[bytes] = []
+    publisher = Publisher(batch_bytes=2048)
+    steps = publisher.hello(Hello(name="r", codecs=("snappy",)), history.standing(Hello(name="r")), 0, KNOWN)
+    for step in steps:
+        if isinstance(step, Read):
+            steps += publisher.frames(history.read(step.after, step.limit_bytes), history.lineage(), 0)
+        elif isinstance(step, Send):
+            honest.append(encode_from_publisher(step.message))
+    tracemalloc.start()
+    try:
+        subscriber = Subscriber("r")
+        for number in range(MESSAGES):
+            if subscriber.state != "streaming" or not number % 50:
+                subscriber = Subscriber("r", log_id=history.manifest.log_id, identity=KNOWN)
+                subscriber.start(0)
+                subscriber.connected(0)
+                subscriber.receive(decode_from_publisher(honest[0]), 0)
+            data = chance.choice(honest)
+            content = bytearray(data[:-5])
+            for _ in range(chance.choice((0, 1, 1, 3))):
+                content[chance.randrange(len(content))] = chance.randrange(256)
+            try:
+                message = decode_from_publisher(sealed(_Content(bytes(content))))
+            except WireError:
+                continue
+            whole = b"".join(frame[2] for frame in history.frames)
+            for run in (s.run for s in subscriber.receive(message, 0) if isinstance(s, Import)):
+                assert run.data == whole[run.start_position : run.start_position + len(run.data)]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < PURE_BYTES_MAX
 
 
 def test_strangers_leave_memory_and_log_as_they_were(tmp_path: Path) -> None:

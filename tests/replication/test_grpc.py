@@ -26,8 +26,9 @@ from walkit.errors import (
     OptionsError,
 )
 from walkit.models import CrashingStorage, FaultyStorage
-from walkit.replication import Primary, Replica
+from walkit.replication import Primary, Replica, Tokens
 from walkit.replication.backoff import Backoff
+from walkit.replication.identity_file import load_identity
 from walkit.replication.publisher import Publisher
 from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, load_manifest
 from walkit.storage import FileStorage
@@ -145,11 +146,11 @@ def test_a_replica_follows_and_ends_equal(stack: ExitStack, tmp_path: Path) -> N
     assert walkit.verify(tmp_path / "replica").ok
 
 
-@pytest.mark.parametrize("codec", [None, "zstd"])
+@pytest.mark.parametrize("codec", [None, "zstd", "snappy"])
 def test_the_codec_of_the_way_changes_nothing_that_is_stored(
     stack: ExitStack, tmp_path: Path, codec: str | None
 ) -> None:
-    """Send compressible records with and without a codec: the replica's frames are the primary's."""
+    """Send compressible records with and without a codec: fewer bytes travel, and the frames are the primary's."""
     with walkit.open(tmp_path / "primary") as log:
         log.append_many([b"again and again " * 40] * 3000)
     with (
@@ -158,6 +159,15 @@ def test_the_codec_of_the_way_changes_nothing_that_is_stored(
     ):
         replica.wait_for(3000, WAIT_S)
         until(lambda: replica.status().lag_bytes == 0, "the last frame")
+        sent, taken = primary.statistics(), replica.statistics()
+    by_codec = {None: sent.plain_bytes, "zstd": sent.zstd_bytes, "snappy": sent.snappy_bytes}
+    if codec is None:
+        assert sent.travelled_bytes == sent.frame_bytes == sent.plain_bytes
+    else:
+        assert 0 < by_codec[codec] < sent.frame_bytes / 3
+        assert sent.travelled_bytes - sent.plain_bytes == by_codec[codec]
+    assert taken == sent
+    assert "travelled" in sent._repr_html_()
     assert equal_frames(tmp_path / "primary", tmp_path / "replica")
 
 
@@ -233,7 +243,8 @@ def test_a_trimmed_range_is_a_gap_and_a_hold_prevents_it(tmp_path: Path) -> None
     storage = CrashingStorage()
 
     def held_from() -> int | None:
-        hold = log.parts.holds.mine.get("replica held")
+        own = load_identity(FileStorage(tmp_path / "held"))
+        hold = None if own is None else log.parts.holds.mine.get(f"replica {own.identity.key}")
         return None if hold is None else hold.first_lsn
 
     with walkit.open(storage=storage, options=SMALL) as log:
@@ -374,11 +385,16 @@ def test_bad_arguments_are_named_before_anything_is_made(tmp_path: Path) -> None
     """TLS, a codec, an address and a listen address that cannot be: OptionsError, and no folder."""
     with walkit.open(tmp_path / "p") as log:
         for option, make in (
-            ("tls", lambda: Primary(log, tls=object())),
-            ("tls", lambda: Replica(tmp_path / "r", "127.0.0.1:1", tls=object())),
-            ("codec", lambda: Replica(tmp_path / "r", "127.0.0.1:1", "snappy")),
+            ("tls", lambda: Primary(log, tls=object())),  # type: ignore[arg-type]
+            ("tls", lambda: Replica(tmp_path / "r", "127.0.0.1:1", tls=object())),  # type: ignore[arg-type]
+            ("codec", lambda: Replica(tmp_path / "r", "127.0.0.1:1", "lzma")),
             ("source", lambda: Replica(tmp_path / "r", "nowhere")),
             ("token", lambda: Replica(tmp_path / "r", "127.0.0.1:1", token="")),
+            ("token", lambda: Primary(log, token="x" * 5000)),
+            ("tokens", lambda: Primary(log, tokens=Tokens())),
+            ("tokens", lambda: Primary(log, tokens=Tokens(read="one"))),
+            ("tokens", lambda: Primary(log, tokens=Tokens(read=["x"] * 65))),
+            ("tokens", lambda: Primary(log, token="x", tokens=Tokens(read=["y"]))),
             ("listen", lambda: Primary(log, "999.1.1.1:x").start()),
         ):
             with pytest.raises(OptionsError) as refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import zstandard
 
 import walkit
 from tests.log.crashes import SMALL
-from tests.replication.callers import UNLIMITED, WAIT_S, Caller, Relay, flipped, until
+from tests.replication.callers import UNLIMITED, WAIT_S, Caller, Relay, flipped, sealed, until
 from tests.replication.sim_network import History, history_of
 from walkit.errors import DivergenceError, OptionsError
 from walkit.format.checksum import crc32c
@@ -24,16 +25,19 @@ from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica, walkit_pb2
 from walkit.replication.actions import Disconnect, Fail, Import, Send
 from walkit.replication.backoff import Backoff
+from walkit.replication.codecs import CODECS, chosen, pack, unpack
 from walkit.replication.messages import (
     LASTING,
     LINEAGE_EPOCHS_MAX,
     Ack,
     Batch,
+    Challenge,
     FromPublisher,
     FromSubscriber,
     Heartbeat,
     Hello,
     Nack,
+    Proof,
     Refusal,
     Welcome,
 )
@@ -59,6 +63,8 @@ EPOCHS = tuple(
 END = LogEnd(last_lsn=20, position=1_300, chain=99)
 TO_PUBLISHER: tuple[FromSubscriber, ...] = (
     Hello(name="r", log_id=77, lineage=EPOCHS, end=END, codecs=("zstd",)),
+    Hello(name="r", end=END, id=bytes(range(16))),
+    Proof(mac=bytes(range(32))),
     Ack(end=END),
     Nack(end=END),
 )
@@ -67,26 +73,22 @@ BATCH = Batch(
     frame_bytes_max=4096, source_lsn=30, source_position=9_000, lineage=EPOCHS, codec="", data=bytes(range(128)),
 )  # fmt: skip
 WELCOME = Welcome(
-    version=1, log_id=77, created_us=5, ack_order="append", source_lsn=30, source_position=9_000
+    version=2, log_id=77, created_us=5, ack_order="append", source_lsn=30, source_position=9_000
 )
 TO_SUBSCRIBER: tuple[FromPublisher, ...] = (
     WELCOME,
+    replace(WELCOME, id=bytes(range(16)), secret=bytes(range(32))),
+    Challenge(nonce=bytes(range(32))),
     Refusal(reason="gap", message="gone", lsn=5, other_lsn=9),
     BATCH,
     Heartbeat(sent_position=1_280, source_lsn=30, source_position=9_000),
 )
 
 
-def sealed(message: Any) -> bytes:
-    """The bytes of a message that was put together by hand, with the checksum that makes it a message."""
-    data: bytes = message.SerializeToString()
-    return data + b"\x7d" + crc32c(data).to_bytes(4, "little")
-
-
 @pytest.mark.parametrize("message", [*TO_PUBLISHER, *TO_SUBSCRIBER], ids=lambda m: type(m).__name__)
 def test_every_flipped_bit_and_every_cut_is_seen(message: FromSubscriber | FromPublisher) -> None:
     """Turn over each bit of each kind of message, and cut it at each byte: the checksum shows every one."""
-    if isinstance(message, Hello | Ack | Nack):
+    if isinstance(message, Hello | Proof | Ack | Nack):
         data, decode = encode_from_subscriber(message), decode_from_subscriber
     else:
         data, decode = encode_from_publisher(message), decode_from_publisher  # type: ignore[assignment]
@@ -226,6 +228,48 @@ def greeted(history: History, **facts: Any) -> Subscriber:
     welcome = replace(WELCOME, log_id=history.manifest.log_id)
     subscriber.receive(welcome, 0)
     return subscriber
+
+
+@pytest.mark.parametrize("codec", ["", *CODECS])
+def test_a_codec_gives_back_what_was_packed_and_nothing_of_another_size(codec: str) -> None:
+    """Pack and unpack; then say another size, cut the content and spoil it: never more or less than was said."""
+    data = random.Random(3).randbytes(300) * 40
+    used, packed = pack(data, codec)
+    assert used == codec
+    assert (len(packed) < len(data) / 2) == bool(codec)
+    assert unpack(packed, codec, len(data)) == data
+    for size in (0, -1, 1, len(data) - 1, len(data) + 1, 1 << 40):
+        assert unpack(packed, codec, size) is None
+    chance = random.Random(4)
+    for _ in range(300):
+        at = chance.randrange(len(packed))
+        for spoiled in (packed[:at], flipped(packed, at * 8 + chance.randrange(8))):
+            found = unpack(spoiled, codec, len(data))
+            assert found is None or len(found) == len(data)
+    assert pack(data[:100], codec) == ("", data[:100]), "what does not get smaller is sent as it is"
+    assert unpack(b"", codec, 5) is None
+
+
+def test_the_first_codec_that_both_know_is_taken() -> None:
+    """Offer codecs in an order, unknown ones among them: the subscriber's first known one, or none."""
+    assert chosen(("lzma", "snappy", "zstd")) == "snappy"
+    assert chosen(("zstd", "snappy")) == "zstd"
+    assert chosen(("lzma",)) == chosen(()) == ""
+
+
+def test_a_snappy_content_that_says_a_gigabyte_is_not_unpacked() -> None:
+    """Send a few bytes that say they become 1 GiB, claimed as that and as less: refused in little memory."""
+    history = history_of(9, 7, 8)
+    for claimed in (1 << 20, 8 << 20):
+        subscriber = greeted(history, frame_bytes_max=64 << 20)
+        batch = replace(
+            BATCH, after_position=0, start_position=0, end_position=claimed, frame_bytes_max=1 << 30,
+            codec="snappy", data=b"\x80\x80\x80\x80\x04" + bytes(5000),
+        )  # fmt: skip
+        with peak_below(1 << 20):
+            steps = subscriber.receive(batch, 0)
+        assert not any(isinstance(s, Import) for s in steps)
+        assert subscriber.damaged == 1
 
 
 @pytest.mark.parametrize("says_size", [True, False])

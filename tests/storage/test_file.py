@@ -8,6 +8,7 @@ import fcntl
 import itertools
 import os
 import socket
+import stat
 import subprocess
 import sys
 import warnings
@@ -25,6 +26,7 @@ from walkit.models import FaultyStorage
 from walkit.storage import FileStorage, LockHolder, Storage
 from walkit.storage import locks as locks_module
 from walkit.storage import openfile as file_module
+from walkit.storage.interface import NumberedFile
 from walkit.testing.storage import LockTests, SpaceTests, StorageHooks, StorageTests
 from walkit.testing.storage_hooks import Refused
 
@@ -294,6 +296,27 @@ def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
         with Refused(errno.ENOTDIR):
             call()
     assert path.read_bytes() == b"precious"
+
+
+def test_a_private_file_is_its_owners_and_keeps_its_number_over_a_rename(storage: FileStorage) -> None:
+    """Create a private file under an open umask: 0600, never over another; a rename keeps its number, a copy not."""
+    before = os.umask(0)
+    try:
+        with contextlib.closing(storage.create_private("secret")) as file:
+            assert isinstance(file, NumberedFile)
+            number = file.number()
+    finally:
+        os.umask(before)
+    folder = Path(storage.location)
+    assert stat.S_IMODE((folder / "secret").stat().st_mode) == 0o600
+    with Refused(errno.EEXIST):
+        storage.create_private("secret")
+    storage.replace("secret", "renamed")
+    (folder / "copy").write_bytes(b"")
+    for name, is_same in (("renamed", True), ("copy", False)):
+        with contextlib.closing(storage.open(name, "read")) as file:
+            assert isinstance(file, NumberedFile)
+            assert (file.number() == number) is is_same
 
 
 def test_the_path_is_fixed_when_the_storage_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

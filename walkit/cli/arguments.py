@@ -8,11 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from walkit.cli import values
+from walkit.cli import network, values
 from walkit.cli.benchout import OUT_HELP
 from walkit.cli.places import PlaceAt, place_at
-from walkit.cli.quiet import quiet_grpc
-from walkit.cli.token import add_token_options, token_of
 
 EXIT_CODES = "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run"
 LOG_HELP = "folder of the log"
@@ -211,48 +209,30 @@ def _add_dump(commands: Any) -> None:
 
 
 def _add_serve(commands: Any) -> None:
-    def run(args: argparse.Namespace) -> int:
-        with quiet_grpc():
-            from walkit.replication.commands import serve
-
-        return serve(args.log, args.listen, token=token_of(args), insecure=args.insecure)
-
     parser = _command(
         commands,
         "serve",
         "let replicas follow a log that another process may be writing",
         "; only what is on stable storage leaves; runs until it is interrupted",
         "walkit serve orders.log --listen 127.0.0.1:7070",
-        run,
+        network.serve,
     )
     parser.add_argument("log", metavar="LOG", help=LOG_HELP)
-    parser.add_argument(
-        "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="port 0 takes a free one"
-    )
-    add_token_options(parser, "what a replica has to show")
-    parser.add_argument(
-        "--insecure", action="store_true", help="also off loopback, where all goes in the clear"
-    )
+    network.add_serve_options(parser)
 
 
 def _add_follow(commands: Any) -> None:
-    def run(args: argparse.Namespace) -> int:
-        with quiet_grpc():
-            from walkit.replication.commands import follow
-
-        return follow(args.address, args.folder, token=token_of(args))
-
     parser = _command(
         commands,
         "follow",
         "keep a replica of a served log in a folder",
         ": its frames, verbatim, at the same LSNs and positions; runs until it is interrupted",
         "walkit follow 127.0.0.1:7070 replica.log",
-        run,
+        network.follow,
     )
     parser.add_argument("address", metavar="HOST:PORT", help="where the log is served")
     parser.add_argument("folder", metavar="DIR", help="the replica's folder; made where it is missing")
-    add_token_options(parser, "what the primary asks for")
+    network.add_follow_options(parser)
 
 
 def _add_diff(commands: Any) -> None:

@@ -6,14 +6,18 @@ them. Only what is on the primary's stable storage leaves; the first difference 
 
 from __future__ import annotations
 
-from walkit.replication.failures import ProtocolError, ReplicaFailedError
+from walkit.replication.access import Tokens
+from walkit.replication.failures import IdentityError, ProtocolError, ReplicaFailedError
 from walkit.replication.primary import FollowerStatus, Primary, PrimaryStatus
 from walkit.replication.replica import Replica
 from walkit.replication.replicastore import ReplicaStore
 from walkit.replication.status import ReplicaStatus
+from walkit.replication.tls import ClientTLS, ServerTLS
 
 __all__ = [
+    "ClientTLS",
     "FollowerStatus",
+    "IdentityError",
     "Primary",
     "PrimaryStatus",
     "ProtocolError",
@@ -21,4 +25,6 @@ __all__ = [
     "ReplicaFailedError",
     "ReplicaStatus",
     "ReplicaStore",
+    "ServerTLS",
+    "Tokens",
 ]

@@ -8,7 +8,8 @@ from typing import TypeAlias
 from walkit.errors import WalkitError
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.frame_batch import FrameRun
-from walkit.replication.messages import FromPublisher, FromSubscriber, Welcome
+from walkit.replication.identity import Identity
+from walkit.replication.messages import FromPublisher, FromSubscriber, Hello, Welcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,15 @@ class Say:
     """Send this message to the publisher."""
 
     message: FromSubscriber
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """The subscriber is the one that it says, or a new one: find a place for it, and answer its hello."""
+
+    hello: Hello
+    proved: bool
+    """Whether it has proved its id; otherwise it needs an identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +70,13 @@ class Disconnect:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep the identity that the publisher has minted, durably."""
+
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
 class Adopt:
     """Make the replica's log one of this log id, durably, before anything is imported."""
 
@@ -81,5 +98,5 @@ class Fail:
     error: WalkitError
 
 
-PublisherStep: TypeAlias = Send | Read | MoveHold | End
-SubscriberStep: TypeAlias = Say | Connect | Disconnect | Adopt | Import | Fail
+PublisherStep: TypeAlias = Send | Admit | Read | MoveHold | End
+SubscriberStep: TypeAlias = Say | Connect | Disconnect | Keep | Adopt | Import | Fail

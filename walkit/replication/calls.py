@@ -1,4 +1,4 @@
-"""The calls of a primary: a bounded number of callers without a hello, and one live session for each name."""
+"""The calls of a primary: a bounded number of callers without a hello, and one live session for each id."""
 
 from __future__ import annotations
 
@@ -44,10 +44,13 @@ class CallTable:
         if longest is not None:
             longest.cancel()
 
-    def seat(self, call: Call, name: str, held: frozenset[str]) -> Refusal | None:
-        """Give a caller the place of this name, or return why it gets none now. `held` are the names with a hold."""
+    def seat(self, call: Call, key: str, name: str, held: frozenset[str]) -> Refusal | None:
+        """Give a caller the place of this id, or return why it gets none now. `held` are the ids with a hold.
+
+        `name` is its label, for the words.
+        """
         with self._lock:
-            if name in self._seated:
+            if key in self._seated:
                 text = (
                     f"another session of replica {name!r} is live; it ends when it is silent or its call ends"
                 )
@@ -55,19 +58,24 @@ class CallTable:
             if len(self._seated) >= self.places:
                 text = f"all {self.places:,} places are taken"
                 return Refusal(reason="full", message=text)
-            names = held | self._seated.keys()
-            if name not in names and len(names) >= self.holds:
-                text = f"{len(names):,} replicas have a hold or are about to; one must expire before another begins"
+            keys = held | self._seated.keys()
+            if key not in keys and len(keys) >= self.holds:
+                text = f"{len(keys):,} replicas have a hold or are about to; one must expire before another begins"
                 return Refusal(reason="full", message=text)
             self._waiting.pop(call, None)
-            self._seated[name] = call
+            self._seated[key] = call
         return None
 
+    def seated(self) -> frozenset[str]:
+        """Return the ids that have a place."""
+        with self._lock:
+            return frozenset(self._seated)
+
     def leave(self, call: Call) -> None:
-        """Forget a call that has ended; its name is free again."""
+        """Forget a call that has ended; its id is free again."""
         with self._lock:
             self._waiting.pop(call, None)
-            self._seated = {name: other for name, other in self._seated.items() if other is not call}
+            self._seated = {key: other for key, other in self._seated.items() if other is not call}
 
     def cancel_stalled(self, now_ms: float) -> None:
         """Cancel the calls whose peers do not read what is sent to them."""

@@ -13,6 +13,7 @@ from typing import Any
 from walkit._threads import Bell
 from walkit.replication.primary import Primary
 from walkit.replication.replica import Replica
+from walkit.replication.tls import ClientTLS, ServerTLS
 from walkit.storage.address import Place
 
 REPORT_S = 1.0
@@ -21,9 +22,20 @@ REMIND_S = 30.0
 FINE, FAILED = 0, 3
 
 
-def serve(log: Place, listen: str, *, token: str | None = None, insecure: bool = False) -> int:
+def serve(
+    log: Place,
+    listen: str,
+    *,
+    token: str | None = None,
+    tls: ServerTLS | None = None,
+    insecure: bool = False,
+    registry: Place | None = None,
+) -> int:
     """Serve the durable prefix of a log that another process may be writing; says `serving LOG at HOST:PORT`."""
-    with _until_told() as over, Primary(log, listen, token=token, insecure=insecure) as primary:
+    with (
+        _until_told() as over,
+        Primary(log, listen, tls, token, insecure=insecure, registry=registry) as primary,
+    ):
         _say(f"serving {log} at {primary.address}")
         told = ("serving", "")
         while not over.wait(REPORT_S):
@@ -34,12 +46,23 @@ def serve(log: Place, listen: str, *, token: str | None = None, insecure: bool =
     return FINE
 
 
-def follow(address: str, directory: Place, *, token: str | None = None) -> int:
+def follow(
+    address: str,
+    directory: Place,
+    *,
+    token: str | None = None,
+    tls: ClientTLS | None = None,
+    codec: str | None = "zstd",
+    new_identity: bool = False,
+) -> int:
     """Follow a primary into a folder, printing its status when that changes. 3 where replication has failed.
 
     A line says the state, how far the replica is and, where it does not advance, why and since when.
     """
-    with _until_told() as over, Replica(directory, address, token=token) as replica:
+    with (
+        _until_told() as over,
+        Replica(directory, address, codec, tls=tls, token=token, new_identity=new_identity) as replica,
+    ):
         _say(f"following {address} into {directory}")
         told: object = None
         told_at = 0.0

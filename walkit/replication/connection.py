@@ -5,21 +5,19 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from walkit._threads import Bell, LogThread
 from walkit.errors import OptionsError, WalkitError
+from walkit.replication.access import TOKEN_KEY
 from walkit.replication.content import plain_text
 from walkit.replication.messages import (
     FromPublisher,
     FromSubscriber,
 )
-from walkit.replication.transport import (
-    TOKEN_KEY,
-    ByteBudget,
-    channel_options,
-    grpc,
-)
+from walkit.replication.tls import ClientTLS, channel_credentials, name_options, tls_fault
+from walkit.replication.transport import ByteBudget, channel_options, grpc
 from walkit.replication.wire import METHOD, WireError, decode_from_publisher, encode_from_subscriber
 
 INBOX_BYTES = 16 << 20
@@ -27,8 +25,27 @@ INBOX_BYTES = 16 << 20
 OUTBOX_MESSAGES = 16_384
 """The connection to a publisher that has not read so many answers is given up: fewer batches are in flight."""
 
+MAY_BE_TLS = ("handshake failed", "erification", "Socket closed")
+"""What gRPC says where TLS may be the reason that there is no connection."""
+
 Heard: TypeAlias = FromPublisher | BaseException | str
 """A message, an error that ends replication, or why the connection ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a primary is, and what it is shown."""
+
+    address: str
+    token: str | None = field(default=None, repr=False)
+    tls: ClientTLS | None = None
+
+    def channel(self, frame_bytes_max: int) -> Any:
+        """Return a new gRPC channel; OptionsError where a file of its TLS cannot be used."""
+        options = (*channel_options(frame_bytes_max), *name_options(self.tls))
+        if self.tls is None:
+            return grpc.insecure_channel(self.address, options=options)
+        return grpc.secure_channel(self.address, channel_credentials(self.tls), options=options)
 
 
 class Connection:
@@ -36,17 +53,16 @@ class Connection:
 
     def __init__(
         self,
-        address: str,
-        token: str | None,
+        destination: Destination,
         frame_bytes_max: int,
         inbox: deque[tuple[Connection, Heard, int]],
         wake: Bell,
     ) -> None:
-        self._inbox, self._wake = inbox, wake
+        self._inbox, self._wake, self._destination = inbox, wake, destination
         self.room = ByteBudget(INBOX_BYTES)
         self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._channel = grpc.insecure_channel(address, options=channel_options(frame_bytes_max))
-        metadata = () if token is None else ((TOKEN_KEY, token),)
+        self._channel = destination.channel(frame_bytes_max)
+        metadata = () if destination.token is None else ((TOKEN_KEY, destination.token),)
         self._call = self._channel.stream_stream(METHOD)(self._outgoing(), metadata=metadata)
         LogThread(target=self._listen, name="walkit-replica-ear", daemon=True).start()
 
@@ -71,7 +87,7 @@ class Connection:
         except WireError as error:
             end = str(error)
         except grpc.RpcError as error:
-            end = _told(error)
+            end = _told(error, self._destination)
         except BaseException as error:  # noqa: BLE001 - the replica's thread raises it: this one has no caller
             end = error
         self._tell(end)
@@ -88,11 +104,17 @@ class Connection:
         self._channel.close()
 
 
-def _told(error: Any) -> WalkitError | str:
+def _told(error: Any, destination: Destination) -> WalkitError | str:
     """Return an error that lasts, or the words of one that may pass."""
     code, details = error.code(), plain_text(error.details() or "")
-    if code == grpc.StatusCode.UNAUTHENTICATED:
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return OptionsError(f"the primary refused this replica: {details}", option="token")
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return OptionsError(f"what listens there is no walkit primary: {details}", option="source")
+    if code == grpc.StatusCode.UNAVAILABLE and any(word in details for word in MAY_BE_TLS):
+        fault = tls_fault(destination.address, destination.tls)
+        if fault:
+            return OptionsError(
+                f"{destination.address} cannot be followed: {plain_text(fault)}", option="tls"
+            )
     return f"{code.name.lower()}: {details}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from walkit.format.layout import LSN_MAX, POSITION_MAX
 from walkit.format.manifest import EpochRecord
+from walkit.replication.codecs import CODECS
 from walkit.replication.failures import ProtocolError
 from walkit.replication.messages import Batch, FromPublisher, Heartbeat, Welcome
 
 ACK_ORDERS = ("append", "completion")
-CODECS = ("", "zstd")
 CREATED_US_MAX = 253_402_300_799_999_999
 """The end of the year 9999, the last one that a date can have."""
 TEXT_MAX = 400
@@ -44,8 +44,8 @@ def _check_batch(batch: Batch) -> None:
     if not batch.after_position <= batch.start_position < batch.end_position:
         said = (batch.after_position, batch.start_position, batch.end_position)
         raise _wrong("end_position", said, "the frames lie after the position that they follow")
-    if batch.codec not in CODECS:
-        raise _wrong("codec", batch.codec, "it is '' or 'zstd'")
+    if batch.codec not in ("", *CODECS):
+        raise _wrong("codec", batch.codec, f"it is '' or one of {', '.join(CODECS)}")
     _check_lineage(batch.lineage)
 
 

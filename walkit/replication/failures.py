@@ -18,6 +18,21 @@ class ProtocolError(WalkitError):
         self.field, self.found = field, found
 
 
+class IdentityError(WalkitError):
+    """A replica is not the one that its identity was minted for. Nothing was changed, on either side.
+
+    `reason`: "copied" (its folder is a copy: `location` names it), "identity" (the primary does not take its proof),
+    "rewound" (it ends below what it acknowledged before). `new_identity=True` follows under a new one, with the data
+    that is there.
+    """
+
+    code = "identity"
+
+    def __init__(self, message: str, *, reason: str, location: str = "") -> None:
+        super().__init__(message)
+        self.reason, self.location = reason, location
+
+
 class ReplicaFailedError(WalkitError):
     """The replica's own thread ended with an error that walkit does not raise on purpose.
 

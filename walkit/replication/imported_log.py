@@ -124,6 +124,11 @@ class ImportedLog(ReadSurface):
         return self._engine.store.current
 
     @property
+    def storage(self) -> Storage:
+        """Where the log is."""
+        return self._engine.storage
+
+    @property
     def location(self) -> str:
         """Where the log is: a path or a URL."""
         return self._engine.storage.location

@@ -20,12 +20,19 @@ class ListenAddress:
     bound: tuple[str, ...]
     port: int
 
-    def bind(self, server: Any) -> str:
-        """Bind a gRPC server; return HOST:PORT to connect to. OptionsError where none of the addresses can be had."""
+    def bind(self, server: Any, credentials: Any = None) -> str:
+        """Bind a gRPC server, with TLS where there are `credentials`; return HOST:PORT to connect to.
+
+        OptionsError where none of the addresses can be had.
+        """
         port, taken, failure = self.port, False, ""
         for host in self.bound:
             try:
-                port, taken = server.add_insecure_port(f"{host}:{port}"), True
+                place = f"{host}:{port}"
+                if credentials is None:
+                    port, taken = server.add_insecure_port(place), True
+                else:
+                    port, taken = server.add_secure_port(place, credentials), True
             except RuntimeError as error:
                 failure = str(error)
         if not taken:
@@ -35,8 +42,12 @@ class ListenAddress:
         return f"{self.host}:{port}"
 
 
-def listen_address(listen: object, insecure: object) -> ListenAddress:
-    """Return where to listen; OptionsError for what is no HOST:PORT, and off loopback unless `insecure` is True.
+def listen_address(
+    listen: object, insecure: object, *, tls: bool = False, token: bool = False
+) -> ListenAddress:
+    """Return where to listen; OptionsError for what is no HOST:PORT.
+
+    Off loopback it is refused too, unless there are TLS and a token, or `insecure` is True.
 
     A name is looked up here, and what it means here is bound: it cannot mean another address a moment later.
     """
@@ -47,12 +58,13 @@ def listen_address(listen: object, insecure: object) -> ListenAddress:
         return ListenAddress(host, (host,), address.port)
     found = _addresses_of(host, listen)
     outside = [address for address in found if not ip_address(address).is_loopback]
-    if outside:
+    if outside and not (tls and token):
         meant = "" if outside[0] == host.strip("[]") else f" ({outside[0]})"
+        lacks = "a token" if tls else "TLS" if token else "TLS and a token"
         raise OptionsError(
-            f"listen={listen!r}{meant} is not the loopback address: until there is TLS, all that is served there goes "
-            "over the network in the clear, the token included. Listen at 127.0.0.1 and lead a tunnel (SSH, WireGuard) "
-            "to it, or say insecure=True (walkit serve --insecure) where the network itself can be trusted",
+            f"listen={listen!r}{meant} is not the loopback address, and needs {lacks} there: give "
+            "tls=ServerTLS(certificate=..., key=...) and token=... (walkit serve --tls-certificate FILE --tls-key FILE "
+            "--token-file FILE), or insecure=True (--insecure) where the network itself can be trusted",
             option="listen",
             wanted=listen,
         )

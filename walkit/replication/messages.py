@@ -11,10 +11,12 @@ from typing import TypeAlias
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import EpochRecord, LogEnd
 
-PROTOCOL_MIN = 1
-PROTOCOL_MAX = 1
+PROTOCOL_MIN = 2
+PROTOCOL_MAX = 2
 """The versions of the protocol that this walkit speaks."""
 NAME_CHARS_MAX = 128
+ID_BYTES = 16
+SECRET_BYTES = NONCE_BYTES = PROOF_BYTES = 32
 CODECS_MAX = 16
 LINEAGE_EPOCHS_MAX = 1 << 16
 """A log with more epochs is not replicated: its lineage would have to be taken in whole."""
@@ -32,7 +34,7 @@ class Hello:
     """The subscriber's first message: its name, its log's end, and the versions it understands."""
 
     name: str
-    """Stays the same over restarts of the replica; the publisher's hold has this name."""
+    """A label for people: the id says which replica it is."""
     version_min: int = PROTOCOL_MIN
     version_max: int = PROTOCOL_MAX
     log_id: int = 0
@@ -42,6 +44,22 @@ class Hello:
     codecs: tuple[str, ...] = ()
     frame_bytes_max: int = FRAME_BYTES_LIMIT
     """The largest frame that it takes."""
+    id: bytes = b""
+    """16 bytes, which the publisher minted; b"" where it has none yet."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Challenge:
+    """The publisher's answer to a hello with an id that it knows: prove it over this nonce."""
+
+    nonce: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proof:
+    """The subscriber's answer to the challenge."""
+
+    mac: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +73,9 @@ class Welcome:
     source_lsn: int
     """How far the source is on stable storage."""
     source_position: int
+    id: bytes = b""
+    """The identity that the publisher has minted for a subscriber that had none, or one that it does not know."""
+    secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,17 +98,19 @@ REASONS = {
     "divergence": "the logs differ from `lsn` on",
     "gap": "record `lsn` is gone; the oldest that can be had is `other_lsn`",
     "name": "a subscriber cannot have this name",
+    "identity": "the subscriber has not proved the id that it says it has",
+    "rewound": "the subscriber ends below what it has acknowledged before",
     "frame": "the next frame is larger than the subscriber takes",
     "lineage": "the log has more epochs than can be sent",
     "damage": "the source has found damage in its own log; try again after it is mended",
     "closed": "the primary stops, or its log was closed; try again",
     "level": "the source is written at a durability level that promises nothing; try again after another opening",
-    "busy": "another session of this name is live; try again",
+    "busy": "another session of this id is live; try again",
     "full": "no more replicas are taken now; try again",
     "damaged": "a message was damaged on its way; try again",
     "protocol": "a message that makes no sense where it came; try again",
 }
-LASTING = ("version", "divergence", "gap", "name", "frame", "lineage")
+LASTING = ("version", "divergence", "gap", "name", "identity", "rewound", "frame", "lineage")
 """Reasons that trying again does not mend. A subscriber tries once more all the same, and ends at the second one."""
 
 
@@ -95,7 +118,7 @@ LASTING = ("version", "divergence", "gap", "name", "frame", "lineage")
 class Batch:
     """Whole frames, verbatim, of one epoch and of contiguous positions: they follow `after_position`.
 
-    `data` is as `codec` says ("" or "zstd"); unpacked it holds the bytes of [start_position, end_position).
+    `data` is as `codec` says ("", "zstd" or "snappy"); unpacked it holds the bytes of [start_position, end_position).
     `lineage` is the primary's up to the epoch of the frames, given where the subscriber cannot be known to have it.
     """
 
@@ -136,5 +159,5 @@ class Nack:
     end: LogEnd
 
 
-FromSubscriber: TypeAlias = Hello | Ack | Nack
-FromPublisher: TypeAlias = Welcome | Refusal | Batch | Heartbeat
+FromSubscriber: TypeAlias = Hello | Proof | Ack | Nack
+FromPublisher: TypeAlias = Challenge | Welcome | Refusal | Batch | Heartbeat

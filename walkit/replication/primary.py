@@ -12,23 +12,22 @@ from walkit._text import counted
 from walkit._threads import Bell, LogThread
 from walkit.errors import OptionsError, WalkitError
 from walkit.log.wal import WriteAheadLog
+from walkit.metrics import TrafficStatistics
 from walkit.read.reader import LogReader
 from walkit.recovery.report import report_html
+from walkit.replication.access import Doorkeeper, Tokens, tokens_of
 from walkit.replication.calls import WAITING_MAX, CallTable
+from walkit.replication.codecs import Traffic
 from walkit.replication.listening import listen_address
 from walkit.replication.publisher import Publisher
+from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.session import Session, now_ms
 from walkit.replication.source import source_of
-from walkit.replication.transport import (
-    DaemonExecutor,
-    check_token,
-    grpc,
-    refuse_tls,
-    same_token,
-    server_options,
-)
+from walkit.replication.tls import ServerTLS, server_credentials
+from walkit.replication.transport import DaemonExecutor, grpc, server_options
 from walkit.replication.wire import METHOD
-from walkit.storage.address import Place
+from walkit.storage.address import Place, storage_at
+from walkit.storage.interface import Storage
 from walkit.store import Store
 
 PLACES = 32
@@ -46,6 +45,9 @@ class FollowerStatus:
     """One replica as its primary sees it. LSNs; bytes that were sent and not acknowledged."""
 
     name: str
+    """The label that it gives itself."""
+    id: str
+    """Its id in hexadecimal digits, which is the name of its hold."""
     acked_lsn: int
     in_flight_bytes: int
 
@@ -87,38 +89,45 @@ class Primary:
     `source` is an open log or Store, or a LogReader, path or storage: then the durable prefix of a log that another
     process may be writing. An open log gets a hold for each replica from its first acknowledgement on, so that trimming
     does not outrun it; when a replica goes away, its hold remains until its lease is over. `places` replicas are served
-    at a time, one session for each name, and `holds` have a hold; one more is refused, and tries again.
-    With `token` only replicas that send the same one are served. Until there is TLS all goes in the clear, so another
-    address than loopback needs `insecure=True`, with a token and without.
+    at a time, one session for each, and `holds` have a hold; one more is refused, and tries again. What it keeps of
+    their identities is a private file in the log's folder, or in the folder `registry`: one that it can write.
 
-    OptionsError for `tls` (not there yet), for a log of durability "none", for an address off loopback without
-    `insecure`, and for one that cannot be had.
+    With `token`, or one of `tokens.read`, only replicas that send it are served; with `tls` nothing goes in the clear.
+    Another address than loopback needs both, or `insecure=True`.
+
+    OptionsError for files of `tls` that cannot be used, for a log of durability "none", for an address off loopback
+    without TLS and token, and for one that cannot be had.
     """
 
     def __init__(
         self,
         source: WriteAheadLog | Store | LogReader | Place,
         listen: str = "127.0.0.1:0",
-        tls: Any = None,
+        tls: ServerTLS | None = None,
         token: str | None = None,
         *,
+        tokens: Tokens | None = None,
         insecure: bool = False,
         places: int = PLACES,
         holds: int = HOLDS,
+        registry: Place | None = None,
         publisher: Callable[[], Publisher] = Publisher,
     ) -> None:
-        refuse_tls(tls)
-        self._listen = listen_address(listen, insecure)
-        self._token = check_token(token)
+        server_credentials(tls)
+        self._tls, self._doorkeeper = tls, Doorkeeper(tokens_of(token, tokens))
+        self._listen = listen_address(listen, insecure, tls=tls is not None, token=self._doorkeeper.asks)
         _check_count(places, "places", PLACES_MAX)
         _check_count(holds, "holds", HOLDS_MAX)
         self.source = source_of(source)
         self._calls = CallTable(places, holds)
+        self._registry = ReplicaRegistry(self.source.storage if registry is None else _made(registry))
         self._publisher = publisher
         self._server: Any = None
         self._address = ""
         self._durable = (0, 0)
         self._trouble = ""
+        self._traffic = Traffic()
+        """Of the sessions that have ended."""
         self._sessions: set[Session] = set()
         self._lock = threading.Lock()
         self._unpacking = threading.Lock()
@@ -131,15 +140,23 @@ class Primary:
         calls_max = self._calls.places + WAITING_MAX + ENDING_MAX
         server = grpc.server(DaemonExecutor(), options=server_options(), maximum_concurrent_rpcs=calls_max)
         _, service, method = METHOD.split("/")
-        follow = grpc.stream_stream_rpc_method_handler(self._follow)
+        follow = grpc.stream_stream_rpc_method_handler(self._doorkeeper.guarded("read", self._follow))
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: follow}),))
-        address = self._listen.bind(server)
+        address = self._listen.bind(server, server_credentials(self._tls))
         server.start()
         self._server, self._address, self._stopped = server, address, Bell()
         LogThread(
             target=self._watch, args=(self._stopped,), name="walkit-publisher-watch", daemon=True
         ).start()
         return self
+
+    def statistics(self) -> TrafficStatistics:
+        """Return what this primary has sent of frames since it was made, in all and by codec."""
+        total = Traffic()
+        with self._lock:
+            for traffic in (self._traffic, *(s.core.traffic for s in self._sessions)):
+                total.add(traffic)
+        return total.statistics()
 
     @property
     def address(self) -> str:
@@ -158,7 +175,7 @@ class Primary:
             state = "closed"
         lsn, position = self._durable
         with self._lock:
-            cores, trouble = [s.core for s in self._sessions], self._trouble
+            cores, trouble = [s.core for s in self._sessions], self._trouble or self._registry.trouble
         return PrimaryStatus(
             address=self._address,
             state=state,
@@ -166,7 +183,9 @@ class Primary:
             durable_lsn=lsn,
             durable_position=position,
             followers=tuple(
-                FollowerStatus(name=c.name, acked_lsn=c.acked.last_lsn, in_flight_bytes=c.in_flight_bytes)
+                FollowerStatus(
+                    name=c.name, id=c.key, acked_lsn=c.acked.last_lsn, in_flight_bytes=c.in_flight_bytes
+                )
                 for c in cores
                 if c.state == "streaming"
             ),
@@ -184,6 +203,7 @@ class Primary:
         for session in sessions:
             session.stop()
         server.stop(grace=1.0).wait()
+        self._registry.save(now=True)
 
     def __enter__(self) -> Self:
         return self if self._server is not None else self.start()
@@ -201,13 +221,12 @@ class Primary:
 
     def _follow(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """One call: one session with one replica."""
-        if self._token is not None and not same_token(self._token, context.invocation_metadata()):
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing, or another one")
         session = Session(
             self.source,
             self._publisher(),
             self._calls,
             context,
+            registry=self._registry,
             unpacking=self._unpacking,
             on_trouble=self._note_trouble,
         )
@@ -226,15 +245,23 @@ class Primary:
             self._calls.leave(session)
             with self._lock:
                 self._sessions.discard(session)
+                self._traffic.add(session.core.traffic)
 
     def _watch(self, stopped: Bell) -> None:
         """End the calls whose peers read nothing: their sessions wait for that, and cannot look at the time."""
         while not stopped.wait(STALL_CHECK_S):
             self._calls.cancel_stalled(now_ms())
+            self._registry.save()
 
     def _note_trouble(self, text: str) -> None:
         with self._lock:
             self._trouble = text
+
+
+def _made(place: Place) -> Storage:
+    storage = storage_at(place)
+    storage.create()
+    return storage
 
 
 def _check_count(value: object, option: str, most: int) -> None:

@@ -10,12 +10,12 @@ from bisect import bisect_left
 from collections import deque
 from typing import Literal
 
-import zstandard
-
 from walkit.format.manifest import EpochRecord, LogEnd
-from walkit.replication.actions import End, MoveHold, PublisherStep, Read, Send
+from walkit.replication.actions import Admit, End, MoveHold, PublisherStep, Read, Send
+from walkit.replication.codecs import Traffic, chosen, pack
 from walkit.replication.frame_batch import FrameRun
-from walkit.replication.lineage import Standing, judge, too_many_epochs
+from walkit.replication.identity import Identity, KnownReplica, proves
+from walkit.replication.lineage import Standing, judge, judge_alone, too_many_epochs
 from walkit.replication.messages import (
     BATCH_BYTES_MAX,
     LINEAGE_EPOCHS_MAX,
@@ -23,10 +23,12 @@ from walkit.replication.messages import (
     PROTOCOL_MIN,
     Ack,
     Batch,
+    Challenge,
     FromSubscriber,
     Heartbeat,
     Hello,
     Nack,
+    Proof,
     Refusal,
     Welcome,
 )
@@ -37,7 +39,7 @@ WINDOW_BYTES = 8 << 20
 BATCHES_MAX = 4096
 """Batches that may be sent and not acknowledged yet: so many ends are kept to compare acknowledgements with."""
 HELLO_MS = 2_000.0
-"""A subscriber says hello within this time."""
+"""A subscriber says hello within this time, and has as long again for its proof."""
 HEARTBEAT_MS = 500.0
 SILENCE_MS = 15_000.0
 HISTORY_EVENTS = 64
@@ -49,8 +51,9 @@ class Publisher:
 
     Nothing that the subscriber says is believed: an end that was not sent to it in this session ends the session.
 
-    `began`, `hello`, then `source_moved`, `receive`, `frames`, `refuse` and `tick` as things happen; each returns the
-    steps to take, in order. A `Read` is answered by `frames` before another one is asked for.
+    `began`, `greeted`, `hello` as the answer to an `Admit`, then `source_moved`, `receive`, `frames`, `refuse` and
+    `tick` as things happen; each returns the steps to take, in order. A `Read` is answered by `frames` before another
+    one is asked for.
     """
 
     def __init__(
@@ -66,9 +69,13 @@ class Publisher:
         self.versions, self.window_bytes = versions, window_bytes
         self.batch_bytes = min(batch_bytes, BATCH_BYTES_MAX)
         self.heartbeat_ms, self.silence_ms, self.hello_ms = heartbeat_ms, silence_ms, hello_ms
-        self.state: Literal["waiting", "streaming", "ended"] = "waiting"
+        self.state: Literal["waiting", "challenged", "streaming", "ended"] = "waiting"
         self.name = ""
+        self.key = ""
+        """The subscriber's id as hexadecimal digits, once it is welcome."""
         self.codec = ""
+        self.traffic = Traffic()
+        """What was sent of frames in this session."""
         self.sent = LogEnd()
         """Where what was sent ends; moves back when the subscriber asks for it again."""
         self.acked = LogEnd()
@@ -84,6 +91,9 @@ class Publisher:
         self._lineage_sent = False
         self._epoch: tuple[int, int] | None = None
         self._reading = False
+        self._hello: Hello | None = None
+        self._known: KnownReplica | None = None
+        self._nonce = b""
         self._sent_ms = self._heard_ms = 0.0
 
     @property
@@ -96,7 +106,7 @@ class Publisher:
         """When to call `tick` at the latest."""
         if self.state == "ended":
             return None
-        if self.state == "waiting":
+        if self.state in ("waiting", "challenged"):
             return self._heard_ms + self.hello_ms
         return min(self._sent_ms + self.heartbeat_ms, self._heard_ms + self.silence_ms)
 
@@ -104,16 +114,51 @@ class Publisher:
         """The call has begun: the subscriber has `hello_ms` to say hello."""
         self._sent_ms = self._heard_ms = now_ms
 
-    def hello(self, hello: Hello, standing: Standing, now_ms: float) -> list[PublisherStep]:
-        """The subscriber has sent its hello; `standing` is what the source has."""
+    def greeted(
+        self, hello: Hello, known: KnownReplica | None, nonce: bytes, now_ms: float
+    ) -> list[PublisherStep]:
+        """The subscriber has sent its hello; `known` is what is kept of its id, `nonce` what no one else was sent."""
         self._sent_ms = self._heard_ms = now_ms
         if self.state != "waiting":
             return self.refuse(Refusal(reason="protocol", message="a second hello"), now_ms)
-        refusal = judge(hello, standing, self.versions)
+        refusal = judge_alone(hello, self.versions)
+        if refusal is not None:
+            return self.refuse(refusal, now_ms)
+        self.name = hello.name
+        if known is None:
+            return self._note(hello, [Admit(hello, proved=False)], now_ms)
+        assert known.identity.id == hello.id
+        self.state = "challenged"
+        self._hello, self._known, self._nonce = hello, known, nonce
+        return self._note(hello, [Send(Challenge(nonce=nonce))], now_ms)
+
+    def _proved(self, message: FromSubscriber, now_ms: float) -> list[PublisherStep]:
+        """The subscriber has answered the challenge; no answer is good for another one."""
+        hello, known, nonce = self._hello, self._known, self._nonce
+        assert hello is not None and known is not None
+        self._hello, self._nonce = None, b""
+        self.state = "waiting"
+        if not isinstance(message, Proof):
+            text = f"replica {self.name!r} answers a challenge with {type(message).__name__}"
+            return self.refuse(Refusal(reason="protocol", message=text), now_ms)
+        if not proves(message.mac, known.identity, nonce, hello):
+            text = f"replica {self.name!r} has not proved that it is {known.identity.key}"
+            return self.refuse(Refusal(reason="identity", message=text), now_ms)
+        return self._note("proof", [Admit(hello, proved=True)], now_ms)
+
+    def hello(
+        self, hello: Hello, standing: Standing, now_ms: float, minted: Identity | None = None
+    ) -> list[PublisherStep]:
+        """The subscriber is admitted; `standing` is what the source has, `minted` an identity for a new one."""
+        self._sent_ms = self._heard_ms = now_ms
+        if self.state != "waiting":
+            return self.refuse(Refusal(reason="protocol", message="a second hello"), now_ms)
+        refusal = judge(hello, standing, self.versions) or self._rewound(hello)
         if refusal is not None:
             return self.refuse(refusal, now_ms)
         self.state, self.name = "streaming", hello.name
-        self.codec = "zstd" if "zstd" in hello.codecs else ""
+        self.key = hello.id.hex() if minted is None else minted.key
+        self.codec = chosen(hello.codecs)
         self.sent = self.acked = hello.end
         self._ends = [hello.end]
         self._began_at = self._furthest = hello.end.position
@@ -126,8 +171,21 @@ class Publisher:
             ack_order=standing.ack_order,
             source_lsn=standing.durable_lsn,
             source_position=standing.durable_position,
+            id=b"" if minted is None else minted.id,
+            secret=b"" if minted is None else minted.secret,
         )
-        return self._note(hello, [Send(welcome), *self._pump()], now_ms)
+        return self._note("admitted", [Send(welcome), *self._pump()], now_ms)
+
+    def _rewound(self, hello: Hello) -> Refusal | None:
+        """Return the refusal of a replica that ends below what it has acknowledged before: it was put back."""
+        acked = LogEnd() if self._known is None else self._known.acked
+        if hello.end.position >= acked.position:
+            return None
+        text = (
+            f"replica {hello.name!r} has acknowledged LSN {acked.last_lsn:,} before and ends at {hello.end.last_lsn:,} "
+            "now: its folder was put back to an earlier state"
+        )
+        return Refusal(reason="rewound", message=text, lsn=hello.end.last_lsn, other_lsn=acked.last_lsn)
 
     def source_moved(self, lsn: int, position: int, now_ms: float) -> list[PublisherStep]:
         """The source is on stable storage up to here."""
@@ -138,11 +196,13 @@ class Publisher:
 
     def receive(self, message: FromSubscriber, now_ms: float) -> list[PublisherStep]:
         """The subscriber has said something after its hello."""
+        if self.state == "challenged":
+            return self._proved(message, now_ms)
         if self.state != "streaming":
             return []
         self._heard_ms = now_ms
         wrong = self._wrong(message)
-        if wrong or isinstance(message, Hello):
+        if wrong or isinstance(message, Hello | Proof):
             return self.refuse(Refusal(reason="protocol", message=f"replica {self.name!r} {wrong}"), now_ms)
         end = message.end
         steps: list[PublisherStep] = []
@@ -159,6 +219,8 @@ class Publisher:
         """Return what is wrong with a message after the hello, in words; "" where it fits what was sent."""
         if isinstance(message, Hello):
             return "says hello a second time"
+        if isinstance(message, Proof):
+            return "proves what it was not asked"
         end, nack = message.end, isinstance(message, Nack)
         what = f"{'asks again from' if nack else 'acknowledges'} LSN {end.last_lsn:,} at position {end.position:,}"
         index = self._index(end)
@@ -207,6 +269,7 @@ class Publisher:
         if len(lineage) > LINEAGE_EPOCHS_MAX:
             return self.refuse(too_many_epochs(len(lineage)), now_ms)
         codec, data = pack(run.data, self.codec)
+        self.traffic.count(codec, len(run.data), len(data))
         batch = Batch(
             after_position=run.after.position,
             start_position=run.start_position,
@@ -232,13 +295,14 @@ class Publisher:
         """Send the subscriber the reason, and end."""
         if self.state == "ended":
             return []
-        self.state = "ended"
+        self.state, self._nonce = "ended", b""
         return self._note(refusal, [Send(refusal), End(refusal.message)], now_ms)
 
     def tick(self, now_ms: float) -> list[PublisherStep]:
         """Time has passed."""
-        if self.state == "waiting" and now_ms - self._heard_ms >= self.hello_ms:
-            text = f"the subscriber has not said hello within {self.hello_ms:,.0f} ms"
+        if self.state in ("waiting", "challenged") and now_ms - self._heard_ms >= self.hello_ms:
+            what = "hello" if self.state == "waiting" else "its proof"
+            text = f"the subscriber has not said {what} within {self.hello_ms:,.0f} ms"
             return self.refuse(Refusal(reason="protocol", message=text), now_ms)
         if self.state != "streaming":
             return []
@@ -274,18 +338,10 @@ class Publisher:
         assert self._began_at <= self.acked.position <= self.sent.position <= self._furthest
         assert self.acked.last_lsn <= self.sent.last_lsn
         assert len(self._ends) <= BATCHES_MAX + 1
-        assert not (self._reading and self.state == "waiting"), "it reads before anybody said hello"
+        assert not self._reading or self.state in ("streaming", "ended"), "it reads before anybody is welcome"
+        assert bool(self._nonce) == (self.state == "challenged")
 
     def _note(self, event: object, steps: list[PublisherStep], now_ms: float) -> list[PublisherStep]:
         self._check()
         self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}"[:HISTORY_CHARS])
         return steps
-
-
-def pack(data: bytes, codec: str) -> tuple[str, bytes]:
-    """Return (codec, bytes) of what is sent: compressed where that is agreed and smaller."""
-    if codec == "zstd":
-        packed = zstandard.ZstdCompressor(level=1).compress(data)
-        if len(packed) < len(data):
-            return codec, packed
-    return "", data

@@ -7,15 +7,20 @@ import secrets
 import time
 import weakref
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from walkit.commit.to_end import run_to_end
-from walkit.config import LogOptions
+from walkit.config import LogOptions, check_bool
 from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.finalizer import watch_exit
+from walkit.metrics import TrafficStatistics
+from walkit.replication.access import check_token
 from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
+from walkit.replication.codecs import CODECS
+from walkit.replication.connection import Destination
+from walkit.replication.identity_file import OwnIdentity, drop_identity, load_identity
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import (
     NAME_CHARS_MAX,
@@ -27,10 +32,7 @@ from walkit.replication.replica_loop import EXTRA_KEY, ReplicaLoop, now_ms, stop
 from walkit.replication.replicastore import ReplicaStore
 from walkit.replication.status import ReplicaStatus, replica_status
 from walkit.replication.subscriber import Subscriber
-from walkit.replication.transport import (
-    check_token,
-    refuse_tls,
-)
+from walkit.replication.tls import ClientTLS, channel_credentials
 from walkit.storage.address import Place, storage_at
 
 FRAME_BYTES_TAKEN = 64 << 20
@@ -41,15 +43,22 @@ class Replica:
     """Follows a primary into a log and a store that it owns. A context manager. Safe from any thread.
 
     Opening takes the writer's lock of `dir` and recovers what is there; `start` begins to follow, and continues through
-    every restart of either side from the replica's last LSN. `codec` compresses frames on their way ("zstd", or
-    None); what is stored is the same. Under `name` (1 to 128 printable characters) the primary holds records back for
-    this replica; it is kept. A frame of more than 64 MiB is taken where `frame_bytes_max` of `options` is as large.
+    every restart of either side from the replica's last LSN. `codec` compresses frames on their way ("zstd", "snappy"
+    or None); what is stored is the same. `name` (1 to 128 printable characters) is a label, which is kept. The primary
+    knows the replica by the identity that it minted at the first contact, kept in a private file of `dir`. A copy of
+    the folder is refused as an IdentityError; with `new_identity` the identity is forgotten and the data kept, so a
+    replica can be seeded from a copy. A frame of more than 64 MiB is taken where `frame_bytes_max` of `options` is as
+    large.
 
     A replica that is dropped without `stop` stops by itself, with a ResourceWarning unless the process is ending; its
     log and store are closed then, also where they are still referred to. An interrupt (Ctrl-C) of opening leaves the
     lock free, and one of `start` leaves the replica running or not begun.
 
-    Raises what opening a log raises; OptionsError for `tls` (not there yet).
+    With `tls` the primary has to show a certificate that it names; `token` is sent with each call, so without TLS it
+    goes in the clear. What is refused for either ends the replica after a second try, as an OptionsError.
+
+    Raises what opening a log raises, IdentityError for a copied folder, OptionsError for files of `tls` that cannot be
+    used.
     """
 
     def __init__(
@@ -58,26 +67,33 @@ class Replica:
         source: str,
         codec: str | None = "zstd",
         *,
-        tls: Any = None,
+        tls: ClientTLS | None = None,
         token: str | None = None,
         name: str | None = None,
         options: LogOptions | None = None,
         events: EventCallback | None = None,
         versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
         backoff: Backoff | None = None,
+        new_identity: bool = False,
     ) -> None:
-        refuse_tls(tls)
-        if codec not in (None, "zstd"):
-            raise OptionsError(f"codec={codec!r}: it is None or 'zstd'", option="codec", wanted=codec)
-        self._address, token = str(parse_address(source, "source")), check_token(token)
+        channel_credentials(tls)
+        if codec is not None and codec not in CODECS:
+            words = f"codec={codec!r}: it is None or one of {', '.join(CODECS)}"
+            raise OptionsError(words, option="codec", wanted=codec)
+        self._address = str(parse_address(source, "source"))
+        destination = Destination(self._address, check_token(token), tls)
         if name is not None:
             _check_name(name)
         frame_bytes_max = 0 if options is None else options.frame_bytes_max
         storage, sink = storage_at(dir), EventSink(events)
+        check_bool(new_identity, "new_identity")
+        own: OwnIdentity | None = None if new_identity else load_identity(storage)
 
         def opened() -> tuple[ImportedLog, ReplicaStore]:
             log = ImportedLog(storage, options, sink)
             try:
+                if new_identity:
+                    drop_identity(storage)  # with the writer's lock: no other replica is in this folder
                 return log, ReplicaStore(log)
             except BaseException:
                 log.close()
@@ -85,7 +101,7 @@ class Replica:
 
         self._log, self._store = run_to_end(opened, "open", events=sink, undo=lambda both: both[0].close())
         manifest = self._log.manifest
-        stored = manifest.extra.get(EXTRA_KEY, {}).get("name")
+        stored = own.name if own else "" if new_identity else manifest.extra.get(EXTRA_KEY, {}).get("name")
         self.name = name or stored or _name_of(self._log.location)
         self._core = Subscriber(
             self.name,
@@ -96,8 +112,9 @@ class Replica:
             versions=versions,
             backoff=backoff,
             frame_bytes_max=max(frame_bytes_max, FRAME_BYTES_TAKEN),
+            identity=own.identity if own else None,
         )
-        self._loop = ReplicaLoop(self._log, self._store, self._core, self._address, token)
+        self._loop = ReplicaLoop(self._log, self._store, self._core, destination)
         self._finalizer = weakref.finalize(self, stop_dropped, self._loop)
         watch_exit()
 
@@ -139,6 +156,10 @@ class Replica:
             waiting=bool(self._loop.inbox),
             now_ms=now_ms(),
         )
+
+    def statistics(self) -> TrafficStatistics:
+        """Return what this replica has taken in of frames since it was made, in all and by codec."""
+        return self._core.traffic.statistics()
 
     @property
     def error(self) -> WalkitError | None:

@@ -14,12 +14,13 @@ from contextlib import suppress
 
 from walkit._interrupts import uninterrupted
 from walkit._threads import Bell, LogThread
-from walkit.errors import WalkitError
+from walkit.errors import OptionsError, WalkitError
 from walkit.log.finalizer import run_for_dropped, tell_dropped
-from walkit.replication.actions import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
-from walkit.replication.connection import Connection, Heard
+from walkit.replication.actions import Adopt, Connect, Disconnect, Fail, Import, Keep, Say, SubscriberStep
+from walkit.replication.connection import Connection, Destination, Heard
 from walkit.replication.failures import ReplicaFailedError
 from walkit.replication.frame_batch import join_runs
+from walkit.replication.identity_file import OwnIdentity, keep_identity
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import Batch
 from walkit.replication.replicastore import ReplicaStore
@@ -37,14 +38,13 @@ class ReplicaLoop:
     """
 
     def __init__(
-        self, log: ImportedLog, store: ReplicaStore, core: Subscriber, address: str, token: str | None
+        self, log: ImportedLog, store: ReplicaStore, core: Subscriber, destination: Destination
     ) -> None:
-        self.log, self.store, self.core, self.address = log, store, core, address
+        self.log, self.store, self.core, self.destination = log, store, core, destination
         self.inbox: deque[tuple[Connection, Heard, int]] = deque()
         self.thread: LogThread | None = None
         self.stopping = False
         self.process = os.getpid()
-        self._token = token
         self._unstarted = deque([True])
         self._wake = Bell()
         self._connection: Connection | None = None
@@ -100,7 +100,10 @@ class ReplicaLoop:
         if self.core.error is not None:
             self.store.wake()
             self.log.events.emit(
-                "walkit.replica.fail", name=self.core.name, source=self.address, error=str(self.core.error)
+                "walkit.replica.fail",
+                name=self.core.name,
+                source=self.destination.address,
+                error=str(self.core.error),
             )
 
     def _follow(self) -> None:
@@ -151,12 +154,11 @@ class ReplicaLoop:
             elif isinstance(step, Import):
                 self._gather(step)
             elif isinstance(step, Connect):
-                self._connection = Connection(
-                    self.address, self._token, self.core.frame_bytes_max, self.inbox, self._wake
-                )
-                self._take(self.core.connected(now_ms()))
+                self._take(self._connect())
             elif isinstance(step, Disconnect):
                 self._hang_up()
+            elif isinstance(step, Keep):
+                keep_identity(self.log.storage, OwnIdentity(step.identity, self.core.name))
             elif isinstance(step, Adopt):
                 welcome = step.welcome
                 self.log.adopt(
@@ -167,6 +169,14 @@ class ReplicaLoop:
                 )
             else:
                 assert isinstance(step, Fail)  # `_run` reports every end
+
+    def _connect(self) -> list[SubscriberStep]:
+        try:
+            limit = self.core.frame_bytes_max
+            self._connection = Connection(self.destination, limit, self.inbox, self._wake)
+        except OptionsError as error:  # a certificate that is being replaced is whole a moment later
+            return self.core.refused(error.code, error, now_ms())
+        return self.core.connected(now_ms())
 
     def _gather(self, step: Import) -> None:
         """Let frames that come quickly share one synced write."""

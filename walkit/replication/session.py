@@ -12,12 +12,14 @@ from typing import Any
 from walkit._threads import Bell
 from walkit.errors import GapError, LogClosedError, OptionsError, WalkitError
 from walkit.log.holds import Hold
-from walkit.replication.actions import End, MoveHold, PublisherStep, Read, Send
+from walkit.replication.actions import Admit, End, MoveHold, PublisherStep, Read, Send
 from walkit.replication.calls import CallTable
 from walkit.replication.frame_reader import FrameReader
-from walkit.replication.lineage import judge_alone
+from walkit.replication.identity import Identity, mint, new_nonce
+from walkit.replication.lineage import judge
 from walkit.replication.messages import Hello, Refusal
 from walkit.replication.publisher import Publisher
+from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.source import Source, hold_name, standing_of
 from walkit.replication.transport import ByteBudget, grpc
 from walkit.replication.wire import (
@@ -32,7 +34,9 @@ POLL_S = 0.005
 """How often a session looks whether more is durable, where no observer notifies it."""
 INBOX_BYTES = 64 << 10
 """The session reads no more from its replica while so much was received and not handled."""
-PEER_FAULTS = ("protocol", "name", "damaged")
+NOTE_MS = 1_000.0
+"""The registry of replicas gets acknowledgements this often, and at the end of the session."""
+PEER_FAULTS = ("protocol", "name", "damaged", "identity", "rewound")
 """Reasons to refuse that the primary shows in its status, with the address of the peer."""
 
 
@@ -51,11 +55,13 @@ class Session:
         calls: CallTable,
         context: Any,
         *,
+        registry: ReplicaRegistry,
         unpacking: threading.Lock,
         on_trouble: Callable[[str], None],
     ) -> None:
         self.core = core
         self._source, self._calls, self._context = source, calls, context
+        self._registry = registry
         self._unpacking, self._on_trouble = unpacking, on_trouble
         self._reader = FrameReader(source)
         self._inbox: deque[bytes] = deque()
@@ -65,6 +71,8 @@ class Session:
         self._stopping = False
         self._sending_ms: float | None = None
         self._hold: Hold | None = None
+        self._id = b""
+        self._noted_ms = 0.0
         self._unwatch = source.watch(self._wake.set)
 
     # -- other threads
@@ -148,7 +156,12 @@ class Session:
                 return self._greeted(data)
             if len(data) > REPLY_BYTES_MAX:
                 raise WireError(f"a message of {len(data):,} bytes after the hello")
-            return self.core.receive(decode_from_subscriber(data), now_ms())
+            at = now_ms()
+            steps = self.core.receive(decode_from_subscriber(data), at)
+            if self.core.key and at - self._noted_ms >= NOTE_MS:
+                self._noted_ms = at
+                self._registry.acknowledged(self._id, self.core.acked)
+            return steps
         except DamagedMessageError as error:
             return self._refuse("damaged", str(error))
         except WireError as error:
@@ -157,21 +170,48 @@ class Session:
             return self._failed(error)
 
     def _greeted(self, data: bytes) -> list[PublisherStep]:
-        """Judge the first message. It is unpacked for one caller at a time, as a lineage may be long."""
+        """Look at the first message, which must be a hello.
+
+        It is unpacked for one caller at a time, as a lineage may be long.
+        """
         epochs = len(self._source.manifest().lineage) + 1
         with self._unpacking:
             hello = decode_from_subscriber(data, epochs)
         if not isinstance(hello, Hello):
             return self._refuse("protocol", "the first message is no hello")
+        known = self._registry.find(hello.id) if hello.id else None
+        return self.core.greeted(hello, known, new_nonce(), now_ms())
+
+    def _admit(self, hello: Hello, proved: bool) -> list[PublisherStep]:
+        """Find a place for a subscriber, compare the histories, and keep the identity of a new one."""
         why = self._source.ended()
         if why:  # "nothing is missing" would not be true for long
             raise LogClosedError(why)
-        refusal = judge_alone(hello, self.core.versions) or self._calls.seat(
-            self, hello.name, self._source.held()
-        )
+        minted = None if proved else mint()
+        self._id = hello.id if minted is None else minted.id
+        refusal = self._calls.seat(self, self._id.hex(), hello.name, self._source.held())
         if refusal is not None:
             return self.core.refuse(refusal, now_ms())
-        return self.core.hello(hello, standing_of(self._source, hello), now_ms())
+        standing = standing_of(self._source, hello)
+        if minted is None:
+            self._registry.seen(hello.id, hello.name)
+        elif judge(hello, standing, self.core.versions) is None:
+            why = self._not_kept(minted, hello.name)
+            if why:
+                return self._refuse("full", why)
+        return self.core.hello(hello, standing, now_ms(), minted)
+
+    def _not_kept(self, minted: Identity, name: str) -> str:
+        """Keep a new identity, durably, before it is given out; return why that fails."""
+        try:
+            if self._registry.add(minted, name, self._calls.seated() | self._source.held()):
+                return ""
+        except WalkitError as error:
+            return (
+                f"the primary cannot keep the identity of a new replica: {error}; Primary(registry=FOLDER) (walkit "
+                "serve --registry) names another place"
+            )
+        return f"the primary knows {len(self._registry):,} replicas, and none of them may be forgotten"
 
     def _look(self) -> list[PublisherStep]:
         """Return what is to be done where the source has moved, or time has passed."""
@@ -192,6 +232,8 @@ class Session:
             if isinstance(step, Read):
                 run = self._reader.read(step.after, step.limit_bytes)
                 return self.core.frames(run, self._reader.lineage(), now_ms())
+            if isinstance(step, Admit):
+                return self._admit(step.hello, step.proved)
             if isinstance(step, MoveHold):
                 self._move_hold(step.first_lsn)
         except WalkitError as error:
@@ -203,7 +245,7 @@ class Session:
         if log is None or log.closed:
             return
         if self._hold is None:
-            self._hold = log.hold(hold_name(self.core.name), first_lsn)
+            self._hold = log.hold(hold_name(self.core.key), first_lsn)
         else:
             self._hold.move(first_lsn)
 
@@ -223,6 +265,9 @@ class Session:
     def close(self) -> None:
         """Release files and observer; the hold remains until its lease is over."""
         self._room.close()
+        if self.core.key:
+            self._registry.acknowledged(self._id, self.core.acked)
+            self._registry.save(now=True)
         self._unwatch()
         self._reader.close()
         if self._hold is not None:

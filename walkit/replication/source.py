@@ -36,9 +36,9 @@ MANIFEST_S = 0.2
 """An opening can make more durable without moving the slot, so the manifest is read again after this time."""
 
 
-def hold_name(replica: str) -> str:
-    """Return the name of the hold that a log has for a replica."""
-    return HOLD_PREFIX + replica
+def hold_name(key: str) -> str:
+    """Return the name of the hold that a log has for the replica with this id, in hexadecimal digits."""
+    return HOLD_PREFIX + key
 
 
 class Source(Protocol):
@@ -60,10 +60,14 @@ class Source(Protocol):
         """Return the manifest of this moment."""
 
     def held(self) -> frozenset[str]:
-        """Return the names of the replicas that have a hold now, connected or not."""
+        """Return the ids of the replicas that have a hold now, connected or not."""
 
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
         """Call `news` when there may be more durable frames, where that is known; returns what ends it."""
+
+    @property
+    def storage(self) -> Storage:
+        """Where the log is: what the primary keeps of its replicas is beside it."""
 
     @property
     def log(self) -> WriteAheadLog | None:
@@ -77,6 +81,7 @@ class OpenSource:
         require_promises(log.options.durability)
         self.log: WriteAheadLog | None = log
         parts, self._location = log.parts, log.location
+        self.storage: Storage = parts.storage
         self._core, self._contents, self._lifetime = parts.core, parts.contents, parts.lifetime
         self._manifest_store, self._holds, self._delivery = (
             parts.manifest_store,
@@ -129,7 +134,7 @@ class StoredSource:
 
     def __init__(self, storage: Storage) -> None:
         require_promises(level_of(load_manifest(storage)))
-        self._storage = storage
+        self.storage = storage
         self._lock = threading.Lock()
         self._generation = -1
         self._log_id = 0
@@ -138,12 +143,12 @@ class StoredSource:
 
     def durable(self) -> tuple[int, int]:
         """See Source. Reads the durable slot; the manifest only when the slot has moved, or now and then."""
-        mark = read_mark(self._storage)
+        mark = read_mark(self.storage)
         with self._lock:
             now = time.monotonic()
             if mark.generation == self._generation and now < self._manifest_until:
                 return self._durable
-            manifest = load_manifest(self._storage)
+            manifest = load_manifest(self.storage)
             require_promises(level_of(manifest))  # another opening may have begun since the last look
             self._manifest_until = now + MANIFEST_S
             if manifest.log_id != self._log_id:  # another log is there now, and nothing of it is known
@@ -161,15 +166,15 @@ class StoredSource:
 
     def view(self) -> LogView:
         """See Source."""
-        return live_view(self._storage)
+        return live_view(self.storage)
 
     def widest_view(self) -> tuple[LogView, int]:
         """See Source."""
-        return view_of(self._storage)
+        return view_of(self.storage)
 
     def manifest(self) -> Manifest:
         """See Source."""
-        return load_manifest(self._storage)
+        return load_manifest(self.storage)
 
     def held(self) -> frozenset[str]:
         """See Source. What is not open here has no holds of this process."""

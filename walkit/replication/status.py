@@ -31,6 +31,9 @@ class ReplicaStatus:
     source: str
     """Address of the primary."""
     name: str
+    """The replica's label."""
+    id: str
+    """Its id in hexadecimal digits, as the primary minted it; "" before the first contact."""
     lsn: int
     """Last LSN on this replica's stable storage."""
     applied_lsn: int
@@ -81,6 +84,7 @@ class ReplicaStatus:
         facts = [
             ("state", self.state),
             ("primary", self.source),
+            ("id", self.id or "none yet"),
             ("LSN", f"{self.lsn:,} of {source_lsn}"),
             ("applied LSN", f"{self.applied_lsn:,}"),
             ("lag", self._lag() + bytes_behind),
@@ -125,6 +129,7 @@ def replica_status(
         state=state,
         source=source,
         name=core.name,
+        id="" if core.identity is None else core.identity.key,
         lsn=end.last_lsn,
         applied_lsn=applied_lsn,
         source_lsn=max(core.source_lsn, end.last_lsn) if core.welcomed else None,

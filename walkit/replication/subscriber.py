@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
-import zstandard
-
 from walkit.errors import DivergenceError, FormatVersionError, GapError, OptionsError, WalkitError
 from walkit.format.frame import FrameFault, FrameIdentity
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import EpochRecord, LogEnd
-from walkit.replication.actions import Adopt, Connect, Disconnect, Fail, Import, Say, SubscriberStep
+from walkit.replication.actions import Adopt, Connect, Disconnect, Fail, Import, Keep, Say, SubscriberStep
 from walkit.replication.backoff import Backoff
+from walkit.replication.codecs import Traffic, unpack
 from walkit.replication.content import check_content, plain_text
-from walkit.replication.failures import ProtocolError
+from walkit.replication.failures import IdentityError, ProtocolError
 from walkit.replication.frame_batch import FrameLimits, FrameRun, check_run
+from walkit.replication.identity import Identity, proof_of
 from walkit.replication.messages import (
     BATCH_BYTES_MAX,
     LASTING,
@@ -28,10 +28,12 @@ from walkit.replication.messages import (
     REASONS,
     Ack,
     Batch,
+    Challenge,
     FromPublisher,
     Heartbeat,
     Hello,
     Nack,
+    Proof,
     Refusal,
     Welcome,
 )
@@ -66,10 +68,13 @@ class Subscriber:
         backoff: Backoff | None = None,
         silence_ms: float = SILENCE_MS,
         frame_bytes_max: int = FRAME_BYTES_LIMIT,
+        identity: Identity | None = None,
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.name, self.codecs, self.versions = name, codecs, versions
         self.log_id, self.lineage = log_id, lineage
+        self.identity = identity
+        """None before the first contact: then the publisher mints one."""
         self.end = end or LogEnd()
         """Where the replica's log ends; all before it is on its stable storage."""
         self.next = self.end
@@ -87,6 +92,8 @@ class Subscriber:
         """Since when there is no contact, or no frame was imported; None before `start`."""
         self.source_lsn = self.source_position = 0
         self.connections = self.duplicates = self.gaps = self.damaged = 0
+        self.traffic = Traffic()
+        """What was taken in of frames, since this object was made."""
         self.history: deque[str] = deque(maxlen=HISTORY_EVENTS)
         self.wake_at_ms: float | None = None
         self._backoff = backoff or Backoff()
@@ -94,6 +101,7 @@ class Subscriber:
         self._nacked: tuple[int, float] | None = None
         self.damaged_here = 0
         self._refused_for = ""
+        self._hello: Hello | None = None
         self._news: deque[tuple[int, float]] = deque()
 
     # -- events of the shell
@@ -111,7 +119,7 @@ class Subscriber:
         self.connections += 1
         self._heard(now_ms)
         low, high = self.versions
-        hello = Hello(
+        self._hello = Hello(
             name=self.name,
             version_min=low,
             version_max=high,
@@ -120,8 +128,9 @@ class Subscriber:
             end=self.end,
             codecs=self.codecs,
             frame_bytes_max=self.frame_bytes_max,
+            id=b"" if self.identity is None else self.identity.id,
         )
-        return self._note("connected", [Say(hello)], now_ms)
+        return self._note("connected", [Say(self._hello)], now_ms)
 
     def lost(self, why: str, now_ms: float, reason: str = "connection") -> list[SubscriberStep]:
         """The connection is gone, or there was none to be had."""
@@ -144,6 +153,8 @@ class Subscriber:
             check_content(message)
         except ProtocolError as error:
             return self.refused(error.code, error, now_ms)
+        if isinstance(message, Challenge):
+            return self._note(message, self._challenged(message, now_ms), now_ms)
         if isinstance(message, Welcome):
             return self._note(message, self._welcome(message, now_ms), now_ms)
         if self.state != "streaming":
@@ -221,6 +232,14 @@ class Subscriber:
         self.source_lsn = max(self.source_lsn, lsn)
         self.source_position = max(self.source_position, position)
 
+    def _challenged(self, challenge: Challenge, now_ms: float) -> list[SubscriberStep]:
+        """Prove the identity, once for each hello."""
+        hello, self._hello = self._hello, None
+        if hello is None or self.identity is None:
+            return self.lost("the publisher sent a challenge that nothing asked for", now_ms, "protocol")
+        self._heard(now_ms)
+        return [Say(Proof(mac=proof_of(self.identity, challenge.nonce, hello)))]
+
     def _welcome(self, welcome: Welcome, now_ms: float) -> list[SubscriberStep]:
         if self.log_id not in (0, welcome.log_id):
             text = f"the replica is of log {self.log_id:016x}, the publisher welcomed it to {welcome.log_id:016x}"
@@ -228,14 +247,19 @@ class Subscriber:
         low, high = self.versions
         if not low <= welcome.version <= high:
             return self.refused("version", self._unknown_version(welcome.version, welcome.version), now_ms)
-        if self.state != "streaming":
+        first = self.state != "streaming"
+        if first:
             self.state, self.since_ms, self.welcomed = "streaming", now_ms, True
         self._heard(now_ms)
         self._source_at(welcome.source_lsn, welcome.source_position, now_ms)
-        if self.log_id:
-            return []
-        self.log_id = welcome.log_id
-        return [Adopt(welcome)]
+        steps: list[SubscriberStep] = []
+        if welcome.id and first:
+            self.identity = Identity(welcome.id, welcome.secret)
+            steps.append(Keep(self.identity))
+        if not self.log_id:
+            self.log_id = welcome.log_id
+            steps.append(Adopt(welcome))
+        return steps
 
     def _refused(self, refusal: Refusal, now_ms: float) -> list[SubscriberStep]:
         if refusal.reason not in LASTING:
@@ -246,6 +270,11 @@ class Subscriber:
         if refusal.reason == "divergence":
             text = f"{said}. The first difference is LSN {refusal.lsn:,}; nothing was merged"
             error = DivergenceError(text, first_lsn=refusal.lsn)
+        elif refusal.reason in ("identity", "rewound"):
+            text = f"the primary refused this replica: {said}. With new_identity=True (walkit follow --new-identity) "
+            error = IdentityError(
+                f"{text}it follows as another one, with the data it has", reason=refusal.reason
+            )
         elif refusal.reason == "gap":
             error = GapError(refusal.lsn, refusal.other_lsn)
         elif refusal.reason != "version":
@@ -279,6 +308,7 @@ class Subscriber:
         run, fault = self._checked(batch)
         if run is None:
             return self._spoiled(fault, now_ms)
+        self.traffic.count(batch.codec, batch.end_position - batch.start_position, len(batch.data))
         self._nacked = None
         self.next = run.end
         if len(lineage) > len(self.lineage):
@@ -339,23 +369,6 @@ class Subscriber:
         self._check()
         self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}"[:HISTORY_CHARS])
         return steps
-
-
-def unpack(data: bytes, codec: str, size: int) -> bytes | None:
-    """Return the bytes of a batch; None where they are not `size` bytes, which is all that is ever allocated.
-
-    What was compressed says its size in front: a content without one, or with another, is not unpacked.
-    """
-    if size <= 0:
-        return None
-    if codec == "zstd":
-        try:
-            if zstandard.frame_content_size(data) != size:
-                return None
-            data = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
-        except zstandard.ZstdError:
-            return None
-    return data if len(data) == size else None
 
 
 def _first_difference(ours: tuple[EpochRecord, ...], theirs: tuple[EpochRecord, ...]) -> int:

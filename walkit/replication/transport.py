@@ -1,8 +1,7 @@
-"""What primary and replica share of gRPC: how it is imported, its options, the token."""
+"""What primary and replica share of gRPC: how it is imported, and its options."""
 
 from __future__ import annotations
 
-import hmac
 import os
 import threading
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from walkit._threads import LogThread
-from walkit.errors import MissingExtraError, OptionsError
+from walkit.errors import MissingExtraError
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.replication.wire import SUBSCRIBER_BYTES_MAX, publisher_bytes_max
 
@@ -24,7 +23,7 @@ except ImportError as error:
 
 grpc: Any = _grpc
 
-TOKEN_KEY = "walkit-token"
+METADATA_BYTES_MAX = 8 << 10
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", SUBSCRIBER_BYTES_MAX),
     ("grpc.max_send_message_length", publisher_bytes_max(FRAME_BYTES_LIMIT)),
@@ -35,6 +34,10 @@ SERVER_OPTIONS = (
     # A connection without a call holds a descriptor: it is closed after these times.
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 30_000),
+    # What comes before a call is looked at, the token in it: a longer one is refused unread.
+    ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+    ("grpc.absolute_max_metadata_size", 2 * METADATA_BYTES_MAX),
+    ("grpc.max_concurrent_streams", 100),
 )
 
 CONNECTIONS_MAX = 2048
@@ -125,28 +128,3 @@ class DaemonExecutor(Executor):
 
         LogThread(target=run, name="walkit-publisher", daemon=True).start()
         return future
-
-
-def refuse_tls(tls: object) -> None:
-    """Say that TLS is not there yet, before anything is opened or sent."""
-    if tls is not None:
-        raise OptionsError(
-            "tls is not in this version of walkit: serve on the loopback address, or through a tunnel",
-            option="tls",
-            wanted=tls,
-        )
-
-
-def check_token(token: object) -> str | None:
-    """Return the token; OptionsError for one that cannot be sent."""
-    if token is None:
-        return None
-    if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
-        raise OptionsError("a token is a string of printable ASCII characters", option="token")
-    return token
-
-
-def same_token(wanted: str, metadata: Any) -> bool:
-    """Compare in constant time what a subscriber sent with what is required."""
-    found = next((value for key, value in metadata if key == TOKEN_KEY), "")
-    return hmac.compare_digest(wanted.encode(), found.encode() if isinstance(found, str) else found)

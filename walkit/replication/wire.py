@@ -16,14 +16,20 @@ from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.messages import (
     BATCH_BYTES_MAX,
     CODECS_MAX,
+    ID_BYTES,
     LINEAGE_EPOCHS_MAX,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    SECRET_BYTES,
     Ack,
     Batch,
+    Challenge,
     FromPublisher,
     FromSubscriber,
     Heartbeat,
     Hello,
     Nack,
+    Proof,
     Refusal,
     Welcome,
 )
@@ -81,8 +87,11 @@ def encode_from_subscriber(message: FromSubscriber) -> bytes:
             end=_end_out(message.end),
             codecs=message.codecs,
             frame_bytes_max=message.frame_bytes_max,
+            id=message.id,
         )
         outer = pb.SubscriberMessage(hello=hello)
+    elif isinstance(message, Proof):
+        outer = pb.SubscriberMessage(proof=pb.Proof(mac=message.mac))
     elif isinstance(message, Ack):
         outer = pb.SubscriberMessage(ack=pb.Ack(end=_end_out(message.end)))
     else:
@@ -110,7 +119,10 @@ def decode_from_subscriber(data: bytes, epochs_max: int = LINEAGE_EPOCHS_MAX) ->
             end=_end_in(m.end),
             codecs=tuple(m.codecs),
             frame_bytes_max=m.frame_bytes_max,
+            id=_sized(m.id, "the id of a replica", 0, ID_BYTES),
         )
+    if kind == "proof":
+        return Proof(mac=_sized(outer.proof.mac, "a proof", PROOF_BYTES))
     if kind == "ack":
         return Ack(end=_end_in(outer.ack.end))
     if kind == "nack":
@@ -130,6 +142,8 @@ def encode_from_publisher(message: FromPublisher) -> bytes:
         outer = pb.PublisherMessage(heartbeat=pb.Heartbeat(**_facts(message, _HEARTBEAT_FACTS)))
     elif isinstance(message, Welcome):
         outer = pb.PublisherMessage(welcome=pb.Welcome(**_facts(message, _WELCOME_FACTS)))
+    elif isinstance(message, Challenge):
+        outer = pb.PublisherMessage(challenge=pb.Challenge(nonce=message.nonce))
     else:
         facts = _facts(message, _REFUSAL_FACTS)
         text = message.message.encode("utf-8", "backslashreplace").decode()  # a path in it may be no UTF-8
@@ -145,10 +159,15 @@ def decode_from_publisher(data: bytes) -> FromPublisher:
     if kind == "batch":
         m = outer.batch
         return Batch(**_facts_in(m, _BATCH_FACTS), lineage=_lineage_in(m.lineage), data=m.data)
+    if kind == "challenge":
+        return Challenge(nonce=_sized(outer.challenge.nonce, "a nonce", NONCE_BYTES))
     if kind == "heartbeat":
         return Heartbeat(**_facts_in(outer.heartbeat, _HEARTBEAT_FACTS))
     if kind == "welcome":
-        return Welcome(**_facts_in(outer.welcome, _WELCOME_FACTS))
+        m = outer.welcome
+        _sized(m.id, "the id of a replica", 0, ID_BYTES)
+        _sized(m.secret, "a secret", SECRET_BYTES if m.id else 0)
+        return Welcome(**_facts_in(m, _WELCOME_FACTS))
     if kind == "refusal":
         return Refusal(**_facts_in(outer.refusal, _REFUSAL_FACTS))
     raise WireError(
@@ -169,7 +188,16 @@ _BATCH_FACTS = (
     "codec",
 )
 _HEARTBEAT_FACTS = ("sent_position", "source_lsn", "source_position")
-_WELCOME_FACTS = ("version", "log_id", "created_us", "ack_order", "source_lsn", "source_position")
+_WELCOME_FACTS = (
+    "version",
+    "log_id",
+    "created_us",
+    "ack_order",
+    "source_lsn",
+    "source_position",
+    "id",
+    "secret",
+)
 _REFUSAL_FACTS = ("reason", "message", "lsn", "other_lsn", "version_min", "version_max")
 
 
@@ -183,6 +211,12 @@ def _facts_in(message: Any, names: tuple[str, ...]) -> dict[str, Any]:
     if longest > TEXT_CHARS_MAX:
         raise WireError(f"a text of {longest:,} characters: {TEXT_CHARS_MAX:,} is the most")
     return facts
+
+
+def _sized(data: bytes, what: str, *sizes: int) -> bytes:
+    if len(data) not in sizes:
+        raise WireError(f"{what} of {len(data):,} bytes: it has {max(sizes)}")
+    return data
 
 
 def _sealed(message: Any) -> bytes:

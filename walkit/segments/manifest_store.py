@@ -27,6 +27,15 @@ LOST_FOLDER = "lost+found"
 OWN_NAMES = (MANIFEST_NAME, NEW_NAME, LOCK_NAME, DURABLE_NAME, CLAIMS_LOCK_NAME)
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
+IDENTITY_NAME, REGISTRY_NAME = "replica-identity", "replica-registry"
+"""Who this replica is, from before there is a log in the folder; the replicas that a primary knows."""
+REGISTRY_LOCK_NAME = "replica-registry.lock"
+REPLICATION_NAMES = (
+    *(IDENTITY_NAME, f"{IDENTITY_NAME}.new"),
+    *(REGISTRY_NAME, f"{REGISTRY_NAME}.new", REGISTRY_LOCK_NAME),
+)
+"""What stands beside a log of those who follow it."""
+
 
 def load_manifest(storage: Storage) -> Manifest:
     """Return the manifest of a log.
@@ -75,7 +84,7 @@ def _why_there_is_none(
             expected="a manifest",
             found=counted(len(segments), "segment"),
         )
-    others = [n for n in names if n not in OWN_NAMES]
+    others = [n for n in names if n not in (*OWN_NAMES, *REPLICATION_NAMES)]
     if others == [f"{LOST_FOLDER}/"]:
         others = storage.names(LOST_FOLDER)  # an empty one is made with some file systems
     if others:

@@ -103,6 +103,14 @@ class FileStorage:
             fd = open_regular(path, _FLAGS[mode], f"open ({mode})", name, self._root)
         return FileStorageFile(fd, name, self._root)
 
+    def create_private(self, name: str) -> StorageFile:
+        """Create a file that its owner alone may read and write. See `PrivateFiles`."""
+        path, action = self._path(name), "open (create)"
+        with Translated(action, name, self._root):
+            self._make_parents(name)
+            fd = open_regular(path, _FLAGS["create"], action, name, self._root, permissions=0o600)
+        return FileStorageFile(fd, name, self._root)
+
     def why_not_direct(self) -> str | None:
         """Say why files cannot be written past the page cache here; None where they can. See `DirectStorage`."""
         return why_not_direct(self._root)

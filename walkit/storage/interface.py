@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from walkit.record import Buffer as Buffer
 
@@ -188,3 +188,26 @@ class DirectStorage(Protocol):
 
     def open_direct(self, name: str, mode: OpenMode) -> StorageFile:
         """Open a file whose writes go past the page cache where offset and size are multiples of 4096."""
+
+
+class FileNumber(NamedTuple):
+    """What tells one file of this machine from each of its copies; a renamed file keeps it."""
+
+    device: int
+    inode: int
+
+
+@runtime_checkable
+class NumberedFile(Protocol):
+    """A file that has a number. Optional: a file in memory has none."""
+
+    def number(self) -> FileNumber:
+        """Return the number of the open file, whatever its name is by now."""
+
+
+@runtime_checkable
+class PrivateFiles(Protocol):
+    """A storage whose files have an owner. Optional: through any other, a private file is a plain one."""
+
+    def create_private(self, name: str) -> StorageFile:
+        """Create a file that its owner alone may read and write; it must not be there (errno EEXIST)."""

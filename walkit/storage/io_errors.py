@@ -78,14 +78,16 @@ _KINDS = {
 }
 
 
-def open_regular(path: str, flags: int, action: str, name: str, location: str) -> int:
+def open_regular(
+    path: str, flags: int, action: str, name: str, location: str, *, permissions: int = 0o666
+) -> int:
     """Return a descriptor of a regular file; never waits. OSError, where something else is there a StorageError.
 
-    Its errno is EISDIR for a folder, else EINVAL.
+    Its errno is EISDIR for a folder, else EINVAL. A file that is made gets `permissions`, less the process's umask.
     """
     try:
         # A pipe without the other end is waited for, unless O_NONBLOCK is set; a regular file does not care.
-        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, permissions)
     except OSError as error:
         if error.errno == errno_codes.ENXIO:  # a socket, or a pipe that nothing reads
             _refuse_irregular(os.stat(path).st_mode, action, name, location)

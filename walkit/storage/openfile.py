@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 
 from walkit.errors import StorageError
-from walkit.storage.interface import Buffer
+from walkit.storage.interface import Buffer, FileNumber
 from walkit.storage.io_errors import Translated, storage_error
 
 _WRITE_BYTES_MAX = 0x7FFF_F000
@@ -179,6 +179,12 @@ class FileStorageFile:
         """Return the file's size in bytes."""
         with Translated("read the size of", self._name, self._location):
             return os.fstat(self._fd).st_size
+
+    def number(self) -> FileNumber:
+        """Return the device and the inode of the open file. See `NumberedFile`."""
+        with Translated("read the number of", self._name, self._location):
+            status = os.fstat(self._fd)
+        return FileNumber(status.st_dev, status.st_ino)
 
     def drop_cached(self) -> None:
         """Drop the clean pages of the file from the page cache (a hint; does nothing where there is no fadvise)."""

@@ -26,7 +26,13 @@ from walkit.recovery.survey import FrameSpan, SegmentSurvey
 from walkit.segments.claim_files import claim_facts
 from walkit.segments.cursor_files import cursor_facts
 from walkit.segments.identity import whole_header
-from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER, OWN_NAMES, load_manifest
+from walkit.segments.manifest_store import (
+    DURABLE_NAME,
+    LOST_FOLDER,
+    OWN_NAMES,
+    REPLICATION_NAMES,
+    load_manifest,
+)
 from walkit.segments.orphan_files import leftover_of
 
 NAMES_SHOWN_MAX = 5
@@ -254,7 +260,7 @@ def _add_stray(
 
 def tell_other_files(context: ScanContext) -> None:
     """Note what else is in the folder: what earlier openings set aside, snapshots, and files that are nobody's here."""
-    own = (*OWN_NAMES, f"{LOST_FOLDER}/")
+    own = (*OWN_NAMES, *REPLICATION_NAMES, f"{LOST_FOLDER}/")
     names = [
         n for n in context.storage.names() if n not in own and not n.endswith((".segment", ".segment.index"))
     ]

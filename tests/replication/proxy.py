@@ -1,0 +1,86 @@
+"""A TCP proxy between replica and primary, which does to the bytes what a network can do to them."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+
+class TcpProxy:
+    """Passes bytes on in both directions. `trouble` says what becomes of them from now on.
+
+    "": nothing; "flip": one bit of each piece, with some chance, is turned over; "hole": they disappear, and the
+    connection stays.
+    """
+
+    def __init__(self, target: str, *, trouble: str = "", seed: int = 0) -> None:
+        host, _, port = target.rpartition(":")
+        self._target, self._random = (host, int(port)), random.Random(seed)
+        self.trouble = trouble
+        self.connections = self.flipped = 0
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                try:
+                    far = socket.create_connection(self._target)
+                except OSError:
+                    near.close()
+                    continue
+                with self._lock:
+                    self.connections += 1
+                    self._open |= {near, far}
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(4096):
+                if self.trouble == "hole":
+                    continue
+                sink.sendall(self._spoiled(data) if self.trouble == "flip" else data)
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _spoiled(self, data: bytes) -> bytes:
+        with self._lock:
+            if self._random.randrange(4):
+                return data
+            self.flipped += 1
+            at, bit = self._random.randrange(len(data)), self._random.randrange(8)
+        return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+
+    def cut(self) -> None:
+        """End all connections; new ones are taken."""
+        with self._lock:
+            ends, self._open = self._open, set()
+        for end in ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self) -> None:
+        """End all connections, and take no more."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

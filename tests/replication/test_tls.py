@@ -1,0 +1,344 @@
+"""TLS and tokens over real sockets: who is served, who is refused and in which words, and what a network may spoil."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.log.crashes import SMALL
+from tests.replication.callers import WAIT_S, until
+from tests.replication.certificates import Authority
+from tests.replication.proxy import TcpProxy
+from tests.replication.test_grpc import equal_frames
+from walkit.errors import OptionsError
+from walkit.models import CrashingStorage
+from walkit.replication import ClientTLS, Primary, Replica, ServerTLS, Tokens
+from walkit.replication.access import TOKEN_KEY, Doorkeeper
+from walkit.replication.backoff import Backoff
+from walkit.replication.publisher import Publisher
+from walkit.replication.transport import DaemonExecutor, grpc
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The authority of primaries and replicas."""
+    return Authority(tmp_path_factory.mktemp("ours"))
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Another one."""
+    return Authority(tmp_path_factory.mktemp("theirs"))
+
+
+@pytest.fixture
+def log() -> Iterator[walkit.WriteAheadLog]:
+    """A log with twenty records."""
+    with walkit.open(storage=CrashingStorage(), options=SMALL) as log:
+        log.append_many([b"value"] * 20)
+        yield log
+
+
+def quick() -> Backoff:
+    """Short delays."""
+    return Backoff(1, 5)
+
+
+def refusal_of(
+    log: walkit.WriteAheadLog, folder: Path, server: ServerTLS | None, client: ClientTLS | None, **more: Any
+) -> OptionsError:
+    """Follow a primary that does not serve this replica; return the error that ends it."""
+    with (
+        Primary(log, tls=server) as primary,
+        Replica(folder, primary.address, tls=client, backoff=quick(), **more) as replica,
+    ):
+        with pytest.raises(OptionsError) as refused:
+            replica.wait_for(20, WAIT_S)
+        assert replica.status().state == "failed"
+        assert list(replica.log.read()) == []
+        assert primary.status().followers == ()
+    return refused.value
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+def test_a_replica_follows_over_tls(
+    log: walkit.WriteAheadLog, tmp_path: Path, ours: Authority, mutual: bool
+) -> None:
+    """Follow by address and by name, with a certificate of the replica's own where it is asked for."""
+    server = ours.server(client_ca=ours.ca if mutual else None)
+    client = ours.client(shows=ours.issue("replica.example") if mutual else None)
+    with Primary(log, tls=server, token="right") as primary:
+        for host in ("127.0.0.1", "localhost"):
+            address = primary.address.replace("127.0.0.1", host)
+            with Replica(tmp_path / host, address, tls=client, token="right") as replica:
+                assert replica.wait_for(20, WAIT_S) == 20
+
+
+def test_a_primary_is_not_taken_for_what_it_shows(
+    log: walkit.WriteAheadLog, tmp_path: Path, ours: Authority, theirs: Authority
+) -> None:
+    """Follow with another authority, to an expired certificate and to one of another host: each is said in words."""
+    cases = {
+        "unable to get local issuer certificate": (ours.server(), theirs.client()),
+        "certificate has expired": (ours.server(days=-1), ours.client()),
+        "mismatch": (ours.server("db.example"), ours.client()),
+    }
+    for number, (words, (server, client)) in enumerate(cases.items()):
+        error = refusal_of(log, tmp_path / str(number), server, client)
+        assert error.option == "tls"
+        assert words in str(error)
+    with (
+        Primary(log, tls=ours.server("db.example")) as primary,
+        Replica(
+            tmp_path / "r", primary.address, tls=replace(ours.client(), server_name="db.example")
+        ) as replica,
+    ):
+        assert replica.wait_for(20, WAIT_S) == 20
+
+
+def test_a_replica_is_not_served_without_the_certificate_that_is_asked_for(
+    log: walkit.WriteAheadLog, tmp_path: Path, ours: Authority, theirs: Authority
+) -> None:
+    """Show no certificate, and one of another authority, to a primary with client_ca: refused by name."""
+    server = ours.server(client_ca=ours.ca)
+    for number, client in enumerate((ours.client(), ours.client(shows=theirs.issue("replica.example")))):
+        error = refusal_of(log, tmp_path / str(number), server, client)
+        assert error.option == "tls"
+        assert "certificate" in str(error)
+
+
+def test_tls_on_one_side_alone_is_said(log: walkit.WriteAheadLog, tmp_path: Path, ours: Authority) -> None:
+    """Follow in the clear what speaks TLS, and with TLS what does not: both fail, and say which it is."""
+    clear = refusal_of(log, tmp_path / "clear", ours.server(), None)
+    assert "what listens there speaks TLS" in str(clear)
+    assert "what listens there speaks no TLS" in str(refusal_of(log, tmp_path / "tls", None, ours.client()))
+
+
+def test_a_primary_that_is_away_is_no_fault_of_tls(
+    log: walkit.WriteAheadLog, tmp_path: Path, ours: Authority
+) -> None:
+    """Stop a primary with TLS and start it again with a new certificate: the replica waits, and goes on."""
+    with Primary(log, tls=ours.server()) as primary:
+        address = primary.address
+        replica = Replica(tmp_path / "r", address, tls=ours.client(), backoff=quick()).start()
+        replica.wait_for(20, WAIT_S)
+    with replica:
+        until(lambda: replica.status().state == "connecting", "the loss of contact")
+        log.append(b"more")
+        with Primary(log, address, ours.server()):
+            assert replica.wait_for(21, WAIT_S) == 21
+
+
+def test_files_that_cannot_be_used_are_refused_before_anything_listens(
+    log: walkit.WriteAheadLog, tmp_path: Path, ours: Authority
+) -> None:
+    """Give files that are missing, no PEM, a folder, of two pairs, with a password: OptionsError, one sentence."""
+    certificate, key = ours.issue()
+    _, other_key = ours.issue()
+    junk = tmp_path / "junk"
+    junk.write_bytes(b"no certificate")
+    for server in (
+        ServerTLS(certificate=tmp_path / "missing", key=key),
+        ServerTLS(certificate=junk, key=key),
+        ServerTLS(certificate=certificate, key=tmp_path),
+        ServerTLS(certificate=certificate, key=other_key),
+        ServerTLS(certificate=certificate, key=key, client_ca=junk),
+        "tls",
+    ):
+        with pytest.raises(OptionsError) as refused:
+            Primary(log, tls=server)  # type: ignore[arg-type]
+        assert refused.value.option == "tls"
+        assert "\n" not in str(refused.value)
+    for client in (
+        ClientTLS(ca=junk),
+        ClientTLS(ca=tmp_path / "missing"),
+        ClientTLS(ca=ours.ca, certificate=certificate),
+        ServerTLS(certificate=certificate, key=key),
+    ):
+        with pytest.raises(OptionsError) as refused:
+            Replica(tmp_path / "r", "127.0.0.1:1", tls=client)  # type: ignore[arg-type]
+        assert refused.value.option == "tls"
+    assert not (tmp_path / "r").exists()
+
+
+def test_off_loopback_both_tls_and_a_token_are_needed(
+    log: walkit.WriteAheadLog, tmp_path: Path, ours: Authority
+) -> None:
+    """Listen everywhere with one of the two, and with both: one sentence names what is missing; both are served."""
+    server = ours.server()
+    for given, missing in (({"tls": server}, "a token"), ({"token": "x"}, "TLS"), ({}, "TLS and a token")):
+        with pytest.raises(OptionsError, match=f"needs {missing} there") as refused:
+            Primary(log, "0.0.0.0:0", **given)
+        assert refused.value.option == "listen"
+    with Primary(log, "0.0.0.0:0", server, "x") as primary:
+        address = primary.address.replace("0.0.0.0", "127.0.0.1")
+        with Replica(tmp_path / "r", address, tls=ours.client(), token="x") as replica:
+            assert replica.wait_for(20, WAIT_S) == 20
+
+
+# -- tokens
+
+
+def test_a_token_has_rights(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
+    """Follow with both of two read tokens, with an append token and with none: only the first two are served."""
+    tokens = Tokens(read=["old", "new"], append=["writer"])
+    with Primary(log, tokens=tokens) as primary:
+        for token in ("old", "new"):
+            with Replica(tmp_path / token, primary.address, token=token) as replica:
+                assert replica.wait_for(20, WAIT_S) == 20
+        refusals: tuple[tuple[str | None, str], ...] = (
+            ("writer", "good to append, and not to read"),
+            (None, "missing"),
+            ("x", "another one"),
+        )
+        for wrong, words in refusals:
+            with (
+                Replica(tmp_path / "r", primary.address, token=wrong, backoff=quick()) as replica,
+                pytest.raises(OptionsError, match=words) as refused,
+            ):
+                replica.wait_for(20, WAIT_S)
+            assert refused.value.option == "token"
+            assert "old" not in repr(tokens) and "x" not in str(refused.value.wanted)
+
+
+def test_a_read_token_never_appends(log: walkit.WriteAheadLog) -> None:
+    """Guard a call that appends as a primary guards its own: a read token is denied, over gRPC, and appends nothing."""
+    doors = Doorkeeper(Tokens(read=["reader", "both"], append=["writer", "both"]))
+
+    def append(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        for value in requests:
+            yield b"%d" % log.append(value).last_lsn
+
+    server = grpc.server(DaemonExecutor())
+    handler = grpc.stream_stream_rpc_method_handler(doors.guarded("append", append))
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("walkit.Test", {"Append": handler}),)
+    )
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        with grpc.insecure_channel(address) as channel:
+            call = channel.stream_stream("/walkit.Test/Append")
+            for token, code in (
+                ("reader", "PERMISSION_DENIED"),
+                ("x", "UNAUTHENTICATED"),
+                ("", "UNAUTHENTICATED"),
+            ):
+                with pytest.raises(grpc.RpcError) as refused:
+                    next(call(iter([b"forged"]), metadata=((TOKEN_KEY, token),), timeout=WAIT_S))
+                assert refused.value.code().name == code
+            assert log.acked_lsn == 20
+            for lsn, token in enumerate(("writer", "both"), 21):
+                assert next(call(iter([b"v"]), metadata=((TOKEN_KEY, token),), timeout=WAIT_S)) == b"%d" % lsn
+    finally:
+        server.stop(None).wait()
+
+
+def test_no_call_of_a_primary_appends(log: walkit.WriteAheadLog) -> None:
+    """Call what a service of appending might be called, with a token that may: unknown, and the log is as it was."""
+    with (
+        Primary(log, tokens=Tokens(read=["r"], append=["a"])) as primary,
+        grpc.insecure_channel(primary.address) as channel,
+    ):
+        for method in ("Append", "Write", "Import"):
+            call = channel.stream_stream(f"/walkit.replication.Replication/{method}")
+            with pytest.raises(grpc.RpcError) as refused:
+                next(call(iter([b"forged"]), metadata=((TOKEN_KEY, "a"),), timeout=WAIT_S))
+            assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert log.acked_lsn == 20
+
+
+# -- a network that spoils
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_flipped_bits_on_the_way_cost_connections_and_nothing_else(
+    tmp_path: Path, ours: Authority, encrypted: bool
+) -> None:
+    """Flip bits between replica and primary, in the clear and under TLS: no error that lasts, and equal frames."""
+    client = ours.client() if encrypted else None
+    with walkit.open(tmp_path / "p", options=SMALL) as log:
+        log.append_many([bytes([n % 256]) * 300 for n in range(400)])
+        with (
+            Primary(log, tls=ours.server() if encrypted else None) as primary,
+            TcpProxy(primary.address, trouble="flip", seed=7) as proxy,
+            Replica(
+                tmp_path / "r", proxy.address, None, tls=client, backoff=quick(), options=SMALL
+            ) as replica,
+        ):
+            until(lambda: proxy.flipped >= 12 or replica.log.durable_lsn == 400, "a dozen flipped bits")
+            proxy.trouble = ""
+            assert replica.wait_for(400, WAIT_S) == 400
+            assert proxy.flipped > 0
+            assert replica.status().error is None
+    with Primary(tmp_path / "p") as primary, Replica(tmp_path / "r", primary.address) as replica:
+        until(lambda: replica.status().lag_bytes == 0 and replica.status().state == "streaming", "the end")
+    assert equal_frames(tmp_path / "p", tmp_path / "r")
+
+
+def test_a_network_that_swallows_everything_is_noticed(
+    log: walkit.WriteAheadLog, tmp_path: Path, ours: Authority
+) -> None:
+    """Let all bytes vanish in an open connection, then cut it, then heal: the lag is unknown, and then it goes on."""
+    with (
+        Primary(
+            log, tls=ours.server(), publisher=lambda: Publisher(heartbeat_ms=50, silence_ms=500)
+        ) as primary,
+        TcpProxy(primary.address) as proxy,
+        Replica(tmp_path / "r", proxy.address, tls=ours.client(), backoff=quick()) as replica,
+    ):
+        assert replica.wait_for(20, WAIT_S) == 20
+        proxy.trouble = "hole"
+        log.append(b"more")
+        until(lambda: primary.status().followers == (), "the primary to give up")
+        assert replica.log.durable_lsn == 20
+        proxy.cut()
+        until(lambda: replica.status().trouble != "", "the replica to notice")
+        proxy.trouble = ""
+        assert replica.wait_for(21, WAIT_S) == 21
+        assert replica.status().error is None
+
+
+def test_the_probe_of_tls_leaves_the_token_at_home(
+    ours: Authority, theirs: Authority, tmp_path: Path
+) -> None:
+    """Follow a listener with another authority's certificate: no byte of a token arrives in plain sight of it."""
+    import socket
+    import threading
+
+    certificate, key = theirs.issue()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    seen: list[bytes] = []
+
+    def listen() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                with context.wrap_socket(connection, server_side=True) as secure:
+                    seen.append(secure.recv(4096))
+            except OSError:
+                seen.append(b"")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            Replica(tmp_path / "r", address, tls=ours.client(), token="secret", backoff=quick()) as replica,
+            pytest.raises(OptionsError, match="certificate of the primary is not taken"),
+        ):
+            replica.wait_for(1, WAIT_S)
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(WAIT_S)
+    assert len(seen) >= 2
+    assert not any(seen)

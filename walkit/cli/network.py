@@ -1,0 +1,126 @@
+"""`walkit serve` and `walkit follow`: what they take, and the handlers that call the room of replication."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from walkit.cli.quiet import quiet_grpc
+from walkit.cli.token import add_token_options, token_of
+from walkit.cli.usage import UsageError
+
+if TYPE_CHECKING:
+    from walkit.replication import ClientTLS, ServerTLS
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Serve a log until it is interrupted."""
+    with quiet_grpc():
+        from walkit.replication.commands import serve as serving
+
+    return serving(
+        args.log,
+        args.listen,
+        token=token_of(args),
+        tls=_server_tls(args),
+        insecure=args.insecure,
+        registry=args.registry,
+    )
+
+
+def follow(args: argparse.Namespace) -> int:
+    """Follow a served log until it is interrupted, or fails."""
+    with quiet_grpc():
+        from walkit.replication.commands import follow as following
+
+    return following(
+        args.address,
+        args.folder,
+        token=token_of(args),
+        tls=_client_tls(args),
+        codec=None if args.codec == "none" else args.codec,
+        new_identity=args.new_identity,
+    )
+
+
+def add_serve_options(parser: argparse.ArgumentParser) -> None:
+    """Add where to listen, what a primary asks replicas for, and what it shows them."""
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="port 0 takes a free one"
+    )
+    add_token_options(parser, "what a replica has to show")
+    parser.add_argument(
+        "--tls-certificate", metavar="FILE", help="serve with TLS: the certificate and its chain, in PEM"
+    )
+    parser.add_argument(
+        "--tls-key", metavar="FILE", help="the certificate's private key, in PEM, without a password"
+    )
+    parser.add_argument(
+        "--tls-client-ca",
+        metavar="FILE",
+        help="serve only replicas that show a certificate of these authorities",
+    )
+    parser.add_argument(
+        "--insecure", action="store_true", help="off loopback also without TLS, or without a token"
+    )
+    parser.add_argument(
+        "--registry",
+        metavar="DIR",
+        help="where the identities of replicas are kept, if not in the log's folder: that one may be only readable",
+    )
+
+
+def add_follow_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a replica shows and trusts, and how it takes what comes."""
+    add_token_options(parser, "what the primary asks for")
+    parser.add_argument(
+        "--tls", action="store_true", help="the primary has to show a certificate of a well-known authority"
+    )
+    parser.add_argument(
+        "--tls-ca",
+        metavar="FILE",
+        help="the same, of these authorities, in PEM; implies --tls, as the next ones do",
+    )
+    parser.add_argument(
+        "--tls-certificate", metavar="FILE", help="show this certificate, where the primary asks for one"
+    )
+    parser.add_argument("--tls-key", metavar="FILE", help="the certificate's private key")
+    parser.add_argument(
+        "--tls-server-name",
+        metavar="NAME",
+        help="the name in the primary's certificate, where it is not HOST",
+    )
+    parser.add_argument(
+        "--codec",
+        choices=("zstd", "snappy", "none"),
+        default="zstd",
+        help="how frames are compressed on their way; what is stored is the same",
+    )
+    parser.add_argument(
+        "--new-identity",
+        action="store_true",
+        help="follow as another replica with the data that is there, as a copied folder must",
+    )
+
+
+def _server_tls(args: argparse.Namespace) -> ServerTLS | None:
+    from walkit.replication import ServerTLS
+
+    certificate, key, client_ca = args.tls_certificate, args.tls_key, args.tls_client_ca
+    if certificate is None and key is None and client_ca is None:
+        return None
+    if certificate is None or key is None:
+        raise UsageError("TLS needs --tls-certificate FILE and --tls-key FILE")
+    return ServerTLS(certificate=certificate, key=key, client_ca=client_ca)
+
+
+def _client_tls(args: argparse.Namespace) -> ClientTLS | None:
+    from walkit.replication import ClientTLS
+
+    given = {
+        "ca": args.tls_ca,
+        "certificate": args.tls_certificate,
+        "key": args.tls_key,
+        "server_name": args.tls_server_name,
+    }
+    return ClientTLS(**given) if args.tls or any(given.values()) else None

@@ -1,0 +1,108 @@
+"""Small private files beside a log: one line that says what it is, then JSON under a checksum; for its owner alone."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any
+
+from walkit.errors import CorruptionError, FormatVersionError, StorageError
+from walkit.format.checksum import crc32c
+from walkit.storage.interface import FileNumber, NumberedFile, PrivateFiles, Storage, StorageFile
+
+VERSION = 1
+FILE_BYTES_MAX = 4 << 20
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
+
+
+def write_private(
+    storage: Storage, name: str, facts_of: Callable[[FileNumber | None], Mapping[str, Any]]
+) -> None:
+    """Put a file in place of `name`, atomically and durably; its owner alone may read it.
+
+    `facts_of` gets the number that the file will have under that name, or None where files have none.
+    """
+    aside = f"{name}.new"
+    try:
+        storage.remove(aside)
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    with closing(_create(storage, aside)) as file:
+        text = json.dumps(facts_of(number_of(file)), ensure_ascii=False, separators=(",", ":"))
+        body = text.encode("utf-8", "surrogatepass")
+        file.write(0, [b"%s %d %08x\n" % (_title(name), VERSION, crc32c(body)), body])
+        file.sync()
+    storage.replace(aside, name)
+    storage.sync_directory()
+
+
+def read_private(storage: Storage, name: str) -> tuple[dict[str, Any], FileNumber | None] | None:
+    """Return what a private file says, and the number of the file that says it; None where there is none.
+
+    CorruptionError where it is damaged, FormatVersionError where a newer walkit has written it.
+    """
+    try:
+        opened = storage.open(name, "read")
+    except StorageError as error:
+        if error.errno in _NOT_THERE:
+            return None
+        raise
+    with closing(opened) as file:
+        data, number = file.read(0, FILE_BYTES_MAX + 1), number_of(file)
+    where = f"{storage.location}/{name}"
+    head, _, body = data.partition(b"\n")
+    words = head.split(b" ")
+    if len(data) > FILE_BYTES_MAX or len(words) != 3 or words[0] != _title(name) or not words[1].isdigit():
+        raise _damaged(where, "does not begin as one", _title(name).decode(), head[:40])
+    if int(words[1][:9]) > VERSION:
+        raise FormatVersionError(where, found=int(words[1][:9]), supported=VERSION)
+    computed = b"%08x" % crc32c(body)
+    if words[2] != computed:
+        raise _damaged(
+            where, "has a wrong checksum", words[2][:8].decode("ascii", "replace"), computed.decode()
+        )
+    try:
+        facts = json.loads(body.decode("utf-8", "surrogatepass"))
+    except ValueError as error:
+        raise _damaged(where, "cannot be read", "JSON", str(error)) from error
+    if not isinstance(facts, dict):
+        raise _damaged(where, "holds no facts", "an object", type(facts).__name__)
+    return facts, number
+
+
+def remove_private(storage: Storage, name: str) -> None:
+    """Remove a private file, durably; one that is not there is no error."""
+    try:
+        storage.remove(name)
+    except StorageError as error:
+        if error.errno in _NOT_THERE:
+            return
+        raise
+    storage.sync_directory()
+
+
+def number_of(file: StorageFile) -> FileNumber | None:
+    """Return the number of an open file; None where its storage gives none."""
+    return file.number() if isinstance(file, NumberedFile) else None
+
+
+def _create(storage: Storage, name: str) -> StorageFile:
+    if isinstance(storage, PrivateFiles):
+        return storage.create_private(name)
+    return storage.open(name, "create")
+
+
+def _title(name: str) -> bytes:
+    return b"walkit-" + name.encode()
+
+
+def _damaged(where: str, what: str, expected: object, found: object) -> CorruptionError:
+    return CorruptionError(
+        f"the file {where} {what}: expected {expected}, found {found!r}",
+        segment=where,
+        expected=expected,
+        found=found,
+    )
