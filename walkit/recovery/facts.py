@@ -297,13 +297,12 @@ def survey_segment(
     )
     file = _opened(storage, record, patient)
     began = perf_counter_ns()
+    known = not sealed and not finding.unopenable and finding.nonzero_until <= header.offset_of(stop)
     survey = SegmentSurvey(
         file,
         finding.span,
         decode=decode,
-        nonzero_until=finding.nonzero_until
-        if not sealed and finding.nonzero_until <= header.offset_of(stop)
-        else None,
+        nonzero_until=finding.nonzero_until if known else None,
         reached=None if reached is None else lambda position: reached(position - start),
     )
     try:

@@ -11,9 +11,9 @@ from walkit._text import counted, lsn_range
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import RecoveryPolicy, check_progress
 from walkit.errors import LogLockedError, OptionsError
-from walkit.format.layout import MANIFEST_BYTES_MAX
 from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord
-from walkit.recovery.apply import apply_plan, keep_bytes, settle_unsealed
+from walkit.recovery.apply import apply_plan, settle_unsealed
+from walkit.recovery.lost_found import keep_part
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.planning import plan_recovery
 from walkit.recovery.rebuild import Rebuilt, completed, manifest_of
@@ -153,7 +153,7 @@ def _repair(
         settle_unsealed(storage, manifest, salvage=policy == "salvage")
         plan, rebuilt = _plan(storage, policy, progress)
         if rebuilt is not None and MANIFEST_NAME in storage.names():
-            keep_bytes(storage, MANIFEST_NAME, _bytes_of(storage, MANIFEST_NAME))
+            _keep_manifest(storage)
         apply_plan(storage, ManifestStore(storage, plan.findings.manifest), plan)
     finally:
         lock.release()
@@ -172,10 +172,11 @@ def _plan(
     return replace(plan, manifest=made.next(), keeps_strays=True), rebuilt
 
 
-def _bytes_of(storage: Storage, name: str) -> bytes:
-    file = PatientFile(storage.open(name, "read"))
+def _keep_manifest(storage: Storage) -> None:
+    """Keep a damaged manifest under lost+found, whatever its size; pages that cannot be read are zeros there."""
+    file = PatientFile(storage.open(MANIFEST_NAME, "read"))
     try:
-        return file.read(0, MANIFEST_BYTES_MAX + 1)
+        keep_part(storage, MANIFEST_NAME, file, 0, file.size())
     finally:
         file.close()
 

@@ -79,8 +79,11 @@ def scan_log(
             survey_segment(storage, manifest, finding, reached=counter.within_segment())
         damage = finding.damage
         error = finding.error if damage is None else damage.error
-        if isinstance(error, StorageError | FormatVersionError):
-            raise error
+        unreadable = [
+            e for e in (finding.error, *(r.error for r in finding.regions)) if isinstance(e, StorageError)
+        ]
+        if unreadable or isinstance(error, FormatVersionError):
+            raise unreadable[0] if unreadable else error
     relate(storage, findings)
     return findings
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from walkit._text import counted
 from walkit.config import check_progress
-from walkit.errors import CorruptionError, NotALogError, SegmentMissingError, WalkitError
+from walkit.errors import CorruptionError, NotALogError, SegmentMissingError, StorageError, WalkitError
 from walkit.format.layout import FORMAT_VERSION
 from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.recovery.examine.frametable import frame_rows
@@ -96,15 +96,19 @@ def _examine(
 
 
 def _tell_refusal(context: ScanContext) -> None:
-    """Tell why the next opening refuses the log, where no range has told it."""
-    refusal = context.refusal
+    """Add why the next opening refuses the log, where no range says it."""
+    refusal: CorruptionError | StorageError | None = context.refusal
     try:
-        look_around(context.storage, context.manifest, context.mark, salvage=True)
-    except CorruptionError as older:
-        refusal = older
+        look_around(context.storage, context.manifest, context.mark)
+    except (CorruptionError, StorageError) as error:
+        refusal = error
+    if refusal is None:
+        return
+    segment = refusal.name if isinstance(refusal, StorageError) else refusal.segment
+    position = None if isinstance(refusal, StorageError) else refusal.position
     told = {place for problem in context.problems for place in (problem.segment, problem.position)}
-    if refusal is not None and refusal.segment not in told and refusal.position not in told:
-        context.problem(refusal)
+    if segment not in told and position not in told:
+        context.problem(refusal, segment=segment)
 
 
 def _has_changed(storage: Storage, live: bool, manifest: Manifest) -> bool:

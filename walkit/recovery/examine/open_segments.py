@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError
+from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError, WalkitError
 from walkit.format.frame import FrameFault
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
@@ -58,6 +58,8 @@ class UnsealedPart:
             else:
                 self._judge(finding, finding.header, self.found[index + 1 :])
             used = finding.header is not None or finding.error is not None
+            if used and isinstance(finding.error, _REFUSED):
+                self._tell_refused(finding, finding.error)
             context.add_segment(
                 finding.record,
                 "open" if used else "prepared",
@@ -69,6 +71,11 @@ class UnsealedPart:
         if plan is None:
             self._tell_missing()
         context.end = self.end
+
+    def _tell_refused(self, finding: SegmentFinding, error: WalkitError) -> None:
+        """Note what makes the next opening refuse a segment, unless one of its ranges says it."""
+        if all(problem.segment != finding.name for problem in self.context.problems):
+            self.context.problem(error, segment=finding.name, position=self.end.position)
 
     def _survey(self, finding: SegmentFinding, header: SegmentHeader, later: list[SegmentFinding]) -> None:
         context = self.context
@@ -88,8 +95,8 @@ class UnsealedPart:
         with suppress(StorageError):  # what cannot be read is told of its segment
             relate(context.storage, findings)
         for finding in self.found:
-            damage = finding.damage if finding.follows else None
-            if isinstance(finding.error, _REFUSED) or (damage is not None and damage.error is not None):
+            damaged = [r for r in (finding.regions if self.keeps else [finding.damage]) if r is not None]
+            if isinstance(finding.error, _REFUSED) or (finding.follows and any(r.error for r in damaged)):
                 return None
         try:
             return make_plan(findings, "prefix")
@@ -209,7 +216,8 @@ class UnsealedPart:
         them; so is a frame with right checksums that cannot be decoded, because the next opening keeps it.
         """
         promised = min(self.context.promised, region.end_position)
-        if self.broken is Verdict.TORN:
+        refused = isinstance(region.error, StorageError) or (region.error is not None and self.keeps)
+        if self.broken is Verdict.TORN and not refused:
             promised = region.start_position
         elif region.error is not None:
             promised = region.end_position
