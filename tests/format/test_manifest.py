@@ -43,6 +43,11 @@ SEGMENTS = st.builds(
     **dict.fromkeys(("epoch", "start_position", "end_position", "first_lsn", "last_lsn"), U64),
     **dict.fromkeys(("start_chain", "end_chain", "flags"), U32),
     **dict.fromkeys(("records", "frames", "created_us"), U64),
+).filter(
+    lambda s: (
+        s.state is SegmentState.PREPARED
+        or (s.start_position < s.end_position and 0 < s.first_lsn <= s.last_lsn + 1)
+    )
 )
 EPOCHS = st.builds(EpochRecord, number=U64, id=U64, first_lsn=U64, position=U64, chain=U32)
 HOLES = st.lists(st.tuples(st.integers(1, 1 << 40), U32, U32), max_size=3).map(
@@ -224,6 +229,13 @@ NONSENSE: dict[str, bytes] = {
     "a segment in a state nobody knows": with_fields(segments=[{**SEGMENT, "state": "open"}]),
     "a segment in a state that is a list": with_fields(segments=[{**SEGMENT, "state": []}]),
     "a segment with a field nobody knows": with_fields(segments=[{**SEGMENT, "colour": 1}]),
+    "a sealed segment without a frame": with_fields(segments=[{**SEGMENT, "end_position": 0}]),
+    "a sealed segment that ends before it begins": with_fields(
+        segments=[{**SEGMENT, "start_position": 4096}]
+    ),
+    "a sealed segment at LSN 0": with_fields(segments=[{**SEGMENT, "first_lsn": 0}]),
+    "a sealed segment that ends before its first LSN": with_fields(segments=[{**SEGMENT, "first_lsn": 3}]),
+    "a segment of more bytes than there are": with_fields(segments=[{**SEGMENT, "reserved_bytes": 1 << 63}]),
     "a segment twice": with_fields(segments=[SEGMENT, SEGMENT]),
     "an epoch twice": with_fields(lineage=read_manifest(DATA)["lineage"] * 2),
     "a hold without a name": with_fields(holds=[{"name": 3, "first_lsn": 1, "lease_until_us": 1}]),

@@ -10,6 +10,7 @@ import walkit
 from tests.log.damage_corpus import CASES, Case, case, load_bases, outcome
 from tests.log.logs import tiny
 from walkit.errors import CorruptionError
+from walkit.format.checksum import crc32c
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import CrashingStorage
@@ -87,3 +88,22 @@ def test_a_damaged_header_without_a_frame_is_one_problem(tmp_path: Path) -> None
     (lost,) = report.verdict
     assert (lost.verdict, lost.first_lsn, lost.last_lsn) == (Verdict.CORRUPT, 1, 5)
     assert SEGMENT_HEADER_BYTES + lost.size_bytes == segment.stat().st_size
+
+
+@pytest.mark.parametrize(
+    "base", ["completion, without its durable slot", "completion, holes over a rotation"]
+)
+def test_a_frame_after_a_hole_that_cannot_be_decoded_is_a_problem(base: str) -> None:
+    """Break the last body of a log with holes, its checksums right: the reader keeps and refuses it, verify says so."""
+    files = dict(load_bases()[base].files)
+    name = max(n for n in files if n.endswith(".segment"))
+    data = bytearray(files[name])
+    at = max(i for i in range(SEGMENT_HEADER_BYTES, len(data), 64) if data[i : i + 4] == b"WLKF")
+    stored = int.from_bytes(data[at + 60 : at + 64], "little")
+    data[at + 96 : at + 100] = b"\xff" * 4  # a key that is longer than the body
+    data[at + 68 : at + 72] = crc32c(bytes(data[at + 96 : at + 96 + stored])).to_bytes(4, "little")
+    data[at + 92 : at + 96] = crc32c(bytes(data[at : at + 92])).to_bytes(4, "little")
+    image = Case(0, base, [], files | {name: bytes(data)}).image()
+    with walkit.open(storage=image, mode="r") as log, pytest.raises(CorruptionError):
+        list(log.read())
+    assert [problem.segment for problem in walkit.verify(image).problems] == [name]

@@ -20,6 +20,7 @@ from walkit.format.layout import (
     MANIFEST_BYTES_MAX,
     MANIFEST_HEADER,
     MANIFEST_MAGIC,
+    POSITION_MAX,
     SegmentFlag,
 )
 from walkit.format.segment import SegmentHeader, refuse_newer, segment_name
@@ -243,11 +244,14 @@ class Manifest:
         if not self.holes and not self.lost:
             return ()
         start, end = segment.start_position, segment.end_position
-        holes = self.holes_of(segment)
+        compacted = bool(segment.flags & SegmentFlag.COMPACTED)
         return tuple(
             g
             for g in self.gaps
-            if g in holes or (g in self.lost and start <= g.start_position and g.end_position <= end)
+            if start <= g.start_position
+            and (
+                g.end_position <= end if isinstance(g, LostRecord) else g.end_position < end and not compacted
+            )
         )
 
     def gap_after(self, position: int) -> int:
@@ -344,6 +348,13 @@ def _from_plain(plain: dict[str, Any]) -> Manifest:
                 f"{what} from position {gap.start_position} to {gap.end_position} cannot be there"
             )
         position = gap.end_position
+    for segment in manifest.sealed:
+        if not (
+            segment.start_position < segment.end_position and 0 < segment.first_lsn <= segment.last_lsn + 1
+        ):
+            raise ValueError(f"segment {segment.number} is sealed without a frame, or at LSN 0")
+    if any(s.reserved_bytes > POSITION_MAX for s in manifest.segments):
+        raise ValueError(f"a segment has more reserved bytes than {POSITION_MAX:,}")
     for what, numbers in (
         ("segment", [s.number for s in manifest.segments]),
         ("epoch", [e.number for e in manifest.lineage]),

@@ -68,12 +68,14 @@ class RecoveryPlan:
     @property
     def holes(self) -> tuple[HoleRecord, ...]:
         """The holes that the plan records."""
-        return tuple(h for h in self.manifest.holes if h not in self.findings.manifest.holes)
+        known = set(self.findings.manifest.holes)
+        return tuple(h for h in self.manifest.holes if h not in known)
 
     @property
     def lost(self) -> tuple[LostRecord, ...]:
         """The lost ranges that the plan records."""
-        return tuple(g for g in self.manifest.lost if g not in self.findings.manifest.lost)
+        known = set(self.findings.manifest.lost)
+        return tuple(g for g in self.manifest.lost if g not in known)
 
     @property
     def decisions(self) -> tuple[SegmentDecision, ...]:

@@ -10,11 +10,12 @@ This module decides; it changes nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 
 from walkit.errors import CorruptionError, FormatVersionError, StorageError
 from walkit.format.layout import ALIGNMENT_DIRECT, SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import LogEnd, LostRecord, Manifest, SegmentRecord
+from walkit.format.manifest import Gap, LogEnd, LostRecord, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.assembly import LogAssembly, lost_range
 from walkit.recovery.decision import Decision, Facts, decide
@@ -202,10 +203,13 @@ class _Salvage:
             log.gaps.append(lost_range(start, finding.end, record.name, finding.reason))
             self.steps.append(Step(finding, row, facts, None))
             return False
-        taken_in = [
-            g for g in log.gaps for n in lost if n.start_position <= g.start_position < n.end_position
-        ]
-        log.gaps = [*(g for g in log.gaps if g not in taken_in), *lost]
+        starts = [n.start_position for n in lost]
+
+        def taken_in(gap: Gap) -> bool:
+            at = bisect_right(starts, gap.start_position) - 1
+            return at >= 0 and gap.start_position < lost[at].end_position
+
+        log.gaps = [*(g for g in log.gaps if not taken_in(g)), *lost]
         if finding.mended and finding.header is not None:
             finding.header = self._refitted(finding, finding.header, before)
         kept = replace(record, frames=frames, records=records)

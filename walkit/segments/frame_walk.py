@@ -6,6 +6,7 @@ does not judge what an end means; `fault` says why it ended, and recovery decide
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter_ns
 from typing import Protocol
@@ -90,6 +91,7 @@ class FrameWalk:
         self._decode = decode
         self._passed_max = self._passed = 0
         self._gaps = {gap.start_position: gap for gap in gaps}
+        self._gap_starts = sorted(self._gaps)
         self._read_bytes_wanted = read_bytes
         self.fault: FrameFault | None = None
         self.at_fault: FrameHeader | None = None
@@ -153,7 +155,8 @@ class FrameWalk:
         if self._passed < self._passed_max:
             self._passed += 1
             return False
-        row = self._row(min([self.end_position, *(p for p in self._gaps if p > self.position)]))
+        following = bisect_right(self._gap_starts, self.position)
+        row = self._row(min([self.end_position, *self._gap_starts[following : following + 1]]))
         if row is not None and self.last_chain not in (None, row.chain) and row.ends[-1] == self.end_position:
             row = self._row(int(row.ends[-2])) if len(row.ends) > 1 else None
         self._passed = 0

@@ -95,8 +95,9 @@ class UnsealedPart:
         with suppress(StorageError):  # what cannot be read is told of its segment
             relate(context.storage, findings)
         for finding in self.found:
-            damaged = [r for r in (finding.regions if self.keeps else [finding.damage]) if r is not None]
-            if isinstance(finding.error, _REFUSED) or (finding.follows and any(r.error for r in damaged)):
+            first = finding.damage if finding.follows else None
+            damaged = finding.regions if self.keeps else [r for r in (first,) if r is not None]
+            if isinstance(finding.error, _REFUSED) or any(region.error for region in damaged):
                 return None
         try:
             return make_plan(findings, "prefix")

@@ -257,7 +257,11 @@ def tell_other_files(context: ScanContext) -> None:
     names = [
         n for n in context.storage.names() if n not in own and not n.endswith((".segment", ".segment.index"))
     ]
-    kept = context.storage.names(LOST_FOLDER)
+    try:
+        kept = context.storage.names(LOST_FOLDER)
+    except StorageError as error:
+        kept = []
+        context.notes.append(f"{LOST_FOLDER} could not be listed: {error}")
     if kept:
         what = counted(len(kept), "file")
         hold = "holds" if len(kept) == 1 else "hold"
