@@ -107,6 +107,8 @@ def _live_sight(storage: Storage, manifest: Manifest, mark: DurableMark) -> Sigh
         if stop > header.start_position:
             spans.append(Span(_record_of(record, header), stop, None))
     covered = max([manifest.end.position, *(s.end_position for s in spans)])
+    if begun and begun[0][1].previous_end > manifest.end.position:
+        covered = manifest.end.position  # the header of a segment before it is not there
     if covered < end:
         raise CorruptionError(
             f"{storage.location} is on stable storage up to position {end:,}, and its segments end at {covered:,}",

@@ -261,7 +261,7 @@ class UnsealedPart:
     def _tell_missing(self) -> None:
         """Tell of what was promised and is in no file, and of files that were cut short."""
         context = self.context
-        beside = (Verdict.UNUSED, Verdict.STALE, Verdict.TORN)
+        beside = (Verdict.UNUSED, Verdict.STALE, Verdict.TORN, Verdict.IN_PROGRESS)
         told = max((r.end_position for r in context.ranges if r.verdict not in beside), default=0)
         if max(told, self.end.position) < context.promised:
             self._missing(self.found, max(told, self.end.position), context.promised)
