@@ -11,7 +11,7 @@ import walkit
 from tests.log.damage_corpus import CASES, Case, Files, case, load_bases
 from walkit.errors import CorruptionError, SegmentMissingError, WalkitError
 from walkit.models import CrashingStorage
-from walkit.recovery.scan import read_mark
+from walkit.recovery.scan import read_durable_slot
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 
 
@@ -43,7 +43,7 @@ def test_the_first_open_segment_is_missed_at_once(base: str, harm: str) -> None:
     files = dict(load_bases()[base].files)
     storage = _live(files)
     name = load_manifest(storage).unsealed[0].name
-    assert _read(storage) == list(range(1, read_mark(storage).lsn + 1))
+    assert _read(storage) == list(range(1, read_durable_slot(storage).lsn + 1))
     assert walkit.verify(storage).ok
     harmed = HARMS[harm](files.pop(name))
     storage = _live(files if harmed is None else files | {name: harmed})

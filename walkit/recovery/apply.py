@@ -17,7 +17,7 @@ from walkit.recovery.facts import SegmentFinding
 from walkit.recovery.lost_found import copy_part, keep_part, move_whole, remove_if_there
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.probe import nonzero_until
-from walkit.recovery.tolerant_file import PASSING_ERRNOS, PatientFile
+from walkit.recovery.tolerant_file import PASSING_ERRNOS, TolerantFile
 from walkit.segments.identity import header_of
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.orphan_files import leftover_of
@@ -36,11 +36,11 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
         store.update(lambda _: plan.manifest)
     changed, salvage = False, plan.policy == "salvage"
     for finding in plan.findings.sealed:
-        changed |= _cut_tail(storage, finding, finding.end_position, patient=salvage)
+        changed |= _cut_tail(storage, finding, finding.end_position, tolerant=salvage)
     for step in plan.steps:
         finding = step.finding
         if step.sealed is not None:
-            _cut_tail(storage, finding, step.end_position, patient=salvage)
+            _cut_tail(storage, finding, step.end_position, tolerant=salvage)
         else:
             keep = step.row.decision not in (Decision.DROP, Decision.SEAL)
             changed |= _set_aside(storage, finding.name, keep=keep, unreadable=salvage)
@@ -60,10 +60,10 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
         storage.sync_directory()
 
 
-def _cut_tail(storage: Storage, finding: SegmentFinding, end_position: int, *, patient: bool) -> bool:
+def _cut_tail(storage: Storage, finding: SegmentFinding, end_position: int, *, tolerant: bool) -> bool:
     """Keep what is after the sealed end under lost+found, then shorten the file; say whether there was anything.
 
-    With `patient` pages that the storage cannot read are kept as zeros.
+    With `tolerant` pages that the storage cannot read are kept as zeros.
     """
     assert finding.header is not None
     end = finding.header.offset_of(end_position)
@@ -71,7 +71,7 @@ def _cut_tail(storage: Storage, finding: SegmentFinding, end_position: int, *, p
         return False
     file = storage.open(finding.name, "write")
     try:
-        size, source = file.size(), PatientFile(file) if patient else file
+        size, source = file.size(), TolerantFile(file) if tolerant else file
         until = nonzero_until(source, end, size)
         if until > end:
             keep_part(storage, f"{finding.name}.{end_position}.tail", source, end, until)
@@ -115,7 +115,7 @@ def _mend(storage: Storage, finding: SegmentFinding) -> None:
     to know of it: done twice it finds a right header. Pages that the storage cannot read are zeros in the copy.
     """
     assert finding.header is not None
-    file = PatientFile(storage.open(finding.name, "read"))
+    file = TolerantFile(storage.open(finding.name, "read"))
     try:
         if any(file.read(0, SEGMENT_HEADER_BYTES)):
             keep_part(storage, f"{finding.name}.header", file, 0, SEGMENT_HEADER_BYTES)

@@ -116,7 +116,7 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
         facts = Facts(
             header_right=finding.header is not None,
             follows=follows,
-            bytes_behind=finding.nonzero_until > (finding.end_offset if follows else 0),
+            bytes_after=finding.nonzero_until > (finding.end_offset if follows else 0),
             promised_beyond=finding is broken,
             keeps_frames=bool(kept),
             absolute=policy == "absolute",
@@ -180,14 +180,14 @@ def _kept(
     if header is None or not finding.beyond:
         return []
     if unlocated is not None:
-        why = "its header was on stable storage before any frame behind it was written"
+        why = "its header was on stable storage before any frame after it was written"
         raise corruption(unlocated, why, end=end)
     fits = follows or _fits(end, replace(start_of(header), position=header.previous_end))
     end = finding.end if follows else start_of(header)
     for region in finding.beyond:
         fits = fits and region.misplaced is None and _fits(end, region.before)
         if not fits:
-            why = "an intact frame behind a hole does not follow what is before it"
+            why = "an intact frame after a hole does not follow what is before it"
             raise corruption(finding, why, end=finding.end)
         end = region.after
     return finding.beyond
@@ -201,7 +201,7 @@ def _fits(end: LogEnd, before: LogEnd) -> bool:
 
 
 def _refuse_missing(manifest: Manifest, end: LogEnd, promised: int) -> None:
-    """Refuse a log that ends before what was promised, or before what its manifest was told to be durable."""
+    """Refuse a log that ends before what was promised, or before what its manifest says is durable."""
     told = max(manifest.low_watermark, manifest.checkpoint_lsn)
     if end.position < promised:
         raise CorruptionError(
@@ -266,7 +266,7 @@ def _reason(finding: SegmentFinding) -> str:
     if not finding.follows:
         return "the segment does not follow where the log ends"
     fault = (finding.damage and finding.damage.fault) or FrameFault.END
-    after = f"; behind it: {counted(finding.frames_after, 'intact frame')}" if finding.frames_after else ""
+    after = f"; after it: {counted(finding.frames_after, 'intact frame')}" if finding.frames_after else ""
     return f"{fault.value}{after}"
 
 

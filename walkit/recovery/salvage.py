@@ -69,7 +69,7 @@ def _survey_all(storage: Storage, findings: LogFindings, progress: Progress | No
 
 def salvaged_segment(storage: Storage, manifest: Manifest, record: SegmentRecord) -> SegmentFinding:
     """Look at a segment; where its header is damaged, one that fits its intact frames stands for it."""
-    finding = look_at(storage, manifest, record, patient=True)
+    finding = look_at(storage, manifest, record, tolerant=True)
     error = finding.error
     if isinstance(error, FormatVersionError) or (
         isinstance(error, StorageError) and error.errno in PASSING_ERRNOS
@@ -82,7 +82,7 @@ def salvaged_segment(storage: Storage, manifest: Manifest, record: SegmentRecord
 
 def survey_salvaged(storage: Storage, manifest: Manifest, finding: SegmentFinding, until: int | None) -> None:
     """Note every region of a segment with a header. FormatVersionError where a frame is of a newer format."""
-    survey_segment(storage, manifest, finding, until=until, decode=True, patient=True)
+    survey_segment(storage, manifest, finding, until=until, decode=True, tolerant=True)
     for region in finding.regions:
         if isinstance(region.error, FormatVersionError):
             raise region.error
@@ -185,7 +185,7 @@ class _Salvage:
         facts = Facts(
             header_right=finding.header is not None and not finding.mended,
             follows=True,
-            bytes_behind=finding.unopenable or finding.header is not None or finding.nonzero_until > 0,
+            bytes_after=finding.unopenable or finding.header is not None or finding.nonzero_until > 0,
             promised_beyond=True,
             keeps_frames=frames > 0,
             salvage=True,
@@ -273,7 +273,7 @@ class _Salvage:
         facts = Facts(
             header_right=not finding.mended,
             follows=follows,
-            bytes_behind=finding.mended or finding.nonzero_until > (finding.end_offset if follows else 0),
+            bytes_after=finding.mended or finding.nonzero_until > (finding.end_offset if follows else 0),
             promised_beyond=last and reach < log.promised,
             keeps_frames=bool(pieces),
             salvage=True,
@@ -289,13 +289,13 @@ class _Salvage:
         if missing is not None:
             return missing.name, missing.reason
         name = self.log.records[-1].name if self.log.records else ""
-        return name, "the frames behind its last intact one are missing"
+        return name, "the frames after its last intact one are missing"
 
     def _give_up(self, finding: SegmentFinding) -> None:
         """Decide on an unsealed segment without a header, in which nothing can be placed."""
         finding.end = self.log.end
         facts = Facts(
-            bytes_behind=finding.unopenable or finding.nonzero_until > 0,
+            bytes_after=finding.unopenable or finding.nonzero_until > 0,
             promised_beyond=self.log.end.position < self.log.promised,
             salvage=True,
             cut_short=finding.name in self.short,
@@ -310,9 +310,7 @@ class _Salvage:
         end = log.end
         told = max(manifest.low_watermark, manifest.checkpoint_lsn, end.last_lsn)
         for finding in self.culprits:
-            if (
-                finding.name in self.short
-            ):  # where it began cannot be told: after all that is there, at the latest
+            if finding.name in self.short:  # it began after all that is there, at the latest
                 room = finding.record.reserved_bytes - SEGMENT_HEADER_BYTES
                 log.promised = max(log.promised, end.position + room)
         if end.position >= log.promised and told == end.last_lsn:

@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 MARK_TRIES = 8
 
 
-def read_mark(storage: Storage) -> DurableMark:
+def read_durable_slot(storage: Storage) -> DurableMark:
     """Return what the durable slot says; NOTHING_DURABLE where it is missing."""
     cell = storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=False)
     if cell is None:
@@ -145,7 +145,7 @@ def _note_beyond(storage: Storage, finding: SegmentFinding, hole: int) -> None:
 
 
 class ProgressCounter:
-    """Counts the bytes that were read of segments, one after the other, and tells of them."""
+    """Counts the bytes that were read of segments, one after the other, and reports them."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self.progress, self.total, self.done = progress, total, 0

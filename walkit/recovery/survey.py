@@ -1,7 +1,7 @@
 """Surveying a segment: every region of it said as a fact, those after damage included.
 
 Recovery needs to know where the intact log ends, and what stands after that: intact frames there promise what is
-before them (pebble's sync offset is the source of the idea), and some of them can be kept. A survey goes on after
+before them (pebble's sync offset is the source of the idea), and some of them can be kept. A survey continues after
 damage: it looks at each alignment boundary for the next whole frame that says it belongs right there, and walks on from
 it. Never changes a byte, never judges: what a damaged region means depends on what was promised.
 """

@@ -12,7 +12,13 @@ from time import perf_counter_ns
 from typing import Protocol
 
 from walkit.errors import StorageError
-from walkit.format.batch_verify import FOOTPRINT, FOOTPRINT_OFFSET, Follows, FrameRow, frames_in_a_row
+from walkit.format.batch_verify import (
+    FOOTPRINT,
+    FOOTPRINT_OFFSET,
+    Predecessor,
+    VerifiedFrames,
+    frames_in_a_row,
+)
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header
 from walkit.format.layout import FRAME_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import Gap, SegmentRecord, SegmentState
@@ -29,7 +35,7 @@ HOP_BYTES = 64 * 1024
 ROWS_PASSED_MAX = 64
 """Frames looked at alone before a row is tried again, where none began."""
 
-RowSeen = Callable[[FrameRow], object]
+RowSeen = Callable[[VerifiedFrames], object]
 """Called with the frames of a row, which are not yielded."""
 
 
@@ -171,7 +177,7 @@ class FrameWalk:
         row_seen(row)
         return True
 
-    def _row(self, end_position: int) -> FrameRow | None:
+    def _row(self, end_position: int) -> VerifiedFrames | None:
         at = self._at(FRAME_HEADER_BYTES)
         if len(self._buffer) - at < FRAME_HEADER_BYTES:
             return None
@@ -179,7 +185,7 @@ class FrameWalk:
         if footprint <= min(self.segment.frame_bytes_max, end_position - self.position):
             self._footprint = footprint
             at = self._at(footprint)
-        follows = Follows(self.position, self.next_lsn, self.chain)
+        follows = Predecessor(self.position, self.next_lsn, self.chain)
         return frames_in_a_row(self._buffer, at, self.segment, follows, end_position, decode=self._decode)
 
     def _next(self) -> tuple[FrameHeader | None, memoryview, FrameFault | None]:

@@ -112,7 +112,7 @@ class UnsealedPart:
         context, finding, header = self.context, step.finding, step.finding.header
         keeps = step.row.decision is Decision.KEEP
         if header is None:
-            if step.facts.bytes_behind or finding.error is not None:
+            if step.facts.bytes_after or finding.error is not None:
                 self._tell_set_aside(finding)
             return
         if not step.facts.follows:
