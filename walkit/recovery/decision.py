@@ -48,6 +48,10 @@ class Decision(Enum):
     REFUSE_SHORT = "its file was cut short, which no crash does: acknowledged frames may have stood there"
 
 
+SEALING = frozenset({Decision.SEAL, Decision.CUT, Decision.KEEP, Decision.SKIP, Decision.MEND})
+"""The decisions that keep frames of a segment, and seal it after the last of them."""
+
+
 class Facts(NamedTuple):
     """What is known of one unsealed segment when it is decided on; MEANINGS says what each means."""
 

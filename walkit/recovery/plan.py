@@ -19,7 +19,7 @@ from walkit.format.frame import FrameFault
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import HoleRecord, LogEnd, LostRecord, Manifest, SegmentRecord
 from walkit.recovery.assembly import LogAssembly
-from walkit.recovery.decision import Decision, Facts, Row, decide
+from walkit.recovery.decision import SEALING, Decision, Facts, Row, decide
 from walkit.recovery.facts import LogFindings, SegmentFinding, start_of
 from walkit.recovery.report import Cut, SegmentDecision
 from walkit.recovery.survey import Region
@@ -99,7 +99,7 @@ class RecoveryPlan:
 
 def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
     """Decide. Raises CorruptionError where the table refuses; changes nothing."""
-    policy = _policy_for(findings, policy)
+    policy = policy_for(findings, policy)
     for finding in findings.sealed:
         if finding.regions:
             _refuse_damage(finding)
@@ -122,28 +122,42 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
             absolute=policy == "absolute",
             cut_short=finding.name in short,
         )
-        row = decide(facts)
-        if row.decision is Decision.REFUSE:
-            why = f"frames were promised up to position {promised:,}"
-            raise corruption(finding, why, end=log.end, promised=promised)
-        if row.decision is Decision.REFUSE_TAIL:
-            why = "the tail is damaged, and recovery='absolute' refuses any damage"
-            raise corruption(finding, why, end=log.end)
-        if row.decision is Decision.REFUSE_SHORT:
-            raise missing_end(finding, finding.end if follows else log.end)
-        sealed = None
-        if row.decision in (Decision.SEAL, Decision.CUT, Decision.KEEP):
-            own = finding.regions[:1] if follows and finding.frames else []
-            sealed = log.seal(finding, [*own, *kept])
-        elif row.decision is Decision.CUT_WHOLE and finding.error is not None:
+        own = finding.regions[:1] if follows and finding.frames else []
+        step = decided(log, finding, facts, [*own, *kept])
+        if step.row.decision is Decision.CUT_WHOLE and finding.error is not None:
             unlocated = unlocated or finding
-        steps.append(Step(finding, row, facts, sealed))
-        whole = whole and row.decision in (Decision.SEAL, Decision.DROP)
+        steps.append(step)
+        whole = whole and step.row.decision in (Decision.SEAL, Decision.DROP)
     _refuse_missing(manifest, log.end, promised)
     return RecoveryPlan(findings, policy, tuple(steps), log.manifest_after())
 
 
-def _policy_for(findings: LogFindings, policy: str) -> str:
+def decided(
+    log: LogAssembly,
+    finding: SegmentFinding,
+    facts: Facts,
+    pieces: list[Region],
+    missing: tuple[str, str] = ("", ""),
+) -> Step:
+    """Ask the table about an unsealed segment, and take these intact regions into the log where it keeps any.
+
+    `missing` is the segment and the reason of what is missing before it. CorruptionError where the table refuses.
+    """
+    row, promised = decide(facts), log.promised
+    if row.decision is Decision.REFUSE:
+        why = f"frames were promised up to position {promised:,}"
+        raise corruption(finding, why, end=log.end, promised=promised)
+    if row.decision is Decision.REFUSE_TAIL:
+        raise corruption(
+            finding, "the tail is damaged, and recovery='absolute' refuses any damage", end=log.end
+        )
+    if row.decision is Decision.REFUSE_SHORT:
+        raise missing_end(finding, finding.end if facts.follows else log.end)
+    sealed = log.seal(finding, pieces, missing) if row.decision in SEALING else None
+    return Step(finding, row, facts, sealed)
+
+
+def policy_for(findings: LogFindings, policy: str) -> str:
     """Return the policy to apply: what may have been acknowledged after a hole is never cut."""
     headers = [f.header for f in findings.unsealed if f.header is not None]
     unordered = findings.manifest.ack_order == "completion" or any(

@@ -9,15 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from walkit.errors import CorruptionError, FormatVersionError, NotALogError, StorageError
+from walkit.errors import CorruptionError, NotALogError, StorageError
 from walkit.format.durable_slot import DurableMark
-from walkit.format.frame import check_header
 from walkit.format.layout import (
     ALIGNMENT_BUFFERED,
     ALIGNMENT_DIRECT,
     FRAME_BYTES_LIMIT,
-    FRAME_HEADER_BYTES,
-    FRAME_MAGIC,
     LSN_LAST,
     SEGMENT_HEADER_BYTES,
     SEGMENT_NUMBER_MAX,
@@ -27,7 +24,7 @@ from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord,
 from walkit.format.names import lsn_of_name
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.recovery.facts import follows_exactly, start_of
-from walkit.recovery.probe import PROBE_BYTES
+from walkit.recovery.probe import PROBE_BYTES, frame_headers
 from walkit.recovery.salvage import salvaged_segment, survey_salvaged
 from walkit.recovery.scan import read_durable_slot
 from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey
@@ -35,8 +32,6 @@ from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.identity import header_of
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
-
-_MAGIC = FRAME_MAGIC.to_bytes(4, "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,24 +250,17 @@ def _lineage_of(
 
 
 def _epoch_by_frames(storage: Storage, number: int, log_id: int) -> EpochRecord | None:
-    """Return the epoch that the first intact frame header of a segment without a header names; None without one."""
+    """Return the epoch that the first right frame header of a segment without a header names; None without one."""
     try:
         file = TolerantFile(storage.open(segment_name(number), "read"))
     except StorageError:
         return None
     try:
-        block = file.read(SEGMENT_HEADER_BYTES, PROBE_BYTES)
-    finally:
-        file.close()
-    for alignment in (ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT):
-        for at in range(0, len(block) - FRAME_HEADER_BYTES + 1, alignment):
-            if block[at : at + 4] != _MAGIC:
-                continue
-            try:
-                frame, fault = check_header(block, at, alignment, FRAME_BYTES_LIMIT)
-            except FormatVersionError:
-                continue
-            if frame is not None and fault is None and frame.log_id == log_id:
+        until = min(file.size(), SEGMENT_HEADER_BYTES + PROBE_BYTES)
+        for alignment in (ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT):
+            found = frame_headers(file, alignment, FRAME_BYTES_LIMIT, SEGMENT_HEADER_BYTES, until)
+            frame = next((frame for _, frame in found if frame.log_id == log_id), None)
+            if frame is not None:
                 return EpochRecord(
                     number=frame.epoch,
                     id=frame.epoch_id,
@@ -280,7 +268,9 @@ def _epoch_by_frames(storage: Storage, number: int, log_id: int) -> EpochRecord 
                     position=frame.position,
                     chain=frame.chain,
                 )
-    return None
+        return None
+    finally:
+        file.close()
 
 
 def _epoch_number(known: SegmentHeader | EpochRecord | None) -> int:

@@ -5,7 +5,11 @@ range of the manifest, with its LSNs, the segment and the reason; so readers, `v
 silent loss, and its LSNs are not given again. Nothing is written into a segment: a damaged one stays as it is, with the
 range beside it; only one with a damaged header is replaced by a copy with a header made anew (`walkit.recovery.apply`).
 
-This module decides; it changes nothing.
+This module decides; it changes nothing. It shares the survey, the table and the assembly of the log with `plan`, and
+goes over the segments in a loop of its own: `make_plan` ends at the first refusal, takes the unsealed segments as the
+manifest names them, and the sealed ones as they are; this refuses nothing, places segments by their frames, lets a
+later one promise what is missing before, and gives up parts of sealed ones. One loop for both would
+ask for the policy at each step.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from walkit.recovery.facts import (
     survey_segment,
 )
 from walkit.recovery.fitted_header import header_after
-from walkit.recovery.plan import RecoveryPlan, Step
+from walkit.recovery.plan import RecoveryPlan, Step, decided
 from walkit.recovery.scan import Progress
 from walkit.recovery.survey import Region
 from walkit.recovery.tolerant_file import PASSING_ERRNOS
@@ -279,9 +283,7 @@ class _Salvage:
             salvage=True,
             cut_short=finding.name in self.short,
         )
-        row = decide(facts)
-        sealed = None if row.decision is Decision.LOSE else log.seal(finding, pieces, self._missing())
-        self.steps.append(Step(finding, row, facts, sealed))
+        self.steps.append(decided(log, finding, facts, pieces, self._missing()))
 
     def _missing(self) -> tuple[str, str]:
         """Return the segment and the reason of what is missing between the log so far and the next segment."""
@@ -300,7 +302,7 @@ class _Salvage:
             salvage=True,
             cut_short=finding.name in self.short,
         )
-        self.steps.append(Step(finding, decide(facts), facts, None))
+        self.steps.append(decided(self.log, finding, facts, []))
 
     # -- the end
 
