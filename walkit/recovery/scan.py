@@ -77,15 +77,20 @@ def scan_log(
         findings.unsealed.append(finding)
         if finding.header is not None:
             survey_segment(storage, manifest, finding, reached=counter.within_segment())
-        damage = finding.damage
-        error = finding.error if damage is None else damage.error
-        unreadable = [
-            e for e in (finding.error, *(r.error for r in finding.regions)) if isinstance(e, StorageError)
-        ]
-        if unreadable or isinstance(error, FormatVersionError):
-            raise unreadable[0] if unreadable else error
+        _refuse_unreadable(finding)
     relate(storage, findings)
     return findings
+
+
+def _refuse_unreadable(finding: SegmentFinding) -> None:
+    """Raise what keeps an unsealed segment from being judged: a newer format, or a place that cannot be read."""
+    damage = finding.damage
+    error = finding.error if damage is None else damage.error
+    if isinstance(error, FormatVersionError):
+        raise error
+    for unread in (finding.error, *(region.error for region in finding.regions)):
+        if isinstance(unread, StorageError):
+            raise unread
 
 
 def relate(storage: Storage, findings: LogFindings) -> None:
