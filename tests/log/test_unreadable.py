@@ -162,3 +162,29 @@ def test_what_is_kept_of_a_huge_file_costs_no_memory(tmp_path: Path, where: str)
         file.seek(-1, os.SEEK_END)
         assert file.read() == b"x"
     assert segment.stat().st_size < SEGMENT_HEADER_BYTES + (1 << 20)
+
+
+def test_what_was_kept_and_cannot_be_read_any_more_is_kept_again() -> None:
+    """Make a tail under lost+found unreadable, and cut the same tail once more: it is kept under another name."""
+    files, name, rows = _made(Bad(name="a torn tail", base="killed, without its durable slot"))
+    data = bytearray(files[name])
+    used = len(bytes(data).rstrip(b"\0"))
+    data[used - 10] ^= 1
+    files[name] = bytes(data)
+    image = Case(0, "", [], files).image()
+    kept = _opened(image, "prefix")
+    assert kept.items() < rows.items()
+    (tail,) = (n for n in files_in(image) if n.startswith("lost+found/"))
+    again = Case(0, "", [], files | {tail: files_in(image)[tail]}).image()
+    assert _opened(BadPages(again, tail, range(PAGE_BYTES)), "prefix") == kept
+    assert {n for n in files_in(again) if n.startswith("lost+found/")} == {tail, f"{tail}.1"}
+
+
+def test_a_lost_and_found_that_is_no_folder_is_a_note(tmp_path: Path) -> None:
+    """Put a link to itself in the place of lost+found: verify says that it cannot be listed, and that all is well."""
+    path = tmp_path / "log"
+    with walkit.open(path, options=tiny()) as log:
+        log.append(b"here")
+    (path / "lost+found").symlink_to("lost+found")
+    report = walkit.verify(path)
+    assert report.ok and any("could not be listed" in note for note in report.notes)

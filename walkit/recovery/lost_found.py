@@ -89,15 +89,16 @@ def _holds(storage: Storage, name: str, file: Readable, start: int, until: int) 
     """Say whether a file under lost+found holds these bytes; one that cannot be opened or read holds none."""
     try:
         kept = storage.open(name, "read")
+        try:
+            return kept.size() == until - start and _same(kept, file, start, until)
+        finally:
+            kept.close()
     except StorageError as error:
-        if error.errno in PASSING_ERRNOS:
+        if error.name != name or error.errno in PASSING_ERRNOS:
             raise
         return False
-    try:
-        size = until - start
-        if kept.size() != size:
-            return False
-        places = [*((at - start, n) for at, n in _steps(file, start, until)), *_steps(kept, 0, size)]
-        return all(kept.read(at, n) == file.read(start + at, n) for at, n in places)
-    finally:
-        kept.close()
+
+
+def _same(kept: StorageFile, file: Readable, start: int, until: int) -> bool:
+    places = [*((at - start, n) for at, n in _steps(file, start, until)), *_steps(kept, 0, until - start)]
+    return all(kept.read(at, n) == file.read(start + at, n) for at, n in places)
