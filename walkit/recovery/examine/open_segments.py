@@ -112,7 +112,8 @@ class UnsealedPart:
         context = self.context
         keeps = self.keeps if step is None else step.row.decision is Decision.KEEP
         in_progress = context.live and header.start_position >= context.promised
-        if self.broken is None and not in_progress and not follows_exactly(header, self.end):
+        follows = follows_exactly(header, self.end) if step is None else step.facts.follows
+        if self.broken is None and not in_progress and not follows:
             self._note_break(finding, header, step, keeps)
         kept = {region.start_position: region for region in (finding.beyond if keeps else ())}
         for region in finding.regions:
