@@ -56,6 +56,8 @@ class SegmentFinding:
     """Time that checking its frames took, reading them not counted."""
     follows: bool = True
     """Whether its first frame follows the segment before."""
+    continued: bool = False
+    """Whether the next segment in use begins where its intact frames end: what stands after them is not of the log."""
     nonzero_until: int = 0
     """File offset after the last nonzero byte."""
     promised_position: int = 0
@@ -98,6 +100,11 @@ class SegmentFinding:
     def end_offset(self) -> int:
         """File offset where the intact frames at its start end."""
         return 0 if self.header is None else self.header.offset_of(self.end_position)
+
+    @property
+    def ends_in_bytes(self) -> bool:
+        """Whether bytes stand after the intact frames at its start which may have been frames of the log."""
+        return self.nonzero_until > self.end_offset and not self.continued
 
     @property
     def damage(self) -> Region | None:

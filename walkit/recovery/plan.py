@@ -127,7 +127,8 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
         if step.row.decision is Decision.CUT_WHOLE and finding.error is not None:
             unlocated = unlocated or finding
         steps.append(step)
-        whole = whole and step.row.decision in (Decision.SEAL, Decision.DROP)
+        cut = step.row.decision is Decision.CUT and finding.continued
+        whole = whole and (cut or step.row.decision in (Decision.SEAL, Decision.DROP))
     _refuse_missing(manifest, log.end, promised)
     return RecoveryPlan(findings, policy, tuple(steps), log.manifest_after())
 
@@ -246,7 +247,7 @@ def _first_break(findings: LogFindings, promised: int) -> SegmentFinding | None:
             return finding if position < promised else None
         position = finding.end_position
         last = finding
-        if finding.nonzero_until > finding.end_offset:
+        if finding.ends_in_bytes:
             break
     return last if position < promised else None
 

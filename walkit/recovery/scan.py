@@ -96,14 +96,17 @@ def _refuse_unreadable(finding: SegmentFinding) -> None:
 def relate(storage: Storage, findings: LogFindings) -> None:
     """Note of each unsealed segment whether it follows the log before it, and its frames after a hole."""
     end, hole = findings.manifest.end, False
-    for finding in findings.unsealed:
+    for index, finding in enumerate(findings.unsealed):
         if finding.header is None:
             finding.end = end
             continue
         finding.follows = not hole and follows_exactly(finding.header, end)
         if finding.follows:
             end = finding.end
-        hole = hole or not finding.follows or finding.nonzero_until > finding.end_offset
+            following = next((f for f in findings.unsealed[index + 1 :] if not f.unused), None)
+            header = None if following is None else following.header
+            finding.continued = header is not None and follows_exactly(header, end)
+        hole = hole or not finding.follows or finding.ends_in_bytes
         if hole:
             _note_beyond(storage, finding, end.position)
 
