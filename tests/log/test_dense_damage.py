@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.log.damage_corpus import files_in
 from tests.log.logs import tiny
+from walkit.errors import CorruptionError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
 from walkit.models.faults import FaultyStorage
@@ -77,3 +79,13 @@ def test_what_is_read_grows_with_the_segment(tool: str, salvaged: bool) -> None:
         assert found.ok is salvaged and len(found.verdict) >= RECORDS
     if tool == "read":
         assert len(found) == RECORDS // 2
+
+
+def test_more_lost_ranges_than_a_manifest_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lower the limit of a manifest below what a salvage would record: a typed error, and not a file is changed."""
+    storage = _damaged().process_kill()
+    before = files_in(storage)
+    monkeypatch.setattr("walkit.format.manifest.MANIFEST_BYTES_MAX", 8192)
+    with pytest.raises(CorruptionError, match="room"):
+        walkit.repair(storage, policy="salvage")
+    assert files_in(storage) == before

@@ -9,8 +9,8 @@ import errno
 from contextlib import suppress
 
 from walkit.errors import CorruptionError, StorageError
-from walkit.format.layout import SEGMENT_HEADER_BYTES
-from walkit.format.manifest import Manifest
+from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
+from walkit.format.manifest import Manifest, encode_manifest
 from walkit.format.names import SALVAGE_NEW_NAME
 from walkit.recovery.decision import Decision
 from walkit.recovery.facts import SegmentFinding
@@ -28,7 +28,10 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
     """Make the plan true: the manifest first, then the files. Doing it again, also after a crash, changes nothing more.
 
     Bytes that are cut off or set aside are kept under lost+found, durably, before they go from where they were.
+    CorruptionError, and no change, where a salvage gives up more ranges than a manifest has room for.
     """
+    if plan.policy == "salvage":
+        _refuse_without_room(plan.manifest)
     for step in plan.steps:
         if step.finding.mended and step.sealed is not None:
             _mend(storage, step.finding)
@@ -58,6 +61,18 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
             storage.remove(name)
     if changed:
         storage.sync_directory()
+
+
+def _refuse_without_room(manifest: Manifest) -> None:
+    try:
+        encode_manifest(manifest)
+    except ValueError as error:
+        raise CorruptionError(
+            f"the log is damaged in {len(manifest.lost):,} places, which a manifest has no room for; "
+            f"`walkit dump` writes what can be read. Nothing was changed ({error})",
+            expected=f"a manifest of at most {MANIFEST_BYTES_MAX} bytes",
+            found=len(manifest.lost),
+        ) from error
 
 
 def _cut_tail(storage: Storage, finding: SegmentFinding, end_position: int, *, tolerant: bool) -> bool:
