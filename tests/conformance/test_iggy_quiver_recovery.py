@@ -46,7 +46,7 @@ from walkit.format.layout import DURABLE_SLOTS_BYTES
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
-from walkit.recovery.scan import read_mark
+from walkit.recovery.scan import read_durable_slot
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 
 HERE = "conformance/test_iggy_quiver_recovery"
@@ -185,7 +185,7 @@ def test_a_log_with_a_damaged_slot_is_written_on() -> None:
     with opened(image) as log:
         log.append(b"more")
         after = image.process_kill()
-    assert read_mark(after).lsn == 9
+    assert read_durable_slot(after).lsn == 9
     assert lsns(reopened(after, OPTIONS)) == list(range(1, 10))
 
 

@@ -15,7 +15,7 @@ from tests.format.makers import flipped
 from tests.format.plain_reader import read_manifest
 from walkit.errors import CorruptionError, FormatVersionError, NotALogError
 from walkit.format.checksum import crc32c
-from walkit.format.layout import MANIFEST_BYTES_MAX, SegmentFlag
+from walkit.format.layout import LSN_MAX, MANIFEST_BYTES_MAX, POSITION_MAX, SegmentFlag
 from walkit.format.manifest import (
     EpochRecord,
     HoldRecord,
@@ -43,6 +43,13 @@ SEGMENTS = st.builds(
     **dict.fromkeys(("epoch", "start_position", "end_position", "first_lsn", "last_lsn"), U64),
     **dict.fromkeys(("start_chain", "end_chain", "flags"), U32),
     **dict.fromkeys(("records", "frames", "created_us"), U64),
+).filter(
+    lambda s: (
+        s.state is SegmentState.PREPARED
+        or (
+            s.start_position < s.end_position <= POSITION_MAX and 0 < s.first_lsn <= s.last_lsn + 1 <= LSN_MAX
+        )
+    )
 )
 EPOCHS = st.builds(EpochRecord, number=U64, id=U64, first_lsn=U64, position=U64, chain=U32)
 HOLES = st.lists(st.tuples(st.integers(1, 1 << 40), U32, U32), max_size=3).map(
@@ -66,7 +73,7 @@ MANIFESTS = st.builds(
     lineage=st.lists(EPOCHS, max_size=3, unique_by=lambda e: e.number).map(tuple),
     segments=st.lists(SEGMENTS, max_size=4, unique_by=lambda s: s.number).map(tuple),
     next_segment=U64,
-    end=st.builds(LogEnd, last_lsn=U64, position=U64, chain=U32),
+    end=st.builds(LogEnd, last_lsn=st.just(LSN_MAX), position=st.just(POSITION_MAX), chain=U32),
     low_watermark=U64,
     checkpoint_lsn=U64,
     exact_from_lsn=U64,
@@ -224,6 +231,13 @@ NONSENSE: dict[str, bytes] = {
     "a segment in a state nobody knows": with_fields(segments=[{**SEGMENT, "state": "open"}]),
     "a segment in a state that is a list": with_fields(segments=[{**SEGMENT, "state": []}]),
     "a segment with a field nobody knows": with_fields(segments=[{**SEGMENT, "colour": 1}]),
+    "a sealed segment without a frame": with_fields(segments=[{**SEGMENT, "end_position": 0}]),
+    "a sealed segment that ends before it begins": with_fields(
+        segments=[{**SEGMENT, "start_position": 4096}]
+    ),
+    "a sealed segment at LSN 0": with_fields(segments=[{**SEGMENT, "first_lsn": 0}]),
+    "a sealed segment that ends before its first LSN": with_fields(segments=[{**SEGMENT, "first_lsn": 3}]),
+    "a segment of more bytes than there are": with_fields(segments=[{**SEGMENT, "reserved_bytes": 1 << 63}]),
     "a segment twice": with_fields(segments=[SEGMENT, SEGMENT]),
     "an epoch twice": with_fields(lineage=read_manifest(DATA)["lineage"] * 2),
     "a hold without a name": with_fields(holds=[{"name": 3, "first_lsn": 1, "lease_until_us": 1}]),
@@ -235,6 +249,12 @@ NONSENSE: dict[str, bytes] = {
     "a lost range of no bytes": with_fields(lost=[{**LOST, "end_position": 64}]),
     "a lost range without a reason": with_fields(lost=[{**HOLE}]),
     "a lost range over a hole": with_fields(holes=[HOLE], lost=[LOST]),
+    "an end before that of a segment": with_fields(end={"last_lsn": 1, "position": 64, "chain": 9}),
+    "an end at an LSN before that of a segment": with_fields(
+        end={"last_lsn": 0, "position": 128, "chain": 9}
+    ),
+    "an end at no position": with_fields(end={"last_lsn": 1, "position": 1 << 63, "chain": 9}),
+    "an end at no LSN": with_fields(end={"last_lsn": 1 << 63, "position": 128, "chain": 9}),
     "an end that is a list": with_fields(end=[1, 2, 3]),
 }
 
@@ -252,7 +272,8 @@ def test_the_lost_ranges_of_a_segment() -> None:
     lost = LostRecord(**{**LOST, "start_position": 128, "end_position": 192, "first_lsn": 3, "last_lsn": 3})
     hole = HoleRecord(**HOLE)
     segment = replace(PLAIN.segments[0], end_position=192, first_lsn=1, last_lsn=3, records=1)
-    manifest = replace(PLAIN, segments=(segment,), holes=(hole,), lost=(lost,))
+    end = LogEnd(last_lsn=3, position=192, chain=9)
+    manifest = replace(PLAIN, segments=(segment,), end=end, holes=(hole,), lost=(lost,))
     assert decode_manifest(encode_manifest(manifest), "log") == manifest
     assert manifest.gaps_of(segment) == (hole, lost) == manifest.gaps
     assert manifest.holes_of(segment) == (hole,)

@@ -358,7 +358,7 @@ DAMAGES: tuple[Damage, ...] = (
     Damage(
         name="closed: bytes behind the end", base="closed",
         do=lambda c: c.patch(c.used(1), (c.path / c.used(1)).stat().st_size + 100, b"late write"),
-        verdicts=STALE, note="behind its end",
+        verdicts=STALE, note="after its end",
     ),
     Damage(
         name="closed: stray files", base="closed", do=lambda c: (c.path / "notes.txt").write_text("mine"),

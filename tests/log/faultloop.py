@@ -30,7 +30,7 @@ from walkit.errors import (
     WalkitError,
 )
 from walkit.models import CrashingStorage
-from walkit.recovery.scan import read_mark
+from walkit.recovery.scan import read_durable_slot
 from walkit.storage.interface import Storage
 
 STEP_S = 30.0
@@ -188,7 +188,7 @@ class Run:
 
     def cut(self, when: str) -> None:
         """Cut the power of a copy, now; what the durable slot says has been called durable."""
-        self.ledger.called_durable(read_mark(self.storage.inner).lsn)
+        self.ledger.called_durable(read_durable_slot(self.storage.inner).lsn)
         known = self.ledger.copy()
         self.cuts.append((when, self.storage.inner.crash(keep="none"), known))
 

@@ -22,7 +22,7 @@ from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.segment import SegmentHeader
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.recovery.plan import make_plan
-from walkit.recovery.scan import read_mark, scan_log
+from walkit.recovery.scan import read_durable_slot, scan_log
 from walkit.replication.imported_log import ImportedLog
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 
@@ -134,7 +134,7 @@ def test_a_cut_at_each_place_of_a_used_file_loses_no_acknowledged_frame_unseen()
         cut(cutting, name, at)
         for policy in ("prefix", "holes", "absolute"):
             with pytest.raises(CorruptionError):
-                make_plan(scan_log(cutting, load_manifest(cutting), read_mark(cutting)), policy)
+                make_plan(scan_log(cutting, load_manifest(cutting), read_durable_slot(cutting)), policy)
 
 
 @pytest.mark.parametrize("records", [50, 90])

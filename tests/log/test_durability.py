@@ -9,7 +9,7 @@ from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, memory_log, reopened, tiny, values
 from walkit.config import DURABILITY_PROMISES
 from walkit.models import CrashingStorage
-from walkit.recovery.scan import read_mark
+from walkit.recovery.scan import read_durable_slot
 
 FOREVER_MS = 86_400_000
 
@@ -33,11 +33,11 @@ def test_the_other_levels_acknowledge_before_they_sync(level: dict[str, object])
     log = walkit.open(storage=storage, options=tiny(**level))
     for n in range(1, 6):
         assert log.append(b"x").last_lsn == log.acked_lsn == n
-    assert log.durable_lsn == 0 and read_mark(storage).lsn == 0
+    assert log.durable_lsn == 0 and read_durable_slot(storage).lsn == 0
     assert values(log.read()) == [b"x"] * 5, "the writer reads what is acknowledged"
     assert lsns(reopened(storage.inner.crash(keep="none"))) == []
     syncs = log.statistics().syncs
-    assert log.sync() == 5 == log.durable_lsn == read_mark(storage).lsn
+    assert log.sync() == 5 == log.durable_lsn == read_durable_slot(storage).lsn
     assert log.statistics().syncs == syncs + 1
     assert log.sync() == 5 and log.statistics().syncs == syncs + 1
     assert lsns(reopened(storage.inner.crash(keep="none"))) == [1, 2, 3, 4, 5]
@@ -116,7 +116,7 @@ def test_the_durable_mark_and_its_file_are_never_ahead(level: str) -> None:
 
     tasks = [Task(work) for _ in range(4)]
     for _ in range(25):
-        promised = read_mark(storage).lsn
+        promised = read_durable_slot(storage).lsn
         marks = (log.durable_lsn, log.acked_lsn, log.appended_lsn)
         image = storage.crash(keep="none")
         assert promised <= marks[0] <= marks[1] <= marks[2]
@@ -124,7 +124,7 @@ def test_the_durable_mark_and_its_file_are_never_ahead(level: str) -> None:
     for task in tasks:
         task.result()
     log.sync()
-    assert read_mark(storage).lsn == log.durable_lsn == log.acked_lsn == 320
+    assert read_durable_slot(storage).lsn == log.durable_lsn == log.acked_lsn == 320
     log.close()
 
 

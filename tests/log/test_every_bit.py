@@ -29,7 +29,7 @@ from walkit.format.segment import SegmentHeader, segment_name
 from walkit.models import CrashingStorage
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.planning import plan_recovery
-from walkit.recovery.scan import read_mark
+from walkit.recovery.scan import read_durable_slot
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 
@@ -109,7 +109,7 @@ def flipped(image: CrashingStorage, name: str, begin: int, end: int, step: int =
 
 def planned(image: CrashingStorage, policy: str) -> RecoveryPlan:
     """Return what an opening would do, having looked at every frame that this policy has it look at."""
-    return plan_recovery(image, load_manifest(image), read_mark(image), policy)
+    return plan_recovery(image, load_manifest(image), read_durable_slot(image), policy)
 
 
 def test_a_flip_of_every_bit_of_headers_and_manifest_is_refused() -> None:

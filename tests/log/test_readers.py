@@ -17,7 +17,7 @@ from walkit import GapError
 from walkit.errors import CorruptionError, LogClosedError, LogNotFoundError
 from walkit.models import CrashingStorage
 from walkit.read import reader as logreader
-from walkit.recovery.scan import read_mark
+from walkit.recovery.scan import read_durable_slot
 from walkit.segments.manifest_store import load_manifest
 
 
@@ -108,7 +108,7 @@ def test_the_writer_moves_on_between_manifest_and_mark(
         return look_and_move
 
     with walkit.open(storage=storage, mode="r") as reader:
-        for name in ("read_mark", "load_manifest"):
+        for name in ("read_durable_slot", "load_manifest"):
             with monkeypatch.context() as patch:
                 patch.setattr(logreader, name, moving(getattr(logreader, name)))
                 before = log.durable_lsn
@@ -319,7 +319,7 @@ def test_a_reader_in_another_process_follows_this_writer(tmp_path: Path) -> None
             for n in range(1, 40):
                 log.append(bytes(n * 100))
             log.sync()
-            assert read_mark(log.parts.storage).lsn == 40
+            assert read_durable_slot(log.parts.storage).lsn == 40
             assert [child.read() for _ in range(40)] == [[n + 1, n * 100] for n in range(40)]
 
 

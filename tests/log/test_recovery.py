@@ -58,7 +58,7 @@ def test_a_promise_always_refuses_and_absolute_never_cuts() -> None:
             assert decision not in (Decision.REFUSE, Decision.REFUSE_TAIL, Decision.REFUSE_SHORT)
             assert decision not in (Decision.CUT, Decision.CUT_WHOLE)
             missing = facts.promised_beyond or facts.cut_short
-            assert decision is not Decision.DROP or not (missing or facts.bytes_behind)
+            assert decision is not Decision.DROP or not (missing or facts.bytes_after)
             assert decision is not Decision.SEAL or not missing
             continue
         if facts.promised_beyond:

@@ -11,7 +11,7 @@ import walkit
 from tests.commit.fake_segments import wait_until
 from tests.log.crashes import SMALL
 from walkit.models import CrashingStorage
-from walkit.recovery.scan import read_mark
+from walkit.recovery.scan import read_durable_slot
 from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 
 
@@ -53,7 +53,7 @@ def stages(idle_marker_ms: int) -> Iterator[tuple[str, CrashingStorage]]:
     yield "nothing left, killed", storage.process_kill()
     log.close()
     yield "nothing left, closed", storage
-    assert 0 < read_mark(storage).position <= load_manifest(storage).end.position
+    assert 0 < read_durable_slot(storage).position <= load_manifest(storage).end.position
     log = walkit.open(storage=storage, options=SMALL)
     log.append(b"after")
     yield "one record behind it, live", storage

@@ -80,7 +80,7 @@ assert HEADER.itemsize == FRAME_HEADER_BYTES and HEADER.itemsize % 8 == 0
 assert [HEADER.fields[name][1] for name in ("log_id", "epoch", "epoch_id")] == [8, 16, 24]  # type: ignore[index]
 
 
-class Follows(NamedTuple):
+class Predecessor(NamedTuple):
     """What the first frame of a row has to follow; None where nothing says so."""
 
     position: int
@@ -89,7 +89,7 @@ class Follows(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FrameRow:
+class VerifiedFrames:
     """Intact frames that each follow the one before: at least one."""
 
     ends: Int64s
@@ -142,11 +142,11 @@ def frames_in_a_row(
     buffer: bytes | bytearray,
     at: int,
     segment: SegmentHeader,
-    follows: Follows,
+    follows: Predecessor,
     end_position: int,
     *,
     decode: bool,
-) -> FrameRow | None:
+) -> VerifiedFrames | None:
     """Return the whole frames of `buffer` from offset `at` on, up to the first that is not as expected.
 
     None where that is the first. `follows.position` is the position of offset `at`, no frame reaches beyond
@@ -167,7 +167,7 @@ def frames_in_a_row(
     heads = heads[:count]
     with_records = np.flatnonzero(heads["records"])
     firsts = heads["first_lsn"].astype(np.int64)
-    return FrameRow(
+    return VerifiedFrames(
         ends=follows.position + starts[:count] - at + heads["footprint"].astype(np.int64),
         last_lsns=firsts + heads["span"] - 1,
         records=int(heads["records"].sum(dtype=np.int64)),
@@ -213,7 +213,9 @@ def _leading(right: Bools) -> int:
     return int(wrong[0]) if len(wrong) else len(right)
 
 
-def _headers_fit(heads: npt.NDArray[Any], offsets: Int64s, segment: SegmentHeader, follows: Follows) -> Bools:
+def _headers_fit(
+    heads: npt.NDArray[Any], offsets: Int64s, segment: SegmentHeader, follows: Predecessor
+) -> Bools:
     """Judge every field (FORMAT.md F-7.2), and that each frame follows the one before it.
 
     As few calls of numpy as possible: a row of large frames is short. So what follows from the rest is not asked: that

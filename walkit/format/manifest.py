@@ -17,9 +17,11 @@ from walkit.errors import CorruptionError, NotALogError
 from walkit.format.checksum import crc32c
 from walkit.format.layout import (
     FORMAT_VERSION,
+    LSN_MAX,
     MANIFEST_BYTES_MAX,
     MANIFEST_HEADER,
     MANIFEST_MAGIC,
+    POSITION_MAX,
     SegmentFlag,
 )
 from walkit.format.segment import SegmentHeader, refuse_newer, segment_name
@@ -224,10 +226,7 @@ class Manifest:
 
         Compaction leaves none: what it writes covers their LSNs.
         """
-        if segment.flags & SegmentFlag.COMPACTED:
-            return ()
-        start, end = segment.start_position, segment.end_position
-        return tuple(h for h in self.holes if start <= h.start_position and h.end_position < end)
+        return tuple(g for g in self.gaps_of(segment) if isinstance(g, HoleRecord))
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -243,11 +242,10 @@ class Manifest:
         if not self.holes and not self.lost:
             return ()
         start, end = segment.start_position, segment.end_position
-        holes = self.holes_of(segment)
+        compacted = bool(segment.flags & SegmentFlag.COMPACTED)
+        within = [g for g in self.gaps if start <= g.start_position and g.end_position <= end]
         return tuple(
-            g
-            for g in self.gaps
-            if g in holes or (g in self.lost and start <= g.start_position and g.end_position <= end)
+            g for g in within if isinstance(g, LostRecord) or (g.end_position < end and not compacted)
         )
 
     def gap_after(self, position: int) -> int:
@@ -344,6 +342,7 @@ def _from_plain(plain: dict[str, Any]) -> Manifest:
                 f"{what} from position {gap.start_position} to {gap.end_position} cannot be there"
             )
         position = gap.end_position
+    _check_numbers(manifest)
     for what, numbers in (
         ("segment", [s.number for s in manifest.segments]),
         ("epoch", [e.number for e in manifest.lineage]),
@@ -351,6 +350,18 @@ def _from_plain(plain: dict[str, Any]) -> Manifest:
         if len(set(numbers)) != len(numbers):
             raise ValueError(f"a number of a {what} is given twice")
     return manifest
+
+
+def _check_numbers(manifest: Manifest) -> None:
+    """Raise ValueError where the numbers of segments and end are beyond 63 bits, or cannot be of one log."""
+    end = manifest.end
+    for s in manifest.sealed:
+        framed = s.start_position < s.end_position and 0 < s.first_lsn <= s.last_lsn + 1
+        if not framed or s.end_position > end.position or s.last_lsn > end.last_lsn:
+            raise ValueError(f"segment {s.number} is sealed without a frame, at LSN 0 or after the log's end")
+    sizes = [end.position, *(s.reserved_bytes for s in manifest.segments)]
+    if max(sizes) > POSITION_MAX or end.last_lsn > LSN_MAX:
+        raise ValueError("a position, an LSN or a size is beyond 63 bits")
 
 
 def _checked(cls: type[T], plain: Any) -> T:

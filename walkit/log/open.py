@@ -21,9 +21,9 @@ from walkit.log.scratch import open_scratch
 from walkit.log.wal import WriteAheadLog, open_logs
 from walkit.read.reader import LogReader
 from walkit.recovery.apply import settle_unsealed
-from walkit.recovery.planning import plan_recovery, tell_recovery
+from walkit.recovery.planning import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock
-from walkit.recovery.scan import Progress, read_mark
+from walkit.recovery.scan import Progress, read_durable_slot
 from walkit.segments.manifest_store import DURABLE_NAME, LOCK_NAME, NEW_NAME, load_manifest, write_whole
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import LockHolder, Storage
@@ -164,7 +164,7 @@ def _open_locked(
                 raise LogExistsError(storage.location)
             manifest = _create(storage, options) if created else load_manifest(storage)
             _check_stored(manifest, options)
-            mark = read_mark(storage)
+            mark = read_durable_slot(storage)
             detail["segments"] = len(manifest.segments)
         except BaseException:
             lock.release()
@@ -181,7 +181,7 @@ def _open_locked(
         lock.release()
         raise
     report = recovery_report(storage, options, clock, plan, created)
-    tell_recovery(events, report)
+    emit_recovery(events, report)
     events.emit("walkit.log.open", location=storage.location, verdict=report.verdict)
     return WriteAheadLog(resources, report)
 

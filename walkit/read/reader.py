@@ -22,7 +22,7 @@ from walkit.read.view import LogView, Span
 from walkit.record import Record
 from walkit.recovery.planning import plan_recovery
 from walkit.recovery.report import report_html
-from walkit.recovery.scan import read_mark
+from walkit.recovery.scan import read_durable_slot
 from walkit.segments.identity import open_segment
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.storage.interface import Storage
@@ -68,7 +68,7 @@ def sight_of(storage: Storage) -> Sight:
     for attempt in range(VIEW_TRIES):
         live = storage.is_locked(LOCK_NAME)
         # The mark before the manifest: every segment that the mark reaches into is then in the manifest.
-        mark = read_mark(storage)
+        mark = read_durable_slot(storage)
         manifest = load_manifest(storage)
         try:
             sight = (_live_sight if live else _settled_sight)(storage, manifest, mark)
@@ -85,7 +85,7 @@ def sight_of(storage: Storage) -> Sight:
 def live_view(storage: Storage) -> LogView:
     """Return what durable slot and manifest say is on stable storage, whether a writer lives or not."""
     for attempt in range(VIEW_TRIES):
-        mark = read_mark(storage)
+        mark = read_durable_slot(storage)
         manifest = load_manifest(storage)
         try:
             return _live_sight(storage, manifest, mark).view
@@ -107,6 +107,8 @@ def _live_sight(storage: Storage, manifest: Manifest, mark: DurableMark) -> Sigh
         if stop > header.start_position:
             spans.append(Span(_record_of(record, header), stop, None))
     covered = max([manifest.end.position, *(s.end_position for s in spans)])
+    if begun and begun[0][1].previous_end > manifest.end.position:
+        covered = manifest.end.position  # the header of a segment before it is not there
     if covered < end:
         raise CorruptionError(
             f"{storage.location} is on stable storage up to position {end:,}, and its segments end at {covered:,}",

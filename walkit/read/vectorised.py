@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from walkit._arrow import pa
 from walkit.errors import WalkitError
-from walkit.format.batch_verify import FrameRow
+from walkit.format.batch_verify import VerifiedFrames
 from walkit.format.frame import FrameHeader, decode_frame
 from walkit.format.parts import Waiting
 from walkit.read.view import LogView
@@ -59,7 +59,7 @@ class _Rows:
         self.large = False
         """Whether the frames that were last seen are large."""
 
-    def see(self, row: FrameRow) -> None:
+    def see(self, row: VerifiedFrames) -> None:
         """Take the frames of a row; those before a malformed one, whose error is raised."""
         last_lsn = int(row.last_lsns[-1])
         if last_lsn >= self._first_lsn:

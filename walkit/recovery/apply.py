@@ -9,17 +9,18 @@ import errno
 from contextlib import suppress
 
 from walkit.errors import CorruptionError, StorageError
-from walkit.format.layout import SEGMENT_HEADER_BYTES, ZEROS
-from walkit.format.manifest import Manifest
+from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_HEADER_BYTES
+from walkit.format.manifest import Manifest, encode_manifest
 from walkit.format.names import SALVAGE_NEW_NAME
 from walkit.recovery.decision import Decision
 from walkit.recovery.facts import SegmentFinding
+from walkit.recovery.lost_found import copy_part, keep_part, move_whole, remove_if_there
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.probe import nonzero_until
-from walkit.recovery.tolerant_file import PASSING_ERRNOS, PatientFile
+from walkit.recovery.tolerant_file import PASSING_ERRNOS, TolerantFile
 from walkit.segments.identity import header_of
-from walkit.segments.manifest_store import LOST_FOLDER, ManifestStore
-from walkit.segments.orphan_files import KEPT_NEW_NAME, leftover_of
+from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.orphan_files import leftover_of
 from walkit.storage.interface import Storage
 
 
@@ -27,33 +28,34 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
     """Make the plan true: the manifest first, then the files. Doing it again, also after a crash, changes nothing more.
 
     Bytes that are cut off or set aside are kept under lost+found, durably, before they go from where they were.
+    CorruptionError, and no change, where a salvage gives up more ranges than a manifest has room for.
     """
+    if plan.policy == "salvage":
+        _refuse_without_room(plan.manifest)
     for step in plan.steps:
         if step.finding.mended and step.sealed is not None:
             _mend(storage, step.finding)
     if plan.manifest is not plan.findings.manifest:
         store.update(lambda _: plan.manifest)
-    changed = False
+    changed, salvage = False, plan.policy == "salvage"
     for finding in plan.findings.sealed:
-        changed |= _tidy_end(storage, finding, finding.end_position)
+        changed |= _cut_tail(storage, finding, finding.end_position, tolerant=salvage)
     for step in plan.steps:
         finding = step.finding
         if step.sealed is not None:
-            _tidy_end(storage, finding, step.end_position)
+            _cut_tail(storage, finding, step.end_position, tolerant=salvage)
         else:
             keep = step.row.decision not in (Decision.DROP, Decision.SEAL)
-            unreadable = step.row.decision is Decision.LOSE
-            changed |= _set_aside(storage, finding.name, keep=keep, unreadable=unreadable)
+            changed |= _set_aside(storage, finding.name, keep=keep, unreadable=salvage)
     for name in plan.findings.strays:
         try:
             leftover = _is_leftover(storage, name, plan.manifest)
         except StorageError:
-            if plan.policy != "salvage":
+            if not salvage:
                 raise
             leftover = False
-        changed |= _set_aside(
-            storage, name, keep=plan.keeps_strays or not leftover, unreadable=plan.policy == "salvage"
-        )
+        # It was found not to be needed, so that one that cannot be read goes as it is, by any policy.
+        changed |= _set_aside(storage, name, keep=plan.keeps_strays or not leftover, unreadable=True)
     for name in (*plan.findings.orphans, *plan.findings.unfinished):
         with suppress(StorageError):  # it costs its bytes, and nothing reads it
             storage.remove(name)
@@ -61,18 +63,33 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
         storage.sync_directory()
 
 
-def _tidy_end(storage: Storage, finding: SegmentFinding, end_position: int) -> bool:
-    """Keep what stands after the sealed end under lost+found, then shorten the file."""
+def _refuse_without_room(manifest: Manifest) -> None:
+    try:
+        encode_manifest(manifest)
+    except ValueError as error:
+        raise CorruptionError(
+            f"the log is damaged in {len(manifest.lost):,} places, which a manifest has no room for; "
+            f"`walkit dump` writes what can be read. Nothing was changed ({error})",
+            expected=f"a manifest of at most {MANIFEST_BYTES_MAX} bytes",
+            found=len(manifest.lost),
+        ) from error
+
+
+def _cut_tail(storage: Storage, finding: SegmentFinding, end_position: int, *, tolerant: bool) -> bool:
+    """Keep what is after the sealed end under lost+found, then shorten the file; say whether there was anything.
+
+    With `tolerant` pages that the storage cannot read are kept as zeros.
+    """
     assert finding.header is not None
     end = finding.header.offset_of(end_position)
     if finding.file_bytes <= end:
         return False
     file = storage.open(finding.name, "write")
     try:
-        size = file.size()
-        until = nonzero_until(file, end, size)
+        size, source = file.size(), TolerantFile(file) if tolerant else file
+        until = nonzero_until(source, end, size)
         if until > end:
-            keep_bytes(storage, f"{finding.name}.{end_position}.tail", file.read(end, until - end))
+            keep_part(storage, f"{finding.name}.{end_position}.tail", source, end, until)
         file.shorten(end)
         file.sync()
     finally:
@@ -83,43 +100,27 @@ def _tidy_end(storage: Storage, finding: SegmentFinding, end_position: int) -> b
 def _set_aside(storage: Storage, name: str, *, keep: bool, unreadable: bool = False) -> bool:
     """Take a whole file out of the log: under lost+found where it holds anything to keep, else away.
 
-    One that is `unreadable` goes there by being renamed, as it is.
+    With `unreadable` one that cannot be read goes there by being renamed, as it is.
     """
     try:
         file = storage.open(name, "read")
+        try:
+            until = nonzero_until(file, 0, file.size()) if keep else 0
+            if until:
+                keep_part(storage, name, file, 0, until)
+        finally:
+            file.close()
     except StorageError as error:
+        if error.name != name:
+            raise  # what failed is keeping it
         if error.errno == errno.ENOENT:
             return False
         if not unreadable or error.errno in PASSING_ERRNOS:
             raise
-        _move(storage, name)
+        move_whole(storage, name)
         return True
-    try:
-        until = nonzero_until(file, 0, file.size()) if keep else 0
-        data = file.read(0, until)
-    except StorageError as error:
-        if not unreadable or error.errno in PASSING_ERRNOS:
-            raise
-        _move(storage, name)
-        return True
-    finally:
-        file.close()
-    if data:
-        keep_bytes(storage, name, data)
     storage.remove(name)
     return True
-
-
-def _move(storage: Storage, name: str) -> None:
-    """Rename a file that cannot be read into lost+found, under a name that nothing there has."""
-    kept = set(storage.names(LOST_FOLDER))
-    target, number = f"{LOST_FOLDER}/{name}", 0
-    while target in kept:
-        number += 1
-        target = f"{LOST_FOLDER}/{name}.{number}"
-    storage.replace(name, target)
-    storage.sync_directory(LOST_FOLDER)
-    storage.sync_directory()
 
 
 def _mend(storage: Storage, finding: SegmentFinding) -> None:
@@ -129,16 +130,15 @@ def _mend(storage: Storage, finding: SegmentFinding) -> None:
     to know of it: done twice it finds a right header. Pages that the storage cannot read are zeros in the copy.
     """
     assert finding.header is not None
-    file = PatientFile(storage.open(finding.name, "read"))
+    file = TolerantFile(storage.open(finding.name, "read"))
     try:
-        block = file.read(0, SEGMENT_HEADER_BYTES)
-        if any(block):
-            keep_bytes(storage, f"{finding.name}.header", block)
-        _remove(storage, SALVAGE_NEW_NAME)
+        if any(file.read(0, SEGMENT_HEADER_BYTES)):
+            keep_part(storage, f"{finding.name}.header", file, 0, SEGMENT_HEADER_BYTES)
+        remove_if_there(storage, SALVAGE_NEW_NAME)
         copy = storage.open(SALVAGE_NEW_NAME, "create")
         try:
-            for offset in range(SEGMENT_HEADER_BYTES, finding.file_bytes, len(ZEROS)):
-                copy.write(offset, [file.read(offset, min(len(ZEROS), finding.file_bytes - offset))])
+            if finding.file_bytes > SEGMENT_HEADER_BYTES:
+                copy_part(file, SEGMENT_HEADER_BYTES, finding.file_bytes, copy, SEGMENT_HEADER_BYTES)
             copy.write(0, [finding.header.encode()])
             copy.sync()
         finally:
@@ -147,50 +147,6 @@ def _mend(storage: Storage, finding: SegmentFinding) -> None:
         file.close()
     storage.replace(SALVAGE_NEW_NAME, finding.name)
     storage.sync_directory()
-
-
-def _remove(storage: Storage, name: str) -> None:
-    try:
-        storage.remove(name)
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
-
-
-def keep_bytes(storage: Storage, name: str, data: bytes) -> None:
-    """Keep bytes under lost+found, durably, unless they are there already; whole under their name or not at all."""
-    there = set(storage.names(LOST_FOLDER))
-    target, number = f"{LOST_FOLDER}/{name}", 0
-    while target in there:
-        if _holds(storage, target, data):
-            return
-        number += 1
-        target = f"{LOST_FOLDER}/{name}.{number}"
-    _remove(storage, KEPT_NEW_NAME)
-    file = storage.open(KEPT_NEW_NAME, "create")
-    try:
-        for offset in range(0, len(data), len(ZEROS)):
-            file.write(offset, [data[offset : offset + len(ZEROS)]])
-        file.sync()
-    finally:
-        file.close()
-    storage.replace(KEPT_NEW_NAME, target)
-    storage.sync_directory(LOST_FOLDER)
-    storage.sync_directory()
-
-
-def _holds(storage: Storage, name: str, data: bytes) -> bool:
-    """Say whether a file holds these bytes; what does not open holds none."""
-    try:
-        file = storage.open(name, "read")
-    except StorageError as error:
-        if error.errno in PASSING_ERRNOS:
-            raise
-        return False
-    try:
-        return file.size() == len(data) and file.read(0, len(data)) == data
-    finally:
-        file.close()
 
 
 def _is_leftover(storage: Storage, name: str, manifest: Manifest) -> bool:

@@ -80,7 +80,8 @@ class LogAssembly:
         old = self.manifest
         gaps = sorted(self.gaps, key=lambda g: g.start_position)
         lost = tuple(g for g in gaps if isinstance(g, LostRecord))
-        exact = [min(g.last_lsn + 1, self.end.last_lsn) for g in lost if g not in old.lost and g.lsns]
+        known = set(old.lost)
+        exact = [min(g.last_lsn + 1, self.end.last_lsn) for g in lost if g.lsns and g not in known]
         new = replace(
             old,
             segments=tuple(sorted(self.records, key=segment_order)),

@@ -22,24 +22,22 @@ class Decision(Enum):
     """What to do with an unsealed segment."""
 
     DROP = "it was made ahead and never used: remove it"
-    SEAL = "all its frames are intact and nothing stands behind them: seal it"
-    CUT = (
-        "what stands behind its intact frames was never promised: seal it there, keep the bytes in lost+found"
-    )
+    SEAL = "all its frames are intact and nothing follows them: seal it"
+    CUT = "what follows its intact frames was never promised: seal it there, keep the bytes in lost+found"
     CUT_WHOLE = (
         "nothing in it follows from the log, and nothing of it was promised: keep the file in lost+found"
     )
     KEEP = (
-        "intact frames stand behind a hole, within the window: seal it behind the last of them, record the hole, "
-        "keep the bytes behind them in lost+found"
+        "intact frames follow a hole, within the window: seal it after the last of them, record the hole, "
+        "keep the bytes after them in lost+found"
     )
     SKIP = (
         "frames are missing or damaged: keep every intact frame in it, record what is lost between them, "
-        "keep the bytes behind the last of an unsealed segment in lost+found"
+        "keep the bytes after the last of an unsealed segment in lost+found"
     )
     MEND = (
-        "its header is damaged and intact frames stand behind it: put a new header before them, "
-        "keep the old one in lost+found, and go on as SKIP"
+        "its header is damaged and intact frames follow it: put a new header before them, "
+        "keep the old one in lost+found, and continue as SKIP"
     )
     LOSE = (
         "no frame of it can be used: record what was promised of it as lost, "
@@ -50,12 +48,16 @@ class Decision(Enum):
     REFUSE_SHORT = "its file was cut short, which no crash does: acknowledged frames may have stood there"
 
 
+SEALING = frozenset({Decision.SEAL, Decision.CUT, Decision.KEEP, Decision.SKIP, Decision.MEND})
+"""The decisions that keep frames of a segment, and seal it after the last of them."""
+
+
 class Facts(NamedTuple):
     """What is known of one unsealed segment when it is decided on; MEANINGS says what each means."""
 
     header_right: bool = False
     follows: bool = False
-    bytes_behind: bool = False
+    bytes_after: bool = False
     promised_beyond: bool = False
     keeps_frames: bool = False
     absolute: bool = False
@@ -66,13 +68,13 @@ class Facts(NamedTuple):
 MEANINGS = {
     "header_right": "its header is there, intact, and of this log",
     "follows": "it begins where the intact log ends, and no hole lies before it",
-    "bytes_behind": "nonzero bytes stand behind those of its frames that follow without a hole",
+    "bytes_after": "nonzero bytes follow those of its frames that follow the log without a hole",
     "promised_beyond": "the log without holes ends in it, before what was promised",
-    "keeps_frames": "holes are kept, and intact frames stand in it behind one, within the window; "
-    "with salvage: any intact frame stands in it behind damage, or behind what is missing",
+    "keeps_frames": "holes are kept, and it has intact frames after one, within the window; "
+    "with salvage: it has any intact frame after damage, or after what is missing",
     "absolute": "the policy is absolute",
     "salvage": "the policy is salvage",
-    "cut_short": "its file is shorter than the space that was reserved for it, and the log does not go on behind its "
+    "cut_short": "its file is shorter than the space that was reserved for it, and the log does not continue after its "
     "frames",
 }
 """What each fact says, in a few words."""
@@ -92,7 +94,7 @@ class Row:
 
 
 DECISION_TABLE: tuple[Row, ...] = (
-    #         header follows behind promised keeps absolute salvage cut_short
+    #         header follows after promised keeps absolute salvage cut_short
     Row("A", (None, None, None, True, None, None, False, None), Decision.REFUSE),
     Row("B", (False, None, False, False, None, None, None, False), Decision.DROP),
     Row("C", (False, None, True, False, None, False, False, False), Decision.CUT_WHOLE),

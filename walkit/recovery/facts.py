@@ -16,7 +16,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.recovery.fitted_header import header_from_frames
 from walkit.recovery.probe import nonzero_until
 from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey
-from walkit.recovery.tolerant_file import PAGE_BYTES, PatientFile
+from walkit.recovery.tolerant_file import PAGE_BYTES, TolerantFile
 from walkit.segments.frame_walk import last_chain_of
 from walkit.segments.identity import check_identity, whole_header
 from walkit.storage.interface import Storage, StorageFile
@@ -56,6 +56,8 @@ class SegmentFinding:
     """Time that checking its frames took, reading them not counted."""
     follows: bool = True
     """Whether its first frame follows the segment before."""
+    continued: bool = False
+    """Whether the next segment in use begins where its intact frames end: what stands after them is not of the log."""
     nonzero_until: int = 0
     """File offset after the last nonzero byte."""
     promised_position: int = 0
@@ -98,6 +100,11 @@ class SegmentFinding:
     def end_offset(self) -> int:
         """File offset where the intact frames at its start end."""
         return 0 if self.header is None else self.header.offset_of(self.end_position)
+
+    @property
+    def ends_in_bytes(self) -> bool:
+        """Whether bytes stand after the intact frames at its start which may have been frames of the log."""
+        return self.nonzero_until > self.end_offset and not self.continued
 
     @property
     def damage(self) -> Region | None:
@@ -200,16 +207,16 @@ def next_start(later: list[SegmentFinding], start: int) -> int | None:
 
 
 def look_at(
-    storage: Storage, manifest: Manifest, record: SegmentRecord, *, patient: bool = False, live: bool = False
+    storage: Storage, manifest: Manifest, record: SegmentRecord, *, tolerant: bool = False, live: bool = False
 ) -> SegmentFinding:
     """Look at a segment that the manifest names: is it there, does it open, whose header is in it. Never raises.
 
-    `patient` reads pages that cannot be read as zeros. Of a log with a `live` writer only the header is looked at.
+    With `tolerant` pages that cannot be read are zeros. Of a log with a `live` writer only the header is looked at.
     """
     end = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
     finding = SegmentFinding(record=record, end=end)
     try:
-        file = _opened(storage, record, patient)
+        file = _opened(storage, record, tolerant)
     except StorageError as error:
         finding.present = error.errno != errno.ENOENT
         finding.error = error if finding.present else None
@@ -219,24 +226,24 @@ def look_at(
     except StorageError as error:
         finding.error = finding.error or error
     finally:
-        if patient:
+        if tolerant:
             _note_unreadable(finding, file)
         file.close()
     return finding
 
 
-def _opened(storage: Storage, record: SegmentRecord, patient: bool) -> StorageFile | PatientFile:
+def _opened(storage: Storage, record: SegmentRecord, tolerant: bool) -> StorageFile | TolerantFile:
     file = storage.open(record.name, "read")
-    return PatientFile(file) if patient else file
+    return TolerantFile(file) if tolerant else file
 
 
-def _note_unreadable(finding: SegmentFinding, file: StorageFile | PatientFile) -> None:
-    if isinstance(file, PatientFile):
+def _note_unreadable(finding: SegmentFinding, file: StorageFile | TolerantFile) -> None:
+    if isinstance(file, TolerantFile):
         finding.unreadable |= file.unreadable
 
 
 def _look_into(
-    file: StorageFile | PatientFile, manifest: Manifest, finding: SegmentFinding, live: bool
+    file: StorageFile | TolerantFile, manifest: Manifest, finding: SegmentFinding, live: bool
 ) -> None:
     record, sealed = finding.record, finding.sealed
     finding.file_bytes = size = file.size()
@@ -268,7 +275,7 @@ def survey_segment(
     until: int | None = None,
     bodies: bool = True,
     decode: bool = False,
-    patient: bool = False,
+    tolerant: bool = False,
     reached: Reached | None = None,
 ) -> None:
     """Note every region of a segment with a header, up to position `until` where that is known, and what it promises.
@@ -295,15 +302,14 @@ def survey_segment(
         gaps=manifest.gaps_of(record) if sealed else (),
         anywhere=finding.mended and not sealed,
     )
-    file = _opened(storage, record, patient)
+    file = _opened(storage, record, tolerant)
     began = perf_counter_ns()
+    known = not sealed and not finding.unopenable and finding.nonzero_until <= header.offset_of(stop)
     survey = SegmentSurvey(
         file,
         finding.span,
         decode=decode,
-        nonzero_until=finding.nonzero_until
-        if not sealed and finding.nonzero_until <= header.offset_of(stop)
-        else None,
+        nonzero_until=finding.nonzero_until if known else None,
         reached=None if reached is None else lambda position: reached(position - start),
     )
     try:

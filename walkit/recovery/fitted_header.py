@@ -27,7 +27,7 @@ def header_from_frames(
     """Return a header that fits the intact frames of a file, None where there is none, and what they promise.
 
     `until` is the file offset after which only zeros follow. A promise is true wherever it is found. Whether the
-    segment was imported cannot be told, and need not be: its header was durable before its first frame, so it is
+    segment was imported is not known, and need not be: its header was durable before its first frame, so it is
     damaged in any case. A frame says at which position it stands, so the file offset at which it is found says where
     the segment begins. Frames that disagree (a value may hold a frame) are outvoted; of a sealed segment the manifest
     knows it.

@@ -19,7 +19,7 @@ from walkit.format.frame import FrameFault
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import HoleRecord, LogEnd, LostRecord, Manifest, SegmentRecord
 from walkit.recovery.assembly import LogAssembly
-from walkit.recovery.decision import Decision, Facts, Row, decide
+from walkit.recovery.decision import SEALING, Decision, Facts, Row, decide
 from walkit.recovery.facts import LogFindings, SegmentFinding, start_of
 from walkit.recovery.report import Cut, SegmentDecision
 from walkit.recovery.survey import Region
@@ -68,12 +68,14 @@ class RecoveryPlan:
     @property
     def holes(self) -> tuple[HoleRecord, ...]:
         """The holes that the plan records."""
-        return tuple(h for h in self.manifest.holes if h not in self.findings.manifest.holes)
+        known = set(self.findings.manifest.holes)
+        return tuple(h for h in self.manifest.holes if h not in known)
 
     @property
     def lost(self) -> tuple[LostRecord, ...]:
         """The lost ranges that the plan records."""
-        return tuple(g for g in self.manifest.lost if g not in self.findings.manifest.lost)
+        known = set(self.findings.manifest.lost)
+        return tuple(g for g in self.manifest.lost if g not in known)
 
     @property
     def decisions(self) -> tuple[SegmentDecision, ...]:
@@ -97,7 +99,7 @@ class RecoveryPlan:
 
 def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
     """Decide. Raises CorruptionError where the table refuses; changes nothing."""
-    policy = _policy_for(findings, policy)
+    policy = policy_for(findings, policy)
     for finding in findings.sealed:
         if finding.regions:
             _refuse_damage(finding)
@@ -114,34 +116,49 @@ def make_plan(findings: LogFindings, policy: str) -> RecoveryPlan:
         facts = Facts(
             header_right=finding.header is not None,
             follows=follows,
-            bytes_behind=finding.nonzero_until > (finding.end_offset if follows else 0),
+            bytes_after=finding.nonzero_until > (finding.end_offset if follows else 0),
             promised_beyond=finding is broken,
             keeps_frames=bool(kept),
             absolute=policy == "absolute",
             cut_short=finding.name in short,
         )
-        row = decide(facts)
-        if row.decision is Decision.REFUSE:
-            why = f"frames were promised up to position {promised:,}"
-            raise corruption(finding, why, end=log.end, promised=promised)
-        if row.decision is Decision.REFUSE_TAIL:
-            why = "the tail is damaged, and recovery='absolute' refuses any damage"
-            raise corruption(finding, why, end=log.end)
-        if row.decision is Decision.REFUSE_SHORT:
-            raise missing_end(finding, finding.end if follows else log.end)
-        sealed = None
-        if row.decision in (Decision.SEAL, Decision.CUT, Decision.KEEP):
-            own = finding.regions[:1] if follows and finding.frames else []
-            sealed = log.seal(finding, [*own, *kept])
-        elif row.decision is Decision.CUT_WHOLE and finding.error is not None:
+        own = finding.regions[:1] if follows and finding.frames else []
+        step = decided(log, finding, facts, [*own, *kept])
+        if step.row.decision is Decision.CUT_WHOLE and finding.error is not None:
             unlocated = unlocated or finding
-        steps.append(Step(finding, row, facts, sealed))
-        whole = whole and row.decision in (Decision.SEAL, Decision.DROP)
+        steps.append(step)
+        cut = step.row.decision is Decision.CUT and finding.continued
+        whole = whole and (cut or step.row.decision in (Decision.SEAL, Decision.DROP))
     _refuse_missing(manifest, log.end, promised)
     return RecoveryPlan(findings, policy, tuple(steps), log.manifest_after())
 
 
-def _policy_for(findings: LogFindings, policy: str) -> str:
+def decided(
+    log: LogAssembly,
+    finding: SegmentFinding,
+    facts: Facts,
+    pieces: list[Region],
+    missing: tuple[str, str] = ("", ""),
+) -> Step:
+    """Ask the table about an unsealed segment, and take these intact regions into the log where it keeps any.
+
+    `missing` is the segment and the reason of what is missing before it. CorruptionError where the table refuses.
+    """
+    row, promised = decide(facts), log.promised
+    if row.decision is Decision.REFUSE:
+        why = f"frames were promised up to position {promised:,}"
+        raise corruption(finding, why, end=log.end, promised=promised)
+    if row.decision is Decision.REFUSE_TAIL:
+        raise corruption(
+            finding, "the tail is damaged, and recovery='absolute' refuses any damage", end=log.end
+        )
+    if row.decision is Decision.REFUSE_SHORT:
+        raise missing_end(finding, finding.end if facts.follows else log.end)
+    sealed = log.seal(finding, pieces, missing) if row.decision in SEALING else None
+    return Step(finding, row, facts, sealed)
+
+
+def policy_for(findings: LogFindings, policy: str) -> str:
     """Return the policy to apply: what may have been acknowledged after a hole is never cut."""
     headers = [f.header for f in findings.unsealed if f.header is not None]
     unordered = findings.manifest.ack_order == "completion" or any(
@@ -178,14 +195,14 @@ def _kept(
     if header is None or not finding.beyond:
         return []
     if unlocated is not None:
-        why = "its header was on stable storage before any frame behind it was written"
+        why = "its header was on stable storage before any frame after it was written"
         raise corruption(unlocated, why, end=end)
     fits = follows or _fits(end, replace(start_of(header), position=header.previous_end))
     end = finding.end if follows else start_of(header)
     for region in finding.beyond:
         fits = fits and region.misplaced is None and _fits(end, region.before)
         if not fits:
-            why = "an intact frame behind a hole does not follow what is before it"
+            why = "an intact frame after a hole does not follow what is before it"
             raise corruption(finding, why, end=finding.end)
         end = region.after
     return finding.beyond
@@ -199,7 +216,7 @@ def _fits(end: LogEnd, before: LogEnd) -> bool:
 
 
 def _refuse_missing(manifest: Manifest, end: LogEnd, promised: int) -> None:
-    """Refuse a log that ends before what was promised, or before what its manifest was told to be durable."""
+    """Refuse a log that ends before what was promised, or before what its manifest says is durable."""
     told = max(manifest.low_watermark, manifest.checkpoint_lsn)
     if end.position < promised:
         raise CorruptionError(
@@ -230,7 +247,7 @@ def _first_break(findings: LogFindings, promised: int) -> SegmentFinding | None:
             return finding if position < promised else None
         position = finding.end_position
         last = finding
-        if finding.nonzero_until > finding.end_offset:
+        if finding.ends_in_bytes:
             break
     return last if position < promised else None
 
@@ -264,7 +281,7 @@ def _reason(finding: SegmentFinding) -> str:
     if not finding.follows:
         return "the segment does not follow where the log ends"
     fault = (finding.damage and finding.damage.fault) or FrameFault.END
-    after = f"; behind it: {counted(finding.frames_after, 'intact frame')}" if finding.frames_after else ""
+    after = f"; after it: {counted(finding.frames_after, 'intact frame')}" if finding.frames_after else ""
     return f"{fault.value}{after}"
 
 

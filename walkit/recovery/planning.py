@@ -35,7 +35,7 @@ def plan_recovery(
     return make_plan(findings, policy)
 
 
-def tell_recovery(events: EventSink, report: RecoveryReport) -> None:
+def emit_recovery(events: EventSink, report: RecoveryReport) -> None:
     """Send the events of a recovery that is done: one for each cut, loss and hole, and one for the whole."""
     for cut in report.cuts:
         events.emit("walkit.recovery.cut", segment=cut.segment, position=cut.position, bytes=cut.bytes)

@@ -19,14 +19,10 @@ ZERO_READ_BYTES = 1 << 20
 SEARCHED_BYTES = 4096
 
 
-def intact_frames(
-    file: Readable, segment: SegmentHeader, start: int, until: int
+def frame_headers(
+    file: Readable, alignment: int, frame_bytes_max: int, start: int, until: int
 ) -> Iterator[tuple[int, FrameHeader]]:
-    """Yield (file offset, header) of the intact frames of a segment's log and epoch that begin in [start, until).
-
-    What lies within one is its content.
-    """
-    alignment, reach = segment.alignment, start
+    """Yield (file offset, header) of what has a frame's right header on a boundary in [start, until), of any log."""
     for first, last in data_ranges(file, start, until):
         # A header begins with its magic, which is not zero: what begins before the data is none.
         offset = SEGMENT_HEADER_BYTES + align_up(first - SEGMENT_HEADER_BYTES, alignment)
@@ -37,11 +33,35 @@ def intact_frames(
             words = np.frombuffer(block, "<u4", len(block) // 4)[:: alignment // 4][:boundaries]
             for index in np.flatnonzero(words == FRAME_MAGIC):
                 at = int(index) * alignment
-                found = _frame_at(block, at, segment)
-                if found is not None and offset + at >= reach and _is_whole(file, offset + at, found):
-                    reach = offset + at + found.footprint
-                    yield offset + at, found
+                header = _header_at(block, at, alignment, frame_bytes_max)
+                if header is not None:
+                    yield offset + at, header
             offset += PROBE_BYTES
+
+
+def _header_at(block: bytes, at: int, alignment: int, frame_bytes_max: int) -> FrameHeader | None:
+    """Return the right frame header at `at`; None for one of a newer format too: no frame is newer than its segment."""
+    try:
+        header, fault = check_header(block, at, alignment, frame_bytes_max)
+    except FormatVersionError:
+        return None
+    return header if fault is None else None
+
+
+def intact_frames(
+    file: Readable, segment: SegmentHeader, start: int, until: int
+) -> Iterator[tuple[int, FrameHeader]]:
+    """Yield (file offset, header) of the intact frames of a segment's log and epoch that begin in [start, until).
+
+    What lies within one is its content.
+    """
+    ours, reach = (segment.log_id, segment.epoch, segment.epoch_id), start
+    for offset, found in frame_headers(file, segment.alignment, segment.frame_bytes_max, start, until):
+        if offset < reach or (found.log_id, found.epoch, found.epoch_id) != ours:
+            continue
+        if check_body(found, memoryview(file.read(offset, found.footprint))) is None:
+            reach = offset + found.footprint
+            yield offset, found
 
 
 def next_frame(
@@ -58,25 +78,6 @@ def next_frame(
         if segment.offset_of(header.position) == offset and header.end_position <= end_position:
             return header
     return None
-
-
-def _frame_at(block: bytes, at: int, segment: SegmentHeader) -> FrameHeader | None:
-    """Return the header of a frame of this segment that stands at `at`, or None.
-
-    What looks like a frame of a newer format is a value that holds one: no frame is newer than its segment.
-    """
-    try:
-        found, fault = check_header(block, at, segment.alignment, segment.frame_bytes_max)
-    except FormatVersionError:
-        return None
-    if found is None or fault is not None:
-        return None
-    ours = (found.log_id, found.epoch, found.epoch_id) == (segment.log_id, segment.epoch, segment.epoch_id)
-    return found if ours else None
-
-
-def _is_whole(file: Readable, offset: int, header: FrameHeader) -> bool:
-    return check_body(header, memoryview(file.read(offset, header.footprint))) is None
 
 
 def nonzero_until(file: Readable, start: int, size: int) -> int:

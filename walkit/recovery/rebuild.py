@@ -9,15 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from walkit.errors import CorruptionError, FormatVersionError, NotALogError, StorageError
+from walkit.errors import CorruptionError, NotALogError, StorageError
 from walkit.format.durable_slot import DurableMark
-from walkit.format.frame import check_header
 from walkit.format.layout import (
     ALIGNMENT_BUFFERED,
     ALIGNMENT_DIRECT,
     FRAME_BYTES_LIMIT,
-    FRAME_HEADER_BYTES,
-    FRAME_MAGIC,
     LSN_LAST,
     SEGMENT_HEADER_BYTES,
     SEGMENT_NUMBER_MAX,
@@ -27,16 +24,14 @@ from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord,
 from walkit.format.names import lsn_of_name
 from walkit.format.segment import SegmentHeader, segment_name
 from walkit.recovery.facts import follows_exactly, start_of
-from walkit.recovery.probe import PROBE_BYTES
+from walkit.recovery.probe import PROBE_BYTES, frame_headers
 from walkit.recovery.salvage import salvaged_segment, survey_salvaged
-from walkit.recovery.scan import read_mark
+from walkit.recovery.scan import read_durable_slot
 from walkit.recovery.survey import FrameSpan, Region, SegmentSurvey
-from walkit.recovery.tolerant_file import PatientFile
+from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.identity import header_of
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
-
-_MAGIC = FRAME_MAGIC.to_bytes(4, "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +58,11 @@ def manifest_of(
 
 
 def manifest_from_headers(storage: Storage) -> Rebuilt | None:
-    """Return what the segments' own headers tell; None where there is no segment of walkit's with a whole header.
+    """Return what the segments' own headers say; None where there is no segment of walkit's with a whole header.
 
     The segments at the front of the log that are whole up to where the next one begins are sealed there, and compacted
     ones also damaged, since they were whole before they became the log; the others are left to recovery's judgement.
-    Originals and the compacted segment that has taken their place are told apart: one of both is the log.
+    Of originals and the compacted segment that has taken their place, one is the log.
     """
     headers, headless = _headers_of(storage)
     if not headers:
@@ -80,7 +75,7 @@ def manifest_from_headers(storage: Storage) -> Rebuilt | None:
     by_frames = {n: e for n in headless if (e := _epoch_by_frames(storage, n, log_id)) is not None}
     begin = _begin_of(storage, ours, headless, by_frames)
     sealed, end = _sealed_front(storage, ours, begin)
-    lineage = _lineage_of(ours, end, read_mark(storage), by_frames)
+    lineage = _lineage_of(ours, end, read_durable_slot(storage), by_frames)
     done = {s.number for s in sealed}
     epochs = {h.number: h for h in ours if h.number not in done}
     unsealed = [
@@ -159,7 +154,7 @@ def _begin_of(
     """Return what the first frame of the log follows. A segment without a header may be the first: its frames tell."""
     first = ours[0]
     begin = LogEnd(last_lsn=first.first_lsn - 1, position=first.previous_end, chain=first.chain)
-    epochs = _lineage_of(ours, begin, read_mark(storage), by_frames)
+    epochs = _lineage_of(ours, begin, read_durable_slot(storage), by_frames)
     stand_in = Manifest(log_id=first.log_id, lineage=epochs)
     for number in headless:
         if number > first.number:
@@ -211,7 +206,7 @@ def _sealed_front(
 
 def _frames_of(storage: Storage, header: SegmentHeader, following: SegmentHeader | None) -> Region | None:
     """Return the intact frames at the start of a segment, up to where the next one begins or its file ends."""
-    file = PatientFile(storage.open(header.name, "read"))
+    file = TolerantFile(storage.open(header.name, "read"))
     try:
         room = max(file.size() - SEGMENT_HEADER_BYTES, 0)
         until = header.start_position + room - room % header.alignment
@@ -255,24 +250,17 @@ def _lineage_of(
 
 
 def _epoch_by_frames(storage: Storage, number: int, log_id: int) -> EpochRecord | None:
-    """Return the epoch that the first intact frame header of a segment without a header names; None without one."""
+    """Return the epoch that the first right frame header of a segment without a header names; None without one."""
     try:
-        file = PatientFile(storage.open(segment_name(number), "read"))
+        file = TolerantFile(storage.open(segment_name(number), "read"))
     except StorageError:
         return None
     try:
-        block = file.read(SEGMENT_HEADER_BYTES, PROBE_BYTES)
-    finally:
-        file.close()
-    for alignment in (ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT):
-        for at in range(0, len(block) - FRAME_HEADER_BYTES + 1, alignment):
-            if block[at : at + 4] != _MAGIC:
-                continue
-            try:
-                frame, fault = check_header(block, at, alignment, FRAME_BYTES_LIMIT)
-            except FormatVersionError:
-                continue
-            if frame is not None and fault is None and frame.log_id == log_id:
+        until = min(file.size(), SEGMENT_HEADER_BYTES + PROBE_BYTES)
+        for alignment in (ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT):
+            found = frame_headers(file, alignment, FRAME_BYTES_LIMIT, SEGMENT_HEADER_BYTES, until)
+            frame = next((frame for _, frame in found if frame.log_id == log_id), None)
+            if frame is not None:
                 return EpochRecord(
                     number=frame.epoch,
                     id=frame.epoch_id,
@@ -280,7 +268,9 @@ def _epoch_by_frames(storage: Storage, number: int, log_id: int) -> EpochRecord 
                     position=frame.position,
                     chain=frame.chain,
                 )
-    return None
+        return None
+    finally:
+        file.close()
 
 
 def _epoch_number(known: SegmentHeader | EpochRecord | None) -> int:
@@ -315,10 +305,10 @@ def _doubts(manifest: Manifest, compacted_lsn: int, unaccounted_lsns: int) -> li
         )
     if compacted_lsn:
         doubts.append(
-            "how far compaction had made history inexact is not known: only the newest state is told as exact"
+            "how far compaction had made history inexact is not known: only the newest state counts as exact"
         )
     if manifest.ack_order == "completion":
-        doubts.append("a hole that an earlier opening had kept cannot be told from a loss")
+        doubts.append("a hole that an earlier opening had kept looks like a loss")
     return doubts
 
 

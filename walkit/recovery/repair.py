@@ -11,15 +11,15 @@ from walkit._text import counted, lsn_range
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import RecoveryPolicy, check_progress
 from walkit.errors import LogLockedError, OptionsError
-from walkit.format.layout import MANIFEST_BYTES_MAX
 from walkit.format.manifest import MANIFEST_NAME, HoleRecord, LostRecord
-from walkit.recovery.apply import apply_plan, keep_bytes, settle_unsealed
+from walkit.recovery.apply import apply_plan, settle_unsealed
+from walkit.recovery.lost_found import keep_part
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.planning import plan_recovery
 from walkit.recovery.rebuild import Rebuilt, completed, manifest_of
 from walkit.recovery.report import Cut, SegmentDecision
-from walkit.recovery.scan import Progress, read_mark
-from walkit.recovery.tolerant_file import PatientFile
+from walkit.recovery.scan import Progress, read_durable_slot
+from walkit.recovery.tolerant_file import TolerantFile
 from walkit.segments.manifest_store import LOCK_NAME, ManifestStore
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import LockHolder, Storage
@@ -113,7 +113,7 @@ def repair(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RepairReport:
-    """Bring a log that nobody has open into order, by a recovery policy; what is removed is kept in lost+found.
+    """Bring a log that is not open into order, by a recovery policy; what is removed is kept in lost+found.
 
     Every frame is read. A damaged or missing manifest is made anew of the segments' headers. Damage of what was
     promised is refused by every policy but "salvage", which gives it up and records what is lost. On return everything
@@ -153,7 +153,7 @@ def _repair(
         settle_unsealed(storage, manifest, salvage=policy == "salvage")
         plan, rebuilt = _plan(storage, policy, progress)
         if rebuilt is not None and MANIFEST_NAME in storage.names():
-            keep_bytes(storage, MANIFEST_NAME, _bytes_of(storage, MANIFEST_NAME))
+            _keep_manifest(storage)
         apply_plan(storage, ManifestStore(storage, plan.findings.manifest), plan)
     finally:
         lock.release()
@@ -164,7 +164,7 @@ def _plan(
     storage: Storage, policy: RecoveryPolicy, progress: Progress | None
 ) -> tuple[RecoveryPlan, Rebuilt | None]:
     manifest, rebuilt, _ = manifest_of(storage)
-    plan = plan_recovery(storage, manifest, read_mark(storage), policy, deep=True, progress=progress)
+    plan = plan_recovery(storage, manifest, read_durable_slot(storage), policy, deep=True, progress=progress)
     if rebuilt is None:
         return plan, None
     # Made anew it is written in any case, and nothing that it does not name goes without being kept.
@@ -172,10 +172,11 @@ def _plan(
     return replace(plan, manifest=made.next(), keeps_strays=True), rebuilt
 
 
-def _bytes_of(storage: Storage, name: str) -> bytes:
-    file = PatientFile(storage.open(name, "read"))
+def _keep_manifest(storage: Storage) -> None:
+    """Keep a damaged manifest under lost+found, whatever its size; pages that cannot be read are zeros there."""
+    file = TolerantFile(storage.open(MANIFEST_NAME, "read"))
     try:
-        return file.read(0, MANIFEST_BYTES_MAX + 1)
+        keep_part(storage, MANIFEST_NAME, file, 0, file.size())
     finally:
         file.close()
 

@@ -5,16 +5,21 @@ range of the manifest, with its LSNs, the segment and the reason; so readers, `v
 silent loss, and its LSNs are not given again. Nothing is written into a segment: a damaged one stays as it is, with the
 range beside it; only one with a damaged header is replaced by a copy with a header made anew (`walkit.recovery.apply`).
 
-This module decides; it changes nothing.
+This module decides; it changes nothing. It shares the survey, the table and the assembly of the log with `plan`, and
+goes over the segments in a loop of its own: `make_plan` ends at the first refusal, takes the unsealed segments as the
+manifest names them, and the sealed ones as they are; this refuses nothing, places segments by their frames, lets a
+later one promise what is missing before, and gives up parts of sealed ones. One loop for both would
+ask for the policy at each step.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 
 from walkit.errors import CorruptionError, FormatVersionError, StorageError
 from walkit.format.layout import ALIGNMENT_DIRECT, SEGMENT_HEADER_BYTES, SegmentFlag
-from walkit.format.manifest import LogEnd, LostRecord, Manifest, SegmentRecord
+from walkit.format.manifest import Gap, LogEnd, LostRecord, Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.assembly import LogAssembly, lost_range
 from walkit.recovery.decision import Decision, Facts, decide
@@ -28,7 +33,7 @@ from walkit.recovery.facts import (
     survey_segment,
 )
 from walkit.recovery.fitted_header import header_after
-from walkit.recovery.plan import RecoveryPlan, Step
+from walkit.recovery.plan import RecoveryPlan, Step, decided
 from walkit.recovery.scan import Progress
 from walkit.recovery.survey import Region
 from walkit.recovery.tolerant_file import PASSING_ERRNOS
@@ -68,7 +73,7 @@ def _survey_all(storage: Storage, findings: LogFindings, progress: Progress | No
 
 def salvaged_segment(storage: Storage, manifest: Manifest, record: SegmentRecord) -> SegmentFinding:
     """Look at a segment; where its header is damaged, one that fits its intact frames stands for it."""
-    finding = look_at(storage, manifest, record, patient=True)
+    finding = look_at(storage, manifest, record, tolerant=True)
     error = finding.error
     if isinstance(error, FormatVersionError) or (
         isinstance(error, StorageError) and error.errno in PASSING_ERRNOS
@@ -81,7 +86,7 @@ def salvaged_segment(storage: Storage, manifest: Manifest, record: SegmentRecord
 
 def survey_salvaged(storage: Storage, manifest: Manifest, finding: SegmentFinding, until: int | None) -> None:
     """Note every region of a segment with a header. FormatVersionError where a frame is of a newer format."""
-    survey_segment(storage, manifest, finding, until=until, decode=True, patient=True)
+    survey_segment(storage, manifest, finding, until=until, decode=True, tolerant=True)
     for region in finding.regions:
         if isinstance(region.error, FormatVersionError):
             raise region.error
@@ -184,7 +189,7 @@ class _Salvage:
         facts = Facts(
             header_right=finding.header is not None and not finding.mended,
             follows=True,
-            bytes_behind=finding.unopenable or finding.header is not None or finding.nonzero_until > 0,
+            bytes_after=finding.unopenable or finding.header is not None or finding.nonzero_until > 0,
             promised_beyond=True,
             keeps_frames=frames > 0,
             salvage=True,
@@ -202,10 +207,13 @@ class _Salvage:
             log.gaps.append(lost_range(start, finding.end, record.name, finding.reason))
             self.steps.append(Step(finding, row, facts, None))
             return False
-        taken_in = [
-            g for g in log.gaps for n in lost if n.start_position <= g.start_position < n.end_position
-        ]
-        log.gaps = [*(g for g in log.gaps if g not in taken_in), *lost]
+        starts = [n.start_position for n in lost]
+
+        def taken_in(gap: Gap) -> bool:
+            at = bisect_right(starts, gap.start_position) - 1
+            return at >= 0 and gap.start_position < lost[at].end_position
+
+        log.gaps = [*(g for g in log.gaps if not taken_in(g)), *lost]
         if finding.mended and finding.header is not None:
             finding.header = self._refitted(finding, finding.header, before)
         kept = replace(record, frames=frames, records=records)
@@ -269,15 +277,13 @@ class _Salvage:
         facts = Facts(
             header_right=not finding.mended,
             follows=follows,
-            bytes_behind=finding.mended or finding.nonzero_until > (finding.end_offset if follows else 0),
+            bytes_after=finding.mended or finding.nonzero_until > (finding.end_offset if follows else 0),
             promised_beyond=last and reach < log.promised,
             keeps_frames=bool(pieces),
             salvage=True,
             cut_short=finding.name in self.short,
         )
-        row = decide(facts)
-        sealed = None if row.decision is Decision.LOSE else log.seal(finding, pieces, self._missing())
-        self.steps.append(Step(finding, row, facts, sealed))
+        self.steps.append(decided(log, finding, facts, pieces, self._missing()))
 
     def _missing(self) -> tuple[str, str]:
         """Return the segment and the reason of what is missing between the log so far and the next segment."""
@@ -285,18 +291,18 @@ class _Salvage:
         if missing is not None:
             return missing.name, missing.reason
         name = self.log.records[-1].name if self.log.records else ""
-        return name, "the frames behind its last intact one are missing"
+        return name, "the frames after its last intact one are missing"
 
     def _give_up(self, finding: SegmentFinding) -> None:
         """Decide on an unsealed segment without a header, in which nothing can be placed."""
         finding.end = self.log.end
         facts = Facts(
-            bytes_behind=finding.unopenable or finding.nonzero_until > 0,
+            bytes_after=finding.unopenable or finding.nonzero_until > 0,
             promised_beyond=self.log.end.position < self.log.promised,
             salvage=True,
             cut_short=finding.name in self.short,
         )
-        self.steps.append(Step(finding, decide(facts), facts, None))
+        self.steps.append(decided(self.log, finding, facts, []))
 
     # -- the end
 
@@ -306,9 +312,7 @@ class _Salvage:
         end = log.end
         told = max(manifest.low_watermark, manifest.checkpoint_lsn, end.last_lsn)
         for finding in self.culprits:
-            if (
-                finding.name in self.short
-            ):  # where it began cannot be told: after all that is there, at the latest
+            if finding.name in self.short:  # it began after all that is there, at the latest
                 room = finding.record.reserved_bytes - SEGMENT_HEADER_BYTES
                 log.promised = max(log.promised, end.position + room)
         if end.position >= log.promised and told == end.last_lsn:

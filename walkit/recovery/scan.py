@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 MARK_TRIES = 8
 
 
-def read_mark(storage: Storage) -> DurableMark:
+def read_durable_slot(storage: Storage) -> DurableMark:
     """Return what the durable slot says; NOTHING_DURABLE where it is missing."""
     cell = storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=False)
     if cell is None:
@@ -77,25 +77,36 @@ def scan_log(
         findings.unsealed.append(finding)
         if finding.header is not None:
             survey_segment(storage, manifest, finding, reached=counter.within_segment())
-        damage = finding.damage
-        error = finding.error if damage is None else damage.error
-        if isinstance(error, StorageError | FormatVersionError):
-            raise error
+        _refuse_unreadable(finding)
     relate(storage, findings)
     return findings
+
+
+def _refuse_unreadable(finding: SegmentFinding) -> None:
+    """Raise what keeps an unsealed segment from being judged: a newer format, or a place that cannot be read."""
+    damage = finding.damage
+    error = finding.error if damage is None else damage.error
+    if isinstance(error, FormatVersionError):
+        raise error
+    for unread in (finding.error, *(region.error for region in finding.regions)):
+        if isinstance(unread, StorageError):
+            raise unread
 
 
 def relate(storage: Storage, findings: LogFindings) -> None:
     """Note of each unsealed segment whether it follows the log before it, and its frames after a hole."""
     end, hole = findings.manifest.end, False
-    for finding in findings.unsealed:
+    for index, finding in enumerate(findings.unsealed):
         if finding.header is None:
             finding.end = end
             continue
         finding.follows = not hole and follows_exactly(finding.header, end)
         if finding.follows:
             end = finding.end
-        hole = hole or not finding.follows or finding.nonzero_until > finding.end_offset
+            following = next((f for f in findings.unsealed[index + 1 :] if not f.unused), None)
+            header = None if following is None else following.header
+            finding.continued = header is not None and follows_exactly(header, end)
+        hole = hole or not finding.follows or finding.ends_in_bytes
         if hole:
             _note_beyond(storage, finding, end.position)
 
@@ -142,7 +153,7 @@ def _note_beyond(storage: Storage, finding: SegmentFinding, hole: int) -> None:
 
 
 class ProgressCounter:
-    """Counts the bytes that were read of segments, one after the other, and tells of them."""
+    """Counts the bytes that were read of segments, one after the other, and reports them."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self.progress, self.total, self.done = progress, total, 0

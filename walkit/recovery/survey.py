@@ -1,13 +1,14 @@
 """Surveying a segment: every region of it said as a fact, those after damage included.
 
 Recovery needs to know where the intact log ends, and what stands after that: intact frames there promise what is
-before them (pebble's sync offset is the source of the idea), and some of them can be kept. A survey goes on after
+before them (pebble's sync offset is the source of the idea), and some of them can be kept. A survey continues after
 damage: it looks at each alignment boundary for the next whole frame that says it belongs right there, and walks on from
 it. Never changes a byte, never judges: what a damaged region means depends on what was promised.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from walkit.format.layout import align_up
 from walkit.format.manifest import Gap, LogEnd
 from walkit.format.segment import SegmentHeader
 from walkit.recovery.probe import next_frame, nonzero_until
-from walkit.segments.frame_walk import FrameWalk, Readable
+from walkit.segments.frame_walk import ROW_READ_BYTES, FrameWalk, Readable
 
 FrameSeen = Callable[[FrameHeader, bool], None]
 """Called with every frame whose header can be trusted, and whether the frame is intact."""
@@ -26,6 +27,8 @@ FrameSeen = Callable[[FrameHeader, bool], None]
 _OTHERS = (FrameFault.FOREIGN, FrameFault.EPOCH)
 _MISPLACED = (FrameFault.CHAIN, FrameFault.LSN, FrameFault.LAST)
 _NOWHERE = LogEnd()
+RESUMED_READ_BYTES = 16 * 1024
+"""How much is read at least after damage: as much as twice the frames before it, as the next ones may be as few."""
 _BROKEN = (FrameFault.BODY, FrameFault.PADDING)
 
 
@@ -127,6 +130,8 @@ class SegmentSurvey:
         self._last_chain = span.last_chain
         self._nonzero_until = nonzero_until
         self._gaps = {gap.start_position: gap for gap in span.gaps}
+        self._gap_starts = sorted(self._gaps)
+        self._read_bytes: int | None = None
 
     def __iter__(self) -> Iterator[Region]:
         """Yield the regions in order, without a space between them."""
@@ -168,7 +173,8 @@ class SegmentSurvey:
     def _walk_on(self) -> tuple[Region | None, _Stop]:
         """Walk the frames that follow; return their region, if there is any, and why it ends."""
         start, decode = self.position, self.decode
-        end_position = min([self.end_position, *(p for p in self._gaps if p > start)])
+        following = bisect_right(self._gap_starts, start)
+        end_position = min([self.end_position, *self._gap_starts[following : following + 1]])
         walk = FrameWalk(
             self.file,
             self.segment,
@@ -179,6 +185,7 @@ class SegmentSurvey:
             last_chain=self._last_chain if end_position == self.end_position else None,
             body=self.bodies,
             decode=decode,
+            read_bytes=self._read_bytes,
         )
         if self.seen is None and self.bodies:
             walk.row_seen = lambda row: None if self._reached is None else self._reached(int(row.ends[-1]))
@@ -196,6 +203,8 @@ class SegmentSurvey:
             fault = FrameFault.HEADER if isinstance(error, FormatVersionError) else FrameFault.BODY
             stop = _Stop(fault, malformed, error)
         self.read_ns += walk.read_ns
+        if self.bodies:
+            self._read_bytes = min(max(2 * (walk.position - start), RESUMED_READ_BYTES), ROW_READ_BYTES)
         self.promised_position = max(self.promised_position, walk.promised_position)
         before = LogEnd(last_lsn=(self._next_lsn or 1) - 1, position=start, chain=self._chain or 0)
         frames, records = walk.frames, walk.records

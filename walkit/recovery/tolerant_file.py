@@ -13,7 +13,7 @@ PASSING_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINT
 """What says nothing of the file: with these a file is never taken for lost."""
 
 
-class PatientFile(BulkThrough):
+class TolerantFile(BulkThrough):
     """A file whose unreadable pages read as zeros, which are never a frame; `unreadable` tells where they are."""
 
     def __init__(self, file: StorageFile) -> None:

@@ -1,7 +1,7 @@
 """Tools without a writer: `scan` and `verify`. They read any log, in any state, and never change a byte of it.
 
-They take no lock and disturb no writer. What can be told is told: damage ends in the report, not in an error. Only a
-path that is no log, a manifest of a newer format, or a place that cannot be listed raises.
+They take no lock and disturb no writer. Damage ends in the report, not in an error. Only a path that is no log, a
+manifest of a newer format, or a place that cannot be listed raises.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 from walkit._text import counted
 from walkit.config import check_progress
-from walkit.errors import CorruptionError, NotALogError, SegmentMissingError, WalkitError
+from walkit.errors import CorruptionError, NotALogError, SegmentMissingError, StorageError, WalkitError
 from walkit.format.layout import FORMAT_VERSION
 from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.recovery.examine.frametable import frame_rows
@@ -19,15 +19,15 @@ from walkit.recovery.examine.open_segments import UnsealedPart
 from walkit.recovery.examine.parallel import examine_sealed_segments
 from walkit.recovery.examine.report import Problem, ScanReport, Verdict
 from walkit.recovery.examine.scan_context import ScanContext
-from walkit.recovery.examine.sealed import tell_gaps
+from walkit.recovery.examine.sealed import note_gaps
 from walkit.recovery.examine.stray_files import (
     check_durable_file,
     check_manifest,
-    look_at_strays,
-    tell_other_files,
+    note_other_files,
+    note_strays,
 )
 from walkit.recovery.rebuild import manifest_of
-from walkit.recovery.scan import Progress, look_around, read_mark
+from walkit.recovery.scan import Progress, look_around, read_durable_slot
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
@@ -70,7 +70,9 @@ def _examine(
     decode = tool == "verify"
     for attempt in range(ATTEMPTS):
         live = storage.is_locked(LOCK_NAME)
-        mark = read_mark(storage)  # before the manifest, so that it names every segment that the mark covers
+        mark = read_durable_slot(
+            storage
+        )  # before the manifest, so that it names every segment that the mark covers
         manifest, _, damage = manifest_of(storage)
         context = ScanContext(
             storage, manifest, mark, live=live, bodies=bodies, decode=decode, progress=progress
@@ -78,16 +80,16 @@ def _examine(
         if damage is not None:
             context.problem(_damage_of(manifest, damage), segment=MANIFEST_NAME)
         examine_sealed_segments(context)
-        tell_gaps(context, "", manifest.end.position + 1)
+        note_gaps(context, "", manifest.end.position + 1)
         UnsealedPart(context).examine()
-        look_at_strays(context)
+        note_strays(context)
         if damage is None and not live:
-            _tell_refusal(context)
+            _note_refusal(context)
         if decode:
             if damage is None:
                 check_manifest(context)
             check_durable_file(context)
-            tell_other_files(context)
+            note_other_files(context)
         if not context.problems or attempt == ATTEMPTS - 1 or not _has_changed(storage, live, manifest):
             break
     if not bodies and manifest.sealed:
@@ -95,16 +97,20 @@ def _examine(
     return _report(context, tool, began)
 
 
-def _tell_refusal(context: ScanContext) -> None:
-    """Tell why the next opening refuses the log, where no range has told it."""
-    refusal = context.refusal
+def _note_refusal(context: ScanContext) -> None:
+    """Add why the next opening refuses the log, where no range says it."""
+    refusal: CorruptionError | StorageError | None = context.refusal
     try:
-        look_around(context.storage, context.manifest, context.mark, salvage=True)
-    except CorruptionError as older:
-        refusal = older
+        look_around(context.storage, context.manifest, context.mark)
+    except (CorruptionError, StorageError) as error:
+        refusal = error
+    if refusal is None:
+        return
+    segment = refusal.name if isinstance(refusal, StorageError) else refusal.segment
+    position = None if isinstance(refusal, StorageError) else refusal.position
     told = {place for problem in context.problems for place in (problem.segment, problem.position)}
-    if refusal is not None and refusal.segment not in told and refusal.position not in told:
-        context.problem(refusal)
+    if segment not in told and position not in told:
+        context.problem(refusal, segment=segment)
 
 
 def _has_changed(storage: Storage, live: bool, manifest: Manifest) -> bool:

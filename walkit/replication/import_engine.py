@@ -25,9 +25,9 @@ from walkit.log.report import recovery_report
 from walkit.read.openview import view_of_open
 from walkit.read.view import LogView
 from walkit.recovery.apply import apply_plan, settle_unsealed
-from walkit.recovery.planning import plan_recovery, tell_recovery
+from walkit.recovery.planning import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock, RecoveryReport
-from walkit.recovery.scan import read_mark
+from walkit.recovery.scan import read_durable_slot
 from walkit.replication.frame_batch import FrameRun
 from walkit.replication.imported_segments import ImportedSegments
 from walkit.segments.manifest_store import (
@@ -82,7 +82,7 @@ class ImportEngine:
             except LogNotFoundError:
                 self.end = LogEnd()
                 return
-            mark = read_mark(self.storage)
+            mark = read_durable_slot(self.storage)
             detail["segments"] = len(manifest.segments)
         with clock.phase("scan") as detail:
             policy = self.options.recovery
@@ -95,7 +95,7 @@ class ImportEngine:
             apply_plan(self.storage, self.store, plan)
         self.recovery = recovery_report(self.storage, self.options, clock, plan, False)
         self._begin()
-        tell_recovery(self.events, self.recovery)
+        emit_recovery(self.events, self.recovery)
 
     def _begin(self) -> None:
         manifest = self.store.current
@@ -107,7 +107,7 @@ class ImportEngine:
             identity=NO_IDENTITY,
             epoch_began=manifest.end,
             cell=self.storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True),
-            mark=read_mark(self.storage),
+            mark=read_durable_slot(self.storage),
             events=self.events,
             name=os.path.basename(self.storage.location.rstrip("/")) or "replica",
         )

@@ -22,7 +22,7 @@ from walkit.log.observe import Observation
 from walkit.log.wal import WriteAheadLog
 from walkit.read.reader import LogReader, live_view, view_of
 from walkit.read.view import LogView, Span
-from walkit.recovery.scan import read_mark
+from walkit.recovery.scan import read_durable_slot
 from walkit.replication.lineage import Standing
 from walkit.replication.messages import Hello
 from walkit.segments.frame_walk import FrameWalk
@@ -143,7 +143,7 @@ class StoredSource:
 
     def durable(self) -> tuple[int, int]:
         """See Source. Reads the durable slot; the manifest only when the slot has moved, or now and then."""
-        mark = read_mark(self.storage)
+        mark = read_durable_slot(self.storage)
         with self._lock:
             now = time.monotonic()
             if mark.generation == self._generation and now < self._manifest_until:

@@ -6,12 +6,19 @@ does not judge what an end means; `fault` says why it ended, and recovery decide
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter_ns
 from typing import Protocol
 
 from walkit.errors import StorageError
-from walkit.format.batch_verify import FOOTPRINT, FOOTPRINT_OFFSET, Follows, FrameRow, frames_in_a_row
+from walkit.format.batch_verify import (
+    FOOTPRINT,
+    FOOTPRINT_OFFSET,
+    Predecessor,
+    VerifiedFrames,
+    frames_in_a_row,
+)
 from walkit.format.frame import FrameFault, FrameHeader, check_body, check_header
 from walkit.format.layout import FRAME_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import Gap, SegmentRecord, SegmentState
@@ -28,7 +35,7 @@ HOP_BYTES = 64 * 1024
 ROWS_PASSED_MAX = 64
 """Frames looked at alone before a row is tried again, where none began."""
 
-RowSeen = Callable[[FrameRow], object]
+RowSeen = Callable[[VerifiedFrames], object]
 """Called with the frames of a row, which are not yielded."""
 
 
@@ -90,6 +97,7 @@ class FrameWalk:
         self._decode = decode
         self._passed_max = self._passed = 0
         self._gaps = {gap.start_position: gap for gap in gaps}
+        self._gap_starts = sorted(self._gaps)
         self._read_bytes_wanted = read_bytes
         self.fault: FrameFault | None = None
         self.at_fault: FrameHeader | None = None
@@ -153,7 +161,8 @@ class FrameWalk:
         if self._passed < self._passed_max:
             self._passed += 1
             return False
-        row = self._row(min([self.end_position, *(p for p in self._gaps if p > self.position)]))
+        following = bisect_right(self._gap_starts, self.position)
+        row = self._row(min([self.end_position, *self._gap_starts[following : following + 1]]))
         if row is not None and self.last_chain not in (None, row.chain) and row.ends[-1] == self.end_position:
             row = self._row(int(row.ends[-2])) if len(row.ends) > 1 else None
         self._passed = 0
@@ -168,7 +177,7 @@ class FrameWalk:
         row_seen(row)
         return True
 
-    def _row(self, end_position: int) -> FrameRow | None:
+    def _row(self, end_position: int) -> VerifiedFrames | None:
         at = self._at(FRAME_HEADER_BYTES)
         if len(self._buffer) - at < FRAME_HEADER_BYTES:
             return None
@@ -176,7 +185,7 @@ class FrameWalk:
         if footprint <= min(self.segment.frame_bytes_max, end_position - self.position):
             self._footprint = footprint
             at = self._at(footprint)
-        follows = Follows(self.position, self.next_lsn, self.chain)
+        follows = Predecessor(self.position, self.next_lsn, self.chain)
         return frames_in_a_row(self._buffer, at, self.segment, follows, end_position, decode=self._decode)
 
     def _next(self) -> tuple[FrameHeader | None, memoryview, FrameFault | None]:

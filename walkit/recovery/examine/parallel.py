@@ -1,4 +1,4 @@
-"""Sealed segments side by side: checksums and reads of large frames let go of the interpreter's lock.
+"""Sealed segments side by side: checksums and reads of large frames release the interpreter's lock.
 
 Each segment is examined into a context of its own; they are joined in the order of the log, so that the report is the
 same as that of one after the other. Small frames are the interpreter's work, which more threads only slow down.
@@ -19,7 +19,7 @@ PROGRESS_S = 0.1
 
 
 def examine_sealed_segments(context: ScanContext) -> None:
-    """Examine all sealed segments. Progress is told by the calling thread, whose interrupt ends the others."""
+    """Examine all sealed segments. The calling thread reports progress; its interrupt ends the others."""
     records = context.manifest.sealed
     workers = min(WORKERS_MAX, os.cpu_count() or 1, len(records))
     size, frames = sum(r.size_bytes for r in records), sum(r.frames for r in records)

@@ -222,7 +222,7 @@ class ScanReport:
     first_lsn: int
     """Oldest LSN that can be read; one more than the last where there is none."""
     last_lsn: int
-    """Last LSN before the first damage, or of the durable prefix of a live log."""
+    """Last LSN of an intact frame, those after damage included; of a live log, up to its durable position."""
     end_position: int
     promised_position: int
     frames_checked: int

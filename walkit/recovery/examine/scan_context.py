@@ -18,7 +18,7 @@ from walkit.storage.interface import Storage
 
 
 class StoppedError(Exception):
-    """The examination was told to end by who began it; nobody else sees this."""
+    """The examination is to end: its caller was interrupted. It never leaves `examine.parallel`."""
 
 
 class ScanContext:
@@ -175,9 +175,9 @@ class ScanContext:
         until = max(finding.nonzero_until, offset)
         at = end_position + until - offset
         if at > end_position:
-            self.add(finding.name, end_position, at, Verdict.STALE, "bytes behind the end of the segment")
+            self.add(finding.name, end_position, at, Verdict.STALE, "bytes after the end of the segment")
             self.notes.append(
-                f"segment {finding.name}: {counted(until - offset, 'byte')} behind its end: not of the log; "
+                f"segment {finding.name}: {counted(until - offset, 'byte')} after its end: not of the log; "
                 "the next opening keeps them in lost+found"
             )
         if size > until:

@@ -18,7 +18,7 @@ _HOLE = "frames that were in flight never came to the disk, and later ones did; 
 
 def examine_sealed(context: ScanContext, record: SegmentRecord) -> None:
     """Examine one sealed segment. Of a live log, one that was trimmed meanwhile is left out."""
-    tell_gaps(context, record.name, record.start_position)
+    note_gaps(context, record.name, record.start_position)
     begun = len(context.ranges)
     finding = look_at(context.storage, context.manifest, record)
     if not finding.present and context.live and _was_trimmed(context, record):
@@ -32,11 +32,11 @@ def examine_sealed(context: ScanContext, record: SegmentRecord) -> None:
         if damaged is not None and error is not damaged and finding.file_bytes >= SEGMENT_HEADER_BYTES:
             context.problem(damaged, segment=record.name, position=record.start_position)
         if isinstance(error, SegmentMissingError):
-            error.position = record.start_position  # nothing of it can be told, wherever the file ends
+            error.position = record.start_position  # nothing of it is readable, wherever the file ends
         context.lose(record, _verdict_of(error), error)
     else:
         if damaged is not None and finding.fitting is not None:
-            # The frames after a damaged header can be told, and a damaged one may be larger than every intact one.
+            # The frames after a damaged header are readable, and a damaged one may be larger than every intact one.
             context.problem(damaged, segment=record.name, position=record.start_position)
             finding.header = replace(finding.fitting, frame_bytes_max=FRAME_BYTES_LIMIT)
         try:
@@ -54,7 +54,7 @@ def _verdict_of(error: WalkitError) -> Verdict:
     return Verdict.UNKNOWN if isinstance(error, StorageError | FormatVersionError) else Verdict.CORRUPT
 
 
-def tell_gaps(context: ScanContext, name: str, until: int) -> None:
+def note_gaps(context: ScanContext, name: str, until: int) -> None:
     """Note the holes and lost ranges between the sealed segments before position `until`, after those told already."""
     manifest = context.manifest
     if not manifest.gaps:
@@ -62,10 +62,10 @@ def tell_gaps(context: ScanContext, name: str, until: int) -> None:
     begin = max((s.end_position for s in manifest.sealed if s.end_position <= until), default=0)
     for gap in manifest.gaps:
         if begin <= gap.start_position < until:
-            tell_gap(context, name, gap)
+            note_gap(context, name, gap)
 
 
-def tell_gap(context: ScanContext, name: str, gap: Gap) -> None:
+def note_gap(context: ScanContext, name: str, gap: Gap) -> None:
     """Note a hole or a lost range that the manifest records."""
     lsns = gap.first_lsn, gap.last_lsn
     if isinstance(gap, HoleRecord):
@@ -94,7 +94,7 @@ def _examine_regions(context: ScanContext, finding: SegmentFinding) -> None:
             context.add_region(record.name, region, Verdict.INTACT)
             end = region.after
         elif region.gap is not None:
-            tell_gap(context, record.name, region.gap)
+            note_gap(context, record.name, region.gap)
             end = region.after
         elif region.end_position < stop or stop == record.end_position:
             context.fault(record.name, region, record.last_lsn)

@@ -141,7 +141,7 @@ def check_durable_file(context: ScanContext) -> None:
     if any(g.start_position < mark.position <= g.end_position for g in manifest.lost):
         return  # what it spoke of has been given up
     if not as_written < mark.position <= context.end.position:
-        return  # before what still stands as it was written, or beyond the intact log, which has been told
+        return  # before what is still as it was written, or after the intact log, which has a problem of its own
     if context.problems:
         return
     found = _lsn_at(context, mark.position)
@@ -169,8 +169,8 @@ def _lsn_at(context: ScanContext, position: int) -> int | None:
     return None
 
 
-def look_at_strays(context: ScanContext) -> None:
-    """Tell of segment files that the manifest does not name. One that promises more than the log holds is a problem."""
+def note_strays(context: ScanContext) -> None:
+    """Note segment files that the manifest does not name. One that promises more than the log holds is a problem."""
     storage = context.storage
     named = {s.name for s in context.manifest.segments}
     strays = [n for n in storage.names() if n.endswith(".segment") and n not in named]
@@ -179,12 +179,12 @@ def look_at_strays(context: ScanContext) -> None:
         strays = [n for n in strays if n not in named]
     for name in strays:
         try:
-            _look_at_stray(context, name)
+            _note_stray(context, name)
         except StorageError as error:
             context.notes.append(f"{name} is not named in the manifest, and could not be read: {error}")
 
 
-def _look_at_stray(context: ScanContext, name: str) -> None:
+def _note_stray(context: ScanContext, name: str) -> None:
     file = context.storage.open(name, "read")
     try:
         size, block = file.size(), file.read(0, SEGMENT_HEADER_BYTES)
@@ -258,13 +258,17 @@ def _add_stray(
     )
 
 
-def tell_other_files(context: ScanContext) -> None:
-    """Note what else is in the folder: what earlier openings set aside, snapshots, and files that are nobody's here."""
+def note_other_files(context: ScanContext) -> None:
+    """Note what else is in the folder: what earlier openings set aside, snapshots, and files that are not the log's."""
     own = (*OWN_NAMES, *REPLICATION_NAMES, f"{LOST_FOLDER}/")
     names = [
         n for n in context.storage.names() if n not in own and not n.endswith((".segment", ".segment.index"))
     ]
-    kept = context.storage.names(LOST_FOLDER)
+    try:
+        kept = context.storage.names(LOST_FOLDER)
+    except StorageError as error:
+        kept = []
+        context.notes.append(f"{LOST_FOLDER} could not be listed: {error}")
     if kept:
         what = counted(len(kept), "file")
         hold = "holds" if len(kept) == 1 else "hold"

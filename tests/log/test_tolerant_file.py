@@ -12,7 +12,7 @@ import walkit
 from tests.commit.fake_segments import Task
 from tests.log.logs import tiny
 from walkit.errors import StorageError
-from walkit.recovery.tolerant_file import PatientFile
+from walkit.recovery.tolerant_file import TolerantFile
 
 
 def test_salvage_does_not_read_the_hole_of_a_file(tmp_path: Path) -> None:
@@ -59,6 +59,6 @@ class Refusing:
 
 def test_where_nobody_can_say_what_is_a_hole_all_of_it_is_read() -> None:
     """Fail the question where data is: all may be data; but an error that may pass is told."""
-    assert PatientFile(Refusing(errno.EIO)).data_ranges(4096, 8192) == [(4096, 8192)]  # type: ignore[arg-type]
+    assert TolerantFile(Refusing(errno.EIO)).data_ranges(4096, 8192) == [(4096, 8192)]  # type: ignore[arg-type]
     with pytest.raises(StorageError):
-        PatientFile(Refusing(errno.EMFILE)).data_ranges(4096, 8192)  # type: ignore[arg-type]
+        TolerantFile(Refusing(errno.EMFILE)).data_ranges(4096, 8192)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.format.makers import MANY, ONE, STAMPED, TRANSACTION, flipped, forged
 from tests.format.test_walk import CHAIN, FIRST_LSN, FRAMES, SEGMENT, START, WHOLE, chained, segment_file
 from walkit.errors import CorruptionError
-from walkit.format.batch_verify import HEADER, FrameRow
+from walkit.format.batch_verify import HEADER, VerifiedFrames
 from walkit.format.body import to_arrow
 from walkit.format.frame import FrameHeader, decode_frame
 from walkit.format.layout import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES, FrameFlag
@@ -26,7 +26,7 @@ PACKED = chained(MANY * 3, ONE, codec="zstd")
 
 def verdict(file: StorageFile, *, rows: bool, **given: Any) -> tuple[object, ...]:
     """What a walk says in the end, every body taken apart; with `rows` many at once."""
-    seen: list[FrameRow] = []
+    seen: list[VerifiedFrames] = []
     walk = FrameWalk(
         file,
         SEGMENT,
@@ -47,7 +47,7 @@ def verdict(file: StorageFile, *, rows: bool, **given: Any) -> tuple[object, ...
 
 def test_a_row_tells_what_its_frames_say() -> None:
     """Eight frames of all shapes in one row: ends, LSNs, records, chain and promise are those of the headers."""
-    seen: list[FrameRow] = []
+    seen: list[VerifiedFrames] = []
     file = segment_file(b"".join(MIXED))
     end = START + sum(map(len, MIXED))
     walk = FrameWalk(
@@ -118,9 +118,9 @@ def test_bodies_that_do_not_decode_are_told_as_one_by_one(body: bytes, flags: in
     assert verdict(file, rows=True) == verdict(file, rows=False)
 
 
-def row_of(frames: list[bytes]) -> FrameRow:
+def row_of(frames: list[bytes]) -> VerifiedFrames:
     """The frames as one row, whose bodies nobody has looked at yet."""
-    rows: list[FrameRow] = []
+    rows: list[VerifiedFrames] = []
     end = START + sum(map(len, frames))
     walk = FrameWalk(
         segment_file(b"".join(frames)), SEGMENT, position=START, end_position=end, row_seen=rows.append
@@ -162,7 +162,7 @@ def test_columns_of_a_row_tell_a_malformed_body(body: bytes, flags: int) -> None
 def test_compressed_frames_are_left_to_whoever_iterates() -> None:
     """A compressed frame between plain ones: it is yielded, those around it are not, and nothing is missing."""
     file = segment_file(b"".join(PACKED))
-    rows: list[FrameRow] = []
+    rows: list[VerifiedFrames] = []
     end = START + sum(map(len, PACKED))
     walk = FrameWalk(file, SEGMENT, position=START, end_position=end, row_seen=rows.append)
     yielded = [header.codec for header, _ in walk]
