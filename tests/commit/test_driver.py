@@ -517,3 +517,16 @@ def test_a_lead_that_comes_to_a_caller_who_is_done_is_given_back(monkeypatch: py
     Task(rig.append, b"third").result()
     wait_until(lambda: driver.election.leaders == 0, "the lead to be given back")
     driver.stop(LogClosedError())
+
+
+def test_waits_for_room_that_end_in_time_leave_nothing(rigs: list[DriverHarness]) -> None:
+    """Wait for room many times while a frame hangs, each time in vain: no wait is kept for the next frame."""
+    rig = DriverHarness(queue_bytes_max=10)
+    rigs.append(rig)
+    leading = rig.leader_in_write()
+    rig.queued(b"x" * 10)
+    for _ in range(50):
+        assert not rig.driver.wait_for_room(10, 0.0001)
+    assert rig.driver.signal.waiting == 0
+    rig.place.release()
+    leading.result()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task, wait_until
+from tests.commit.fake_segments import GUARD_S, DriverHarness, Task, wait_until
 from tests.log.everycall import EveryCall, Fault
 from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, reopened, tiny, values
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, StorageError
@@ -276,3 +276,31 @@ def test_closing_lets_go_of_every_file_where_the_device_fails_for_good() -> None
     assert log.closed and not storage.open_files and not storage.inner.is_locked("lock")
     storage.disarm()
     assert lsns(reopened(storage)) == list(range(1, log.acked_lsn + 1))
+
+
+def test_a_sync_during_which_the_log_fails_is_not_reported_as_done() -> None:
+    """Fail a write while a sync is under way, then let the sync end well: its caller is refused, and no mark moves."""
+    storage, log = faulty_log(durability="none")
+    hang = storage.hang("sync", SEGMENTS)
+    syncing = Task(log.sync)
+    assert hang.entered.wait(GUARD_S)
+    storage.fail("write", SEGMENTS)
+    with pytest.raises(CommitFailedError):
+        log.append(b"fails")
+    hang.release()
+    with pytest.raises(LogPoisonedError):
+        syncing.result()
+    assert (log.acked_lsn, log.durable_lsn) == (1, 0)
+    log.close()
+
+
+def test_a_sync_that_raises_what_is_no_exception_poisons() -> None:
+    """Raise SystemExit in the sync that a caller has asked for: the caller gets it, and the log takes no more."""
+    rig = DriverHarness(sync_writes=False)
+    rig.append()
+    rig.place.fail("sync", SystemExit(3))
+    with pytest.raises(SystemExit):
+        Task(rig.driver.sync).result()
+    with pytest.raises(LogPoisonedError):
+        rig.append()
+    Task(rig.driver.stop, LogClosedError()).result()

@@ -12,7 +12,6 @@ importing walkit does not import asyncio), and whether a task was cancelled (`_m
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextvars import copy_context
 from itertools import chain
@@ -98,11 +97,6 @@ class TaskWait:
     def is_of_this_loop(self) -> bool:
         """Whether its loop is the one that runs in this thread."""
         return running_loop() is self._loop
-
-    def wake_from_anywhere(self) -> None:
-        """Let its tasks go on soon, from any thread; does nothing once the loop is closed: no task waits then."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(wake_all, self._loop, (self,))
 
 
 class KeptCalls:

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 
 from walkit.commit.batch import Submitted
+from walkit.commit.commit_signal import call_all
 from walkit.commit.completion import Completion
 from walkit.commit.frame import SealedFrame
 from walkit.errors import LogClosedError, LogPoisonedError, WalkitError
@@ -76,8 +77,7 @@ class CommitFailure:
             callbacks = self._signal.notify_locked()
             self.completion.queue_in_order_locked(frames)
         self.completion.run()
-        for callback in callbacks:
-            callback()
+        call_all(callbacks)
         self.on_poison()
         if first:
             self._events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=core.acked_lsn)

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from walkit._interrupts import MAIN, Uninterrupted
 from walkit.commit.batch import ANYONE, PUT_KEYED, PUT_VALUE, BatchQueue, Caller, Submitted, WaitingCaller
-from walkit.commit.election import LeaderElection, call_all
+from walkit.commit.commit_signal import call_all
+from walkit.commit.election import LeaderElection
 from walkit.commit.encode import prepare
 from walkit.commit.frame import SealedFrame
 from walkit.commit.frame_writer import FrameWriter
@@ -109,7 +110,7 @@ class Leader:
                 single = SingleTicket(self._completion, kind, key or b"", value)
                 self._taken[0] = group = core.submit_and_take(single)
             else:
-                if self._watch.beginning:
+                if self._watch.beginning or self._writer.observers:
                     self._watch.refuse_waiting()
                 caller = WaitingCaller()
                 caller.lead = NO_LEADER
@@ -270,7 +271,7 @@ class Leader:
                     self._sink.write(frame, sync=self._sync_writes)
             finally:
                 watch.calls.pop(thread, None)
-            problem: Exception | None = None
+            problem: BaseException | None = None
             with self.lock:
                 counters.frames_written += 1
                 counters.frame_bytes += frame.footprint
@@ -281,7 +282,7 @@ class Leader:
                 if self._sync_writes and acked:
                     try:  # other processes see it before any caller does
                         self._sink.publish(core.durable_position, core.durable_lsn)
-                    except Exception as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
+                    except BaseException as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
                         problem = error
                 waited_for = ticket.waiter or ticket.wait or ticket.callbacks
                 if frame.state == "acked" and not waited_for:
@@ -349,11 +350,11 @@ class Leader:
                         if signal.wanted:
                             callbacks = signal.notify_locked()
                     another = group and not self._plain and election.elect_locked()
+                if another:
+                    election.start(another)
                 if callbacks:
                     call_all(callbacks)
                     callbacks = []
-                if another:
-                    election.start(another)
                 begun = 1
                 if group:
                     self._writer.commit(group, turn)

@@ -69,6 +69,8 @@ class Submitter:
             with self.lock:
                 if self._failure.refusal is not None:
                     raise self._failure.refused()
+                if ticket.after is not None and (refused := ticket.after.refusal()) is not None:
+                    raise refused
                 if core.pending_bytes + ticket.size_bytes > self._queue_bytes_max and core.pending:
                     return False
                 core.submit(ticket, self._clock.us() if self._asks_time else 0)

@@ -52,8 +52,8 @@ class BulkAppender:
     def _queue(self, waiting: Iterator[BulkTicket], *, wait: bool) -> TicketGroup:
         tickets: list[BulkTicket] = []
         for ticket in waiting:
-            if tickets and tickets[-1].refused():
-                break  # the disk is full: what follows must not be written without what was refused
+            if tickets:
+                ticket.after = tickets[-1]  # must not be written without it, where the disk is full
             try:
                 self._appender.enqueue(ticket, wait=wait and bool(tickets))
             except WalkitError as error:
@@ -62,6 +62,8 @@ class BulkAppender:
                 SealedFrame.refused([ticket], error)
                 tickets.append(ticket)
                 break
+            finally:
+                ticket.after = None
             tickets.append(ticket)
         core = self._driver.core
         return TicketGroup(tickets, core.acked_lsn, core.position)

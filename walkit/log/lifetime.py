@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from walkit._threads import Bell
@@ -14,6 +15,8 @@ class Lifetime:
     def __init__(self, location: str) -> None:
         self._location = location
         self._closers: list[Callable[[], object]] = []
+        self._lock = threading.Lock()
+        """Held while `_closers` changes."""
         self.followers: set[Bell] = set()
         """Woken where the log ends or fails: who follows it looks again then."""
         self.closed = False
@@ -26,12 +29,14 @@ class Lifetime:
 
         `first`: before all that were added until now.
         """
-        self._closers.insert(0 if first else len(self._closers), closer)
+        with self._lock:
+            self._closers.insert(0 if first else len(self._closers), closer)
 
     def off_close(self, closer: Callable[[], object]) -> None:
         """Call `closer` back no more."""
         # A new list: the log may be closing, and go through the old one.
-        self._closers = [each for each in self._closers if each != closer]
+        with self._lock:
+            self._closers = [each for each in self._closers if each != closer]
 
     def end_work(self) -> None:
         """Call back all that `on_close` has noted."""
@@ -56,4 +61,5 @@ class Lifetime:
     def forget(self) -> None:
         """In a forked child: this copy of the log is over, and what its closing would end is the parent's."""
         self.closed = self.ended = True
+        self._lock = threading.Lock()
         self._closers.clear()

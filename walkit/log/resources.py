@@ -47,7 +47,7 @@ class LogResources:
         parts = self.parts
         if parts.lifetime.closed and parts.driver.delivery.is_current:
             return  # the closing thread waits for this very callback
-        if parts.events.is_calling:
+        if parts.events.is_calling or parts.driver.watch.is_calling:
             # The thread is in the midst of the log's own work, and would wait for itself.
             with uninterrupted():
                 LogThread(target=self._close, name="walkit-close").start()
