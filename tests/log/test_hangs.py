@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from fnmatch import fnmatch
 from typing import Any
 
@@ -170,3 +171,30 @@ def test_a_hung_sync_of_a_log_that_has_failed_does_not_keep_its_caller() -> None
         syncing.result()
     Task(log.close).result()
     hang.release()
+
+
+class SlowToBegin(GatedPlace):
+    """A place whose segments begin when the test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_begin = threading.Event()
+
+    def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
+        assert self.may_begin.wait(10 * GUARD_S)
+        return super().begin_segment(position=position, first_lsn=first_lsn, chain=chain)
+
+
+def test_a_leader_whose_turn_comes_after_one_that_hangs_does_not_keep_who_closes() -> None:
+    """Hang the beginning of a segment while a second leader waits to seal: both are refused, and stopping ends."""
+    place = SlowToBegin()
+    rig = DriverHarness(
+        place=place, in_flight_max=2, policy=OneRecordPerFrame(), write_timeout_us=LIMIT_MS * 1000
+    )
+    tickets = [rig.queued(), rig.queued()]
+    for ticket in tickets:
+        with pytest.raises(LogPoisonedError, match="write_timeout_ms"):
+            ticket.result(GUARD_S)
+    Task(rig.driver.stop, LogClosedError()).result()
+    assert rig.driver.hung
+    place.may_begin.set()

@@ -19,7 +19,6 @@ from walkit.commit.failure import CommitFailure
 from walkit.commit.frame import SealedFrame
 from walkit.commit.frame_sink import FrameSink, publish_locked
 from walkit.commit.ports import FrameObserver
-from walkit.commit.seal_sequencer import SealSequencer
 from walkit.commit.timer import CommitClock, CommitTimer
 from walkit.errors import LogExhaustedError, LogFullError
 from walkit.format.body import Columns
@@ -56,7 +55,7 @@ class FrameWriter:
         self.sync_writes = sync_writes
         self.codec = codec
         self.observers: tuple[FrameObserver, ...] = ()
-        self.sequencer = SealSequencer()
+        self.sequencer = failure.sequencer
         self.parallel = core.in_flight_max > 1
         self.passed: list[SealedFrame] = []
         """Completion order: frames that the contiguous prefix has passed, and that observers have not seen yet."""
