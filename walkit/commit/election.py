@@ -102,10 +102,12 @@ class LeaderElection:
             if waiting and not keep:
                 prepare = not self.pool.running and self._is_crowded_locked()
                 successor = self.elect_locked()
-        if successor is not None:
-            self.start(successor)
-        if callbacks:
-            call_all(callbacks)
+        try:
+            if callbacks:
+                call_all(callbacks)
+        finally:
+            if successor is not None:
+                self.start(successor)
         if prepare:
             self.pool.prepare()
         return keep
