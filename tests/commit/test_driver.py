@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.commit.fake_segments import GUARD_S, DriverHarness, GatedPlace, Task, io_error, wait_until
+from walkit.commit.commit_signal import CommitSignal, call_all
 from walkit.commit.policy import CappedFrames, OneRecordPerFrame
 from walkit.commit.ticket import TO_LEAD, LeaderState, SingleTicket
 from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError, StorageError
@@ -530,3 +531,17 @@ def test_waits_for_room_that_end_in_time_leave_nothing(rigs: list[DriverHarness]
     assert rig.driver.signal.waiting == 0
     rig.place.release()
     leading.result()
+
+
+def test_a_callback_that_comes_after_a_notification_is_called_by_the_next() -> None:
+    """Ask to be called back when a notification that had none has been taken: only the next one returns the call."""
+    signal = CommitSignal()
+    called: list[int] = []
+    with signal.lock:
+        callbacks = signal.notify_locked()
+        signal.call_next_locked(lambda: called.append(1))
+    call_all(callbacks)
+    assert not called
+    signal.notify()
+    signal.notify()
+    assert called == [1]

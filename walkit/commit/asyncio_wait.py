@@ -85,7 +85,12 @@ class TaskWait:
         return self._kept._callbacks or ()
 
     def end(self) -> Calls:
-        """What is waited for has come: return the calls to make."""
+        """What is waited for has come: return the calls to make; none where it had come before.
+
+        A task that was woken may wait for something else by now.
+        """
+        if self.over:
+            return ()
         self.over = True
         return self._calls
 
@@ -161,14 +166,20 @@ def wake_all(loop: AbstractEventLoop, waits: Sequence[TaskWait]) -> None:
     done = done_future(loop)
     left = chain.from_iterable([wait.end() for wait in waits])
     # A task may end the loop (SystemExit), or run it from within (nest_asyncio): the others go on all the same.
-    rest = loop.call_soon(_wake, left, done)
-    _wake(left, done)
+    rest = loop.call_soon(_wake, loop, left, done)
+    _wake(loop, left, done)
     rest.cancel()
 
 
-def _wake(calls: Iterable[tuple[Wakeup, Context]], done: asyncio.Future[None]) -> None:
-    for wakeup, context in calls:
-        context.run(wakeup, done)
+def _wake(
+    loop: AbstractEventLoop, calls: Iterable[tuple[Wakeup, Context]], done: asyncio.Future[None]
+) -> None:
+    try:
+        for wakeup, context in calls:
+            context.run(wakeup, done)
+    except BaseException:
+        loop.call_soon(_wake, loop, calls, done)  # those after the one that has raised
+        raise
 
 
 _woken_at_once: dict[type[AbstractEventLoop], bool] = {}

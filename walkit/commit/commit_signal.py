@@ -71,9 +71,8 @@ class CommitSignal:
             for latch in self._latches:
                 open_latch(latch)
             self._latches = []  # only now: where an interrupt comes up above, the next call opens them all
-        callbacks = self._callbacks
-        if callbacks:
-            self._callbacks = []
+        # Always a new list: the caller looks at the old one without the lock, and must not find what comes later in it.
+        callbacks, self._callbacks = self._callbacks, []
         self.wanted = False
         return callbacks
 
