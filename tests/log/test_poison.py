@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, DriverHarness, Task, wait_until
+from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.everycall import EveryCall, Fault
 from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, reopened, tiny, values
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, StorageError
@@ -292,15 +292,3 @@ def test_a_sync_during_which_the_log_fails_is_not_reported_as_done() -> None:
         syncing.result()
     assert (log.acked_lsn, log.durable_lsn) == (1, 0)
     log.close()
-
-
-def test_a_sync_that_raises_what_is_no_exception_poisons() -> None:
-    """Raise SystemExit in the sync that a caller has asked for: the caller gets it, and the log takes no more."""
-    rig = DriverHarness(sync_writes=False)
-    rig.append()
-    rig.place.fail("sync", SystemExit(3))
-    with pytest.raises(SystemExit):
-        Task(rig.driver.sync).result()
-    with pytest.raises(LogPoisonedError):
-        rig.append()
-    Task(rig.driver.stop, LogClosedError()).result()

@@ -1,6 +1,6 @@
 """Tasks of event loops that wait for their records, and are woken: once per frame and loop.
 
-A task goes on when what it awaits calls it back, and an `asyncio.Future` does so in a later step of the loop, by a
+A task resumes when what it awaits calls it back, and an `asyncio.Future` does so in a later step of the loop, by a
 handle of its own for each task. A TaskWait is awaited in a future's place by any number of tasks, by the protocol that
 every future of other makes follows (`_asyncio_future_blocking`, as `asyncio.isfuture` knows it); `wake_all` then makes
 the calls of a whole frame in one step of the loop.
@@ -66,7 +66,7 @@ class TaskWait:
     def _wake_cancelled(self) -> None:
         """Let cancelled tasks go on, each of which then finds that it is; the others wait on.
 
-        A task that does not say whether it is cancelled goes on, too, and waits anew if it is not.
+        A task that does not say whether it is cancelled is woken, too, and waits anew if it is not.
         """
         self._leaving = False
         if self.over:

@@ -102,7 +102,7 @@ class BackgroundSyncer:
             self._sink.sync()
             for observer in self.observers:
                 observer.synced(began, perf_counter_ns())
-        except BaseException as error:
+        except Exception as error:
             self._failure.fail(error)
             raise
         finally:

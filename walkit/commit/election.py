@@ -124,7 +124,7 @@ class LeaderElection:
 
         It is the oldest caller that waits and can lead, with a place taken for it; else the writer threads, which take
         one themselves. With one frame in flight and many callers it is the writer thread: its place is taken, and it
-        is started here. It goes on from frame to frame without a switch of threads, and the device writes while the
+        is started here. It leads frame after frame without a switch of threads, and the device writes while the
         callers of the frame before come back; a caller has to be woken, and gets the interpreter after all of those.
         """
         core = self._core

@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from walkit._interrupts import MAIN, Uninterrupted
-from walkit.commit.batch import ANYONE, PUT_KEYED, PUT_VALUE, BatchQueue, Caller, Submitted, WaitingCaller
+from walkit.commit.batch import ANY_THREAD, PUT_KEYED, PUT_VALUE, BatchQueue, Caller, Submitted, WaitingCaller
 from walkit.commit.commit_signal import call_all
 from walkit.commit.election import LeaderElection
 from walkit.commit.encode import prepare
@@ -114,11 +114,11 @@ class Leader:
                     self._watch.refuse_waiting()
                 caller = WaitingCaller()
                 caller.lead = NO_LEADER
-                batch = self._batches.join(caller, kind, ANYONE, key, value, size_bytes)
+                batch = self._batches.join(caller, kind, ANY_THREAD, key, value, size_bytes)
                 if batch is None:
                     if core.pending_bytes + size_bytes > self._queue_bytes_max and core.pending:
                         return None
-                    batch = self._batches.begin_locked(caller, kind, ANYONE, key, value, size_bytes)
+                    batch = self._batches.begin_locked(caller, kind, ANY_THREAD, key, value, size_bytes)
                 if election.leaders < election.places and (self._plain or election.ready_locked()):
                     election.leaders += 1
                 else:
@@ -309,7 +309,10 @@ class Leader:
                 self._election.hand_over()
 
     def _seal_alone(self, ticket: SingleTicket, group: Sequence[Submitted]) -> SealedFrame | None:
-        """Encode and seal the frame of a lone writer; None where it was refused, or failed by another thread."""
+        """Encode and seal the frame of a lone writer; None where it was refused, or failed by another thread.
+
+        As FrameWriter does it, written out: each call and module less is time that every append of a lone writer takes.
+        """
         core, counters = self._core, self._counters
         begun = perf_counter_ns()
         if ticket.columns is None and core.sink is None:

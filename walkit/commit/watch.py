@@ -17,8 +17,8 @@ class DeviceWatch:
     """Knows the calls to the device by their threads; the timer asks which of them take too long. Safe from any thread.
 
     A call hangs when it was seen to be late and is still under way a grace time after that: a process that was stopped
-    (SIGSTOP, a debugger) finds its calls late when it goes on, although the device has answered long ago. A limit of 0
-    watches nothing.
+    (SIGSTOP, a debugger) finds its calls late when it continues, although the device has answered long ago. A limit of
+    0 watches nothing.
     """
 
     def __init__(self, limit_ns: int, grace_ns: int = GRACE_NS) -> None:

@@ -18,7 +18,7 @@ class Lifetime:
         self._lock = threading.Lock()
         """Held while `_closers` changes."""
         self.followers: set[Bell] = set()
-        """Woken where the log ends or fails: who follows it looks again then."""
+        """Woken where the log ends or fails: those that follow it look again then."""
         self.closed = False
         """Whether it takes no more work. A closing that cannot be done makes it False again."""
         self.ended = False
@@ -49,12 +49,12 @@ class Lifetime:
             raise LogClosedError(f"the log at {self._location} is closed{what}")
 
     def end(self) -> None:
-        """Note that nothing of the log is written any more, and wake who follows it."""
+        """Note that nothing of the log is written any more, and wake those that follow it."""
         self.ended = True
         self.wake_followers()
 
     def wake_followers(self) -> None:
-        """Let those who follow the log look again."""
+        """Wake those that follow the log: they look again."""
         for follower in list(self.followers):
             follower.set()
 
