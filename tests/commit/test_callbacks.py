@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -63,7 +64,7 @@ def test_a_sink_that_raises_in_a_run_of_frames_leaves_no_ticket_open(
     tickets: list[Any] = [frame.submissions[0] for frame in frames]
     for frame in (frames[2], frames[1]):
         place.let(frame)
-        wait_until(lambda frame=frame: frame.written, "a frame to land")
+        wait_until(partial(getattr, frame, "written"), "a frame to land")
     place.let(frames[0])
     assert tickets[0].result(GUARD_S).last_lsn == 1
     for ticket in tickets[1:]:
@@ -168,7 +169,7 @@ class StubbornLoop(asyncio.SelectorEventLoop):
 
     broken = False
 
-    def call_soon_threadsafe(self, *arguments: Any, **named: Any) -> Any:
+    def call_soon_threadsafe(self, *arguments: Any, **named: Any) -> Any:  # type: ignore[override]
         if self.broken:
             raise ZeroDivisionError("a fault of the loop")
         return super().call_soon_threadsafe(*arguments, **named)

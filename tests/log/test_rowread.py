@@ -16,6 +16,7 @@ from tests.state.histories import random_rows, write
 from walkit.errors import CorruptionError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
+from walkit.read.reader import view_of as reader_view_of
 from walkit.read.vectorised import row_batches
 from walkit.read.view import LogView
 
@@ -41,8 +42,7 @@ def test_any_records_between_any_bounds(seed: int, one: int, two: int) -> None:
     storage = CrashingStorage()
     write(storage, random_rows(seed, 120), epochs=3)
     first, last = sorted((one, two))
-    with walkit.open(storage=storage, mode="r") as log:
-        check(view_of(log), first, last)
+    check(reader_view_of(storage)[0], first, last)
 
 
 @pytest.mark.parametrize("more", [{}, {"codec": "zstd"}])
@@ -81,8 +81,7 @@ def test_what_stands_before_a_damage_is_given_out() -> None:
     file = storage.open(name, "write")
     at = SEGMENT_HEADER_BYTES + 100 * 192 + 120
     file.write(at, [bytes([file.read(at, 1)[0] ^ 1])])
-    with walkit.open(storage=storage, mode="r") as log:
-        view, last = view_of(log), log.acked_lsn
-        by_frame = records_and_error(view.batches(1, last))
-        by_row = records_and_error(row_batches(view, 1, last, records=1 << 18, whole_bytes=1 << 20))
+    view, last = reader_view_of(storage)
+    by_frame = records_and_error(view.batches(1, last))
+    by_row = records_and_error(row_batches(view, 1, last, records=1 << 18, whole_bytes=1 << 20))
     assert by_frame == by_row and 0 < by_row[0] < 200 and by_row[1] == by_row[0] + 1

@@ -382,7 +382,7 @@ class Leader:
         if self._election.claim():
             self.lead(keep=True)
 
-    def _report_policy_error(self, error: Exception) -> None:
+    def _report_policy_error(self, error: BaseException) -> None:
         with self.lock:
             reported, self._policy_reported = self._policy_reported, True
         if not reported:
