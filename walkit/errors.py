@@ -320,7 +320,9 @@ class AppendTimeoutError(WalkitError, TimeoutError):
 
 
 class CallbackError(WalkitError):
-    """A callback of `events=` asked for what cannot come before it returns: its thread is in the midst of a frame.
+    """A callback of `events=` or `observe_writes` asked for what cannot come before it returns.
+
+    Its thread is in the midst of a frame, or of a sync.
 
     Nothing of this call was written; a ticket that was asked for its result is still on its way. `submit` queues a
     record after the frame, and another thread can wait for it.
@@ -330,8 +332,8 @@ class CallbackError(WalkitError):
 
     def __init__(
         self,
-        message: str = "this thread is beginning the segment of a frame, and reports it: it cannot wait for the log "
-        "before the callback of the event has returned. Use submit(), or another thread",
+        message: str = "this thread is in the midst of a frame or a sync, and reports it: it cannot wait for the log "
+        "before the callback has returned. Use submit(), or another thread",
         *,
         acknowledged_prefix: int = 0,
     ) -> None:

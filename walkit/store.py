@@ -237,7 +237,7 @@ class Store(StoreSurface, CompactingSurface):
         _require(value, "value")
         result = self.log.append(value, key, timestamp, timeout)
         if self._follower.applied_lsn < result.last_lsn:
-            self._follower.help_along()
+            self._follower.apply_if_free()
         return result
 
     def delete(self, key: Any, timestamp: datetime | int | None = None) -> AppendResult:
@@ -245,7 +245,7 @@ class Store(StoreSurface, CompactingSurface):
         _require(key, "key")
         result = self.log.delete(key, timestamp)
         if self._follower.applied_lsn < result.last_lsn:
-            self._follower.help_along()
+            self._follower.apply_if_free()
         return result
 
     def submit(self, key: Any, value: Any, timestamp: datetime | int | None = None) -> Ticket:
@@ -261,7 +261,7 @@ class Store(StoreSurface, CompactingSurface):
         _require_all(keys, "key")
         _require_all(values, "value")
         result = self.log.append_many(values, keys)
-        self._follower.help_along()
+        self._follower.apply_if_free()
         return result
 
     async def put_async(self, key: Any, value: Any, timestamp: datetime | int | None = None) -> AppendResult:
@@ -296,7 +296,7 @@ class Store(StoreSurface, CompactingSurface):
     def _bound_waiting(self) -> None:
         """Bound the frames that no reader has applied. Never waits."""
         if len(self._frames) > FRAMES_SUBMITTED_MAX:
-            self._follower.help_along()
+            self._follower.apply_if_free()
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.put(key, value)

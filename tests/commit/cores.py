@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from walkit.commit.core import OrderingCore, SyncPoint
-from walkit.commit.frame import SealedFrame
+from walkit.commit.core import OrderingCore
+from walkit.commit.frame import SealedFrame, SyncPoint
 from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns
 from walkit.format.frame import FrameHeader, FrameIdentity, PreparedBody, prepare_body
 from walkit.format.layout import ALIGNMENT_BUFFERED, HAS_VALUE

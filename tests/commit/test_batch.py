@@ -20,7 +20,7 @@ from tests.commit.fake_segments import (
     wait_until,
 )
 from walkit.commit import submit
-from walkit.commit.batch import ANYONE, BATCH_BYTES_MAX, Batch, BatchSlot
+from walkit.commit.batch import ANY_THREAD, BATCH_BYTES_MAX, Batch, BatchSlot
 from walkit.commit.frame import SealedFrame
 from walkit.commit.policy import CappedFrames
 from walkit.commit.ticket import HAS_LEFT, SingleTicket
@@ -480,7 +480,7 @@ def test_a_batch_is_filled_with_the_lock_where_the_interpreter_has_none(
     monkeypatch.setattr(submit, "ALONE", False)
     rig, leader = held()
     first, second = rig.putted(b"a"), rig.putted(b"b")
-    assert first.batch is second.batch and first.batch.owner == ANYONE
+    assert first.batch is second.batch and first.batch.owner == ANY_THREAD
     loop = asyncio.new_event_loop()
     single = enqueue_awaited(rig, loop, b"c", b"key")
     assert isinstance(single, SingleTicket) and (single.key, single.value) == (b"key", b"c")

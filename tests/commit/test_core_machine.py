@@ -17,8 +17,8 @@ from hypothesis.stateful import (
 )
 
 from tests.commit.cores import FIRST_CHAIN, WRONG_CORES, Piece, header_of, make_core, make_room, seal_group
-from walkit.commit.core import OrderingCore, SyncPoint
-from walkit.commit.frame import SealedFrame
+from walkit.commit.core import OrderingCore
+from walkit.commit.frame import SealedFrame, SyncPoint
 from walkit.format.checksum import crc32c
 from walkit.format.frame import MARK_BODY
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.commit.cores import Piece, body_of, header_of, make_core, make_room, seal_group, seal_next
-from walkit.commit.core import OrderingCore, SyncPoint, Tick
+from walkit.commit.core import OrderingCore
+from walkit.commit.frame import SyncPoint, Tick
 from walkit.format.body import Columns
 from walkit.format.frame import MARK_BODY, prepare_body
 from walkit.format.layout import HAS_VALUE, RECORDS_PER_FRAME_MAX

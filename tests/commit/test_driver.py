@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.commit.fake_segments import GUARD_S, DriverHarness, GatedPlace, Task, io_error, wait_until
+from walkit.commit.commit_signal import CommitSignal, call_all
 from walkit.commit.policy import CappedFrames, OneRecordPerFrame
 from walkit.commit.ticket import TO_LEAD, LeaderState, SingleTicket
 from walkit.errors import CommitFailedError, LogClosedError, LogFullError, LogPoisonedError, StorageError
@@ -517,3 +518,30 @@ def test_a_lead_that_comes_to_a_caller_who_is_done_is_given_back(monkeypatch: py
     Task(rig.append, b"third").result()
     wait_until(lambda: driver.election.leaders == 0, "the lead to be given back")
     driver.stop(LogClosedError())
+
+
+def test_waits_for_room_that_end_in_time_leave_nothing(rigs: list[DriverHarness]) -> None:
+    """Wait for room many times while a frame hangs, each time in vain: no wait is kept for the next frame."""
+    rig = DriverHarness(queue_bytes_max=10)
+    rigs.append(rig)
+    leading = rig.leader_in_write()
+    rig.queued(b"x" * 10)
+    for _ in range(50):
+        assert not rig.driver.wait_for_room(10, 0.0001)
+    assert rig.driver.signal.waiting == 0
+    rig.place.release()
+    leading.result()
+
+
+def test_a_callback_that_comes_after_a_notification_is_called_by_the_next() -> None:
+    """Ask to be called back when a notification that had none has been taken: only the next one returns the call."""
+    signal = CommitSignal()
+    called: list[int] = []
+    with signal.lock:
+        callbacks = signal.notify_locked()
+        signal.call_next_locked(lambda: called.append(1))
+    call_all(callbacks)
+    assert not called
+    signal.notify()
+    signal.notify()
+    assert called == [1]

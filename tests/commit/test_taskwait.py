@@ -365,3 +365,54 @@ def test_a_future_without_calls_to_show_is_noticed() -> None:
     loop = Loop()
     assert not asyncio_wait._shows_calls(loop)
     loop.close()
+
+
+def test_a_wait_that_is_woken_twice_wakes_its_task_once() -> None:
+    """Wake a wait when its task waits for another already: that one waits on, and goes on once when its time comes."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        room, record, went_on = TaskWait(loop), TaskWait(loop), list[str]()
+
+        async def task(name: str) -> None:
+            await room
+            await record
+            went_on.append(name)
+
+        tasks = [asyncio.ensure_future(task(name)) for name in ("first", "second", "third")]
+        await steps()
+        for _ in range(3):
+            loop.call_soon(wake_all, loop, [room])
+            await steps()
+        assert not went_on
+        loop.call_soon(wake_all, loop, [record])
+        await asyncio.wait_for(asyncio.gather(*tasks), GUARD_S)
+        assert went_on == ["first", "second", "third"]
+
+    asyncio.run(main())
+
+
+def test_calls_that_raise_keep_no_other_task_waiting() -> None:
+    """Put two calls that raise before those of tasks: the tasks go on, and the loop reports both errors."""
+    errors: list[object] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, facts: errors.append(facts["exception"]))
+        wait = TaskWait(loop)
+
+        def broken(_: object) -> None:
+            raise ZeroDivisionError
+
+        for _ in range(2):
+            wait.add_done_callback(broken, context=contextvars.copy_context())
+        tasks = [asyncio.ensure_future(wait_for(wait)) for _ in range(3)]
+        await steps()
+        loop.call_soon(wake_all, loop, [wait])
+        await asyncio.wait_for(asyncio.gather(*tasks), GUARD_S)
+
+    async def wait_for(wait: TaskWait) -> None:
+        await wait
+
+    asyncio.run(main())
+    assert [type(error) for error in errors] == [ZeroDivisionError] * 2

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.compaction.histories import HISTORIES, SMALL, History, full_of_changes, opened_state
+from tests.log.logs import view_of
 from tests.stores import memory_store
 from walkit.compaction.rewriter import FRAME_GOAL_RECORDS
 from walkit.errors import GapError, HistoryTrimmedError, LogClosedError, StorageError
@@ -229,7 +230,7 @@ def test_what_is_left_of_a_transaction_is_joined_only_within_itself() -> None:
             store.put(b"fill", b"%d" % i * 4000)
     with memory_store(storage) as store:
         store.compact()
-        view = store.log._now()[0]
+        view = view_of(store.log)
         header, data, _ = next(iter(view.frames(1)))
         columns = decode_frame(header, data)
         offsets = columns.lsn_offsets

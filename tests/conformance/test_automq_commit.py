@@ -308,7 +308,7 @@ def test_a_torn_frame_among_intact_ones_ends_the_log_there() -> None:
 
 def has_landed(log: walkit.WriteAheadLog, count: int) -> bool:
     """Whether so many frames have landed behind one that has not."""
-    return log.parts.core.landed == count and log._driver.election.leaders == 1
+    return log.parts.core.landed == count and log.parts.driver.election.leaders == 1
 
 
 @pytest.mark.parametrize("start", [(1 << 31) - 4096, (1 << 32) - 4096, (1 << 40) - 4096])

@@ -62,10 +62,14 @@ def lsns(records: Iterable[walkit.Record]) -> list[int]:
     return [record.lsn for record in records]
 
 
-def headers(log: walkit.WriteAheadLog | walkit.LogReader) -> list[FrameHeader]:
+def view_of(log: walkit.WriteAheadLog) -> LogView:
+    """Return what can be read of an open log at this moment."""
+    return log.parts.contents.view()
+
+
+def headers(log: walkit.WriteAheadLog) -> list[FrameHeader]:
     """Return the headers of all frames with records, as they stand in the files."""
-    view: LogView = log._now()[0]
-    return [header for header, _, _ in view.frames(1)]
+    return [header for header, _, _ in view_of(log).frames(1)]
 
 
 def reopened(storage: Storage, options: walkit.LogOptions | None = None) -> list[walkit.Record]:

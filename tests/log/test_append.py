@@ -165,7 +165,7 @@ def test_text_gets_a_hint(log: walkit.WriteAheadLog) -> None:
 def test_the_limit_of_a_record_is_exact() -> None:
     """Append the largest record that fits, with key, value and stamp: fine; one byte more: refused, nothing written."""
     with memory_log(tiny(frame_bytes_max=4096)) as log:
-        limit = log._limit_bytes
+        limit = min(log.parts.core.body_bytes_max, log.options.queue_bytes_max)
         largest = limit - COLUMN_BYTES_PER_RECORD
         assert log.append(bytes(largest - 5), key=b"12345", timestamp=1).first_lsn == 1
         for attempt in (

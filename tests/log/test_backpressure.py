@@ -22,7 +22,7 @@ def test_a_full_queue_blocks_until_there_is_room() -> None:
     assert hang.entered.wait(GUARD_S)
     filling = log.submit(bytes(4000))
     waiting = [Task(log.append, bytes(500)), Task(lambda: log.submit(bytes(500)).result(GUARD_S))]
-    wait_until(lambda: log._driver.signal.waiting == 2, "both to wait for room")
+    wait_until(lambda: log.parts.driver.signal.waiting == 2, "both to wait for room")
     assert log.statistics().queue_records == 1
     hang.release()
     assert first.result().first_lsn == 2 and filling.result(GUARD_S).first_lsn == 3
@@ -126,14 +126,14 @@ def test_an_answer_in_the_last_moment_is_an_answer(monkeypatch: pytest.MonkeyPat
     """Let the write end between the timeout and the withdrawal: the record is acknowledged, so that is the result."""
     storage, log = faulty_log()
     hang = storage.hang("synced_write", SEGMENTS)
-    withdraw = log._driver.withdraw
+    withdraw = log.parts.driver.withdraw
 
     def late(ticket: walkit.commit.ticket.SingleTicket) -> bool:
         hang.release()
         wait_until(ticket.done)
         return withdraw(ticket)
 
-    monkeypatch.setattr(log._driver, "withdraw", late)
+    monkeypatch.setattr(log.parts.driver, "withdraw", late)
     assert log.append(b"just in time", timeout=0.05).first_lsn == 2
     log.close()
 
@@ -153,7 +153,7 @@ def test_room_is_waited_for_until_the_log_is_closed() -> None:
     assert hang.entered.wait(GUARD_S)
     filling = log.submit(bytes(4000))
     waiting = [Task(log.append, bytes(500)) for _ in range(3)]
-    wait_until(lambda: log._driver.signal.waiting == 3, "three to wait for room")
+    wait_until(lambda: log.parts.driver.signal.waiting == 3, "three to wait for room")
     closing = Task(log.close)
     wait_until(lambda: log.closed)
     hang.release()

@@ -95,7 +95,7 @@ def test_an_error_of_the_timers_sync_poisons(monkeypatch: pytest.MonkeyPatch, in
 def test_an_error_on_the_hand_poisons() -> None:
     """Raise in a job of the thread that syncs: poison, and the job behind it is done all the same."""
     storage, log = faulty_log(durability="none")
-    hand = log._driver.syncer.worker
+    hand = log.parts.driver.syncer.worker
     done: list[str] = []
     assert hand.do("broken", raiser(ZeroDivisionError("a fault")))
     assert hand.do("behind it", lambda: done.append("behind it"))
@@ -108,7 +108,7 @@ def test_an_error_of_the_timer_poisons(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = FaultyMemory()
     log = walkit.open(storage=storage, options=tiny(durability="interval", interval_ms=1))
     monkeypatch.setattr(
-        log._driver.syncer.worker, "do_once", raiser(RuntimeError("can't start new thread"), times=99)
+        log.parts.driver.syncer.worker, "do_once", raiser(RuntimeError("can't start new thread"), times=99)
     )
     log.append(b"first")
     check_poisoned(log, storage, "new thread")
@@ -136,7 +136,7 @@ def test_an_error_of_the_delivery_thread_poisons(monkeypatch: pytest.MonkeyPatch
     wait_until(lambda: log.statistics().poisoned, "the poison")
     monkeypatch.undo()
     called: list[Any] = []
-    log._driver.delivery.put_callback(object(), called.append)  # type: ignore[arg-type]
+    log.parts.driver.delivery.put_callback(object(), called.append)  # type: ignore[arg-type]
     wait_until(lambda: called, "the callback behind it")
-    assert log._driver.delivery.waiting_bytes == 0
+    assert log.parts.driver.delivery.waiting_bytes == 0
     check_poisoned(log, storage, "none left")

@@ -12,7 +12,7 @@ import pytest
 
 import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.logs import SEGMENTS, faulty_log, headers, lsns, memory_log, reopened, tiny, values
+from tests.log.logs import SEGMENTS, faulty_log, headers, lsns, memory_log, reopened, tiny, values, view_of
 from walkit.errors import LogClosedError, LogFullError
 from walkit.models import CrashingStorage
 from walkit.segments.frame_walk import FrameWalk
@@ -157,7 +157,7 @@ def test_hundreds_of_segments_under_load(on: str, tmp_path: Path) -> None:
         ends = [(s.end_position, s.last_lsn + 1, s.end_chain) for s in sealed]
         begins = [(s.start_position, s.first_lsn, s.start_chain) for s in sealed]
         assert begins == [(0, 1, 0), *ends[:-1]]
-        for span in log._now()[0].spans:
+        for span in view_of(log).spans:
             file = storage.open(span.record.name, "read")
             segment = walkit.format.segment.SegmentHeader.decode(file.read(0, 4096), span.record.name)
             assert segment is not None
@@ -378,7 +378,7 @@ def test_idle_marks_are_written_when_needed_and_only_then(tmp_path: Path) -> Non
     """Let a log with a short idle time rest: one mark after records, none after a mark, none for an opening."""
     options = tiny(idle_marker_ms=5)
     with walkit.open(tmp_path / "log", options=options) as log:
-        timer = log._driver.timer
+        timer = log.parts.driver.timer
         assert timer is not None
         for expected in (1, 2):
             log.append(b"x")
@@ -389,7 +389,7 @@ def test_idle_marks_are_written_when_needed_and_only_then(tmp_path: Path) -> Non
         assert log.append(b"y").position == headers(log)[1].end_position + 128
     with walkit.open(tmp_path / "log", options=options) as log:
         assert log.recovery.verdict == "clean" and values(log.read()) == [b"x", b"x", b"y"]
-        assert log._driver.timer is not None and log._driver.timer._thread is None
+        assert log.parts.driver.timer is not None and log.parts.driver.timer._thread is None
 
 
 def test_a_hung_sync_is_waited_for_by_close() -> None:

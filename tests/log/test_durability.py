@@ -6,7 +6,17 @@ import pytest
 
 import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, memory_log, reopened, tiny, values
+from tests.log.logs import (
+    SEGMENTS,
+    FaultyMemory,
+    faulty_log,
+    lsns,
+    memory_log,
+    reopened,
+    tiny,
+    values,
+    view_of,
+)
 from walkit.config import DURABILITY_PROMISES
 from walkit.models import CrashingStorage
 from walkit.recovery.scan import read_durable_slot
@@ -66,7 +76,9 @@ def test_the_timer_syncs_an_idle_tail() -> None:
     log.append(b"tail")
     wait_until(lambda: log.durable_lsn == 1, "the timer's sync")
     wait_until(lambda: log.statistics().marks_written == 1, "the mark")
-    wait_until(lambda: log._driver.timer is not None and log._driver.timer.parked, "the timer to park")
+    wait_until(
+        lambda: log.parts.driver.timer is not None and log.parts.driver.timer.parked, "the timer to park"
+    )
     assert lsns(reopened(storage.crash(keep="none"))) == [1]
     assert log.statistics().syncs <= 2
     log.close()
@@ -155,7 +167,7 @@ def test_statistics_count_what_was_done() -> None:
         log.append_many([b"x" * 10] * 7, keys=[b"kk"] * 7)
         log.append_many([bytes(7000)] * 10)
         statistics = log.statistics()
-        view = log._now()[0]
+        view = view_of(log)
         frames = [header for header, _, _ in view.frames(1)]
         assert statistics.records_acked == statistics.records_appended == 18
         assert statistics.user_bytes == 6 + 84 + 70_000

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from fnmatch import fnmatch
 from typing import Any
 
 import pytest
 
 import walkit
-from tests.commit.fake_segments import GUARD_S, Task, wait_until
+from tests.commit.fake_segments import GUARD_S, DriverHarness, GatedPlace, Task, io_error, wait_until
 from tests.log.logs import SEGMENTS, FaultyMemory, reopened, tiny, values
-from walkit.errors import LogLockedError, LogPoisonedError, StorageError
+from walkit.commit.policy import OneRecordPerFrame
+from walkit.errors import CommitFailedError, LogClosedError, LogLockedError, LogPoisonedError, StorageError
 from walkit.segments.manifest_store import LOCK_NAME
 
 LIMIT_MS = 60
@@ -139,3 +141,60 @@ def test_who_trims_behind_a_hung_upkeep_job_is_told() -> None:
         Task(log.trim, 1).result()
     hang.release()
     log.close()
+
+
+def test_a_hung_write_of_a_frame_that_has_failed_does_not_keep_who_closes() -> None:
+    """Fail one frame while the write of a later one hangs: close returns within the limit, as the log has failed."""
+    place = GatedPlace()
+    rig = DriverHarness(
+        place=place, in_flight_max=2, policy=OneRecordPerFrame(), write_timeout_us=LIMIT_MS * 10_000
+    )
+    first, _ = rig.in_flight(2)
+    place.let(first, io_error())
+    wait_until(lambda: rig.driver.refusal is not None, "the poison")
+    stopping = Task(rig.driver.stop, LogClosedError())
+    stopping.result()
+    assert rig.driver.hung
+    place.release()
+
+
+def test_a_hung_sync_of_a_log_that_has_failed_does_not_keep_its_caller() -> None:
+    """Hang a sync that a caller waits for, and fail a write meanwhile: the caller gets the error within the limit."""
+    storage, log = hung_log(durability="none", write_timeout_ms=LIMIT_MS * 10)
+    hang = storage.hang("sync", SEGMENTS)
+    syncing = Task(log.sync)
+    assert hang.entered.wait(GUARD_S)
+    storage.fail("write", SEGMENTS)
+    with pytest.raises(CommitFailedError):
+        log.append(b"fails")
+    with pytest.raises(LogPoisonedError):
+        syncing.result()
+    Task(log.close).result()
+    hang.release()
+
+
+class SlowToBegin(GatedPlace):
+    """A place whose segments begin when the test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_begin = threading.Event()
+
+    def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
+        assert self.may_begin.wait(10 * GUARD_S)
+        return super().begin_segment(position=position, first_lsn=first_lsn, chain=chain)
+
+
+def test_a_leader_whose_turn_comes_after_one_that_hangs_does_not_keep_who_closes() -> None:
+    """Hang the beginning of a segment while a second leader waits to seal: both are refused, and stopping ends."""
+    place = SlowToBegin()
+    rig = DriverHarness(
+        place=place, in_flight_max=2, policy=OneRecordPerFrame(), write_timeout_us=LIMIT_MS * 1000
+    )
+    tickets = [rig.queued(), rig.queued()]
+    for ticket in tickets:
+        with pytest.raises(LogPoisonedError, match="write_timeout_ms"):
+            ticket.result(GUARD_S)
+    Task(rig.driver.stop, LogClosedError()).result()
+    assert rig.driver.hung
+    place.may_begin.set()

@@ -45,7 +45,7 @@ def stands_at_the_window(log: walkit.WriteAheadLog) -> bool:
     return (
         len(core.in_flight) > 1
         and core.landed == len(core.in_flight) - 1
-        and log._driver.election.leaders == 1
+        and log.parts.driver.election.leaders == 1
     )
 
 
@@ -163,7 +163,7 @@ def test_a_sync_covers_only_the_contiguous_prefix_that_was_written(durability: s
     Held(log, gates)
     tickets = [log.submit(b"%d" % n) for n in range(4)]
     wait_until(lambda: log.parts.core.landed == 2, "the two behind it")
-    log._driver.sync()
+    log.parts.driver.sync()
     assert (log.acked_lsn, log.durable_lsn) == (1, 1)
     assert lsns(reopened(storage.crash(keep="none")))[:1] == [1]
     syncing = Task(log.sync)
@@ -238,10 +238,10 @@ def test_a_slow_write_is_no_hung_one(order: str) -> None:
         Held(log, gates)
         tickets = [log.submit(b"x") for _ in range(5)]
         wait_until(lambda: log.parts.core.landed == 4)
-        assert log._driver.watch.hanging() == []
+        assert log.parts.driver.watch.hanging() == []
         gates.let(1)
         assert [t.result(GUARD_S).first_lsn for t in tickets] == [1, 2, 3, 4, 5]
-        assert len(log._driver.watch) == 0
+        assert len(log.parts.driver.watch) == 0
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])

@@ -204,7 +204,7 @@ def test_an_interrupt_while_waiting_for_room_queues_nothing() -> None:
     leader = Task(log.append, b"hangs")
     assert hang.entered.wait(GUARD_S)
     log.submit(bytes(4000))
-    shooter = interrupt_when(lambda: log._driver.signal.waiting == 1)
+    shooter = interrupt_when(lambda: log.parts.driver.signal.waiting == 1)
     with pytest.raises(KeyboardInterrupt):
         log.append(bytes(500))
     shooter.result()
@@ -220,7 +220,7 @@ def test_an_interrupted_close_keeps_the_lock_and_can_be_called_again() -> None:
     hang = storage.hang("synced_write", SEGMENTS)
     leader = Task(log.append, b"hangs")
     assert hang.entered.wait(GUARD_S)
-    shooter = interrupt_when(lambda: log._driver.refusal is not None)
+    shooter = interrupt_when(lambda: log.parts.driver.refusal is not None)
     with pytest.raises(KeyboardInterrupt):
         log.close()
     shooter.result()

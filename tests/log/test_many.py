@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
 from tests.log.held_writes import Gates, Held
-from tests.log.logs import SEGMENTS, faulty_log, headers, lsns, memory_log, reopened, tiny, values
+from tests.log.logs import (
+    SEGMENTS,
+    FaultyMemory,
+    faulty_log,
+    headers,
+    lsns,
+    memory_log,
+    reopened,
+    tiny,
+    values,
+)
+from walkit.commit.ports import GatedQueue, LogPorts
 from walkit.errors import (
     CommitFailedError,
     LogClosedError,
@@ -26,6 +37,7 @@ from walkit.errors import (
 )
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.log import column_input as rows
+from walkit.log.open import open_writer
 
 
 @pytest.fixture
@@ -294,3 +306,52 @@ def test_a_short_list_that_changes_while_it_waits_changes_nothing() -> None:
         first.result()
         assert ticket.result(GUARD_S).last_lsn == 3
         assert [(r.key, r.value) for r in log.read(2)] == [(b"k", b"a"), (b"l", b"b")]
+
+
+class LateGate:
+    """An admission gate that lets the second call in only when the log has refused the first."""
+
+    records_max = 1 << 20
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        """Set when the second call is to be let in."""
+        self._calls = 0
+
+    def attach(self, queue: GatedQueue) -> None:
+        self._queue = queue
+
+    def admit(self, count: int) -> bool:
+        self._calls += 1
+        if self._calls == 2:
+            assert self._queue.queued_lsn() == 1
+            self.asked.set()
+            wait_until(lambda: self._queue.queued_lsn() == 0, "the refusal of what was queued")
+        return True
+
+    def entered(self) -> None:
+        pass
+
+    def wait(self, timeout: float | None) -> bool:
+        return False
+
+    def on_room(self, callback: object) -> bool:
+        return False
+
+
+def test_what_follows_a_refused_part_is_not_written_where_the_disk_has_room_again() -> None:
+    """Refuse the first part of a call on a full disk, and make room before the second is queued: none is written."""
+    storage, gate = FaultyMemory(), LateGate()
+    no_room = storage.fail("allocate", SEGMENTS, errno=28, times=None)
+
+    def note(name: str, facts: dict[str, Any]) -> None:
+        if name == "walkit.segment.full":
+            assert gate.asked.wait(GUARD_S)
+            no_room.cancel()
+
+    with open_writer(storage, "x", tiny(), note, ports=LogPorts(gate=gate)) as log:
+        with pytest.raises(LogFullError) as told:
+            log.append_many([bytes(5000)] * 3)
+        assert told.value.acknowledged_prefix == 0
+        assert log.append(b"after").first_lsn == 1
+        assert values(log.read()) == [b"after"]

@@ -12,7 +12,17 @@ import pytest
 
 import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.logs import SEGMENTS, FaultyMemory, faulty_log, lsns, memory_log, reopened, tiny, values
+from tests.log.logs import (
+    SEGMENTS,
+    FaultyMemory,
+    faulty_log,
+    lsns,
+    memory_log,
+    reopened,
+    tiny,
+    values,
+    view_of,
+)
 from walkit import GapError, ObservedFrames
 from walkit.errors import LogClosedError
 
@@ -39,7 +49,7 @@ def test_observers_see_the_frames_as_they_stand_in_the_files(log: walkit.WriteAh
     assert seen[0].first_lsn == 2
     assert all(b.first_lsn == a.last_lsn + 1 for a, b in pairwise(seen))
     assert all(b.position == a.next_position for a, b in pairwise(seen))
-    files = {header.position: bytes(frame) for header, frame, _ in log._now()[0].frames(1)}
+    files = {header.position: bytes(frame) for header, frame, _ in view_of(log).frames(1)}
     assert all(frames.data == files[frames.position] for frames in seen)
     assert all(len(frames.data) == frames.next_position - frames.position for frames in seen)
     assert [r for frames in seen for r in frames.records()] == list(log.read(2, 33))
@@ -125,7 +135,7 @@ def test_a_follower_with_a_timeout_ends_when_nothing_comes(log: walkit.WriteAhea
     log.append(b"1")
     assert values(log.follow(1, timeout=0.01)) == [b"1"]
     assert values(log.follow(5, timeout=0)) == []
-    assert not log._driver.delivery.observers and not log.parts.lifetime.followers
+    assert not log.parts.driver.delivery.observers and not log.parts.lifetime.followers
 
 
 def test_a_follower_that_is_dropped_leaves_nothing_behind(log: walkit.WriteAheadLog) -> None:
@@ -133,9 +143,9 @@ def test_a_follower_that_is_dropped_leaves_nothing_behind(log: walkit.WriteAhead
     log.append(b"1")
     following = log.follow(1)
     assert next(following).lsn == 1
-    assert len(log._driver.delivery.observers) == 1
+    assert len(log.parts.driver.delivery.observers) == 1
     following.close()  # type: ignore[attr-defined]
-    assert not log._driver.delivery.observers
+    assert not log.parts.driver.delivery.observers
 
 
 def test_a_follower_ends_with_the_log_after_its_last_record() -> None:

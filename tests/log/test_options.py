@@ -187,7 +187,7 @@ def test_limits_bind_only_new_segments() -> None:
     for segment_bytes, frame_bytes_max in sizes:
         options = LogOptions(segment_bytes=segment_bytes, frame_bytes_max=frame_bytes_max)
         with walkit.open(storage=storage, options=options) as log:
-            largest = bytes(log._limit_bytes - 21)
+            largest = bytes(min(log.parts.core.body_bytes_max, log.options.queue_bytes_max) - 21)
             log.append(largest)
             expected.append(largest)
             with pytest.raises(walkit.RecordTooLargeError):

@@ -276,3 +276,19 @@ def test_closing_lets_go_of_every_file_where_the_device_fails_for_good() -> None
     assert log.closed and not storage.open_files and not storage.inner.is_locked("lock")
     storage.disarm()
     assert lsns(reopened(storage)) == list(range(1, log.acked_lsn + 1))
+
+
+def test_a_sync_during_which_the_log_fails_is_not_reported_as_done() -> None:
+    """Fail a write while a sync is under way, then let the sync end well: its caller is refused, and no mark moves."""
+    storage, log = faulty_log(durability="none")
+    hang = storage.hang("sync", SEGMENTS)
+    syncing = Task(log.sync)
+    assert hang.entered.wait(GUARD_S)
+    storage.fail("write", SEGMENTS)
+    with pytest.raises(CommitFailedError):
+        log.append(b"fails")
+    hang.release()
+    with pytest.raises(LogPoisonedError):
+        syncing.result()
+    assert (log.acked_lsn, log.durable_lsn) == (1, 0)
+    log.close()

@@ -367,7 +367,7 @@ def test_a_durable_segment_that_is_lost_under_a_living_writer_is_corruption(stor
         storage.remove("00000000000000000001.segment")
         with pytest.raises(CorruptionError):
             reader.read()
-    log._driver.core.fail(OSError("the test took its file"))
+    log.parts.driver.core.fail(OSError("the test took its file"))
     log.close()
 
 

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import walkit
+from tests.log.logs import view_of
 from tests.state.histories import random_rows, write
 from walkit.errors import CorruptionError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
+from walkit.read.reader import view_of as reader_view_of
 from walkit.read.vectorised import row_batches
 from walkit.read.view import LogView
 
@@ -40,8 +42,7 @@ def test_any_records_between_any_bounds(seed: int, one: int, two: int) -> None:
     storage = CrashingStorage()
     write(storage, random_rows(seed, 120), epochs=3)
     first, last = sorted((one, two))
-    with walkit.open(storage=storage, mode="r") as log:
-        check(log._now()[0], first, last)
+    check(reader_view_of(storage)[0], first, last)
 
 
 @pytest.mark.parametrize("more", [{}, {"codec": "zstd"}])
@@ -54,7 +55,7 @@ def test_frames_of_all_shapes(more: dict[str, Any]) -> None:
             log.append(b"timed", b"key", timestamp=turn)
             log.append_bundle(pa.record_batch({"a": [turn]}))
         log.append_many([b"x" * 12_000] * 20)
-        view, last = log._now()
+        view, last = view_of(log), log.acked_lsn
         check(view, 1, last)
         check(view, last // 2, last - 3)
 
@@ -80,8 +81,7 @@ def test_what_stands_before_a_damage_is_given_out() -> None:
     file = storage.open(name, "write")
     at = SEGMENT_HEADER_BYTES + 100 * 192 + 120
     file.write(at, [bytes([file.read(at, 1)[0] ^ 1])])
-    with walkit.open(storage=storage, mode="r") as log:
-        view, last = log._now()
-        by_frame = records_and_error(view.batches(1, last))
-        by_row = records_and_error(row_batches(view, 1, last, records=1 << 18, whole_bytes=1 << 20))
+    view, last = reader_view_of(storage)
+    by_frame = records_and_error(view.batches(1, last))
+    by_row = records_and_error(row_batches(view, 1, last, records=1 << 18, whole_bytes=1 << 20))
     assert by_frame == by_row and 0 < by_row[0] < 200 and by_row[1] == by_row[0] + 1

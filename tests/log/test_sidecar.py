@@ -17,6 +17,7 @@ from walkit.errors import CorruptionError
 from walkit.format.index import IndexEntry, IndexIdentity, encode_index, index_name
 from walkit.models import CrashingStorage
 from walkit.read.ranges import plan_ranges, ranges_of, read_range
+from walkit.read.reader import view_of
 from walkit.segments.index_file import index_segment, read_index, reindex
 from walkit.storage import Storage
 
@@ -63,8 +64,7 @@ def numbers(storage: Storage, first_lsn: int, last_lsn: int) -> list[int]:
 
 def entries_in(storage: Storage, segment: int) -> tuple[IndexIdentity, list[IndexEntry]]:
     """What the index of a segment holds."""
-    with walkit.open(storage=storage, mode="r") as reader:
-        manifest = reader._now()[0].manifest
+    manifest = view_of(storage)[0].manifest
     record = manifest.sealed[segment]
     index = read_index(storage, manifest.log_id, record)
     assert index is not None
@@ -130,8 +130,7 @@ DAMAGE: dict[str, Callable[[Storage, str], None]] = {
 def test_sealed_segments_have_an_index_of_their_frames() -> None:
     """F-10.2: each sealed segment has one; its entries are frames 64 KiB apart, with their LSNs and counts."""
     storage = made()
-    with walkit.open(storage=storage, mode="r") as reader:
-        view = reader._now()[0]
+    view = view_of(storage)[0]
     sealed = view.manifest.sealed
     assert indexes(storage) == [index_name(record.name) for record in sealed]
     assert len(sealed) == 2
@@ -180,11 +179,10 @@ def test_ranges_from_indexes_hold_every_record_once(parts: int | None) -> None:
 
 def bytes_read(storage: FaultyMemory, first_lsn: int, last_lsn: int) -> tuple[list[int], int]:
     """What a reader gets, and how many bytes it read of segments and indexes."""
-    with walkit.open(storage=storage, mode="r") as reader:
-        view = reader._now()[0]
-        before = len(storage.trace)
-        found = [r.lsn for r in view.records(first_lsn, last_lsn)]
-        done = storage.trace[before:]
+    view = view_of(storage)[0]
+    before = len(storage.trace)
+    found = [r.lsn for r in view.records(first_lsn, last_lsn)]
+    done = storage.trace[before:]
     return found, sum(o.size for o in done if o.name == "read")
 
 
@@ -242,8 +240,7 @@ def test_a_crash_between_seal_and_index_leaves_a_log_without() -> None:
 def test_an_index_is_made_of_a_segment_that_has_none() -> None:
     """What index_segment makes of a sealed segment's headers is, byte for byte, what its writer wrote."""
     storage = made()
-    with walkit.open(storage=storage, mode="r") as reader:
-        manifest = reader._now()[0].manifest
+    manifest = view_of(storage)[0].manifest
     for record in manifest.sealed:
         name = index_name(record.name)
         written = contents(storage, name)
@@ -350,8 +347,7 @@ def test_a_segment_that_goes_while_it_is_indexed_leaves_no_index() -> None:
     storage = made()
     for name in indexes(storage):
         storage.remove(name)
-    with walkit.open(storage=storage, mode="r") as reader:
-        manifest = reader._now()[0].manifest
+    manifest = view_of(storage)[0].manifest
     manifests = [manifest]
     steps = reindex(storage, lambda: manifests[-1])
     next(steps)

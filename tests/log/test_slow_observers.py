@@ -47,7 +47,7 @@ def test_an_observer_that_is_behind_gets_every_frame_once(options: dict[str, Any
     slow = Slow()
     with memory_log(tiny(queue_bytes_max=LIMIT_BYTES, **options)) as log:
         observation = filled(log, slow)
-        delivery = log._driver.delivery
+        delivery = log.parts.driver.delivery
         assert delivery.waiting_bytes <= LIMIT_BYTES
         assert len(delivery._queue) < 20 < log.statistics().deliveries_waiting
         slow.go_on.set()
@@ -93,7 +93,7 @@ def test_a_callback_that_blocks_holds_no_records() -> None:
         for ticket in tickets:
             ticket.add_done_callback(lambda t: called.append(t.result(0).first_lsn))
         tickets[-1].result(GUARD_S)
-        wait_until(lambda: log._driver.delivery.waiting, "the callbacks")
-        assert log._driver.delivery.waiting_bytes == 0
+        wait_until(lambda: log.parts.driver.delivery.waiting, "the callbacks")
+        assert log.parts.driver.delivery.waiting_bytes == 0
         slow.set()
         wait_until(lambda: called == list(range(2, 22)), "all of them, in order")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.commit.fake_segments import GUARD_S, Task, wait_until
-from tests.log.logs import SEGMENTS, faulty_log, headers, memory_log, reopened, values
+from tests.log.logs import SEGMENTS, faulty_log, headers, memory_log, reopened, values, view_of
 from walkit import Kind, Record
 from walkit.errors import (
     CommitFailedError,
@@ -33,7 +33,7 @@ def log() -> Iterator[walkit.WriteAheadLog]:
 
 def joined(log: walkit.WriteAheadLog) -> list[list[bool]]:
     """Return, per frame, which records are joined to the next."""
-    view = log._now()[0]
+    view = view_of(log)
     return [joined_flags(decode_frame(header, frame)).tolist() for header, frame, _ in view.frames(1)]
 
 

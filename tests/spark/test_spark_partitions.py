@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.log.logs import view_of
 from walkit.format.manifest import decode_manifest
 from walkit.segments.frame_walk import FrameWalk
 from walkit.spark.source import RECORD_STRUCT, WalkitReader, plan_scan
@@ -107,7 +108,7 @@ def test_a_log_that_is_compacted_while_a_partition_is_read(tmp_path: Path) -> No
         read = len(next(batches))
         assert 0 < read < 2300
         assert store.compact().segments_rewritten > 10
-        named = {s.name for s in store.log._now()[0].manifest.segments}
+        named = {s.name for s in view_of(store.log).manifest.segments}
         for file in path.glob("*.segment"):
             if file.name not in named:
                 file.unlink()

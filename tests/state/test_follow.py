@@ -46,15 +46,15 @@ def test_feeding_only_queues() -> None:
 
 
 def test_helping_never_waits() -> None:
-    """While another thread holds the lock help_along returns at once, and feed goes on taking frames."""
+    """While another thread holds the lock apply_if_free returns at once, and feed goes on taking frames."""
     table = KeyedTable()
     follower = Follower(table, 0)
     with follower.lock:
         for lsn in range(1, FRAMES_WAITING_MAX + 10):
             follower.feed(frame(lsn, [b"%d" % lsn]))
-        follower.help_along()
+        follower.apply_if_free()
         assert len(table) == 0
-    follower.help_along()
+    follower.apply_if_free()
     assert len(table) == follower.applied_lsn == FRAMES_WAITING_MAX + 9
 
 
@@ -125,7 +125,7 @@ def test_following_a_live_log_equals_its_replay() -> None:
                         tx.delete(b"other")
                 else:
                     log.append(b"%d-%d" % (writer, i), key)
-                follower.help_along()
+                follower.apply_if_free()
                 assert follower.applied_lsn <= log.acked_lsn
 
         threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]

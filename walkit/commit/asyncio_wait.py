@@ -1,6 +1,6 @@
 """Tasks of event loops that wait for their records, and are woken: once per frame and loop.
 
-A task goes on when what it awaits calls it back, and an `asyncio.Future` does so in a later step of the loop, by a
+A task resumes when what it awaits calls it back, and an `asyncio.Future` does so in a later step of the loop, by a
 handle of its own for each task. A TaskWait is awaited in a future's place by any number of tasks, by the protocol that
 every future of other makes follows (`_asyncio_future_blocking`, as `asyncio.isfuture` knows it); `wake_all` then makes
 the calls of a whole frame in one step of the loop.
@@ -12,7 +12,6 @@ importing walkit does not import asyncio), and whether a task was cancelled (`_m
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextvars import copy_context
 from itertools import chain
@@ -67,7 +66,7 @@ class TaskWait:
     def _wake_cancelled(self) -> None:
         """Let cancelled tasks go on, each of which then finds that it is; the others wait on.
 
-        A task that does not say whether it is cancelled goes on, too, and waits anew if it is not.
+        A task that does not say whether it is cancelled is woken, too, and waits anew if it is not.
         """
         self._leaving = False
         if self.over:
@@ -86,7 +85,12 @@ class TaskWait:
         return self._kept._callbacks or ()
 
     def end(self) -> Calls:
-        """What is waited for has come: return the calls to make."""
+        """What is waited for has come: return the calls to make; none where it had come before.
+
+        A task that was woken may wait for something else by now.
+        """
+        if self.over:
+            return ()
         self.over = True
         return self._calls
 
@@ -98,11 +102,6 @@ class TaskWait:
     def is_of_this_loop(self) -> bool:
         """Whether its loop is the one that runs in this thread."""
         return running_loop() is self._loop
-
-    def wake_from_anywhere(self) -> None:
-        """Let its tasks go on soon, from any thread; does nothing once the loop is closed: no task waits then."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(wake_all, self._loop, (self,))
 
 
 class KeptCalls:
@@ -167,14 +166,20 @@ def wake_all(loop: AbstractEventLoop, waits: Sequence[TaskWait]) -> None:
     done = done_future(loop)
     left = chain.from_iterable([wait.end() for wait in waits])
     # A task may end the loop (SystemExit), or run it from within (nest_asyncio): the others go on all the same.
-    rest = loop.call_soon(_wake, left, done)
-    _wake(left, done)
+    rest = loop.call_soon(_wake, loop, left, done)
+    _wake(loop, left, done)
     rest.cancel()
 
 
-def _wake(calls: Iterable[tuple[Wakeup, Context]], done: asyncio.Future[None]) -> None:
-    for wakeup, context in calls:
-        context.run(wakeup, done)
+def _wake(
+    loop: AbstractEventLoop, calls: Iterable[tuple[Wakeup, Context]], done: asyncio.Future[None]
+) -> None:
+    try:
+        for wakeup, context in calls:
+            context.run(wakeup, done)
+    except BaseException:
+        loop.call_soon(_wake, loop, calls, done)  # those after the one that has raised
+        raise
 
 
 _woken_at_once: dict[type[AbstractEventLoop], bool] = {}

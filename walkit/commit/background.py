@@ -12,11 +12,12 @@ from contextlib import suppress
 from time import perf_counter_ns
 
 from walkit.commit.batch import Submitted
-from walkit.commit.core import OrderingCore, Tick
+from walkit.commit.core import OrderingCore
 from walkit.commit.counters import CommitCounters
 from walkit.commit.device_worker import DeviceWorker
 from walkit.commit.election import LeaderElection
 from walkit.commit.failure import CommitFailure
+from walkit.commit.frame import Tick
 from walkit.commit.frame_sink import FrameSink, publish_locked
 from walkit.commit.frame_writer import FrameWriter
 from walkit.commit.ports import FrameObserver
@@ -73,6 +74,8 @@ class BackgroundSyncer:
             raise self._failure.refused()
         if ended[0] is not None:
             raise ended[0]
+        if self._core.durable_position < point.position:
+            raise self._failure.refused()  # the log has failed meanwhile: what the sync says is not to be believed
 
     def _sync_for(self, ended: list[BaseException | None]) -> None:
         """Sync, put the error or None to `ended`, and wake the thread that waits for it."""
@@ -81,11 +84,8 @@ class BackgroundSyncer:
             self.sync_now()
         except BaseException as problem:  # noqa: BLE001 - raised by the thread that waits
             error = problem
-        with self.lock:
-            ended.append(error)
-            callbacks = self._signal.notify_locked()
-        for callback in callbacks:
-            callback()
+        ended.append(error)
+        self._signal.notify()
 
     def sync_now(self) -> None:
         """Sync on this thread, which is the device worker."""
@@ -133,6 +133,7 @@ class BackgroundWork:
         self._writer = writer
         self._election = election
         self._failure = writer.failure
+        self._signal = writer.completion.signal
         self._watch = writer.watch
         self.nap_us = writer.watch.nap_us
 
@@ -156,17 +157,21 @@ class BackgroundWork:
     def _fail_hung(self) -> None:
         """Fail frames whose calls to the device hang, and all after them; what lands later is never acknowledged."""
         hanging = self._watch.hanging()
-        frames = [frame for frame in hanging if frame is not None and frame.state == "sealed"]
-        if not frames and (None not in hanging or self._core.failure is not None):
+        if not hanging:
             return
+        frames = [frame for frame in hanging if frame is not None and frame.state == "sealed"]
         error = StorageError(
             f"the device has not answered for {self._watch.limit_ns / 1e9:g} s (write_timeout_ms)",
             errno=errno.ETIMEDOUT,
         )
         if frames:
             self._failure.fail(error, min(frames, key=lambda frame: frame.position))
-        else:
+        elif None in hanging and self._core.failure is None:
             self._failure.fail(error, unsealed=True)
+        if not self._watch.hung:
+            # Also where all of it has failed before: `close` waits for the calls of frames that have failed, too.
+            self._watch.hung = True
+            self._signal.notify()
 
     def _write_marker(self) -> None:
         """Write a frame without records, if the log is still idle and its segment has room."""
@@ -180,9 +185,11 @@ class BackgroundWork:
             marker = core.seal_mark(writer.clock.us())
             turn = writer.sequencer.draw_locked() if writer.parallel else 0
         try:
-            admitted = writer.admit(marker)
-            if writer.parallel:
-                writer.sequencer.end(turn)
+            try:
+                admitted = writer.admit(marker)
+            finally:
+                if writer.parallel:
+                    writer.sequencer.end(turn)
             if admitted:
                 writer.write(marker)
                 writer.counters.marks_written += marker.state == "acked"

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from walkit.commit.core import OrderingCore
 
-ANYONE: Final = 0
-NOBODY: Final = -1
+ANY_THREAD: Final = 0
+NO_THREAD: Final = -1
 """In the place of a batch's owner; neither is a thread's number."""
 ALONE: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
 """Whether a thread may fill a batch without the lock: it rests on the interpreter's own."""
@@ -75,9 +75,9 @@ class Batch:
         self.host = host
         self.kind = kind
         self.owner = owner
-        """The thread that alone fills it, and needs no lock for that; ANYONE: all may, with the driver's lock.
+        """The thread that alone fills it, and needs no lock for that; ANY_THREAD: all may, with the driver's lock.
 
-        NOBODY while a record is put to it: a finaliser or signal handler that submits then begins another.
+        NO_THREAD while a record is put to it: a finaliser or signal handler that submits then begins another.
         """
         self.bytes_max = bytes_max
         """How large it may grow: what joins it needs no other look at what the queue and a frame may hold."""
@@ -248,7 +248,7 @@ class BatchQueue:
         grown_bytes = batch.grown_bytes + size_bytes
         if batch.ended or grown_bytes > batch.bytes_max:
             return None
-        batch.owner = NOBODY
+        batch.owner = NO_THREAD
         ticket.batch = batch
         ticket.index = index = len(values)
         if key is not None:

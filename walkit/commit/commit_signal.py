@@ -34,8 +34,11 @@ class CommitSignal:
         """Wait until `predicate()` holds; it is asked under the lock after each frame. False after `timeout` s."""
         deadline = None if timeout is None else monotonic() + timeout
         over = False
+        latch: Any = None
         while True:
             with self.lock:
+                if over:  # not notified, so it is still in the list
+                    self._latches = [each for each in self._latches if each is not latch]
                 if predicate():
                     return True
                 if over:
@@ -56,14 +59,25 @@ class CommitSignal:
         self._callbacks.append(callback)
         self.wanted = True
 
+    def notify(self) -> None:
+        """Wake what waits, and make the callbacks. Takes the lock."""
+        with self.lock:
+            callbacks = self.notify_locked()
+        call_all(callbacks)
+
     def notify_locked(self) -> list[Callable[[], object]]:
         """Wake what waits, and return the callbacks to make once the lock is free. Needs the lock held."""
         if self._latches:
             for latch in self._latches:
                 open_latch(latch)
             self._latches = []  # only now: where an interrupt comes up above, the next call opens them all
-        callbacks = self._callbacks
-        if callbacks:
-            self._callbacks = []
+        # Always a new list: the caller looks at the old one without the lock, and must not find what comes later in it.
+        callbacks, self._callbacks = self._callbacks, []
         self.wanted = False
         return callbacks
+
+
+def call_all(callbacks: list[Callable[[], object]]) -> None:
+    """Make the calls that `CommitSignal.notify_locked` has returned, without the lock."""
+    for callback in callbacks:
+        callback()

@@ -23,35 +23,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from walkit.commit.frame import SealedFrame
+from walkit.commit.frame import SealedFrame, SyncPoint, Tick
 from walkit.commit.policy import TAKE_ALL, Policy, Take
 from walkit.commit.queue import S, SubmissionQueue
 from walkit.errors import LogExhaustedError
 from walkit.format.body import Columns
 from walkit.format.frame import MARK_BODY, FrameIdentity, PreparedBody, seal_frame
 from walkit.format.layout import FRAME_HEADER_BYTES, LSN_MAX, POSITION_MAX
-
-
-class SyncPoint(NamedTuple):
-    """How far the contiguous written prefix reached when a sync began."""
-
-    position: int
-    lsn: int
-
-
-class Tick(NamedTuple):
-    """What the passing of time asks for: a mark frame, a sync, and when to ask again.
-
-    `wake_in_us` counts from the `now_us` of the question; None: not before new frames. `seal`: what a policy held back
-    is due, so `take` has to be asked again.
-    """
-
-    mark: bool
-    sync: bool
-    wake_in_us: int | None
-    seal: bool = False
 
 
 class OrderingCore(SubmissionQueue[S]):
@@ -116,6 +95,8 @@ class OrderingCore(SubmissionQueue[S]):
         """Completion order: given each frame, marks too, when the contiguous prefix has passed it, in order."""
         self.sink = sink
         """See `commit.ports.AcknowledgementSink`."""
+        self.sink_failure: tuple[BaseException, SealedFrame] | None = None
+        """What it has raised, and at which frame: that one, and all after it, are to be failed."""
 
     # -- on the way in: see also `submit` and `withdraw` of the queue
 
@@ -307,7 +288,7 @@ class OrderingCore(SubmissionQueue[S]):
         if self.completion:
             frame.state = "acked"
             acknowledged.append(frame)
-        while self.in_flight and self.in_flight[0].written:
+        while self.in_flight and self.in_flight[0].written and self.sink_failure is None:
             head = self.in_flight.popleft()
             self.landed -= 1
             assert head.position == self.written_position
@@ -319,8 +300,8 @@ class OrderingCore(SubmissionQueue[S]):
             assert not self.ack_when_durable or self.durable_position >= head.next_position
             assert self.acked_lsn < head.first_lsn <= self.acked_lsn + 1
             self.acked_lsn = head.last_lsn
-            if self.sink is not None and head.count:
-                self.sink(head)
+            if self.sink is not None and head.count and not self._sink_takes(head):
+                break
             if self.on_prefix is not None:
                 self.on_prefix(head)
             if not self.completion:
@@ -328,6 +309,18 @@ class OrderingCore(SubmissionQueue[S]):
                 acknowledged.append(head)
         assert self.acked_lsn <= self.appended_lsn
         return acknowledged
+
+    def _sink_takes(self, frame: SealedFrame) -> bool:
+        """Give a frame to the sink; False where that raised: the frame is in flight again, and is to be failed."""
+        assert self.sink is not None
+        try:
+            self.sink(frame)
+        except BaseException as error:  # noqa: BLE001 - the frames before it are acknowledged, and must be completed
+            self.sink_failure = error, frame
+            self.in_flight.appendleft(frame)
+            self.landed += 1
+            return False
+        return True
 
     def sync_begin(self) -> SyncPoint:
         """A sync of everything written begins now."""

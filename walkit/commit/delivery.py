@@ -201,11 +201,17 @@ class Delivery:
 
     def _start(self) -> None:
         with self._lock:
-            if self._thread is None:
-                thread = LogThread(target=self._run, name=f"walkit-delivery {self._name}", daemon=True)
+            if self._thread is not None:
+                return
+            thread = LogThread(target=self._run, name=f"walkit-delivery {self._name}", daemon=True)
+            try:
                 with uninterrupted():
                     thread.start()
                     self._thread = thread
+                return
+            except RuntimeError as error:  # the system has none to give
+                missing = error
+        self.broken(missing)
 
     def _run(self) -> None:
         queue = self._queue
@@ -290,14 +296,20 @@ class Delivery:
             self.wake_tasks(waits_of(*waits))
 
     def wake_tasks(self, waits: Waits) -> None:
-        """Have tasks go on, each of their loops woken once. From any thread: it runs no user code."""
+        """Have tasks go on, each of their loops woken once. From any thread: it runs no user code.
+
+        A loop that cannot be woken is an event of the delivery thread: a leader must not run what takes events.
+        """
         for loop, group in waits.items():
             try:
                 loop.call_soon_threadsafe(wake_all, loop, group)
             except Exception as error:  # noqa: BLE001 - a loop of another make is user code
                 if any(wait.waiting for wait in group):
                     what = "the loop is closed" if isinstance(error, RuntimeError) else repr(error)
-                    self._events.emit("walkit.callback.fail", what="event loop", error=what)
+                    self._put(what, self._report_loop)
+
+    def _report_loop(self, error: str) -> None:
+        self._events.emit("walkit.callback.fail", what="event loop", error=error)
 
     def _call(self, callback: Callable[[Any], object], argument: object) -> None:
         try:
@@ -318,13 +330,15 @@ class Delivery:
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until all that was queued before has been delivered; False after `timeout` seconds."""
         if self._thread is None or self.is_current:
-            return True
+            return self._thread is not None or not self._queue
         open_latch(self._bell)
         return self._drained.wait_for(lambda: not self._queue and not self._busy, timeout)
 
     def close(self, timeout: float | None = 5.0) -> bool:
         """Deliver what is queued, then end the thread; False where a callback still blocks after `timeout`."""
         self._closing = True
+        if self._queue:
+            self._start()  # there may be a thread by now for what was queued when there was none
         thread = self._thread
         if thread is None or self.is_current:
             return True

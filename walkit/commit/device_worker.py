@@ -32,16 +32,19 @@ class DeviceWorker:
         return self._thread is threading.current_thread()
 
     def do(self, name: str, job: Callable[[], object]) -> bool:
-        """Queue a job, which raises nothing; False once it is closed: then it is never done."""
+        """Queue a job, which raises nothing; False once it is closed: then it is never done.
+
+        RuntimeError where the system has no thread to give: then it is not queued.
+        """
         with self._guard:
             if self._closing:
                 return False
-            self._jobs.append((name, job))
             if self._thread is None:
                 thread = LogThread(target=self._run, name=f"walkit-device {self._name}", daemon=True)
                 with uninterrupted():
                     thread.start()
                     self._thread = thread
+            self._jobs.append((name, job))
         open_latch(self._bell)
         return True
 

@@ -22,13 +22,13 @@ from typing import Protocol
 
 from walkit.commit.background import BackgroundSyncer, BackgroundWork
 from walkit.commit.batch import BatchQueue, Submitted
-from walkit.commit.commit_signal import CommitSignal
+from walkit.commit.commit_signal import CommitSignal, call_all
 from walkit.commit.completion import Completion
 from walkit.commit.core import OrderingCore
 from walkit.commit.counters import CommitCounters
 from walkit.commit.delivery import Delivery
 from walkit.commit.device_worker import DeviceWorker
-from walkit.commit.election import LeaderElection, call_all
+from walkit.commit.election import LeaderElection
 from walkit.commit.failure import CommitFailure
 from walkit.commit.frame_sink import FrameSink
 from walkit.commit.frame_writer import FrameWriter

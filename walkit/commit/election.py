@@ -8,12 +8,12 @@ to look, so that asking twice, or once too often, does no harm.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
 from walkit.commit.batch import Batch, Caller, Submitted
-from walkit.commit.commit_signal import CommitSignal
+from walkit.commit.commit_signal import CommitSignal, call_all
 from walkit.commit.core import OrderingCore
 from walkit.commit.ticket import CAN_LEAD, TO_LEAD, open_latch
 from walkit.commit.timer import CommitClock, CommitTimer
@@ -66,7 +66,11 @@ class LeaderElection:
         if due != self._seal_at_us:
             self._seal_at_us = due
             if due is not None and self._timer is not None:
-                self._timer.wake()
+                try:
+                    self._timer.wake()
+                except RuntimeError as error:  # no thread is to be had, so nothing would ask again in time
+                    core.policy, core.policy_error = None, error
+                    return core.ready()
         return ready
 
     def claim(self) -> bool:
@@ -98,10 +102,12 @@ class LeaderElection:
             if waiting and not keep:
                 prepare = not self.pool.running and self._is_crowded_locked()
                 successor = self.elect_locked()
-        if callbacks:
-            call_all(callbacks)
-        if successor is not None:
-            self.start(successor)
+        try:
+            if callbacks:
+                call_all(callbacks)
+        finally:
+            if successor is not None:
+                self.start(successor)
         if prepare:
             self.pool.prepare()
         return keep
@@ -118,7 +124,7 @@ class LeaderElection:
 
         It is the oldest caller that waits and can lead, with a place taken for it; else the writer threads, which take
         one themselves. With one frame in flight and many callers it is the writer thread: its place is taken, and it
-        is started here. It goes on from frame to frame without a switch of threads, and the device writes while the
+        is started here. It leads frame after frame without a switch of threads, and the device writes while the
         callers of the frame before come back; a caller has to be woken, and gets the interpreter after all of those.
         """
         core = self._core
@@ -159,9 +165,3 @@ class LeaderElection:
             leader = self.elect_locked()
         if leader is not None:
             self.start(leader)
-
-
-def call_all(callbacks: list[Callable[[], object]]) -> None:
-    """Make the calls that `CommitSignal.notify_locked` has returned, without the lock."""
-    for callback in callbacks:
-        callback()

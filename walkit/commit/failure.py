@@ -6,8 +6,10 @@ import copy
 from collections.abc import Callable, Sequence
 
 from walkit.commit.batch import Submitted
+from walkit.commit.commit_signal import call_all
 from walkit.commit.completion import Completion
 from walkit.commit.frame import SealedFrame
+from walkit.commit.seal_sequencer import SealSequencer
 from walkit.errors import LogClosedError, LogPoisonedError, WalkitError
 from walkit.events import EventSink
 
@@ -29,6 +31,8 @@ class CommitFailure:
         """Groups that leaders have taken and that are not sealed yet, by the turn in which they are sealed."""
         self.on_poison: Callable[[], object] = lambda: None
         """Called when the log has failed, and when more of it has: it must only wake something."""
+        self.sequencer = SealSequencer()
+        """The order of sealing; abandoned where the log has failed, as the leader whose turn it is may hang."""
         self.completion = completion
         self._core = completion.core
         self._signal = completion.signal
@@ -75,9 +79,10 @@ class CommitFailure:
                 frames.append(SealedFrame.refused(waiting, self.poisoned or cause))
             callbacks = self._signal.notify_locked()
             self.completion.queue_in_order_locked(frames)
+        if first and self._parallel:
+            self.sequencer.abandon()
         self.completion.run()
-        for callback in callbacks:
-            callback()
+        call_all(callbacks)
         self.on_poison()
         if first:
             self._events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=core.acked_lsn)

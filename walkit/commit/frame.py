@@ -1,9 +1,9 @@
-"""What the ordering core hands around: submissions on their way in, sealed frames on their way out."""
+"""What the ordering core takes and returns: submissions, sealed frames, and what the passing of time asks for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from walkit.format.body import Columns
 from walkit.record import Buffer
@@ -91,3 +91,23 @@ class SealedFrame:
         for submission in submissions:
             submission.frame = frame
         return frame
+
+
+class SyncPoint(NamedTuple):
+    """How far the contiguous written prefix reached when a sync began."""
+
+    position: int
+    lsn: int
+
+
+class Tick(NamedTuple):
+    """What the passing of time asks for: a mark frame, a sync, and when to ask again.
+
+    `wake_in_us` counts from the `now_us` of the question; None: not before new frames. `seal`: what a policy held back
+    is due, so `take` has to be asked again.
+    """
+
+    mark: bool
+    sync: bool
+    wake_in_us: int | None
+    seal: bool = False

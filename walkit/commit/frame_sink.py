@@ -37,13 +37,13 @@ class FrameSink(Protocol):
         """Tell other processes how far the log is on stable storage."""
 
 
-def publish_locked(core: OrderingCore[Any], sink: FrameSink) -> Exception | None:
+def publish_locked(core: OrderingCore[Any], sink: FrameSink) -> BaseException | None:
     """Tell other processes how far the log is durable, before anything is acknowledged by it.
 
     Returns what went wrong instead of raising it: it fails the log, but for what is durable already.
     """
     try:
         sink.publish(core.durable_position, core.durable_lsn)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
         return error
     return None

@@ -19,7 +19,6 @@ from walkit.commit.failure import CommitFailure
 from walkit.commit.frame import SealedFrame
 from walkit.commit.frame_sink import FrameSink, publish_locked
 from walkit.commit.ports import FrameObserver
-from walkit.commit.seal_sequencer import SealSequencer
 from walkit.commit.timer import CommitClock, CommitTimer
 from walkit.errors import LogExhaustedError, LogFullError
 from walkit.format.body import Columns
@@ -56,7 +55,7 @@ class FrameWriter:
         self.sync_writes = sync_writes
         self.codec = codec
         self.observers: tuple[FrameObserver, ...] = ()
-        self.sequencer = SealSequencer()
+        self.sequencer = failure.sequencer
         self.parallel = core.in_flight_max > 1
         self.passed: list[SealedFrame] = []
         """Completion order: frames that the contiguous prefix has passed, and that observers have not seen yet."""
@@ -161,11 +160,11 @@ class FrameWriter:
         """Write an admitted frame, and complete what that acknowledges; where the write fails, the log has failed."""
         core, watch = self.core, self.watch
         thread, begun = get_ident(), perf_counter_ns()
-        watch.calls[thread] = (begun, frame)
-        watch.active = True
-        if watch.asleep:
-            watch.wake()
         try:
+            watch.calls[thread] = (begun, frame)
+            watch.active = True
+            if watch.asleep:
+                watch.wake()
             if self.observers:
                 self.write_observed(frame)
             else:
@@ -177,7 +176,7 @@ class FrameWriter:
             return
         finally:
             watch.calls.pop(thread, None)
-        problem: Exception | None = None
+        problem: BaseException | None = None
         completion = self.completion
         with self.lock:
             self.counters.wrote(frame, perf_counter_ns() - begun, self.sync_writes)
@@ -192,7 +191,7 @@ class FrameWriter:
                 completion.queue_in_order_locked(acked)
         self.finish(frame, [] if self.parallel else acked, problem)
 
-    def finish(self, frame: SealedFrame, acked: list[SealedFrame], problem: Exception | None) -> None:
+    def finish(self, frame: SealedFrame, acked: list[SealedFrame], problem: BaseException | None) -> None:
         """Do what follows the write of a frame outside the lock: failures, completion, the timer.
 
         `acked` are the frames to complete, but for those that are queued; `problem` is what publishing has raised.
@@ -200,6 +199,8 @@ class FrameWriter:
         core = self.core
         if problem is not None:
             self.failure.fail(problem)
+        if core.sink_failure is not None and core.in_flight:
+            self.failure.fail(*core.sink_failure)
         if core.failure is not None and core.has_failed(frame):  # by a sync, before this frame was sealed
             self.failure.fail(core.failure, frame)
         if self.parallel:

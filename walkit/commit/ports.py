@@ -70,7 +70,7 @@ class FrameObserver(Protocol):
     """Sees each frame written, and each sync apart from a write; for measurement. Times are of `perf_counter_ns`.
 
     Called by the thread that writes or syncs, of which several may do so at once. Whatever it does delays the frame,
-    and what it raises fails it.
+    and what it raises fails it. Calls that wait for the log (`append`, `sync`, `Ticket.result`) raise CallbackError.
     """
 
     def writing(self, frame: SealedFrame) -> None:

@@ -20,8 +20,8 @@ class SubmissionQueue(Generic[S]):
         self.body_bytes_max = body_bytes_max
         self.in_flight_max = in_flight_max
         self.policy = policy
-        self.policy_error: Exception | None = None
-        """What a policy raised; it is not asked any more."""
+        self.policy_error: BaseException | None = None
+        """What a policy raised, or why its time cannot be waited for; it is not asked any more."""
         self.seal_at_us: int | None = None
         """When `take` is to be asked again, because the policy holds back what waits; None where nothing is held."""
         self.pending: deque[S] = deque()
@@ -137,7 +137,9 @@ class SubmissionQueue(Generic[S]):
             wait_us = wait_us if wait_us is None else int(wait_us)
             if isinstance(verdict, Take) and verdict != TAKE_ALL:
                 verdict = Take(*(n if n is None else int(n) for n in verdict))
-        except Exception as error:  # noqa: BLE001 - a plug-in's fault must not lose records
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a plug-in's fault must not lose records
             self.policy, self.policy_error = None, error
             return TAKE_ALL
         if isinstance(verdict, Take):

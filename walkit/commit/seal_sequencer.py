@@ -16,6 +16,7 @@ class SealSequencer:
         self._drawn = 0
         self._current = 0
         self._over: set[int] = set()
+        self._abandoned = False
         self._latches: dict[int, Any] = {}
 
     def draw_locked(self) -> int:
@@ -25,9 +26,9 @@ class SealSequencer:
         return number
 
     def wait(self, number: int) -> None:
-        """Return when all earlier numbers are given up."""
+        """Return when all earlier numbers are given up, or the order is."""
         with self._lock:
-            if self._current == number:
+            if self._current == number or self._abandoned:
                 return
             self._latches[number] = latch = new_latch()
         latch.acquire()
@@ -41,4 +42,12 @@ class SealSequencer:
                 self._current += 1
             latch = self._latches.pop(self._current, None)
         if latch is not None:
+            latch.release()
+
+    def abandon(self) -> None:
+        """Let everything pass: nothing is sealed any more, and a number may be held by a thread that hangs."""
+        with self._lock:
+            self._abandoned = True
+            latches, self._latches = self._latches, {}
+        for latch in latches.values():
             latch.release()

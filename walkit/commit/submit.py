@@ -16,8 +16,8 @@ from walkit.commit import asyncio_wait as taskwait
 from walkit.commit.asyncio_wait import is_woken_at_once
 from walkit.commit.batch import (
     ALONE,
-    ANYONE,
-    NOBODY,
+    ANY_THREAD,
+    NO_THREAD,
     PUT_KEYED,
     PUT_VALUE,
     Batch,
@@ -64,25 +64,7 @@ class Submitter:
         An interrupt (Ctrl-C) strikes before the ticket is queued or after it: `SubmissionQueue.submit` sees to that. So
         the writer threads ask the policy, which may set the timer: that could not be interrupted anywhere.
         """
-        core, election = self.core, self._election
-        try:
-            with self.lock:
-                if self._failure.refusal is not None:
-                    raise self._failure.refused()
-                if core.pending_bytes + ticket.size_bytes > self._queue_bytes_max and core.pending:
-                    return False
-                core.submit(ticket, self._clock.us() if self._asks_time else 0)
-                if (election.asked and election.pool.running) or election.leaders >= election.places:
-                    return True
-                election.asked = True
-            election.pool.wake()
-        except WalkitError:
-            raise
-        except BaseException:
-            election.pool.calls.put(True)  # at once: another interrupt may come in any function of Python
-            election.pool.wake()
-            raise
-        return True
+        return self._enqueue_by(self._submit_locked, ticket) is not None
 
     def enqueue_put(
         self, key: bytes | None, value: bytes, ticket: BatchSlot
@@ -126,7 +108,7 @@ class Submitter:
             values = batch.values
             grown_bytes = batch.grown_bytes + size_bytes
             if not batch.ended and grown_bytes <= batch.bytes_max:
-                batch.owner = NOBODY
+                batch.owner = NO_THREAD
                 index = len(values)
                 if key is not None:
                     put_at(batch.keys, index, key)
@@ -156,7 +138,7 @@ class Submitter:
         return single if self.enqueue(single) else None
 
     def _enqueue_by(self, put: Callable[[*Record], Queued | None], *record: *Record) -> Queued | None:
-        """Queue a put that did not join a batch of its thread, by `put(*record)`, which returns None without room."""
+        """Queue by `put(*record)`, which returns None without room, and ask the writer threads to lead for it."""
         election = self._election
         try:
             with self.lock:
@@ -177,17 +159,26 @@ class Submitter:
             raise
         return queued
 
+    def _submit_locked(self, ticket: SingleTicket) -> SingleTicket | None:
+        core = self.core
+        if ticket.after is not None and (refused := ticket.after.refusal()) is not None:
+            raise refused
+        if core.pending_bytes + ticket.size_bytes > self._queue_bytes_max and core.pending:
+            return None
+        core.submit(ticket, self._clock.us() if self._asks_time else 0)
+        return ticket
+
     def _put_locked(
         self, ticket: BatchSlot, kind: int, key: bytes | None, value: bytes, size_bytes: int
     ) -> BatchSlot | None:
         core, batches = self.core, self._batches
-        if batches.join(ticket, kind, ANYONE, key, value, size_bytes) is None:
+        if batches.join(ticket, kind, ANY_THREAD, key, value, size_bytes) is None:
             if core.pending_bytes + size_bytes > self._queue_bytes_max and core.pending:
                 return None
             # Threads that submit in turns share batches, or each would begin one for each record.
             last, me = core.batch, get_ident()
             mine = last is None or last.wait is not None or last.owner == me
-            batches.begin_locked(ticket, kind, me if mine and ALONE else ANYONE, key, value, size_bytes)
+            batches.begin_locked(ticket, kind, me if mine and ALONE else ANY_THREAD, key, value, size_bytes)
         return ticket
 
     def _await_locked(

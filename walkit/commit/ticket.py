@@ -104,9 +104,10 @@ class Ticket:
         frame = self.frame
         return frame is not None and frame.state != "sealed"
 
-    def refused(self) -> bool:
-        """Say whether it is certain by now that nothing of the records is ever written."""
-        return self.frame is not None and self.frame.state == "refused"
+    def refusal(self) -> BaseException | None:
+        """Return why nothing of the records is ever written; None where that is not certain by now."""
+        frame = self.frame
+        return None if frame is None or frame.state != "refused" else self._error()
 
     def result(self, timeout: float | None = None) -> AppendResult:
         """Wait until the records are acknowledged and return where they are; raise what became of them otherwise.
@@ -209,6 +210,8 @@ class SingleTicket(Ticket):
         "waiter",
     )
     columns: Columns | None = None
+    after: Ticket | None = None
+    """Where this one is refused with another that was, and was queued before it."""
     shared = False
 
     def __init__(self, host: TicketHost, kind: int, key: bytes, value: bytes, timestamp: int = 0) -> None:
@@ -238,10 +241,11 @@ class SingleTicket(Ticket):
 class BulkTicket(SingleTicket):
     """A ticket for several records, which stay together in one frame."""
 
-    __slots__ = ("columns", "count")
+    __slots__ = ("after", "columns", "count")
 
     def __init__(self, host: TicketHost, columns: Columns, size_bytes: int) -> None:
         super().__init__(host, 0, b"", b"")
+        self.after = None
         self.columns = columns
         self.count = columns.count
         self.size_bytes = size_bytes

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from walkit._interrupts import uninterrupted
 from walkit._threads import LogThread
-from walkit.commit.core import Tick
+from walkit.commit.frame import Tick
 from walkit.commit.ticket import new_latch, open_latch
 
 RETRY_US = 1_000_000

@@ -7,7 +7,7 @@ worker where the main thread asks for them; all that the main thread does meanwh
 
 An interrupt ends the waiting, and never the work in the middle of a step. What can end early (a scan, a compaction)
 ends at its next look, the rest runs to its end. The main thread waits `GRACE_S` for that, then raises the interrupt; a
-second one ends this waiting too, and the worker goes on by itself.
+second one ends this waiting too, and the worker continues by itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class GivenUp(BaseException):
-    """Raised on a worker where it may end early: the main thread was interrupted, and nobody waits for the result."""
+    """Raised on a worker where it may end early: the main thread was interrupted, and takes no result."""
 
 
 class _Errand(Generic[T]):
@@ -53,7 +53,7 @@ class _Errand(Generic[T]):
         self._given_up = False
 
     def do(self) -> None:
-        """Call the function. Where the main thread has given it up, undo what it made, and tell of its failure."""
+        """Call the function. Where the main thread has given it up, undo what it made, and report its failure."""
         try:
             self._result = self._function()
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
@@ -65,7 +65,7 @@ class _Errand(Generic[T]):
             self.ended = True
 
     def give_up(self) -> bool:
-        """Nobody takes the outcome. True where the function had ended: then the caller sees to `forsaken`."""
+        """Give the outcome up. True where the function had ended: then the caller sees to `forsaken`."""
         with self._lock:
             self._given_up = True
         return self.ended
@@ -82,7 +82,7 @@ class _Errand(Generic[T]):
         try:
             if error is None and self._undo is not None:
                 self._undo(cast(T, result))
-        except BaseException as failure:  # noqa: BLE001 - told, like a failure of the function itself
+        except BaseException as failure:  # noqa: BLE001 - reported, like a failure of the function itself
             error = failure
         if error is not None and not isinstance(error, GivenUp) and self._events is not None:
             self._events.emit("walkit.upkeep.fail", job=self.name, error=str(error))
@@ -249,8 +249,8 @@ def run_to_end(
 ) -> T:
     """Return or raise what `function()` does; on the main thread another thread calls it, so that no interrupt cuts it.
 
-    Interrupted, the main thread raises that, and nobody gets the result: `undo(result)` is called on the worker; an
-    error that nobody gets is told as the event `walkit.upkeep.fail` with the job `name`. Context variables are those of
+    Interrupted, the main thread raises that, and no caller gets the result: `undo(result)` is called on the worker; an
+    error that no caller gets is the event `walkit.upkeep.fail` with the job `name`. Context variables are those of
     the caller. Where no thread can be started, at the end of the process, the function is called here.
     """
     if not on_main_thread():
@@ -285,7 +285,7 @@ def _hand_in(worker: _Worker, errand: _Errand[T]) -> T:
 
 
 def _give_up(worker: _Worker, errand: _Errand[Any]) -> None:
-    """The main thread was interrupted: see that nothing is left of what nobody takes."""
+    """The main thread was interrupted: see that nothing is left of what no caller takes."""
     if errand.give_up():
         rest = errand.forsaken()
         if rest is None:
@@ -298,8 +298,8 @@ def _give_up(worker: _Worker, errand: _Errand[Any]) -> None:
 def relayed(callback: Callable[..., object] | None) -> Callable[..., Any] | None:
     """Return what a worker calls in the place of a caller's callback, which is then called on the caller's thread.
 
-    It ends the work (`GivenUp`) once nobody waits for it any more; for that alone it stands for None, too. On a thread
-    that is no worker it is the callback itself.
+    It ends the work (`GivenUp`) once no thread waits for it any more; for that alone it stands for None, too. On a
+    thread that is no worker it is the callback itself.
     """
     worker = _current.worker
     if worker is None:
@@ -308,7 +308,7 @@ def relayed(callback: Callable[..., object] | None) -> Callable[..., Any] | None
 
 
 def end_if_given_up() -> None:
-    """Raise GivenUp on a worker for which nobody waits any more. Called where the work may end early."""
+    """Raise GivenUp on a worker for which no thread waits any more. Called where the work may end early."""
     worker = _current.worker
     if worker is not None and worker.given_up:
         raise GivenUp

@@ -17,15 +17,15 @@ class DeviceWatch:
     """Knows the calls to the device by their threads; the timer asks which of them take too long. Safe from any thread.
 
     A call hangs when it was seen to be late and is still under way a grace time after that: a process that was stopped
-    (SIGSTOP, a debugger) finds its calls late when it goes on, although the device has answered long ago. A limit of 0
-    watches nothing.
+    (SIGSTOP, a debugger) finds its calls late when it continues, although the device has answered long ago. A limit of
+    0 watches nothing.
     """
 
     def __init__(self, limit_ns: int, grace_ns: int = GRACE_NS) -> None:
         self.limit_ns = limit_ns
         self.grace_ns = min(grace_ns, limit_ns)
         self.hung = False
-        """Whether a call was found to hang; it may be under way still."""
+        """Whether a call was found to hang, and what waits for it has failed; it may be under way still."""
         self.asleep = limit_ns > 0
         """Whether the timer has to be woken for the next call; False again while calls come."""
         self.active = False
@@ -62,9 +62,18 @@ class DeviceWatch:
         finally:
             self.end()
 
+    @property
+    def is_calling(self) -> bool:
+        """Whether the calling thread is in the midst of a frame or a sync, and was called back by an observer or event.
+
+        A log that waits on such a thread would wait for it.
+        """
+        thread = threading.get_ident()
+        return thread in self.calls or self.beginning == thread
+
     def refuse_waiting(self) -> None:
-        """CallbackError where the caller is called back by an event while it begins a segment: it must not wait."""
-        if self.beginning == threading.get_ident():
+        """CallbackError where the caller is called back in the midst of a frame or a sync: it must not wait."""
+        if self.is_calling:
             raise CallbackError
 
     def end(self) -> None:
@@ -76,9 +85,7 @@ class DeviceWatch:
         calls, now = list(self.calls.values()), perf_counter_ns()
         late = {begun: frame for begun, frame in calls if now - begun >= self.limit_ns}
         self._late = {begun: self._late.get(begun, now) for begun in late}
-        found = [late[begun] for begun, seen in self._late.items() if now - seen >= self.grace_ns]
-        self.hung = self.hung or bool(found)
-        return found
+        return [late[begun] for begun, seen in self._late.items() if now - seen >= self.grace_ns]
 
     def nap_us(self) -> int | None:
         """Return how long the timer may sleep at most; None, and `asleep`, where nothing was called for a while."""

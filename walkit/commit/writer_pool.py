@@ -22,7 +22,7 @@ class WriterPool:
         look: Callable[[], None],
         broken: Callable[[BaseException], object] = lambda _: None,
     ) -> None:
-        """`broken` is called with what a look raised, and raises nothing."""
+        """`broken` is called with what a look raised, or why there is no thread to look, and raises nothing."""
         self._name = name
         self._broken = broken
         self._count = count
@@ -34,14 +34,31 @@ class WriterPool:
         """Whether one of them runs, so that it will look when it is woken."""
 
     def wake(self) -> None:
-        """Let one of them look whether there is something to lead for. Once too often does no harm."""
+        """Let one of them look whether there is something to lead for. Once too often does no harm.
+
+        Where the system has no thread to give, those that run will do; where none runs, `broken` gets the RuntimeError:
+        what waits must not wait for ever.
+        """
         self.calls.put(True)
         if len(self._threads) < self._count and not self.calls.empty():
-            if self._count > 1 and on_main_thread():
-                # One call, which nothing strikes: `Thread.start` waits in functions of Python, where a handler raises.
-                start_new_thread(self._start, ())
-            else:
-                self._start()
+            try:
+                if self._count > 1 and on_main_thread():
+                    # One call, which nothing strikes: `Thread.start` waits in Python code, where a handler raises.
+                    start_new_thread(self._start_or_break, ())
+                else:
+                    self._start()
+            except RuntimeError as error:
+                self._miss(error)
+
+    def _start_or_break(self) -> None:
+        try:
+            self._start()
+        except RuntimeError as error:
+            self._miss(error)
+
+    def _miss(self, error: RuntimeError) -> None:
+        if not self._threads:
+            self._broken(error)
 
     def prepare(self) -> None:
         """Start the first thread before it is needed; does nothing where the system has none to give."""

@@ -91,5 +91,6 @@ class Appender:
     async def room_async(self) -> None:
         """Let the event loop go on until there may be room."""
         wait = taskwait.TaskWait(taskwait.running_loop())
-        self._entry.on_room(wait.wake_from_anywhere)
+        wake = self._driver.delivery.wake_tasks
+        self._entry.on_room(lambda: wake(taskwait.waits_of(wait)))
         await wait

@@ -11,7 +11,7 @@ from walkit.commit.ticket import BulkTicket
 from walkit.errors import WalkitError
 from walkit.log.append import Appender
 from walkit.log.column_input import Rows, tickets_of
-from walkit.log.transaction import TicketGroup
+from walkit.log.transaction import TicketList
 from walkit.record import AppendResult
 
 MANY_FRAME_BYTES = 2 << 20
@@ -28,7 +28,7 @@ class BulkAppender:
         self._limit_bytes = limit_bytes
         self._records_max = records_max
 
-    def submit(self, rows: Rows) -> TicketGroup:
+    def submit(self, rows: Rows) -> TicketList:
         """Queue the records and return one ticket for all; see `WriteAheadLog.submit_many`."""
         return self._queue(self._tickets(rows), wait=False)
 
@@ -37,7 +37,7 @@ class BulkAppender:
         tickets = self._tickets(rows)
         first = list(islice(tickets, 2))
         if len(first) == 1:
-            # One frame: the caller writes it itself, if nobody is writing, and no thread has to be woken.
+            # One frame: the caller writes it itself, if no other is writing, and no thread has to be woken.
             try:
                 return self._appender.append(first[0], None)
             except WalkitError as error:
@@ -49,11 +49,11 @@ class BulkAppender:
     def _tickets(self, rows: Rows) -> Iterator[BulkTicket]:
         return tickets_of(self._driver, self._limit_bytes, rows, MANY_FRAME_BYTES, self._records_max)
 
-    def _queue(self, waiting: Iterator[BulkTicket], *, wait: bool) -> TicketGroup:
+    def _queue(self, waiting: Iterator[BulkTicket], *, wait: bool) -> TicketList:
         tickets: list[BulkTicket] = []
         for ticket in waiting:
-            if tickets and tickets[-1].refused():
-                break  # the disk is full: what follows must not be written without what was refused
+            if tickets:
+                ticket.after = tickets[-1]  # must not be written without it, where the disk is full
             try:
                 self._appender.enqueue(ticket, wait=wait and bool(tickets))
             except WalkitError as error:
@@ -62,6 +62,8 @@ class BulkAppender:
                 SealedFrame.refused([ticket], error)
                 tickets.append(ticket)
                 break
+            finally:
+                ticket.after = None
             tickets.append(ticket)
         core = self._driver.core
-        return TicketGroup(tickets, core.acked_lsn, core.position)
+        return TicketList(tickets, core.acked_lsn, core.position)

@@ -13,7 +13,7 @@ from walkit.log.retention import Retainer
 from walkit.segments.segment_set import SegmentSet
 
 
-class BoundedPlace:
+class BoundedSink:
     """The segments of a log, of which the next one is begun only where it fits the capacity. A FrameSink."""
 
     def __init__(
@@ -47,7 +47,7 @@ class BoundedPlace:
             return
         self._retain()
         location = self._segments.storage.location
-        if not self._refusing:  # told once, and again after there was room
+        if not self._refusing:  # reported once, and again after there was room
             self._refusing = True
             self._events.emit("walkit.retention.refuse", location=location, bytes=used, limit=limit)
         raise LogFullError(

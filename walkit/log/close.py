@@ -1,6 +1,6 @@
-"""The last part of closing a log: seal it, let go of the files, free the lock.
+"""The last part of closing a log: seal it, close the files, free the lock.
 
-It is done on a thread of its own, so that who closes need not hang with the device, and so that Ctrl-C on the thread
+It is done on a thread of its own, so that the caller need not hang with the device, and so that Ctrl-C on the thread
 that closes does not free the lock under a job of the maintenance thread. It frees it, when all is done: a manifest
 that is still on its way to a slow disk must not land on that of another writer.
 """
@@ -67,14 +67,14 @@ class Finisher:
         """Seal, close the files and call `ended()`, on another thread; wait while something moves within the limit.
 
         StorageError (ETIMEDOUT) where the device does not answer, and KeyboardInterrupt for an impatient caller: the
-        other thread goes on, and calls `ended()` when all is done. At the end of the process it is done here.
+        other thread continues, and calls `ended()` when all is done. At the end of the process it is done here.
         """
         done, failed = threading.Event(), list[BaseException]()
 
         def work() -> None:
             try:
                 self._finish(ended)
-            except BaseException as error:  # noqa: BLE001 - raised by who closes
+            except BaseException as error:  # noqa: BLE001 - raised by the caller
                 failed.append(error)
             finally:
                 done.set()

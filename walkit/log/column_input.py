@@ -128,7 +128,7 @@ def _kinds(column: pa.Array | pa.ChunkedArray) -> Kinds:
 
 
 def _check_kinds(rows: Rows) -> None:
-    """Refuse tombstones without a key or with a value, and bundles that nobody could decode."""
+    """Refuse tombstones without a key or with a value, and bundles that cannot be decoded."""
     kinds = rows.kinds
     if isinstance(kinds, int):
         return
@@ -189,7 +189,7 @@ def tickets_of(
 ) -> Iterator[BulkTicket]:
     """Yield tickets for all the records, each fitting one frame and of about `goal_bytes`, `records_max` at most.
 
-    The sizes of all records are checked before the first ticket is given out: RecordTooLargeError. Packing goes on
+    The sizes of all records are checked before the first ticket is given out: RecordTooLargeError. Packing continues
     while the frames of earlier tickets are written, where another thread writes them.
     """
     few = _few(host, min(goal_bytes, limit_bytes), rows, records_max)

@@ -1,6 +1,6 @@
 """Lists of buffers and Arrow columns, made into packed columns part by part, without a call for each record.
 
-Nothing here is a view on what the caller gave: the bytes are copied once, so that a caller (or whoever owns the memory
+Nothing here is a view on what the caller gave: the bytes are copied once, so that a caller (or the owner of the memory
 under an Arrow array) may change them afterwards, and what was checksummed is what is written and shown to observers.
 """
 
@@ -97,14 +97,14 @@ class Packed(NamedTuple):
     """Where each item begins in `data`, and the end."""
     data: memoryview
     owned: bool
-    """Whether the bytes are nobody else's, so that they need no copy."""
+    """Whether the bytes are shared with no other object, so that they need no copy."""
 
     def size_bytes(self, first: int, end: int) -> int:
         """Return the bytes of the items [first, end)."""
         return int(self.starts[end]) - int(self.starts[first])
 
     def cut(self, first: int, end: int) -> PackedBytes:
-        """Return the items [first, end), whose bytes nobody can change."""
+        """Return the items [first, end), whose bytes no other object can change."""
         part = self.data[int(self.starts[first]) : int(self.starts[end])]
         return PackedBytes(self.lengths[first:end], (part if self.owned else part.tobytes(),))
 

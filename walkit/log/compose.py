@@ -25,7 +25,7 @@ from walkit.format.layout import (
     align_up,
 )
 from walkit.format.manifest import LogEnd
-from walkit.log.capacity import BoundedPlace
+from walkit.log.capacity import BoundedSink
 from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
 from walkit.log.holds import HoldTable
@@ -75,7 +75,7 @@ def compose(
     )
     place: FrameSink = segments
     if limits.at_capacity == "refuse":
-        place = BoundedPlace(segments, contents, options, retention, events)
+        place = BoundedSink(segments, contents, options, retention, events)
     driver = _driver(core, place, segments, contents, options, events)
     driver.failure.on_poison = lifetime.wake_followers
     retention.begin()

@@ -70,7 +70,7 @@ def _close_quietly(resources: LogResources, then: Callable[[], object] | None) -
 
 
 def watch_exit() -> None:
-    """Let the finalisers, which run at exit too, know by then that nobody dropped anything.
+    """Let the finalisers, which run at exit too, know by then that nothing was dropped.
 
     Called after each finaliser is made: the newest hook of `atexit` runs first, and theirs may be made with them.
     """

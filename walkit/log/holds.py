@@ -22,7 +22,7 @@ LEASE_S_DEFAULT = 3600.0
 NAME_CHARS_MAX = 256
 """A name stands in the manifest, which has a limit: one over it would keep the log from being written."""
 LEASE_S_MAX = 100 * 365 * 86_400.0
-"""A hundred years: who wants a claim without an end has one, and its end still fits the manifest."""
+"""A hundred years: a claim that is wanted without an end has one, and its end still fits the manifest."""
 
 
 class HoldTable:
@@ -89,7 +89,7 @@ class HoldTable:
         return hold
 
     def _check(self) -> None:
-        """Assert that what the holds of this process claim is there, and that they count; while nobody trims."""
+        """Assert that what the holds of this process claim is there, and that they count; while no trim runs."""
         oldest = self.contents.first_lsn
         for name, hold in list(self.mine.items()):
             assert hold.name == name and hold.state == "held" and name not in self._released
@@ -113,8 +113,8 @@ class HoldTable:
     def live(self, manifest: Manifest, *, tell: bool = True) -> tuple[HoldRecord, ...]:
         """Return the holds that count now: those of this process, renewed, and others whose lease still runs.
 
-        With `tell` an event says which have run out: for who leaves them out of the next manifest, and holds events
-        (`EventSink.held`) while it has the locks for that.
+        With `tell` an event says which have run out: for a caller that leaves them out of the next manifest, and holds
+        events (`EventSink.held`) while it has the locks for that.
         """
         now_us = time.time_ns() // 1000
         kept = [

@@ -13,8 +13,8 @@ from walkit.storage.interface import Storage
 class Leftovers:
     """The files of an open log that are to be removed. The next opening removes what is still there.
 
-    `lock` is held by whoever lets files go: from taking them, or the records in them, out of the manifest until they
-    are noted and removed. Holds are taken under it, too. A callback of an event may take it again.
+    `lock` is held by the thread that gives files up: from taking them, or the records in them, out of the manifest
+    until they are noted and removed. Holds are taken under it, too. A callback of an event may take it again.
     """
 
     def __init__(self, storage: Storage) -> None:

@@ -17,7 +17,7 @@ def level_of(manifest: Manifest) -> str:
 def note_level(store: ManifestStore, durability: str) -> None:
     """Say in the manifest, durably, that this opening has the level "none", or that it no longer is so.
 
-    For those who read the log without its writer: its acknowledgements promise nothing. The manifest is written only
+    For readers of the log without its writer: its acknowledgements promise nothing. The manifest is written only
     where that changes, so an opening at another level costs nothing after one like it.
     """
     now = "none" if durability == "none" else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from walkit._threads import Bell
@@ -14,8 +15,10 @@ class Lifetime:
     def __init__(self, location: str) -> None:
         self._location = location
         self._closers: list[Callable[[], object]] = []
+        self._lock = threading.Lock()
+        """Held while `_closers` changes."""
         self.followers: set[Bell] = set()
-        """Woken where the log ends or fails: who follows it looks again then."""
+        """Woken where the log ends or fails: those that follow it look again then."""
         self.closed = False
         """Whether it takes no more work. A closing that cannot be done makes it False again."""
         self.ended = False
@@ -26,12 +29,14 @@ class Lifetime:
 
         `first`: before all that were added until now.
         """
-        self._closers.insert(0 if first else len(self._closers), closer)
+        with self._lock:
+            self._closers.insert(0 if first else len(self._closers), closer)
 
     def off_close(self, closer: Callable[[], object]) -> None:
         """Call `closer` back no more."""
         # A new list: the log may be closing, and go through the old one.
-        self._closers = [each for each in self._closers if each != closer]
+        with self._lock:
+            self._closers = [each for each in self._closers if each != closer]
 
     def end_work(self) -> None:
         """Call back all that `on_close` has noted."""
@@ -44,16 +49,17 @@ class Lifetime:
             raise LogClosedError(f"the log at {self._location} is closed{what}")
 
     def end(self) -> None:
-        """Note that nothing of the log is written any more, and wake who follows it."""
+        """Note that nothing of the log is written any more, and wake those that follow it."""
         self.ended = True
         self.wake_followers()
 
     def wake_followers(self) -> None:
-        """Let those who follow the log look again."""
+        """Wake those that follow the log: they look again."""
         for follower in list(self.followers):
             follower.set()
 
     def forget(self) -> None:
         """In a forked child: this copy of the log is over, and what its closing would end is the parent's."""
         self.closed = self.ended = True
+        self._lock = threading.Lock()
         self._closers.clear()

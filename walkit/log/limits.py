@@ -1,4 +1,4 @@
-"""What fits into a frame, told before there is a log to ask."""
+"""What fits into a frame, for callers that have no log to ask yet."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def open_log(
     """Open a log. mode "a" opens or creates it, "x" only creates; "r" reads it from any process, and never changes it.
 
     `path` is a folder, `file://PATH` or `memory://NAME`; `storage=` takes any `walkit.storage.Storage` instead. Opening
-    for writing recovers first (`log.recovery` tells what was found) and takes the lock; `progress` is called with
+    for writing recovers first (`log.recovery` says what was found) and takes the lock; `progress` is called with
     (bytes scanned, bytes to scan). Opening for reading scans nothing, and takes `events` alone: `options` or `progress`
     beside mode "r" are an OptionsError.
 

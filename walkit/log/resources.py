@@ -40,14 +40,14 @@ class LogResources:
         _open.add(self)
 
     def close(self) -> None:
-        """Finish what is queued, seal, let go of everything. Closing twice does nothing; the lock is freed always.
+        """Finish what is queued, seal, close all files. Closing twice does nothing; the lock is freed always.
 
         StorageError where the device hangs: see `Finisher.finish`. An interrupt ends no closing: see `run_to_end`.
         """
         parts = self.parts
         if parts.lifetime.closed and parts.driver.delivery.is_current:
             return  # the closing thread waits for this very callback
-        if parts.events.is_calling:
+        if parts.events.is_calling or parts.driver.watch.is_calling:
             # The thread is in the midst of the log's own work, and would wait for itself.
             with uninterrupted():
                 LogThread(target=self._close, name="walkit-close").start()
@@ -79,7 +79,7 @@ class LogResources:
         self.parts.events.emit("walkit.log.close", location=self.parts.storage.location)
 
     def forget(self) -> None:
-        """In a forked child: this copy is dead, the parent's log goes on untouched."""
+        """In a forked child: this copy is dead, the parent's log stays as it is."""
         parts = self.parts
         parts.lifetime.closed = True
         parts.driver.after_fork(

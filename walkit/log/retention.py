@@ -38,7 +38,7 @@ class RetentionFacts:
     sealed: tuple[SegmentRecord, ...]
     """In position order."""
     begun_us: int | None
-    """When the segment behind them was begun, microseconds since 1970; None where there is none with a frame."""
+    """When the segment after them was begun, microseconds since 1970; None where there is none with a frame."""
     open_bytes: int
     """Bytes of the segments that are not sealed, as far as they are used."""
     open_records: int
@@ -93,7 +93,7 @@ def plan_retention(limits: Retention, facts: RetentionFacts) -> RetentionPlan:
     for index, segment in enumerate(facts.sealed[: max(count, 0)]):
         following_us = begun[index + 1]
         assert following_us is not None
-        # Its newest record is older than the beginning of the segment behind it, unless the clock was set back.
+        # Its newest record is older than the beginning of the segment after it, unless the clock was set back.
         age_us = facts.now_us - max(segment.created_us, following_us)
         over = limits.hard_bytes_max is not None and bytes_left > limits.hard_bytes_max
         asked = {
@@ -203,7 +203,7 @@ class Retainer:
         """Drop what the limits ask for: the manifest first, holds and low watermark in one replacement, then the files.
 
         The claims' lock is waited for up to `wait_s` seconds. A StorageError leaves the log as it was, or with files
-        that no manifest names; doing it again continues.
+        that no manifest names; doing it again does the rest.
         """
         check_progress(progress, "(files removed, files to remove)")
 
@@ -241,7 +241,7 @@ class Retainer:
                     shut.reopen()
                 self._leftovers.remove(progress)
         finally:
-            # Also where a file could not be removed: the manifest has let go of the holds by then.
+            # Also where a file could not be removed: the manifest has dropped the holds by then.
             for hold in lost:
                 self._events.emit(
                     "walkit.hold.drop",

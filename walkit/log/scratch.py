@@ -1,4 +1,4 @@
-"""Scratch logs: real files that nobody has to clean up, also after a process that was killed.
+"""Scratch logs: real files that need no cleaning up, also after a process that was killed.
 
 All scratch logs of one process stand in one folder of its own, whose lock it holds while it lives. The kernel frees
 that lock at the process's death, however it dies: so the next process to make a scratch log can tell what is left over.
@@ -28,7 +28,7 @@ class Owner(Protocol):
     """What is opened in a scratch place: a log, or a Store over one."""
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
 
 
 OwnerT = TypeVar("OwnerT", bound=Owner)

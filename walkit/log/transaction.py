@@ -81,7 +81,7 @@ class Transaction:
             self.result = self._append(transaction_ticket(self._host, self._limit_bytes, self._operations))
 
 
-class TicketGroup:
+class TicketList:
     """One claim on many records that may stand in several frames: waits for all of them, in order."""
 
     def __init__(self, tickets: Sequence[Ticket], last_lsn: int, position: int) -> None:

@@ -99,7 +99,7 @@ class Straddle:
         """Copy what is left of the oldest sealed segment, if at least `waste_ratio` of its frames' bytes are waste.
 
         The newest sealed segment stays as it was written, and a compacted one is compaction's to rewrite. A failure is
-        told as an event, and in the result: the log is then as it was, and what was trimmed is trimmed.
+        an event, and in the result: the log is then as it was, and what was trimmed is trimmed.
         """
         with self._lock:
             record = straddling(self._manifest_store.current)
@@ -153,7 +153,7 @@ class Straddle:
         return Rewritten(waste=waste, bytes_before=size, bytes_after=after, bytes_written=after)
 
     def _border(self, file: StorageFile, header: SegmentHeader, record: SegmentRecord) -> _Border:
-        """Return where the last frame wholly at or below the low watermark ends; a gap behind it is left behind it."""
+        """Return where the last frame wholly at or below the low watermark ends; a gap after it is left where it is."""
         manifest = self._manifest_store.current
         border = _Border(record.start_position, record.first_lsn, record.start_chain, 0, 0)
         if self._known is not None and self._known[0] == record:

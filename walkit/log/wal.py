@@ -29,7 +29,7 @@ from walkit.log.observe import Observation, ObservedFrames
 from walkit.log.resources import LogResources
 from walkit.log.retention import RetentionProgress, RetentionReport
 from walkit.log.statistics import statistics_of
-from walkit.log.transaction import TicketGroup, Transaction
+from walkit.log.transaction import TicketList, Transaction
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
 from walkit.log.validate import DELETE, PUT, Values, make_ticket
 from walkit.metrics import LogStatistics
@@ -130,10 +130,10 @@ class WriteAheadLog(CursorSurface):
         await self._appender.enqueue_async(ticket)
         return await ticket
 
-    def submit_many(self, values: Values, keys: Values | None = None) -> TicketGroup:
+    def submit_many(self, values: Values, keys: Values | None = None) -> TicketList:
         """Queue many records and return one ticket for all of them; not atomic where they need several frames.
 
-        Blocks and refuses as `submit` does; once a part is queued, a refusal of the rest is told by the ticket.
+        Blocks and refuses as `submit` does; once a part is queued, the ticket reports a refusal of the rest.
         """
         self._refuse_closed()
         return self._bulk.submit(rows_of(values, keys))
@@ -336,7 +336,7 @@ class WriteAheadLog(CursorSurface):
         above are copied as they are into one that takes its place, where those below are at least `waste_ratio` (0 to
         1) of its bytes; 1 leaves it as it is, and a compacted or the newest sealed segment stays as it is anyway.
         Returns the new low watermark, with what went. Where a store keeps a state beside the log, never past its newest
-        snapshot either. StorageError: what is not trimmed is by the next trim; of a copy that fails the report tells.
+        snapshot either. StorageError: what is not trimmed is by the next trim; the report says so of a copy that fails.
         It is one with errno ETIMEDOUT where a consumer does not free the claims' lock.
         """
         self._refuse_closed()

@@ -71,7 +71,7 @@ class Follower:
         with self.lock:
             self.apply_waiting()
 
-    def help_along(self) -> None:
+    def apply_if_free(self) -> None:
         """Apply what waits, unless another thread is at it. For writers: it bounds memory and never waits.
 
         (An `acquire` that does not block would be left held by a Ctrl-C that comes right after it; `with` is not.)

@@ -1,0 +1,104 @@
+"""A system that has no thread to give: what is queued is refused with the cause, and no caller waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.commit.fake_segments import GUARD_S, DriverHarness, Task, wait_until
+from walkit.commit.policy import QueueState, Take, Wait
+from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError
+
+
+@contextmanager
+def no_threads() -> Iterator[None]:
+    """Have the system refuse every new thread: no process has room for stacks of this size."""
+    before = threading.stack_size(1 << 46)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+def test_no_thread_starts_where_there_is_none() -> None:
+    """Start a thread where the helper of these tests leaves none: RuntimeError; afterwards one starts."""
+    with no_threads(), pytest.raises(RuntimeError, match="new thread"):
+        threading.Thread(target=print).start()
+    assert Task(lambda: 3).result() == 3
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_a_ticket_that_no_thread_can_write_is_refused(in_flight: int) -> None:
+    """Submit where no writer thread can be started: the ticket says why, and syncing and stopping end."""
+    rig = DriverHarness(in_flight_max=in_flight)
+    with no_threads():
+        ticket = rig.queued()
+    assert isinstance(ticket.exception(GUARD_S), LogPoisonedError)
+    assert "new thread" in str(ticket.exception(0))
+    Task(rig.driver.wait_acked).result()
+    Task(rig.driver.stop, LogClosedError()).result()
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_a_ticket_that_waits_for_a_leader_is_refused(in_flight: int) -> None:
+    """Queue a ticket while all places are taken, and leave no thread when they are given up: it is refused."""
+    rig = DriverHarness(in_flight_max=in_flight)
+    rig.place.hold()
+    leaders = [Task(rig.append, b"lead") for _ in range(in_flight)]
+    wait_until(lambda: rig.driver.election.leaders == in_flight, "the leaders")
+    ticket = rig.queued()
+    with no_threads():
+        rig.place.release()
+        outcomes = [leader.result().exception(0) for leader in leaders]
+        outcomes.append(ticket.exception(GUARD_S))
+    # The first to give its place up finds no thread for the ticket; other frames are under way, and have failed then.
+    assert outcomes[0] is None or in_flight > 1
+    assert all(isinstance(outcome, LogPoisonedError | CommitFailedError | None) for outcome in outcomes)
+    assert rig.driver.refusal is not None
+    Task(rig.driver.stop, LogClosedError()).result()
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_a_task_is_woken_where_no_thread_can_make_a_callback(in_flight: int) -> None:
+    """Have a callback and a task wait for one ticket, and no thread for the callback: the task goes on all the same."""
+    rig = DriverHarness(in_flight_max=in_flight)
+    leading = rig.leader_in_write()
+    wait_until(lambda: rig.core.in_flight, "the frame")
+    ticket: Any = rig.core.in_flight[0].submissions[0]
+    called: list[object] = []
+    ticket.add_done_callback(called.append)
+
+    async def wait_for_it() -> int:
+        return (await asyncio.wait_for(ticket, GUARD_S)).last_lsn  # type: ignore[no-any-return]
+
+    waiting = Task(lambda: asyncio.run(wait_for_it()))
+    wait_until(lambda: ticket.wait is not None, "the task to wait")
+    with no_threads():
+        rig.place.release()
+        assert leading.result().result(0).last_lsn == waiting.result() == 1
+        wait_until(lambda: rig.driver.refusal is not None, "the poison")
+        assert not called and not rig.driver.delivery.drain()
+    Task(rig.driver.stop, LogClosedError()).result()
+    assert called == [ticket]
+
+
+class Patient:
+    """A policy that waits for a time that does not come."""
+
+    def decide(self, queue: QueueState) -> Take | Wait:
+        return Wait(1 << 40)
+
+
+def test_a_policy_whose_time_cannot_be_waited_for_is_dropped() -> None:
+    """Hold a record back where no timer can be started: the policy is dropped, and the record is written at once."""
+    rig = DriverHarness(policy=Patient())
+    rig.clock = lambda: 1
+    with no_threads():
+        assert rig.append().result(0).last_lsn == 1
+    Task(rig.driver.stop, LogClosedError()).result()
+    assert "walkit.policy.fail" in [name for name, _ in rig.events]

@@ -1,0 +1,80 @@
+"""How often the tests reach into an object of walkit by a private name: what they look at should be public."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from tests.test_architecture import python_files
+
+if TYPE_CHECKING:
+    from tests.conftest import Checkout
+
+ACCESSES_MAX = 95
+"""At most so many in all tests. Where a test needs one more, another means (`log.parts`, an event, a metric) is due."""
+CONVENTIONS = frozenset(
+    ("_repr_html_", "_repr_mimebundle_", "_ipython_display_", "_replace", "_fields", "_asdict", "_make")
+)
+"""Public names of other protocols: those of IPython and of named tuples."""
+STANDARD_MODULES = frozenset(("asyncio", "dis", "os", "sys"))
+
+
+def named_in(tree: ast.Module) -> set[str]:
+    """Return the names that a module gives to its own functions, classes, variables and attributes."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_own(node):
+            found.add(node.attr)
+    return found
+
+
+def _is_own(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+
+
+def _is_standard(node: ast.Attribute) -> bool:
+    begin: ast.expr = node
+    while isinstance(begin, ast.Attribute):
+        begin = begin.value
+    return isinstance(begin, ast.Name) and begin.id in STANDARD_MODULES
+
+
+def private_accesses(source: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, expression) for each private name of an object that is neither the test's own nor a convention."""
+    tree = ast.parse(source)
+    own = named_in(tree) | CONVENTIONS
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or _is_own(node) or _is_standard(node):
+            continue
+        if node.attr.startswith("_") and not node.attr.startswith("__") and node.attr not in own:
+            yield node.lineno, ast.unparse(node)
+
+
+def accesses_of(files: Mapping[str, str]) -> list[str]:
+    """Return where private names are used, and which."""
+    return [
+        f"{path}:{line}: {expression}"
+        for path, source in files.items()
+        for line, expression in private_accesses(source)
+    ]
+
+
+def test_the_counter_of_private_accesses_notices() -> None:
+    """Count in a small source: own names, conventions, dunders and the standard library's are none, the rest is."""
+    source = (
+        "import sys\n"
+        "class A:\n    def __init__(self):\n        self._mine = 1\n        self._other.x = 2\n"
+        "a = A()\na._mine, a._repr_html_(), a.__dict__, sys._current_frames(), a._theirs, log.parts._core\n"
+    )
+    assert [expression for _, expression in private_accesses(source)] == ["a._theirs", "log.parts._core"]
+
+
+def test_tests_look_at_public_names(checkout: Checkout) -> None:
+    """Count the private names that all tests use of walkit's objects: no more than there may be."""
+    found = accesses_of(python_files(checkout, "tests/"))
+    assert len(found) <= ACCESSES_MAX, "\n".join([f"{len(found)} private accesses", *found])
