@@ -72,7 +72,9 @@ def order_cost(table: pd.DataFrame, *, subtitle: Sequence[str] = (), theme: Them
     for column in (1, 2):
         drawing.add_hline(y=1, line={"color": NEUTRAL, "width": 1}, row=1, col=column)
     drawing.update_annotations(font={"size": 12})
-    drawing.update_layout(height=drawing.layout.height + _TITLES_PX, margin_t=drawing.layout.margin.t + _TITLES_PX)
+    drawing.update_layout(
+        height=drawing.layout.height + _TITLES_PX, margin_t=drawing.layout.margin.t + _TITLES_PX
+    )
     return drawing
 
 
