@@ -31,7 +31,7 @@ LAG = re.compile(
     re.IGNORECASE,
 )
 """What is behind because it is slower, and not because it comes after."""
-LEFT = {"commit": 15, "log": 25, "recovery": 47, "views": 19}
+LEFT = {"commit": 15, "log": 25, "recovery": 47}
 """Rooms that still have some: at most so many. All others have none."""
 NAMES = ("walkit", "pyarrow", "gRPC")
 """Names that begin a sentence as they are written."""

@@ -80,7 +80,7 @@ def figure_pane(figure: Any = None, **options: Any) -> pn.pane.Plotly:
 
 
 class ReportView(View):
-    """Shows the newest report that it is told of: a text, a figure, and below them what else. Used by one thread."""
+    """Shows the newest report that it is given: a text, a figure, and below them what else. Used by one thread."""
 
     def __init__(self, nothing_yet: str, *more: pn.viewable.Viewable) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def tick(view: Refreshing) -> None:
 
     In a served session on its event loop; it ends with the session. In a notebook on a thread, because the kernel's
     event loop stands still while a cell runs, which is when there is something to see. Elsewhere nothing happens:
-    whoever made the view calls `refresh`.
+    what made the view calls `refresh`.
     """
     if served_document() is not None:
         pn.state.add_periodic_callback(lambda: _refresh(view), period=REFRESH_MS)
@@ -167,7 +167,7 @@ def _keep_refreshing(known: weakref.ref[Refreshing]) -> None:
 def soon(refresh: Callable[[], None]) -> Callable[[], None]:
     """Return a function for any thread that calls `refresh` soon on the thread of the session that is being served.
 
-    Elsewhere it does nothing: who made the view refreshes it.
+    Elsewhere it does nothing: what made the view refreshes it.
     """
     document = served_document()
 

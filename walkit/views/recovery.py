@@ -276,8 +276,8 @@ def cuts_html(recovery: RecoveryReport) -> str:
         rows, ("cut at position", "bytes", "LSN from", "why", "segment", "kept as"), right=(0, 1, 2)
     )
     words = (
-        "Nothing promised these bytes: no later frame, no seal, and not the durable file. No writer was told that they "
-        "are there, and they are no part of the log."
+        "Nothing promised these bytes: no later frame, no seal, and not the durable file. They were "
+        "acknowledged to no writer, and they are no part of the log."
     )
     return tag("div", shown, class_="cuts", style=SCROLLED) + tag("p", words)
 

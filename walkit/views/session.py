@@ -1,7 +1,7 @@
 """One person's scratch log and the writers on it, as the dashboard has one for each browser session. No panel in here.
 
-What takes time runs on a worker thread of the session, one thing after the other; whoever renders asks `read()` and
-never waits. What goes wrong is told as a sentence.
+What takes time runs on a worker thread of the session, one thing after the other; a view asks `read()` and
+never waits. What goes wrong is a sentence.
 """
 
 from __future__ import annotations
