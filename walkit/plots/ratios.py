@@ -11,6 +11,8 @@ from walkit.plots.facts import drawn_by
 from walkit.plots.style import BLUE, CLEAR, NEUTRAL, Figure, Theme, figure, go
 
 ROW_PX = 40
+STEPS = ((1.1, (1.02, 1.05)), (1.5, (1.1, 1.25)), (4.0, (1.5, 2.0, 3.0)), (25.0, (2.0, 5.0, 10.0)))
+"""Up to which reach of the axis which ticks stand above 1; below 1 stand one over these."""
 ROOM = 1.06
 """The axis ends so many times beyond the last whisker, and is never narrower than this to either side of 1."""
 
@@ -30,6 +32,8 @@ def ratios(
     """
     ends = [end for one in found.values() for end in (one.value, one.low, one.high) if end is not None]
     reach = max(ROOM, *(max(end, 1 / end) * ROOM for end in ends)) if ends else 2.0
+    above = next((steps for most, steps in STEPS if reach <= most), (10.0, 100.0, 1000.0))
+    ticks = [*(1 / step for step in reversed(above)), 1.0, *above]
     drawing = figure(
         title,
         subtitle=[*subtitle, drawn_by()],
@@ -42,11 +46,11 @@ def ratios(
         xaxis={
             "type": "log",
             "title": {"text": "ratio"},
-            "nticks": 7,
-            "tickformat": ".3~g",
+            "tickvals": ticks,
+            "ticktext": [f"{tick:.3g}" for tick in ticks],
             "range": [-log10(reach), log10(reach)],
         },
-        yaxis={"autorange": "reversed", "showgrid": False},
+        yaxis={"range": [len(found) - 0.5, -0.9], "showgrid": False},  # room for the words above the first
     )
     drawing.add_vline(x=1, line={"color": NEUTRAL, "width": 1})
     drawing.add_trace(
@@ -71,6 +75,7 @@ def ratios(
             },
             customdata=[_words(*each) for each in found.items()],
             hovertemplate="%{customdata}<extra></extra>",
+            cliponaxis=False,
             name="ratio",
         )
     )

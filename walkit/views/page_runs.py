@@ -12,7 +12,7 @@ from walkit.views.comparison import ComparisonFace
 from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Job
 from walkit.views.looking import Apply, Looking
-from walkit.views.parts import View, pn, sentence_html, soon
+from walkit.views.parts import Button, IntInput, Select, View, pn, sentence_html, soon
 from walkit.views.pick_table import PagedTable, PickTable, Row
 from walkit.views.run_list import (
     RUN_HEAD,
@@ -40,25 +40,21 @@ class LoadControls(View):
         super().__init__()
         usual = MeasuredLoad()
         self.widgets: dict[str, Any] = {
-            "operations": pn.widgets.IntInput(
+            "operations": IntInput(
                 label="records", value=usual.operations, start=1, end=1_000_000, width=120
             ),
-            "writers": pn.widgets.IntInput(
-                label="writers or tasks", value=usual.writers, start=1, end=1024, width=120
-            ),
-            "style": pn.widgets.Select(label="who appends", options=["threads", "tasks"], width=110),
-            "record_bytes": pn.widgets.IntInput(
+            "writers": IntInput(label="writers or tasks", value=usual.writers, start=1, end=1024, width=120),
+            "style": Select(label="who appends", options=["threads", "tasks"], width=110),
+            "record_bytes": IntInput(
                 label="bytes a record", value=usual.record_bytes, start=1, end=2**20, width=120
             ),
-            "durability": pn.widgets.Select(
-                label="durability", options=["sync", "interval", "none"], width=110
-            ),
-            "in_flight": pn.widgets.IntInput(
+            "durability": Select(label="durability", options=["sync", "interval", "none"], width=110),
+            "in_flight": IntInput(
                 label="frames in flight", value=usual.in_flight, start=1, end=64, width=120
             ),
-            "policy": pn.widgets.Select(label="frames sealed by", options=POLICIES, width=140),
+            "policy": Select(label="frames sealed by", options=POLICIES, width=140),
         }
-        self.measure = pn.widgets.Button(label="Measure", color="primary", width=110)
+        self.measure = Button(label="Measure", color="primary", width=110)
         self._layout = pn.FlexBox(*self.widgets.values(), self.measure, align_items="end")
 
     def __panel__(self) -> pn.viewable.Viewable:
@@ -93,11 +89,10 @@ class RunsPage(View):
         self.controls = LoadControls()
         self.folder = pn.widgets.TextInput(
             label=f"folder of Runs below {workspace.root.path}",
-            width=380,
-            styles={"max-width": "calc(100vw - 40px)"},
+            width=330,
         )
-        self.open = pn.widgets.Button(label="Read folder", width=120)
-        self.repeat = pn.widgets.Button(label=f"Repeat {ROUNDS} times, in turn", width=220, disabled=True)
+        self.open = Button(label="Read folder", width=120)
+        self.repeat = Button(label=f"Repeat {ROUNDS} times, in turn", width=220, disabled=True)
         self.status, self.words = (pn.pane.HTML("", sizing_mode="stretch_width") for _ in range(2))
         self.bar = JobBar(self._cancel)
         self.table = PagedTable(

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REFRESH_MS",
+    "Button",
+    "IntInput",
     "Refreshing",
     "ReportView",
+    "Select",
     "View",
     "figure_pane",
     "numbers_html",
@@ -41,7 +44,8 @@ __all__ = [
 
 REFRESH_MS = 500
 """Time between two refreshes of a view."""
-RED = "#d9534f"
+RED = "var(--bad, #d9534f)"
+"""What is wrong; on a page of the dashboard in the colour of its theme."""
 logger = logging.getLogger("walkit")
 
 
@@ -57,6 +61,46 @@ class View(pn.viewable.Viewer):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+
+
+class Select(pn.widgets.Select):
+    """A Select whose arrow has the colour of its text: Panel's own is black, in the dark theme too."""
+
+    _stylesheets = [
+        *pn.widgets.Select._stylesheets,
+        """
+select:not([multiple]).bk-input, select:not([size]).bk-input {
+  background-image: linear-gradient(45deg, transparent 50%, currentColor 50%),
+    linear-gradient(135deg, currentColor 50%, transparent 50%);
+  background-position: right calc(0.6em + 4px) center, right 0.6em center;
+  background-size: 4.5px 5px; background-repeat: no-repeat;
+}
+""",
+    ]
+
+
+class IntInput(pn.widgets.IntInput):
+    """An IntInput whose arrows have the colour of its text."""
+
+    _stylesheets = [
+        *pn.widgets.IntInput._stylesheets,
+        """
+.bk-spin-wrapper > .bk-spin-btn.bk-spin-btn-up::before { border-bottom-color: var(--ink, currentColor) !important; }
+.bk-spin-wrapper > .bk-spin-btn.bk-spin-btn-down::before { border-top-color: var(--ink, currentColor) !important; }
+""",
+    ]
+
+
+class Button(pn.widgets.Button):
+    """A Button whose words are read on either theme, with a colour too."""
+
+    _stylesheets = [
+        *pn.widgets.Button._stylesheets,
+        """
+:host(.solid) .bk-btn.bk-btn-primary { background-color: var(--accent, #0b5cad); color: var(--on-accent, #ffffff); }
+:host(.solid) .bk-btn.bk-btn-danger { background-color: var(--bad, #b3261e); color: var(--on-accent, #ffffff); }
+""",
+    ]
 
 
 FIGURE_CSS = """

@@ -218,7 +218,7 @@ def ratios_html(found: Comparison) -> Markup:
         )
         for name, ratio in found.ratios.items()
     ]
-    head = ("", "ratio", "interval", "n", "differs")
+    head = ("figure", "ratio", "interval", "n", "differs")
     way = next((ratio.way for ratio in found.ratios.values()), "")
     words = f"{other.name} over {one.name}; {way}. Above 1 is more records/s, and longer latencies."
     return join([red_lines(banner_of(found)), tag("p", words), table(rows, head, right=(1, 2, 3))])
