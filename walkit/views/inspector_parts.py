@@ -55,8 +55,7 @@ class LogChooser(View):
         self.path = pn.widgets.TextInput(
             label=f"log: a path below {workspace.root.path}, or {SCRATCH}",
             placeholder="folder of a log",
-            width=380,
-            styles={"max-width": "calc(100vw - 40px)"},
+            width=330,
         )
         self.known = Select(label="known logs", width=260)
         self.open = Button(label="Open", color="primary", width=90)

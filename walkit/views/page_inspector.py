@@ -43,7 +43,7 @@ from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Job
 from walkit.views.log_outline import Outline, outline_of
 from walkit.views.looking import Apply, Looking
-from walkit.views.parts import Button, View, figure_pane, numbers_html, pn, sentence_html, soon
+from walkit.views.parts import Button, Select, View, figure_pane, numbers_html, pn, sentence_html, soon
 from walkit.views.pick_table import PagedTable, PickTable
 from walkit.views.workspace import Workspace
 
@@ -98,7 +98,7 @@ class InspectorPage(View):
             Button(label="Next frames", width=120),
             Button(label="Last frames", width=120),
         )
-        self.find_by = pn.widgets.Select(label="find by", options=FIND_BY, width=110)
+        self.find_by = Select(label="find by", options=FIND_BY, width=110)
         self.wanted = pn.widgets.TextInput(label="what", placeholder=HINTS["lsn"], width=300)
         self.find, self.find_on = (
             Button(label="Find", width=90),
