@@ -1,6 +1,6 @@
 // The rail's links choose a page without a new session; the URL follows what the server says is shown.
 (() => {
-  // What Bokeh draws without a name gets one.
+  // What Bokeh draws without a name gets one, or is hidden from those who would need it.
   const mend = (name, how) => {
     const view = Bokeh.Models[name]?.prototype?.default_view?.prototype;
     if (view === undefined) { return; }
@@ -9,9 +9,10 @@
   };
   mend("Checkbox", (view) => view.checkbox_el?.setAttribute("aria-label", view.model.label));
   mend("Spinner", (view) => {
-    for (const [button, word] of [[view.btn_up_el, "more"], [view.btn_down_el, "less"]]) {
-      button?.setAttribute("aria-label", `${view.model.title}: ${word}`);
-      button?.setAttribute("tabindex", "-1");  // the keys up and down do the same in the field
+    // For the mouse alone: in the field the keys up and down do the same.
+    for (const button of [view.btn_up_el, view.btn_down_el]) {
+      button?.setAttribute("aria-hidden", "true");
+      button?.setAttribute("tabindex", "-1");
     }
   });
 
