@@ -173,6 +173,21 @@ def test_what_a_session_tells_is_drawn(told: Told) -> None:
     assert cards.count('role="img"') == 4 and "records/s: last 103, between 100 and 103" in cards
 
 
+def test_words_of_a_late_configuration_stay_in_the_figure(told: Told) -> None:
+    """Three configurations, the last near the end: words at the left edge, where it begins, at the right edge."""
+    view = LoadView(told, lambda place, position: None)
+    told.next = {DISK: reading(0, 40)}
+    bands = [Band(0.0, "8 threads"), Band(10.0, "9 threads"), Band(38.0, "10 threads")]
+    told.next[DISK] = replace(told.next[DISK], bands=bands)
+    view.refresh()
+    notes = view.rates.object.layout.annotations
+    assert [(note.text, note.x, note.xref, note.xanchor) for note in notes] == [
+        ("8 threads", 0, "x domain", "left"),
+        ("9 threads", 10, "x", "left"),
+        ("10 threads", 1, "x domain", "right"),
+    ]
+
+
 def test_two_places_are_drawn_with_their_names(told: Told) -> None:
     """Two readings: curves with their place's name, a heat map each, lanes of both, two rows in a card."""
     view = LoadView(told, lambda place, position: None)

@@ -63,7 +63,7 @@ class LoadView(View):
         self._figures = [live_rates(nothing, window_s=10.0), live_latency(nothing, window_s=10.0)]
         # Linked, each curve that is moved would be a message of its own, and a redraw.
         self.rates, self.latency = (
-            figure_pane(figure, link_figure=False, margin=0, styles=WIDE) for figure in self._figures
+            figure_pane(figure, link_figure=False, styles=WIDE) for figure in self._figures
         )
         self._inspect = inspect
         self.latency.param.watch(self._clicked, "click_data")

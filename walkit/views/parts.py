@@ -118,6 +118,7 @@ def figure_pane(figure: Any = None, **options: Any) -> pn.pane.Plotly:
         config={"displaylogo": False, "responsive": True},
         sizing_mode="stretch_width",
         visible=figure is not None,
+        margin=0,  # the figure is drawn as wide as the pane with its margin, and would reach out of it
         stylesheets=[FIGURE_CSS],
         **options,
     )
