@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ APP = ROOT / "dashboards" / "app.py"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE_S = 120.0
 """How long a server may take to start on a busy machine."""
+CONTROL = re.compile(r'^\s*- \'?(button|checkbox|combobox|radio|spinbutton|textbox) "([^"]*)"', re.MULTILINE)
+"""A line of an accessibility tree that is a control."""
+OF_PLOTLY = ("Download plot", "Zoom", "Pan", "Box Select", "Lasso Select", "Autoscale", "Reset axes")
+"""How names of controls begin that plotly draws at each figure."""
 CHROMIUM_ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -133,6 +137,43 @@ class Seen:
             url for url in self.requests if urlsplit(url).netloc != self.host and not url.startswith(inside)
         ]
 
+    def inaccessible(self) -> list[str]:
+        """Return what axe-core finds that is serious or critical on the page as it is now, in the light and the dark.
+
+        Each is the theme, axe's name of the rule, and an element. The theme is as it was afterwards.
+        """
+        from axe_playwright_python.sync_playwright import Axe
+
+        found = []
+        for _ in range(2):
+            theme = self.page.evaluate("document.documentElement.dataset.theme")
+            # The first run takes axe-core into the page; its report is of what a person can do something about.
+            results = Axe().run(self.page, options={"resultTypes": ["violations"]}).response["violations"]
+            found += [
+                f"{theme}: {violation['id']}: {node['html'][:200]}"
+                for violation in results
+                if violation["impact"] in ("serious", "critical")
+                for node in violation["nodes"]
+            ]
+            self.page.evaluate("walkitTheme()")
+        return found
+
+    def controls(self) -> list[str]:
+        """Return role and name of each control of the page that is shown, in their order, but for figures' toolbars."""
+        tree = self.page.locator("#main").aria_snapshot()
+        return [f"{role} {name}" for role, name in CONTROL.findall(tree) if not name.startswith(OF_PLOTLY)]
+
+    def settled_controls(self, seconds: float = 60.0) -> list[str]:
+        """Return the controls of the page once there are some, and the same ones twice in a row."""
+        deadline = monotonic() + seconds
+        before: list[str] = []
+        while not (now := self.controls()) or now != before:
+            if monotonic() > deadline:
+                raise TimeoutError(f"the page's controls still change after {seconds:.0f} s: {now}")
+            before = now
+            self.page.wait_for_timeout(200)
+        return now
+
     def press(self, name: str) -> None:
         """Press the button of this name, once it can be pressed."""
         self.page.get_by_role("button", name=name, exact=True).click()
@@ -142,9 +183,20 @@ class Seen:
         self.page.get_by_role("link", name=tab, exact=True).click()
 
 
-def look_at(browser: Browser, url: str, *, width: int = 1200, height: int = 1000) -> Seen:
-    """Open `url` in a window of its own (a session of its own) and wait until the Start button can be pressed."""
-    page = browser.new_context(viewport={"width": width, "height": height}).new_page()
+def look_at(
+    browser: Browser,
+    url: str,
+    *,
+    width: int = 1200,
+    height: int = 1000,
+    scheme: Literal["light", "dark"] = "light",
+) -> Seen:
+    """Open `url` in a window of its own (a session of its own) and wait until the Start button can be pressed.
+
+    `scheme` is what the system prefers.
+    """
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page = context.new_page()
     page.set_default_timeout(90_000)
     seen = Seen(page=page, host=urlsplit(url).netloc, ready_s=0.0)
     page.on("request", lambda request: seen.requests.append(request.url))

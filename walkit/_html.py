@@ -15,7 +15,8 @@ BLUE, CYAN, GREEN, YELLOW, RED, PURPLE = "#4477aa", "#66ccee", "#228833", "#ccbb
 COLOURS = (BLUE, CYAN, GREEN, YELLOW, RED, PURPLE)
 """In the order in which the parts of a bar take them."""
 GREY = "#999999"
-WARNING = "#d9534f"
+WARNING = "var(--bad, #d9534f)"
+"""A red of the page where it has one for its theme."""
 LEFT, RIGHT = "text-align:left", "text-align:right;white-space:nowrap"
 
 BAR_UNITS = 1000.0

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import walkit
-from scripts.browsing import ROOT
+from scripts.browsing import ROOT, Seen
 from tests.measure.runs import make_run
 from walkit.errors import CorruptionError, NotALogError, StorageError
 from walkit.views import given, serve
@@ -58,15 +59,13 @@ def served(folder: Path, *arguments: str) -> Iterator[tuple[str, subprocess.Pope
         process.communicate()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_it_opens_on_what_is_given_and_ends_cleanly(
-    browser: Browser, things: Path, how: signal.Signals
-) -> None:
-    """A log and a Run: each is a part of the page, which moves; after a signal it exits with 0 and leaves nothing."""
+def test_it_opens_on_what_is_given_and_ends_cleanly(browser: Browser, things: Path) -> None:
+    """A log and a Run: each is a part of the page, which moves; after Ctrl-C it exits with 0 and leaves nothing."""
     with served(things, str(things / "orders"), str(things / "run.parquet")) as (url, process):
         page = browser.new_context(viewport={"width": 1200, "height": 1000}).new_page()
         page.set_default_timeout(GUARD_S * 1000)
-        complaints: list[str] = []
+        seen = Seen(page=page, host="", ready_s=0.0)
+        complaints = seen.complaints
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
         page.goto(url)
@@ -74,11 +73,25 @@ def test_it_opens_on_what_is_given_and_ends_cleanly(
         with walkit.open(things / "orders") as log:
             log.append(b"d")
             page.get_by_text("read only: LSN 1 to 4.").wait_for()
+        assert seen.inaccessible() == []
         page.get_by_role("link", name="run.parquet").click()
         page.get_by_text("Recorded: a saved run").wait_for()
+        assert seen.inaccessible() == []
         assert complaints == []
         page.context.close()
-        process.send_signal(how)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=GUARD_S)
+        assert (process.returncode, "Traceback" in said) == (0, False), said
+    assert list((things / "scratch").iterdir()) == []
+
+
+def test_a_service_manager_ends_it_cleanly(things: Path) -> None:
+    """SIGTERM while a session is there, which a plain request has made: it exits with 0 and leaves nothing."""
+    with served(things, str(things / "orders")) as (url, process):
+        with urllib.request.urlopen(url, timeout=GUARD_S) as answer:
+            assert answer.status == 200
+        assert list((things / "scratch").iterdir()) != []
+        process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=GUARD_S)
         assert (process.returncode, "Traceback" in said) == (0, False), said
     assert list((things / "scratch").iterdir()) == []

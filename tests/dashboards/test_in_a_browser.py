@@ -5,21 +5,22 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from scripts.browsing import Seen, Server, look_at
+from scripts.browsing import ROOT, Seen, Server, look_at
+from scripts.screenshots import FOLDER, RECORD, controls_of_pages
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 LIVE_S = 5.0
 """A page that takes longer to be of use on a quiet machine is too slow; on a busy one it is only reported."""
-CURVES = """element => element.data.map(
+CURVES = """element => (element.data ?? []).map(
     curve => [curve.name, Array.from(curve.y ?? [], y => Number.isFinite(y) ? y : null)])"""
 VIEW = "element => [element.data[0].x.at(-1), element._fullLayout.xaxis.range[1]]"
 LANES = """element => Array.from(element.data.find(curve => curve.name == "write and sync").y)"""
@@ -33,22 +34,69 @@ CROSSHAIRS = """() => {
     return found;
 }"""
 """How many lines each figure's crosshair has just now."""
+CUT = """() => {
+    const found = [];
+    const look = root => { for (const each of root.querySelectorAll("*")) {
+        if (each.classList.contains("js-plotly-plot")) {
+            const box = each.getBoundingClientRect();
+            for (const word of each.querySelectorAll(".main-svg text")) {
+                const at = word.getBoundingClientRect();
+                const shown = at.width && getComputedStyle(word).visibility != "hidden";
+                if (shown && (at.left < box.left - 3 || at.right > box.right + 3)) found.push(word.textContent);
+            }
+        }
+        if (each.shadowRoot) look(each.shadowRoot);
+    } };
+    look(document);
+    return found;
+}"""
+"""The words of figures that are wider than their figure."""
 TEXTS = """elements => elements.map(element => Array.from(element.shadowRoot.children)
     .filter(part => part.tagName == "DIV").map(part => part.innerText).join(" "))"""
 
 
 @contextmanager
-def looking(browser: Browser, server: Server) -> Iterator[Seen]:
-    """A window on the dashboard. At its end nothing may have been asked of others, and nothing complained of."""
-    seen = look_at(browser, server.url)
+def looking(
+    browser: Browser, server: Server, windows: list[Seen] | None = None, query: str = "", **look: Any
+) -> Iterator[Seen]:
+    """A window on the dashboard. At its end nothing may have been asked of others, and nothing complained of.
+
+    With `windows` it is the one that the test before has left, and is left to the next test where this one passes: its
+    session goes on, with nothing being written.
+    """
+    seen = windows.pop() if windows else look_at(browser, server.url + query, **look)
+    left = False
     try:
         yield seen
         assert seen.outside == []
         assert seen.complaints == []
         assert len(seen.requests) > 10, "the collector of requests saw nothing"
+        if windows is not None:
+            assert writers(server) == []
+            windows.append(seen)
+            left = True
     finally:
         print(f"outside requests {seen.outside}, complaints {seen.complaints}")  # shown where anything fails
+        if not left:
+            seen.page.context.close()
+
+
+@pytest.fixture(scope="module")
+def windows(browser: Browser) -> Iterator[list[Seen]]:
+    """The window that tests hand on, once there is one: to open another takes longer than most tests."""
+    left: list[Seen] = []
+    yield left
+    for seen in left:
         seen.page.context.close()
+
+
+def test_the_screenshots_are_current(browser: Browser, server: Server, windows: list[Seen]) -> None:
+    """Turn to each page: its controls are those that were recorded when README's pictures were taken."""
+    with looking(browser, server, windows) as seen:
+        assert controls_of_pages(seen) == RECORD.read_text(encoding="utf-8"), "run `make screenshots`"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"dashboards/screenshots/(\w+\.png)", readme)
+    assert sorted(set(shown)) == sorted(path.name for path in FOLDER.glob("*.png"))
 
 
 def eventually(what: Callable[[], Any], seconds: float = 90.0) -> Any:
@@ -70,16 +118,38 @@ def text(seen: Seen) -> str:
     return " ".join(seen.page.locator(".bk-panel-models-markup-HTML").evaluate_all(TEXTS))
 
 
+def ask_for(seen: Seen, label: str, number: int) -> None:
+    """Type a number into a field."""
+    seen.page.get_by_label(label, exact=True).fill(str(number))
+    seen.page.keyboard.press("Enter")
+
+
+def on_live(seen: Seen) -> int:
+    """Turn to the Live page, and return how many points its first figure has once it is drawn."""
+    seen.turn_to("Live")
+    eventually(lambda: "records/s" in curves(seen) and "p99" in curves(seen, 1))
+    return len(curves(seen)["records/s"])
+
+
+def stop(seen: Seen) -> None:
+    """Stop the writers of the Live page, and wait for that."""
+    seen.press("Stop")
+    eventually(lambda: "Nothing is being written." in text(seen))
+
+
 def writers(server: Server) -> list[int]:
     """Process ids of the child writers of a server."""
     return [child.pid for child in psutil.Process(server.process.pid).children(recursive=True)]
 
 
-def test_start_writes_and_stop_ends_it(browser: Browser, server: Server, record_property: Any) -> None:
+def test_start_writes_and_stop_ends_it(
+    browser: Browser, server: Server, windows: list[Seen], record_property: Any
+) -> None:
     """Preset, Start, a frame, Stop: curves, raw line, heat map, frames and cards are drawn; no child is left."""
-    with looking(browser, server) as seen:
+    with looking(browser, server, windows) as seen:
         record_property("ready_s", seen.ready_s)
         print(f"interactive after {seen.ready_s:.1f} s (wanted: {LIVE_S:.0f} s on a quiet machine)")
+        on_live(seen)
         assert curves(seen)["records/s"] == []
         assert "Nothing has been written yet" in text(seen)
         seen.press("64 writers")
@@ -110,14 +180,16 @@ def test_start_writes_and_stop_ends_it(browser: Browser, server: Server, record_
         eventually(lambda: seen.page.evaluate(CROSSHAIRS) == [2, 1])
         seen.press("Pause")
         eventually(lambda: "Paused" in text(seen))
-        seen.press("Stop")
-        eventually(lambda: "Nothing is being written." in text(seen))
+        stop(seen)
         assert writers(server) == []
+        seen.press("Pause")
+        eventually(lambda: "Paused" not in text(seen))
+        assert seen.inaccessible() == []
 
 
-def test_a_fault_shows_what_became_of_the_log(browser: Browser, server: Server) -> None:
+def test_a_fault_shows_what_became_of_the_log(browser: Browser, server: Server, windows: list[Seen]) -> None:
     """Break a log by half a frame: bars of the phases, the cut with its reason, the row that applied, the bytes."""
-    with looking(browser, server) as seen:
+    with looking(browser, server, windows) as seen:
         seen.turn_to("Recovery")
         seen.page.get_by_label("fault").select_option(label="half a frame")
         eventually(lambda: "fault=half-frame" in seen.page.evaluate("location.search"))
@@ -141,6 +213,7 @@ def test_a_fault_shows_what_became_of_the_log(browser: Browser, server: Server) 
         acked = re.search(r"acked LSN before the fault\s*([\d,]+)", text(seen))
         assert acked is not None
         assert int(acked[1].replace(",", "")) >= 200
+        assert seen.inaccessible() == []
         seen.turn_to("Live")
         plot = seen.page.locator(".js-plotly-plot").nth(0)
         eventually(
@@ -149,18 +222,20 @@ def test_a_fault_shows_what_became_of_the_log(browser: Browser, server: Server) 
         assert "SIGKILL" in str(plot.evaluate("element => element.data?.at(-1)?.text"))
 
 
-def test_two_sessions_do_not_mix(browser: Browser, server: Server) -> None:
+def test_two_sessions_do_not_mix(browser: Browser, server: Server, windows: list[Seen]) -> None:
     """Two windows: each has its log, its settings and its writers; closing one ends its own and leaves the other's."""
-    eventually(lambda: server.folders() == [])
-    with looking(browser, server) as first, looking(browser, server) as second:
-        assert len(server.folders()) == 2
+    slow = "?page=live&arrivals=200"
+    with looking(browser, server, windows, slow) as first, looking(browser, server, query=slow) as second:
+        before = on_live(first)
+        eventually(lambda: len(server.folders()) == 2)
+        ask_for(first, "arrivals/s", 200)
+        ask_for(first, "writers or tasks", 8)
         first.press("Start")
-        eventually(lambda: len(curves(first)["records/s"]) > 2)
+        eventually(lambda: len(curves(first)["records/s"]) > before + 2)
         assert "Nothing has been written yet" in text(second)
         assert curves(second)["records/s"] == []
         second.page.get_by_label("who appends").select_option("asyncio tasks")
-        second.page.get_by_label("bytes a record").fill("5000")
-        second.page.keyboard.press("Enter")
+        ask_for(second, "bytes a record", 5000)
         second.press("Start")
         eventually(lambda: len(curves(second)["records/s"]) > 2)
         assert "8 asyncio tasks, 5,000 bytes a record" in text(second)
@@ -170,24 +245,30 @@ def test_two_sessions_do_not_mix(browser: Browser, server: Server) -> None:
         eventually(lambda: len(server.folders()) == 1 and len(writers(server)) == 1)
         seen = len(curves(first)["records/s"])
         eventually(lambda: len(curves(first)["records/s"]) > seen)
-    eventually(lambda: server.folders() == [] and writers(server) == [])
+        stop(first)
+        assert len(server.folders()) == 1
 
 
-def test_what_goes_wrong_is_a_sentence(browser: Browser, server: Server) -> None:
-    """A file where the log should be, and a number of writers that is none: the page says so, and goes on."""
-    eventually(lambda: server.folders() == [])
-    with looking(browser, server) as seen:
+def test_what_goes_wrong_is_a_sentence(browser: Browser, server: Server, windows: list[Seen]) -> None:
+    """A file where the next log should be: the page says so, and writes once it is gone."""
+    with looking(browser, server, windows) as seen:
         (folder,) = server.folders()
-        (folder / "log").write_text("not a log")
+        before = on_live(seen)
+        (folder / "log-2").write_text("not a log")
+        if not (folder / "log").exists():  # no test before has written
+            (folder / "log").touch()
+        seen.press("New log")
+        eventually(lambda: not (folder / "log").exists())
         seen.press("Start")
         alert = seen.page.get_by_role("alert").first
         alert.wait_for()
         assert "Starting the writers failed" in alert.inner_text()
         assert "NotALogError" in alert.inner_text()
-        (folder / "log").unlink()
+        (folder / "log-2").unlink()
         seen.press("Start")
-        eventually(lambda: len(curves(seen)["records/s"]) > 1)
+        eventually(lambda: len(curves(seen)["records/s"]) > before + 1)
         alert.wait_for(state="detached")
+        stop(seen)
 
 
 def heap_bytes(seen: Seen) -> int:
@@ -201,15 +282,17 @@ def heap_bytes(seen: Seen) -> int:
 
 @pytest.mark.parametrize(
     ("warm_up", "updates"),
-    [(10, 30), pytest.param(240, 600, marks=pytest.mark.slow)],
+    [(6, 20), pytest.param(240, 600, marks=pytest.mark.slow)],
     ids=["short", "minutes"],
 )
 @pytest.mark.timeout(900)
 def test_live_updates_keep_memory_flat(
-    browser: Browser, server: Server, warm_up: int, updates: int, record_property: Any
+    browser: Browser, server: Server, windows: list[Seen], warm_up: int, updates: int, record_property: Any
 ) -> None:
     """Redraws are counted in the browser: its heap and the server's memory do not grow from update to update."""
-    with looking(browser, server) as seen:
+    with looking(browser, server, windows) as seen:
+        on_live(seen)
+        ask_for(seen, "arrivals/s", 200)  # what is measured are the views, not the writers
         plot = seen.page.locator(".js-plotly-plot").nth(0)
         plot.evaluate(
             "element => { window.redraws = 0; element.on('plotly_afterplot', () => window.redraws++) }"
@@ -226,13 +309,14 @@ def test_live_updates_keep_memory_flat(
         print(f"{updates} updates: the page grew by {grown[0]:.1f} MiB, the server by {grown[1]:.1f} MiB")
         assert grown[0] < 8
         assert grown[1] < 40
-        seen.press("Stop")
-        eventually(lambda: "Nothing is being written." in text(seen))
+        stop(seen)
 
 
-def test_compaction_shows_segments_holds_and_what_a_step_did(browser: Browser, server: Server) -> None:
+def test_compaction_shows_segments_holds_and_what_a_step_did(
+    browser: Browser, server: Server, windows: list[Seen]
+) -> None:
     """Write, hold and compact by the buttons: the figure has the segments and the hold, the table before and after."""
-    with looking(browser, server) as seen:
+    with looking(browser, server, windows) as seen:
         seen.turn_to("Compaction")
         for label, words in (
             ("Write records", "were written"),
@@ -242,19 +326,25 @@ def test_compaction_shows_segments_holds_and_what_a_step_did(browser: Browser, s
             seen.press(label)
             eventually(partial(lambda wanted: wanted in text(seen), words))
         seen.page.locator(".steps table").wait_for()
-        # As above: the figure may come behind the table.
+        # As above: the figure may come after the table.
         eventually(lambda: {"sealed", "compacted", "live", "held"} <= set(curves(seen)))
         assert "would move the low watermark" in text(seen) or "would drop nothing" in text(seen)
         assert "bytes of the segments" in seen.page.locator(".steps table").inner_text()
+        assert seen.inaccessible() == []
 
 
-def test_pages_stand_in_the_url_and_the_browser_goes_back(browser: Browser, server: Server) -> None:
-    """Turn to a page and back with the browser's button: one session, one heading each, settings in the URL."""
-    eventually(lambda: server.folders() == [])
-    with looking(browser, server) as seen:
+def test_what_is_chosen_stands_in_the_url_and_the_theme_is_remembered(
+    browser: Browser, server: Server
+) -> None:
+    """On a dark system: turn to a page and back by the browser's button, one session; load again in the theme."""
+    theme = "document.documentElement.dataset.theme"
+    before = set(server.folders())
+    with looking(browser, server, scheme="dark") as seen:
         page = seen.page
-        page.get_by_label("bytes a record").fill("321")
-        page.keyboard.press("Enter")
+        assert page.evaluate(theme) == "dark"
+        page.get_by_role("button", name="Switch between light and dark").click()
+        assert page.evaluate(theme) == "light"
+        ask_for(seen, "bytes a record", 321)
         eventually(lambda: "bytes=321" in page.evaluate("location.search"))
         seen.turn_to("Recovery")
         page.get_by_role("button", name="Break and recover").wait_for()
@@ -263,39 +353,25 @@ def test_pages_stand_in_the_url_and_the_browser_goes_back(browser: Browser, serv
         page.go_back()
         page.get_by_role("button", name="Start", exact=True).wait_for()
         assert page.get_by_role("heading", level=1).inner_text() == "Live"
-        assert len(server.folders()) == 1
+        assert len(set(server.folders()) - before) == 1
         page.goto(server.url + "?page=live&bytes=654&writers=3&durability=nonsense")
         page.get_by_role("button", name="Start", exact=True).wait_for()
         assert page.get_by_label("bytes a record").input_value() == "654"
         assert page.get_by_label("writers or tasks").input_value() == "3"
         assert page.get_by_label("durability").input_value() == "sync"
-
-
-def test_the_theme_follows_the_system_and_is_remembered(browser: Browser, server: Server) -> None:
-    """A dark system gets a dark page; the button turns it light, and a reload keeps that."""
-    theme = "document.documentElement.dataset.theme"
-    context = browser.new_context(color_scheme="dark")
-    try:
-        page = context.new_page()
-        page.goto(server.url)
-        assert page.evaluate(theme) == "dark"
-        page.get_by_role("button", name="Switch between light and dark").click()
         assert page.evaluate(theme) == "light"
-        page.reload()
-        assert page.evaluate(theme) == "light"
-    finally:
-        context.close()
 
 
-def test_the_inspector_shows_a_frame_and_runs_are_compared(browser: Browser, server: Server) -> None:
+def test_the_inspector_shows_a_frame_and_runs_are_compared(
+    browser: Browser, server: Server, windows: list[Seen]
+) -> None:
     """By keyboard and mouse: the scratch log down to a frame's bytes; two runs measured, ticked and drawn together."""
-    eventually(lambda: server.folders() == [])
-    with looking(browser, server) as seen:
+    with looking(browser, server, windows) as seen:
         page = seen.page
+        before = on_live(seen)
         seen.press("Start")
-        eventually(lambda: "Writing" in text(seen))
-        seen.press("Stop")
-        eventually(lambda: "Nothing is being written." in text(seen))
+        eventually(lambda: len(curves(seen)["records/s"]) > before + 1)
+        stop(seen)
         seen.turn_to("Inspector")
         page.get_by_label("known logs").select_option(label="this session's scratch log")
         frame = page.get_by_role("button", name="bytes of the frame at position").nth(1)
@@ -309,18 +385,35 @@ def test_the_inspector_shows_a_frame_and_runs_are_compared(browser: Browser, ser
         eventually(lambda: "log=scratch" in page.evaluate("location.search"))
         seen.press("Verify everything")
         page.get_by_role("heading", name="Verified").wait_for()
+        assert seen.inaccessible() == []
         seen.turn_to("Runs")
-        page.get_by_label("records", exact=True).fill("300")
-        page.keyboard.press("Enter")
-        for number, style in enumerate(("threads", "tasks"), 1):
+        page.get_by_role("cell", name="Live page").first.wait_for()
+        ask_for(seen, "records", 300)
+        for style in ("threads", "tasks"):
             page.get_by_label("who appends").select_option(style)
             seen.press("Measure")
-            page.get_by_role("checkbox").nth(number - 1).wait_for()
-            page.get_by_role("checkbox", name=f"compare 8 {style}").press("Space")
+            page.get_by_role("checkbox", name=f"compare 8 {style}, 100 B, sync").press("Space")
         page.get_by_role("heading", name="Ratio").wait_for()
         assert "n = 1: the difference may be chance" in text(seen)
         names = eventually(
-            lambda: [n for n, _ in page.locator(".js-plotly-plot:visible").first.evaluate(CURVES)]
+            lambda: [n for n, _ in page.locator(".js-plotly-plot:visible").nth(1).evaluate(CURVES)]
         )
         assert [any(f"8 {style}" in name for name in names) for style in ("threads", "tasks")] == [True, True]
         assert page.get_by_role("button", name="Repeat 5 times, in turn").is_enabled()
+        ratios = page.locator(".js-plotly-plot:visible").first
+        assert ratios.evaluate("element => element.data[0].y.length") == 4
+        assert seen.inaccessible() == []
+
+
+def test_a_phone_shows_all_of_it(browser: Browser, server: Server, windows: list[Seen]) -> None:
+    """Each page, as the tests before have left it, 390 px wide: not scrolled sideways, no figure's word cut."""
+    with looking(browser, server, windows) as seen:
+        seen.page.set_viewport_size({"width": 390, "height": 844})
+        for name in ("Live", "Recovery", "Compaction", "Inspector", "Runs"):
+            seen.turn_to(name)
+            seen.page.wait_for_function("slug => location.search.includes(`page=${slug}`)", arg=name.lower())
+            seen.settled_controls()
+            with suppress(AssertionError):
+                eventually(lambda: not seen.page.evaluate(CUT), 20)
+            assert seen.page.evaluate(CUT) == [], name
+            assert seen.page.evaluate("main.scrollWidth <= main.clientWidth"), name

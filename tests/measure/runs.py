@@ -142,5 +142,6 @@ def any_run() -> st.SearchStrategy[Run]:
         interrupted=st.booleans(),
         failure=st.none() | st.text(max_size=12),
         crash_verdict=st.none() | st.text(max_size=12),
+        walkit_version=st.none() | st.text(max_size=12),
         labels=_settings,
     )

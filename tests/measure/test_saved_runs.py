@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import json
 import shutil
 import subprocess
@@ -21,11 +22,13 @@ from hypothesis import strategies as st
 
 from tests.measure.runs import any_run, bare_run, make_run
 from walkit.errors import CorruptionError, FormatVersionError, OptionsError
-from walkit.measure import LatencyHistogram, Run, compare, load, read_runs
+from walkit.measure import LatencyHistogram, Run, RunRecorder, compare, load, read_runs, settings_of
 from walkit.measure.run_io import CHECKSUM_KEY, RUN_KEY, encoded
+from walkit.plots.facts import run_facts
 
 PAIR = Path(__file__).parent / "saved"
-"""version-1.json and version-1.parquet: make_run(), saved by the walkit that still saved pairs."""
+"""version-1.json and version-1.parquet: make_run(), saved by the walkit that still saved pairs; version-2.parquet: by
+the one that did not record its own version."""
 
 
 @pytest.mark.parametrize("ending", ["", ".json", ".parquet"])
@@ -147,7 +150,7 @@ def test_a_number_that_is_not_finite_is_refused_before_anything_is_written(tmp_p
 @pytest.fixture
 def pair(tmp_path: Path) -> Path:
     """A copy of the pair that an earlier walkit saved; its path without an ending."""
-    for path in PAIR.iterdir():
+    for path in PAIR.glob("version-1.*"):
         shutil.copy(path, tmp_path)
     return tmp_path / "version-1"
 
@@ -160,6 +163,21 @@ def test_a_pair_of_an_earlier_walkit_loads(pair: Path, ending: str) -> None:
     run.save(pair)
     assert [path.name for path in pair.parent.iterdir()] == ["version-1.parquet"]
     assert load(pair) == run
+
+
+def test_a_run_knows_the_walkit_that_was_measured(tmp_path: Path) -> None:
+    """A new Run has the installed version, on disk and in its tables too; those of earlier files are unknown."""
+    here = importlib.metadata.version("walkit")
+    run = RunRecorder("new", durability="sync").finish()
+    run.save(tmp_path / "new")
+    assert run.walkit_version == load(tmp_path / "new").walkit_version == here
+    assert pd.read_parquet(tmp_path / "new.parquet").attrs["walkit_version"] == here
+    assert load(PAIR / "version-2") == load(PAIR / "version-1") == make_run()
+    assert make_run().summary()["walkit_version"] is None
+    old, new = settings_of(make_run()), settings_of(make_run(walkit_version=here))
+    assert old != new, "another walkit is no repeat"
+    assert f"measured: walkit 0.0; drawn: walkit {here}" in run_facts([make_run(walkit_version="0.0")])
+    assert f"walkit {here}" in run_facts([run, make_run()])
 
 
 def test_saving_leaves_the_json_of_others(tmp_path: Path) -> None:
@@ -213,7 +231,7 @@ def resealed(path: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"version": 3}, FormatVersionError, "newer walkit"),
+        ({"version": 4}, FormatVersionError, "newer walkit"),
         ({"version": "2"}, CorruptionError, "not a saved run"),
         ({"format": "other"}, CorruptionError, "not a saved run"),
         ({"run": {}}, CorruptionError, "not a whole saved run"),
@@ -254,7 +272,7 @@ def test_a_folder_of_runs_is_one_table(tmp_path: Path) -> None:
         )
         run.save(tmp_path / f"a{number}")
     make_run("other", options={"log": {"in_flight": 8}}, labels={"writers": 64}).save(tmp_path / "b")
-    for path in PAIR.iterdir():
+    for path in PAIR.glob("version-1.*"):
         shutil.copy(path, tmp_path)
     (tmp_path / "broken.parquet").write_bytes(b"PAR1")
     (tmp_path / "report.json").write_text("{}")

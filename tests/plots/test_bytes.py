@@ -78,7 +78,7 @@ def test_a_changed_byte_is_framed_and_its_checksum_named(seen: walkit.ObservedFr
 def test_long_frames_are_drawn_in_part_and_no_frames_are_refused(seen: walkit.ObservedFrames) -> None:
     """Bytes_max inside the header and inside a row; bytes that follow; too few bytes; nothing to draw."""
     part = frame_bytes(seen.data, bytes_max=41)
-    assert "the first 41 drawn" in part.layout.title.text
+    assert "the first 41 bytes drawn" in part.layout.title.text
     assert np.asarray(part.data[0].z).shape == (3, 16)
     assert cells(part, "text")[40:] == ["01"] + [""] * 7
     assert [trace.name for trace in part.data[1:]][-1] == "first_lsn"

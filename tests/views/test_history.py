@@ -12,7 +12,7 @@ from tests.plots.test_figures import make_run
 from walkit.measure import LatencyHistogram, RunEvent
 from walkit.metrics import LogStatistics
 from walkit.plots import LiveSeries
-from walkit.views.history import History, Point, point_between, points_of_run
+from walkit.views.history import History, Point, detail_of, point_between, points_of_run
 
 
 def test_a_history_is_bounded_and_says_what_it_forgot() -> None:
@@ -27,6 +27,38 @@ def test_a_history_is_bounded_and_says_what_it_forgot() -> None:
     assert [event.time_s for event in series.events] == list(range(480, 500))
     history.add([Point(float(i)) for i in range(500, 550)])
     assert history.series().events == ()
+
+
+def test_the_whole_is_covered_in_bounded_points() -> None:
+    """A thousand intervals in at most 50 points: rates by hand, percentiles of all records, the gap."""
+    history, rng = History(points_max=50), np.random.default_rng(7)
+    spent = []
+    for i in range(1, 1001):
+        took = rng.lognormal(12, 1, 100).astype(int)
+        spent.append(took)
+        latency = LatencyHistogram.from_samples(took)
+        at_s = i * 0.25 + (60 if i > 500 else 0)
+        if i == 501:
+            history.add([Point(at_s - 0.25)])
+        history.add(
+            [Point(at_s, records_per_s=float(i), frames_per_s=2.0, frame_records=float(i % 2), max_us=i)],
+            details=[detail_of(latency, None)],
+        )
+    whole = history.whole_series("all")
+    live = whole.live
+    known = np.isfinite(live.records_per_s)
+    assert 25 <= known.sum() <= 50 and len(live) == known.sum() + 1
+    assert live.time_s[known][-1] == 310 and live.max_us[known][-1] == 1000
+    assert (np.diff(live.time_s) >= 0).all()
+    assert whole.latency_counts.sum() == 100_000
+    records = whole.latency_counts.sum(axis=1)[known]
+    assert np.average(live.records_per_s[known], weights=records) == pytest.approx(500.5, rel=0.01)
+    assert live.frame_records[known][2:-2] == pytest.approx(0.5)
+    first = int(np.flatnonzero(known)[1])
+    in_one = round((live.time_s[known][1] - live.time_s[known][0]) / 0.25)
+    exact = np.percentile(np.concatenate(spent[in_one : 2 * in_one]), (50, 99)) / 1000
+    assert (live.p50_us[first], live.p99_us[first]) == pytest.approx(tuple(exact), rel=0.06)
+    assert len(history.load_series("newest", 50).live) == 50
 
 
 def test_an_empty_history_is_empty_columns() -> None:

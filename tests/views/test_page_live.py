@@ -12,9 +12,10 @@ import pytest
 
 from walkit.errors import OptionsError
 from walkit.measure import FrameSample, LatencyHistogram, RunEvent
+from walkit.measure.condensed import FINE_EDGES_NS
 from walkit.plots import LATENCY_EDGES_S, Band
 from walkit.views.cards import Card, CardRow, cards_html, spark_words
-from walkit.views.history import NOTHING, History, Point, detail_of
+from walkit.views.history import NOTHING, POINTS_MAX, History, Point, detail_of
 from walkit.views.live_load import LoadView
 from walkit.views.load_controls import DEFAULTS, PRESETS, LoadControls
 from walkit.views.page import make_shell
@@ -172,6 +173,21 @@ def test_what_a_session_tells_is_drawn(told: Told) -> None:
     assert cards.count('role="img"') == 4 and "records/s: last 103, between 100 and 103" in cards
 
 
+def test_words_of_a_late_configuration_stay_in_the_figure(told: Told) -> None:
+    """Three configurations, the last near the end: words at the left edge, where it begins, at the right edge."""
+    view = LoadView(told, lambda place, position: None)
+    told.next = {DISK: reading(0, 40)}
+    bands = [Band(0.0, "8 threads"), Band(10.0, "9 threads"), Band(38.0, "10 threads")]
+    told.next[DISK] = replace(told.next[DISK], bands=bands)
+    view.refresh()
+    notes = view.rates.object.layout.annotations
+    assert [(note.text, note.x, note.xref, note.xanchor) for note in notes] == [
+        ("8 threads", 0, "x domain", "left"),
+        ("9 threads", 10, "x", "left"),
+        ("10 threads", 1, "x domain", "right"),
+    ]
+
+
 def test_two_places_are_drawn_with_their_names(told: Told) -> None:
     """Two readings: curves with their place's name, a heat map each, lanes of both, two rows in a card."""
     view = LoadView(told, lambda place, position: None)
@@ -220,6 +236,22 @@ def test_the_window_is_chosen(told: Told, window: str, begin_s: float) -> None:
     assert drawn[0] == max(begin_s - 1, 0)
 
 
+def test_all_is_all_of_the_time_in_a_bounded_number_of_points(told: Told) -> None:
+    """Ten times as many points as are remembered, looked at as "all": from the first second on, no more of them."""
+    view = LoadView(told, lambda place, position: None)
+    view.window = "all"
+    count = 10 * POINTS_MAX
+    told.next = {DISK: reading(0, count)}
+    view.refresh()
+    rates, latency = traces(view, "rates"), traces(view, "latency")
+    drawn = rates["records/s"]
+    assert POINTS_MAX // 2 <= len(drawn.x) <= POINTS_MAX
+    assert view.rates.object.layout.xaxis.range == (drawn.x[0], count - 1)
+    assert drawn.x[0] < count / 100 and drawn.x[-1] == count - 1
+    assert np.asarray(latency["records by latency"].z).sum() == 10 * count
+    assert np.mean(drawn.y) == pytest.approx(100 + (count - 1) / 2, rel=0.01)
+
+
 def test_a_clicked_frame_is_inspected(shell: Shell, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     """A click on a bar, and the button for the slowest one, turn to the Inspector; a model has none."""
     page, gone = page_of(shell), cast("list[tuple[str, Mapping[str, str]]]", [])
@@ -253,7 +285,9 @@ def test_a_point_without_a_detail_is_counted_as_nothing() -> None:
     latency = LatencyHistogram.from_samples([5_000])
     history.add([Point(0.0), Point(1.0)], details=[detail_of(latency, None)])
     assert history.load_series("", 9).latency_counts.sum(axis=1).tolist() == [1, 0]
-    assert len(NOTHING) == len(LATENCY_EDGES_S) - 1
+    assert len(NOTHING) % (len(LATENCY_EDGES_S) - 1) == 0
+    every = (len(FINE_EDGES_NS) - 1) // (len(LATENCY_EDGES_S) - 1)
+    assert np.allclose(FINE_EDGES_NS[::every], np.asarray(LATENCY_EDGES_S) * 1e9)
     with pytest.raises(ValueError, match="more details"):
         history.add([], details=[detail_of(None, None)])
 

@@ -139,16 +139,50 @@ def test_runs_of_this_page_are_repeated_in_turn(
     assert ratio.high is not None
     assert ratio.low <= ratio.value <= ratio.high
     assert "n = 1" not in page.face.ratios.object
+    (points,) = page.face.points.object.data
+    assert list(points.x) == [each.value for each in page.face.found.ratios.values()]
     html, archive, svg = (
         made().getvalue() for made in (page.face._as_html, page.face._as_zip, page.face._as_svg)
     )
     assert b"least to most" in html
-    assert html.count(b"plotly-graph-div") == 1
+    assert html.count(b"plotly-graph-div") == 2
     assert svg.startswith(b"<svg")
     with zipfile.ZipFile(io.BytesIO(archive)) as files:
         files.extractall(tmp_path / "taken")
     for letter, run in zip("ab", page.face.found.runs, strict=True):
         assert load(tmp_path / "taken" / letter) == run
+
+
+def test_what_writers_of_the_live_page_did_is_a_run(shell: Shell) -> None:
+    """Two loads written and stopped, a third killed: a Run each in the table, and two of them are compared."""
+    session = shell.workspace.session
+    page = runs_of(shell)
+    for number, wanted in enumerate((SteadyLoad(writers=1), SteadyLoad(writers=4), SteadyLoad(writers=2)), 1):
+        session.start(wanted)
+        until(page, lambda: session.writing and not session.busy)
+        assert session._writers[0].wait_for(50, 60)
+        if number < 3:
+            session.stop()
+        else:
+            session._writers[0].kill()
+        until(page, lambda want=number: len(session.runs) == want or (session.readings() and None))
+    settled(page)
+    rows = [(row["id"], row["cells"][0], row["cells"][-1]) for row in page.table.table.rows]
+    assert rows == [
+        ("live:1", "1 threads, 100 B", "Live page"),
+        ("live:2", "4 threads, 100 B", "Live page"),
+        ("live:3", "2 threads, 100 B", "Live page"),
+    ]
+    for entry in page.entries[:2]:
+        page.table.table.pick(entry.id, True)
+    settled(page)
+    assert page.face.found is not None
+    assert ("option.load.writers", "1", "4") in page.face.found.differences
+    one, _ = page.face.found.runs
+    assert one.records == one.latency["total"].count == one.timeline.records.sum() >= 50
+    assert one.duration_s == pytest.approx(one.timeline.width_s.sum())
+    assert not one.interrupted and load(page.entries[2].path).interrupted
+    assert page.repeat.disabled and "Only runs of this page can be repeated" in page.status.object
 
 
 def test_measuring_can_be_cancelled(shell: Shell) -> None:

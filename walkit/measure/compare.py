@@ -53,8 +53,9 @@ def read_runs(folder: str | os.PathLike[str]) -> pd.DataFrame:
 
     Columns: `file` (its name in the folder), `started_at` (UTC), summary(), `raw_ratio`, `label.<name>`, every option
     as `option.<path>` and the machine as `machine.<path>`. `n` counts the runs of the folder with the same settings:
-    name, durability, arrival, machine, options but for seeds, and labels but for `round` and those with a fraction,
-    which are measured; `median_records_per_s`, `median_p50_us` and `median_p99_us` are over these n runs.
+    name, durability, arrival, version of walkit, machine, options but for seeds, and labels but for `round` and those
+    with a fraction, which are measured; `median_records_per_s`, `median_p50_us` and `median_p99_us` are over
+    these n runs.
 
     A file that ends in .parquet or .json and holds no Run that can be read has a row too: `problem` says why, and all
     else is empty. `problem` is None for a Run. One Run at a time is in memory. FileNotFoundError or NotADirectoryError
@@ -102,7 +103,9 @@ def _settings(run: Run, options: dict[str, Plain], machine: dict[str, Plain]) ->
     labels = {
         name: value for name, value in run.labels.items() if name != "round" and not isinstance(value, float)
     }
-    return json.dumps([run.name, run.durability, run.arrival, given, labels, machine], sort_keys=True)
+    return json.dumps(
+        [run.name, run.durability, run.arrival, run.walkit_version, given, labels, machine], sort_keys=True
+    )
 
 
 def _machine(run: Run) -> dict[str, Plain]:

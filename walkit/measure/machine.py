@@ -6,6 +6,7 @@ together with the place it was written to; on a file system in memory a sync mea
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import re
@@ -83,6 +84,14 @@ class MachineFacts:
             {f"file system: {k}": v for k, v in vars(self.file_system).items()} if self.file_system else {}
         )
         return table((name, "unknown" if v is None else v) for name, v in known.items())
+
+
+def walkit_version() -> str | None:
+    """Return the version of walkit that is installed here; None for a checkout that never was."""
+    try:
+        return importlib.metadata.version("walkit")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def file_system(path: str | os.PathLike[str]) -> FileSystemFacts:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from walkit.measure.baseline import Baseline
 from walkit.measure.histogram import LatencyHistogram
-from walkit.measure.machine import MachineFacts
+from walkit.measure.machine import MachineFacts, walkit_version
 from walkit.measure.run import FrameSummary, Run, RunEvent
 from walkit.measure.timeline import Timeline
 
@@ -250,6 +250,7 @@ class RunRecorder:
             interrupted=interrupted,
             failure=failure,
             crash_verdict=crash_verdict,
+            walkit_version=walkit_version(),
         )
 
     def _samples(self, name: str, end_ns: int) -> tuple[Int64Array, Int64Array, Int64Array]:

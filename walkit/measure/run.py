@@ -140,6 +140,8 @@ class Run:
     """What exploring crashes of this configuration found; None: not explored."""
     labels: dict[str, Plain] = field(default_factory=dict)
     """What distinguishes this run from its neighbours: writers, record bytes, ..."""
+    walkit_version: str | None = None
+    """The walkit that was measured; None: unknown, as of a Run that was saved before this was recorded."""
 
     def __post_init__(self) -> None:
         if self.started_at.tzinfo is None:
@@ -211,6 +213,7 @@ class Run:
             "crash_verdict": self.crash_verdict,
             "interrupted": self.interrupted,
             "failure": self.failure,
+            "walkit_version": self.walkit_version,
             "warnings": list(self.warnings),
         }
         return {name: None if value != value else value for name, value in numbers.items()}

@@ -29,7 +29,8 @@ from walkit.measure.series import attributes, series_table
 from walkit.measure.timeline import Timeline
 
 FORMAT = "walkit-run"
-VERSION = 2
+VERSION = 3
+"""2 is the same without `walkit_version` in the facts."""
 RUN_KEY, CHECKSUM_KEY, ATTRS_KEY = b"walkit.run", b"walkit.run.sha256", b"PANDAS_ATTRS"
 BYTES_MAX = 256 * 1024 * 1024
 """A saved Run is not larger, on disk or in memory; what is, is not read."""

@@ -28,6 +28,7 @@ from walkit.plots.order import order_cost
 from walkit.plots.phases import PhaseLike, RecoveryReportLike, recovery_timeline
 from walkit.plots.picture import svg_of
 from walkit.plots.positions import segments
+from walkit.plots.ratios import ratios
 from walkit.plots.recoveries import recoveries
 from walkit.plots.recovery import RecoveryRowLike, recovery_time
 from walkit.plots.replication import replication_lag
@@ -63,6 +64,7 @@ __all__ = [
     "move_live_timeline",
     "order_cost",
     "plotly_script",
+    "ratios",
     "recoveries",
     "recovery_over_checkpoint",
     "recovery_over_segment_size",

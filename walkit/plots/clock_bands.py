@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ import numpy.typing as npt
 from walkit.plots.style import NEUTRAL, go
 
 OPEN_END_S = 60.0
+LATE = 0.6
+"""From this part of the clock on there may be no room for words after the beginning of a band."""
+Where = Literal["left", "begin", "right"]
 
 
 class Band(NamedTuple):
@@ -52,7 +55,11 @@ def set_clock(
         for index, (band, ends_s) in enumerate(_bands(series, end_s))
         if ends_s > begin_s and band.begin_s < end_s
     ]
-    labels = [(index, band, band.begin_s > begin_s) for index, band, _ in in_view]
+    late_s = begin_s + LATE * (end_s - begin_s)
+    labels: list[tuple[int, Band, Where]] = [
+        (index, band, "left" if band.begin_s <= begin_s else "right" if band.begin_s > late_s else "begin")
+        for index, band, _ in in_view
+    ]
     # Bands change seldom, and a shape costs more than a curve: they are only set where they have changed.
     drawn = (in_view, labels)
     if getattr(drawing, "_bands_drawn", None) != drawn:
@@ -95,15 +102,15 @@ def _band_shape(axes: tuple[str, str], begin_s: float, end_s: float) -> Mapping[
     }
 
 
-def _band_label(index: int, band: Band, begins_in_view: bool) -> Mapping[str, Any]:
-    """Return the words of a configuration, where it begins, or at the left edge."""
+def _band_label(index: int, band: Band, where: Where) -> Mapping[str, Any]:
+    """Return the words of a configuration: where it begins, or at an edge of the panel."""
     return {
         "text": escape(band.text),
-        "x": band.begin_s if begins_in_view else 0,
-        "xref": "x" if begins_in_view else "x domain",
+        "x": {"left": 0.0, "begin": band.begin_s, "right": 1.0}[where],
+        "xref": "x" if where == "begin" else "x domain",
         "y": 1,
         "yref": "y domain",
-        "xanchor": "left",
+        "xanchor": "right" if where == "right" else "left",
         "yanchor": "bottom",
         "yshift": 13 * (index % 2),
         "showarrow": False,

@@ -143,7 +143,16 @@ def _source() -> str:
 
 @cache
 def _drawing_js() -> str:
-    lines = Path(__file__).with_name("figure.js").read_text(encoding="utf-8").splitlines()
+    return _script("figure.js").replace("WALKIT_NARROW", narrow_js())
+
+
+def narrow_js() -> str:
+    """Return a function of JavaScript, `(layout, width)`, that makes a figure's layout fit a box of this width, px."""
+    return _script("narrow.js")
+
+
+def _script(name: str) -> str:
+    lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
     return "\n".join(line.strip() for line in lines if not line.lstrip().startswith("//"))
 
 

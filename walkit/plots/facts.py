@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from walkit._text import counted
 from walkit.measure import Run
-from walkit.measure.machine import MachineFacts
+from walkit.measure.machine import MachineFacts, walkit_version
 
 QUARTILES_FROM = 5
 """From this many measurements on the spread is that of the middle half, below it from the least to the most."""
@@ -68,10 +67,8 @@ def machine_words(machine: MachineFacts) -> list[str]:
 
 def drawn_by() -> str:
     """Return the name and version of walkit that draws."""
-    try:
-        return f"walkit {importlib.metadata.version('walkit')}"
-    except importlib.metadata.PackageNotFoundError:  # a checkout on sys.path that was never installed
-        return "walkit, not installed"
+    version = walkit_version()
+    return "walkit, not installed" if version is None else f"walkit {version}"
 
 
 def is_modelled(run: Run) -> bool:
@@ -91,7 +88,12 @@ def run_facts(runs: Iterable[Run]) -> list[str]:
         least, most = min(sizes), max(sizes)
         records = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         facts.append(f"{counted(len(chosen), 'run')}, {records} records{' each' if len(chosen) > 1 else ''}")
-    return [*facts, drawn_by()]
+    measured = list(dict.fromkeys(run.walkit_version for run in chosen if run.walkit_version))
+    if measured and measured != [walkit_version()]:
+        facts.append(f"measured: walkit {', '.join(measured)}; drawn: {drawn_by()}")
+    else:
+        facts.append(drawn_by())
+    return facts
 
 
 def run_warnings(runs: Iterable[Run], *, single: bool = True, named: bool = True) -> list[str]:

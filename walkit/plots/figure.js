@@ -19,27 +19,7 @@
     const look = figure.layout.template && figure.layout.template.layout;
     if (!theme && look && look.font) look.font.color = dark() ? "#d6d9de" : "#33373d";
   };
-  // A title that is longer than the box is wide goes on in lines below, at spaces.
-  const fit = () => {
-    const { title, margin, height } = figure.layout;
-    if (!title || !title.text || !margin || !height || !box.clientWidth) return;
-    const lines = title.text.split("<br>").flatMap((line, number) => {
-      const [, open, words, close] = line.match(/^((?:<[^>]*>)*)(.*?)((?:<[^>]*>)*)$/);
-      const most = Math.max(box.clientWidth / (open.includes("<b>") ? 7.6 : number ? 6.8 : 9), 20);
-      const found = [""];
-      for (const word of words.split(" ")) {
-        const last = found.length - 1;
-        if (found[last] && (found[last] + word).length >= most) found.push(word);
-        else found[last] += (found[last] && " ") + word;
-      }
-      return found.map((text) => open + text + close);
-    });
-    const more = 18 * (lines.length - title.text.split("<br>").length);
-    title.text = lines.join("<br>");
-    title.y = 1 - ((1 - title.y) * height) / (height + more);
-    margin.t += more;
-    figure.layout.height += more;
-  };
+  const narrow = WALKIT_NARROW;
   // One script for all figures of a page, asked for once.
   const plotly = () => {
     if (window.Plotly) return Promise.resolve(window.Plotly);
@@ -55,7 +35,7 @@
   };
   plotly().then((Plotly) => {
     paint();
-    fit();
+    narrow(figure.layout, box.clientWidth);
     picture.remove();
     return Plotly.newPlot(box, figure.data, figure.layout, config).then(() => {
       matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {

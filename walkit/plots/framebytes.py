@@ -30,9 +30,9 @@ def frame_bytes(
     """Draw a frame byte by byte, 16 in a row: every field in its colour, named in the legend and when pointed at.
 
     `frame` is bytes that begin with a frame, or what an observer was given. At most `bytes_max` bytes are drawn, and
-    the title says so where there are more. `highlight` are offsets of bytes to be framed, such as that of a byte that
-    was changed. A damaged frame is drawn too: the values say which checksum is wrong. ValueError for less
-    than a frame's header, or nothing to draw.
+    the subtitle says so where there are more. `highlight` are offsets of bytes to be framed, such as that of a byte
+    that was changed. A damaged frame is drawn too: the values say which checksum is wrong. ValueError for less than a
+    frame's header, or nothing to draw.
     """
     if bytes_max < 1:
         raise ValueError(f"bytes_max={bytes_max}: at least 1")
@@ -43,10 +43,11 @@ def frame_bytes(
     rows = -(-shown // COLUMNS)
     first = next(f.value for f in fields if f.name == "first_lsn")
     position = next(f.value for f in fields if f.name == "position")
-    part = f", the first {shown:,} drawn" if shown < whole else ""
+    part = [f"the first {shown:,} bytes drawn"] if shown < whole else []
     seen = [field for field in fields if field.offset < shown]
     drawing = figure(
-        f"Frame at position {position}, first LSN {first}: {whole:,} bytes{part}",
+        f"Frame at position {position}, first LSN {first}: {whole:,} bytes",
+        subtitle=part,
         alt=f"The {whole:,} bytes of a frame in rows of 16, a colour for each of its {len(fields)} fields: "
         + ", ".join(f"{field.name} {field.size:,} B" for field in seen[:20]),
         theme=theme,

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _PANELS = (
-    ("throughput_ratio", "throughput, append / completion"),
-    ("p99_ratio", "p99 latency, append / completion"),
-    ("append_mean_in_flight", "mean frames in flight, append order"),
+    ("throughput_ratio", "throughput,<br>append /<br>completion"),
+    ("p99_ratio", "p99 latency,<br>append /<br>completion"),
+    ("append_mean_in_flight", "frames in flight,<br>mean,<br>append order"),
 )
+"""Titles of short lines: beside each other on a phone too."""
+_TITLES_PX = 32
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
 
@@ -70,6 +72,9 @@ def order_cost(table: pd.DataFrame, *, subtitle: Sequence[str] = (), theme: Them
     for column in (1, 2):
         drawing.add_hline(y=1, line={"color": NEUTRAL, "width": 1}, row=1, col=column)
     drawing.update_annotations(font={"size": 12})
+    drawing.update_layout(
+        height=drawing.layout.height + _TITLES_PX, margin_t=drawing.layout.margin.t + _TITLES_PX
+    )
     return drawing
 
 

@@ -1,9 +1,9 @@
 """Who may see the dashboard: people on this machine, and elsewhere those who gave a password.
 
-The dashboard runs programs and writes files, so it is never shown by mistake. A server that was told to listen beyond
-loopback shows nothing without a password. `panel serve` listens on every address where it was not told one: then a
-page is shown while each connection that the server has comes from this machine. Sockets are asked, not headers, which
-a client can write as it likes.
+The dashboard runs programs and writes files, so it is never shown by mistake. A server whose command line names an
+address beyond loopback shows nothing without a password. `panel serve` listens on every address where its command line
+names none: then a page is shown while each connection that the server has comes from this machine. Sockets are asked,
+not headers, which a client can write as it likes.
 """
 
 from __future__ import annotations

@@ -33,7 +33,11 @@ class CompactionView(ReportView):
             return
         self.text.object = f"<p><b>{escape(report.words)}</b></p>"
         going = [segment.name for segment in report.preview.segments]
-        self._draw(upkeep(report.after, before=report.before, going=going))
+        drawing = upkeep(report.after, before=report.before, going=going)
+        # Its folder is the session's own, and says nothing to who looks at it.
+        title = drawing.layout.title.text
+        drawing.layout.title.text = title.replace(escape(report.after.location), "The store", 1)
+        self._draw(drawing)
         self.preview.object = preview_html(report)
         if report.history:
             self.costs.object = amplification(report.history)
@@ -64,7 +68,7 @@ def preview_html(report: StepReport) -> str:
         "it is compacted or the newest sealed one."
     )
     return tag(
-        "section", tag("h3", "Preview of a trim"), tag("p", words, straddling, " ", limit), class_="preview"
+        "section", tag("h2", "Preview of a trim"), tag("p", words, straddling, " ", limit), class_="preview"
     )
 
 
@@ -84,5 +88,5 @@ def numbers_html(report: StepReport) -> str:
             ("bytes that a hold keeps", before.held_bytes, after.held_bytes),
         )
     ]
-    shown = tag("div", table(rows, ("", "before", "after"), right=(1, 2)), class_="steps")
+    shown = tag("div", table(rows, ("of the log", "before", "after"), right=(1, 2)), class_="steps")
     return shown + ("" if report.report is None else report.report._repr_html_())

@@ -171,7 +171,7 @@ class FaultLab:
                 f"{acked_lsn:,} records were acknowledged before the disk had no more room.",
                 "The log is poisoned."
                 if poisoned
-                else "The log is not poisoned: it goes on where room is made.",
+                else "The log is not poisoned: it takes records again once there is room.",
                 "Its files were copied at that moment, as a kill would have left them, and the copy was opened.",
             ),
             acked_lsn=acked_lsn,

@@ -70,7 +70,7 @@ FAULTS: dict[FaultName, FaultKind] = {
     "full": FaultKind(
         label="full disk",
         words="A log of its own on this disk, below a layer that refuses new space with ENOSPC from some moment on. "
-        "The writer goes on until it fails; a copy of the files of that moment is opened.",
+        "The writer appends until it fails; a copy of the files of that moment is opened.",
         job="filling the disk and recovering",
     ),
     "sync": FaultKind(

@@ -1,6 +1,6 @@
 """Frames of a log, a page at a time, and the bytes of one: what the Inspector shows. Never a lock, never a change.
 
-Frames are told as they stand in the file: by their headers, damage between them included. Whether bodies are right is
+Frames are shown as they stand in the file: by their headers, damage between them included. Whether bodies are right is
 said of the one frame whose bytes are shown; `walkit verify` says it of all. No panel in here.
 """
 

@@ -24,7 +24,7 @@ from walkit.views.jobs import Job
 from walkit.views.log_outline import Outline, SegmentLine
 
 HITS_MAX = 100
-"""Most records that one search returns; another goes on after the last."""
+"""Most records that one search returns; another continues after the last."""
 SEARCHED_BYTES_MAX = 256 << 20
 """Most bytes of frames that one search for a key reads."""
 

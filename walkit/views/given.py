@@ -169,7 +169,7 @@ Part: TypeAlias = LogView | LiveView | Absent
 
 
 def view_of(what: Given) -> Part:
-    """Return the part of the page for one log or Run, opened anew; what has gone since is told on the page."""
+    """Return the part of the page for one log or Run, opened anew; the page says what has gone since."""
     try:
         return LogView(what.path) if what.kind == "log" else view_of_run(load(what.path))
     except (WalkitError, OSError) as error:

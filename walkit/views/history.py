@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice, zip_longest
 from typing import NamedTuple
 
@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from walkit.measure import FrameSample, LatencyHistogram, Run, RunEvent
+from walkit.measure.condensed import FINE_ROWS, fine_counts
 from walkit.metrics import LogStatistics
 from walkit.plots import LATENCY_EDGES_S, Band, LiveSeries, LoadSeries
+from walkit.views.overview import NAN, Overview, Point, slowest_of
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -20,48 +22,29 @@ POINTS_MAX = 480
 """Two minutes of the four points a second that a child writer tells."""
 EVENTS_MAX = 200
 BANDS_MAX = 24
-NAN = float("nan")
-NOTHING: Int64Array = np.zeros(len(LATENCY_EDGES_S) - 1, np.int64)
+NOTHING: Int64Array = np.zeros(FINE_ROWS, np.int64)
 """Latencies of an interval in which there were none."""
-
-
-class Point(NamedTuple):
-    """What was seen in one interval. The fields and units are those of `walkit.plots.LiveSeries`; nan is unseen."""
-
-    time_s: float
-    records_per_s: float = NAN
-    p50_us: float = NAN
-    p99_us: float = NAN
-    max_us: float = NAN
-    write_us: float = NAN
-    queue_records: float = NAN
-    frame_records: float = NAN
-    frame_bytes: float = NAN
-    in_flight: float = NAN
-    p999_us: float = NAN
-    frames_per_s: float = NAN
-    raw_per_s: float = NAN
+ROWS = len(LATENCY_EDGES_S) - 1
 
 
 class Detail(NamedTuple):
     """What was seen in one interval beside its point."""
 
     counts: Int64Array
-    """Records by latency, between one of `LATENCY_EDGES_S` and the next."""
+    """Records by latency, between one of `walkit.measure.condensed.FINE_EDGES_NS` and the next."""
     frames: FrameSample | None
 
 
 def detail_of(latency: LatencyHistogram | None, frames: FrameSample | None) -> Detail:
     """Return the detail of an interval with these latencies and frames."""
-    if latency is None:
-        return Detail(NOTHING, frames)
-    return Detail(latency.counts_between(np.asarray(LATENCY_EDGES_S) * 1e9), frames)
+    return Detail(NOTHING if latency is None else fine_counts(latency), frames)
 
 
 class History:
     """The newest points and events. Memory is bounded, however long something is watched. Used by one thread.
 
     Beside each point stand what single latencies and frames were seen in its interval, where the source tells them.
+    `whole_series` covers all of the time in a bounded number of points.
     """
 
     def __init__(self, points_max: int = POINTS_MAX, events_max: int = EVENTS_MAX) -> None:
@@ -70,6 +53,7 @@ class History:
         self._frames: deque[FrameSample | None] = deque(maxlen=points_max)
         self._events: deque[RunEvent] = deque(maxlen=events_max)
         self._bands: deque[Band] = deque(maxlen=BANDS_MAX)
+        self._overview = Overview(points_max)
         self.points_seen = 0
         """How many points were added, those that are forgotten included."""
 
@@ -91,8 +75,10 @@ class History:
             if self._points and point.time_s < self._points[-1].time_s:
                 raise ValueError(f"a point at {point.time_s} s after one at {self._points[-1].time_s} s")
             self._points.append(point)
-            self._counts.append(NOTHING if detail is None else detail.counts)
-            self._frames.append(None if detail is None else detail.frames)
+            counts, frames = (NOTHING, None) if detail is None else detail
+            self._counts.append(counts)
+            self._frames.append(frames)
+            self._overview.add(point, counts, frames)
             self.points_seen += 1
         self._events.extend(events)
         self._bands.extend(bands)
@@ -113,8 +99,11 @@ class History:
         """
         points = list(self._points)
         points = points if newest is None else points[len(points) - min(newest, len(points)) :]
+        return self._columns(points, all_of_it=self.points_seen <= len(points))
+
+    def _columns(self, points: Sequence[Point], *, all_of_it: bool) -> LiveSeries:
         table = np.array(points, dtype=np.float64).reshape(-1, len(Point._fields))
-        first_s = table[0, 0] if len(table) and self.points_seen > len(points) else -np.inf
+        first_s = -np.inf if all_of_it or not len(table) else table[0, 0]
         return LiveSeries(
             **dict(zip(Point._fields, table.T.copy(), strict=True)),
             events=tuple(event for event in self._events if event.time_s >= first_s),
@@ -137,19 +126,34 @@ class History:
         count = min(newest, len(self._points))
         first = len(self._points) - count
         frames = [sample for sample in islice(self._frames, first, None) if sample is not None]
-        chosen = max(frames, key=_slowest_ns) if slowest and frames else frames[-1] if frames else None
-        counts = list(islice(self._counts, first, None))
-        return LoadSeries(
-            label=label,
-            live=self.series(count),
-            latency_counts=np.array(counts, np.int64).reshape(-1, len(NOTHING)),
-            bands=tuple(self._bands),
-            frames=chosen,
+        chosen = slowest_of(frames) if slowest else frames[-1] if frames else None
+        return self._load_series(label, self.series(count), list(islice(self._counts, first, None)), chosen)
+
+    def whole_series(self, label: str, *, slowest: bool = False) -> LoadSeries:
+        """Return the same of all the time there was: the longer it is, the more intervals are one point.
+
+        Percentiles of such a point are those of all its records, to 4 %; rates are means, and a gap ends a curve.
+        """
+        rows = self._overview.rows()
+        newest = next((sample for sample in reversed(self._frames) if sample is not None), None)
+        return self._load_series(
+            label,
+            self._columns([row.point for row in rows], all_of_it=True),
+            [row.counts for row in rows],
+            slowest_of(row.frames for row in rows) if slowest else newest,
         )
 
-
-def _slowest_ns(sample: FrameSample) -> int:
-    return int(sample.acked_ns[sample.slowest] - sample.sealed_ns[sample.slowest])
+    def _load_series(
+        self, label: str, live: LiveSeries, counts: Sequence[Int64Array], frames: FrameSample | None
+    ) -> LoadSeries:
+        fine = np.array(counts, np.int64).reshape(-1, ROWS, FINE_ROWS // ROWS)
+        return LoadSeries(
+            label=label,
+            live=live,
+            latency_counts=fine.sum(axis=2),
+            bands=tuple(self._bands),
+            frames=frames,
+        )
 
 
 def point_between(

@@ -15,7 +15,7 @@ from walkit.views.inspector_rows import (
     fields_html,
     records_html,
 )
-from walkit.views.parts import View, figure_pane, pn, sentence_html
+from walkit.views.parts import Button, Select, View, figure_pane, pn, sentence_html
 from walkit.views.workspace import Workspace
 
 SCRATCH = "scratch"
@@ -55,11 +55,10 @@ class LogChooser(View):
         self.path = pn.widgets.TextInput(
             label=f"log: a path below {workspace.root.path}, or {SCRATCH}",
             placeholder="folder of a log",
-            width=380,
-            styles={"max-width": "calc(100vw - 40px)"},
+            width=330,
         )
-        self.known = pn.widgets.Select(label="known logs", width=260)
-        self.open = pn.widgets.Button(label="Open", color="primary", width=90)
+        self.known = Select(label="known logs", width=260)
+        self.open = Button(label="Open", color="primary", width=90)
         self.offer([])
         self._layout = pn.FlexBox(self.known, self.path, self.open, align_items="end")
         self.open.on_click(lambda _: opened())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from walkit._html import tag
 from walkit.views.jobs import Job
-from walkit.views.parts import View, pn
+from walkit.views.parts import Button, View, pn
 
 BAR_CSS = "progress { width: min(24em, 60%); accent-color: var(--accent); margin-right: 0.8em; }"
 
@@ -17,7 +17,7 @@ class JobBar(View):
     def __init__(self, cancel: Callable[[], None]) -> None:
         super().__init__()
         self.text = pn.pane.HTML("", sizing_mode="stretch_width", stylesheets=[BAR_CSS])
-        self.cancel = pn.widgets.Button(label="Cancel", width=90)
+        self.cancel = Button(label="Cancel", width=90)
         self.cancel.on_click(lambda _: cancel())
         self._layout = pn.Row(self.text, self.cancel, visible=False, sizing_mode="stretch_width")
 

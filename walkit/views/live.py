@@ -40,7 +40,7 @@ class LiveView(View):
         self.figure = figure_pane(self._drawing, link_figure=False)
         self._layout = pn.Column(self.status, self.numbers, self.figure, sizing_mode="stretch_width")
         self.shown = True
-        """Whether anybody can see the figure; one that nobody sees is drawn when it is seen again."""
+        """Whether the figure can be seen; one that is hidden is drawn when it is shown again."""
         self._stale = False
         self._cell: CellFace | None = None
         if in_cell:

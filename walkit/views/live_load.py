@@ -18,13 +18,13 @@ from walkit.plots import (
 from walkit.plots.live_load import SERIES_MAX
 from walkit.plots.units import count_text, duration_text
 from walkit.views.cards import Card, CardRow, cards_html
-from walkit.views.history import POINTS_MAX, History
+from walkit.views.history import History
 from walkit.views.parts import View, figure_pane, pn, sentence_html
 from walkit.views.session import Session
 from walkit.views.sources import Reading
 
 WINDOWS: Mapping[str, float | None] = {"10 s": 10.0, "1 min": 60.0, "all": None}
-"""What can be looked at; all: what is remembered, the newest POINTS_MAX points."""
+"""What can be looked at; all: since the first writers, each point of more time the longer that is."""
 MEANINGS = {
     "records/s": "records acknowledged a second, in the newest interval",
     "p99": "latency that 99 % of the records of the newest interval did not exceed",
@@ -63,7 +63,7 @@ class LoadView(View):
         self._figures = [live_rates(nothing, window_s=10.0), live_latency(nothing, window_s=10.0)]
         # Linked, each curve that is moved would be a message of its own, and a redraw.
         self.rates, self.latency = (
-            figure_pane(figure, link_figure=False, margin=0, styles=WIDE) for figure in self._figures
+            figure_pane(figure, link_figure=False, styles=WIDE) for figure in self._figures
         )
         self._inspect = inspect
         self.latency.param.watch(self._clicked, "click_data")
@@ -109,16 +109,16 @@ class LoadView(View):
         window_s = WINDOWS[self.window]
         ends = {place: history.last.time_s for place, history in self.histories.items() if history.last}
         begin_s = -np.inf if window_s is None else max(ends.values(), default=0.0) - window_s
-        counts = {
-            place: POINTS_MAX if window_s is None else self.histories[place].since(begin_s) for place in ends
-        }
+        counts = {place: self.histories[place].since(begin_s) for place in ends}
         places = [place for place in ends if counts[place]]
         newest = sorted(places, key=lambda place: ends[place])[-SERIES_MAX:]
+        shown = [(place, self.histories[place]) for place in places if place in newest]
+        if window_s is None:
+            return [history.whole_series(place, slowest=self.slowest) for place, history in shown]
         return [
             # One point more, so that the curves begin at the edge.
-            self.histories[place].load_series(place, counts[place] + 1, slowest=self.slowest)
-            for place in places
-            if place in newest
+            history.load_series(place, counts[place] + 1, slowest=self.slowest)
+            for place, history in shown
         ]
 
     def _draw(self, wanted: tuple[object, ...]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, get_args
 
 from walkit.config import MIB
 from walkit.models.device import PRESETS as DEVICES
-from walkit.views.parts import View, pn
+from walkit.views.parts import IntInput, Select, View, pn
 from walkit.workload.steady import ARRIVALS_PER_S_MAX, SEED_MAX, WRITERS_MAX, SteadyLoad, Style
 
 IN_FLIGHT_MAX = 64
@@ -49,8 +49,8 @@ class LoadControls(View):
 
     def __init__(self) -> None:
         super().__init__()
-        number: Any = pn.widgets.IntInput
-        choice: Any = pn.widgets.Select
+        number: Any = IntInput
+        choice: Any = Select
         box: Any = pn.widgets.Checkbox
         near: dict[str, Any] = {"margin": (0, 3)}
         self.style = choice(label="who appends", options=list(STYLES), width=130, **near)
@@ -132,7 +132,7 @@ class LoadControls(View):
     def _meant(self, state: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
         for name, widget in self.named.items():
             text = state.get(name, "")[:40]
-            if isinstance(widget, pn.widgets.IntInput):
+            if isinstance(widget, IntInput):
                 if (
                     text.isascii()
                     and text.isdigit()

@@ -1,6 +1,6 @@
 """What the Inspector knows of a log before it reads a frame: state, marks, segments. Never a lock, never a change.
 
-A live log of another process is seen as its readers see it. Of a damaged one what can be told is told, and `problem`
+A live log of another process is seen as its readers see it. Of a damaged one it is what can be known, and `problem`
 says why a reader refuses it. No panel in here.
 """
 

@@ -15,7 +15,7 @@ Apply: TypeAlias = Callable[[], None]
 class Looking:
     """One read at a time, the newest that was asked for: an older one that has not ended is cancelled.
 
-    Used by the page's thread, but for `done`, which is told by the worker that there is something to take.
+    Used by the page's thread, but for `done`, which the worker calls when there is something to take.
     """
 
     def __init__(self, jobs: Jobs, done: Callable[[], None] = lambda: None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from walkit.views.compaction import CompactionView
 from walkit.views.demo_store import Step
-from walkit.views.parts import View, pn, sentence_html
+from walkit.views.parts import Button, View, pn, sentence_html
 from walkit.views.workspace import Workspace
 
 STEP_BUTTONS: dict[Step, str] = {
@@ -30,10 +30,10 @@ class CompactionPage(View):
         self.compaction = CompactionView()
         self.status = pn.pane.HTML("", sizing_mode="stretch_width")
         self.steps = {
-            step: pn.widgets.Button(label=label, color="primary" if step == "write" else "default")
+            step: Button(label=label, color="primary" if step == "write" else "default")
             for step, label in STEP_BUTTONS.items()
         }
-        self.new_log = pn.widgets.Button(label="New log")
+        self.new_log = Button(label="New log")
         words = (
             "A store of its own, with small segments. A hold is a claim that nothing from there on may go; a cursor is "
             "saved progress and keeps nothing back. Write a few times, then see what each step leaves."

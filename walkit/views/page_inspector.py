@@ -43,7 +43,7 @@ from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Job
 from walkit.views.log_outline import Outline, outline_of
 from walkit.views.looking import Apply, Looking
-from walkit.views.parts import View, figure_pane, numbers_html, pn, sentence_html, soon
+from walkit.views.parts import Button, Select, View, figure_pane, numbers_html, pn, sentence_html, soon
 from walkit.views.pick_table import PagedTable, PickTable
 from walkit.views.workspace import Workspace
 
@@ -91,20 +91,20 @@ class InspectorPage(View):
 
     def _build_controls(self) -> None:
         self.first, self.back = (
-            pn.widgets.Button(label="First frames", width=120),
-            pn.widgets.Button(label="Previous frames", width=140),
+            Button(label="First frames", width=120),
+            Button(label="Previous frames", width=140),
         )
         self.on, self.last = (
-            pn.widgets.Button(label="Next frames", width=120),
-            pn.widgets.Button(label="Last frames", width=120),
+            Button(label="Next frames", width=120),
+            Button(label="Last frames", width=120),
         )
-        self.find_by = pn.widgets.Select(label="find by", options=FIND_BY, width=110)
+        self.find_by = Select(label="find by", options=FIND_BY, width=110)
         self.wanted = pn.widgets.TextInput(label="what", placeholder=HINTS["lsn"], width=300)
         self.find, self.find_on = (
-            pn.widgets.Button(label="Find", width=90),
-            pn.widgets.Button(label="Search on", width=110, visible=False),
+            Button(label="Find", width=90),
+            Button(label="Search on", width=110, visible=False),
         )
-        self.check = pn.widgets.Button(label="Verify everything", width=160)
+        self.check = Button(label="Verify everything", width=160)
         self.find_by.param.watch(
             lambda change: setattr(self.wanted, "placeholder", HINTS[change.new]), "value"
         )

@@ -9,13 +9,15 @@ from typing import Any
 from walkit.errors import OptionsError
 from walkit.views.live_load import WINDOWS, LoadView
 from walkit.views.load_controls import PRESETS, LoadControls
-from walkit.views.parts import View, pn
+from walkit.views.parts import Button, Select, View, pn
 from walkit.views.workspace import Workspace
 
 FRAMES = {"of the newest interval": "newest", "around the slowest in view": "slowest"}
 
-CHOSEN_CSS = ".bk-btn.bk-active { box-shadow: inset 0 -3px 0 var(--accent); }"
-"""What is chosen shows in the dark theme too."""
+CHOSEN_CSS = """
+.bk-btn.bk-active { background-color: var(--accent) !important; color: var(--on-accent) !important; box-shadow: none; }
+"""
+"""What is chosen shows in either theme."""
 
 
 class LivePage(View):
@@ -27,8 +29,8 @@ class LivePage(View):
         self._go = go
         self.controls = LoadControls()
         self.live = LoadView(self.session, self._inspect)
-        button: Any = pn.widgets.Button
-        choice: Any = pn.widgets.Select
+        button: Any = Button
+        choice: Any = Select
         group: Any = pn.widgets.RadioButtonGroup
         toggle: Any = pn.widgets.Toggle
         near: dict[str, Any] = {"margin": (0, 4)}

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from walkit._html import tag
 from walkit.views.fault_reports import FAULTS, FaultName
-from walkit.views.parts import View, pn, sentence_html
+from walkit.views.parts import Button, Select, View, pn, sentence_html
 from walkit.views.recovery import RecoveryView, SweepView
 from walkit.views.recovery_lab import CHECKPOINT_AGES, ROUNDS, SEGMENT_BYTES_MEASURED
 from walkit.views.workspace import Workspace
@@ -28,12 +28,12 @@ class RecoveryPage(View):
         self.recovery = RecoveryView()
         self.sweep = SweepView()
         labels = {kind.label: name for name, kind in FAULTS.items()}
-        self.fault = pn.widgets.Select(label="fault", options=labels, value="sigkill", width=260)
-        self.do = pn.widgets.Button(label="Break and recover", color="danger", width=160)
-        self.salvage = pn.widgets.Button(label="Open a copy with policy salvage", width=260, visible=False)
-        self.new_log = pn.widgets.Button(label="New log", width=100)
-        self.measure = pn.widgets.Button(label="Measure recovery times", width=190)
-        self.cancel = pn.widgets.Button(label="Cancel", width=90, disabled=True)
+        self.fault = Select(label="fault", options=labels, value="sigkill", width=260)
+        self.do = Button(label="Break and recover", color="danger", width=160)
+        self.salvage = Button(label="Open a copy with policy salvage", width=260, visible=False)
+        self.new_log = Button(label="New log", width=100)
+        self.measure = Button(label="Measure recovery times", width=190)
+        self.cancel = Button(label="Cancel", width=90, disabled=True)
         self.about = pn.pane.HTML("", sizing_mode="stretch_width")
         self.status = pn.pane.HTML("", sizing_mode="stretch_width")
         self._layout = pn.Column(

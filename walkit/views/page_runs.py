@@ -1,34 +1,27 @@
-"""The Runs page: Runs of this page and of a folder in a table; two that are ticked are compared and repeated."""
+"""The Runs page: Runs of the Live page, of this one and of a folder; two that are ticked are compared and repeated."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from walkit.errors import OptionsError
-from walkit.plots import latency_distribution, svg_of
-from walkit.plots.style import Figure
+from walkit.views.comparison import ComparisonFace
 from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Job
 from walkit.views.looking import Apply, Looking
-from walkit.views.parts import View, figure_pane, pn, sentence_html, soon
+from walkit.views.parts import Button, IntInput, Select, View, pn, sentence_html, soon
 from walkit.views.pick_table import PagedTable, PickTable, Row
 from walkit.views.run_list import (
     RUN_HEAD,
-    Comparison,
     Entry,
     cells_of,
     compared,
     count_words,
-    differences_html,
     entry_at,
-    ratios_html,
     read_folder,
-    report_page,
-    runs_zip,
 )
 from walkit.views.workspace import Workspace
 from walkit.workload.measured_run import MeasuredLoad, measured_run
@@ -38,12 +31,6 @@ RUNS_MAX = 200
 """Most Runs of this page; older ones are forgotten."""
 HERE = "this page"
 POLICIES = ["take-all", "one-record", "adaptive", "capped:4", "linger:1000"]
-PAGE_CSS = """
-h2 { font-size: 1.05em; margin: 0.6em 0 0.2em; }
-table { font-size: 13px; border-collapse: collapse; font-variant-numeric: tabular-nums; }
-td, th { padding: 2px 14px 2px 2px; } th { color: var(--soft); text-align: left; font-weight: normal; }
-.scroll { overflow: auto; }
-"""
 
 
 class LoadControls(View):
@@ -53,25 +40,21 @@ class LoadControls(View):
         super().__init__()
         usual = MeasuredLoad()
         self.widgets: dict[str, Any] = {
-            "operations": pn.widgets.IntInput(
+            "operations": IntInput(
                 label="records", value=usual.operations, start=1, end=1_000_000, width=120
             ),
-            "writers": pn.widgets.IntInput(
-                label="writers or tasks", value=usual.writers, start=1, end=1024, width=120
-            ),
-            "style": pn.widgets.Select(label="who appends", options=["threads", "tasks"], width=110),
-            "record_bytes": pn.widgets.IntInput(
+            "writers": IntInput(label="writers or tasks", value=usual.writers, start=1, end=1024, width=120),
+            "style": Select(label="who appends", options=["threads", "tasks"], width=110),
+            "record_bytes": IntInput(
                 label="bytes a record", value=usual.record_bytes, start=1, end=2**20, width=120
             ),
-            "durability": pn.widgets.Select(
-                label="durability", options=["sync", "interval", "none"], width=110
-            ),
-            "in_flight": pn.widgets.IntInput(
+            "durability": Select(label="durability", options=["sync", "interval", "none"], width=110),
+            "in_flight": IntInput(
                 label="frames in flight", value=usual.in_flight, start=1, end=64, width=120
             ),
-            "policy": pn.widgets.Select(label="frames sealed by", options=POLICIES, width=140),
+            "policy": Select(label="frames sealed by", options=POLICIES, width=140),
         }
-        self.measure = pn.widgets.Button(label="Measure", color="primary", width=110)
+        self.measure = Button(label="Measure", color="primary", width=110)
         self._layout = pn.FlexBox(*self.widgets.values(), self.measure, align_items="end")
 
     def __panel__(self) -> pn.viewable.Viewable:
@@ -82,65 +65,6 @@ class LoadControls(View):
     def load(self) -> MeasuredLoad:
         """What is asked for. OptionsError: it cannot be."""
         return MeasuredLoad(**{name: widget.value for name, widget in self.widgets.items()})
-
-
-class ComparisonFace(View):
-    """Two Runs: their latency distributions, the ratio with its interval, what differs, and files to take away."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: Comparison | None = None
-        self.drawing: Figure | None = None
-        self.figure = figure_pane()
-        self.ratios, self.differences = (
-            pn.pane.HTML("", sizing_mode="stretch_width", stylesheets=[PAGE_CSS]) for _ in range(2)
-        )
-        self.files = [
-            pn.widgets.FileDownload(callback=made, filename=name, label=label, width=210, embed=False)
-            for label, name, made in (
-                ("Export as HTML", "runs.html", self._as_html),
-                ("Export as Parquet (zip)", "runs.zip", self._as_zip),
-                ("Export as SVG", "latency.svg", self._as_svg),
-            )
-        ]
-        self._layout = pn.Column(
-            self.ratios,
-            self.figure,
-            self.differences,
-            pn.FlexBox(*self.files),
-            sizing_mode="stretch_width",
-            margin=0,
-            visible=False,
-        )
-
-    def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
-        return self._layout
-
-    def tell(self, found: Comparison | None) -> None:
-        """Show a comparison; None hides the face."""
-        self.found = found
-        self._layout.visible = found is not None
-        if found is None:
-            return
-        self.drawing = latency_distribution(found.runs)
-        self.figure.param.update(object=self.drawing, visible=True)
-        self.ratios.object = f"<h2>Ratio</h2>{ratios_html(found)}"
-        self.differences.object = f"<h2>Difference of the settings</h2>{differences_html(found)}"
-
-    def _made(self, make: Callable[[Comparison, Figure], bytes]) -> io.BytesIO:
-        if self.found is None or self.drawing is None:
-            return io.BytesIO()
-        return io.BytesIO(make(self.found, self.drawing))
-
-    def _as_html(self) -> io.BytesIO:
-        return self._made(report_page)
-
-    def _as_zip(self) -> io.BytesIO:
-        return self._made(lambda found, _: runs_zip(found))
-
-    def _as_svg(self) -> io.BytesIO:
-        return self._made(lambda _, drawing: svg_of(drawing).encode())
 
 
 class RunsPage(View):
@@ -165,11 +89,10 @@ class RunsPage(View):
         self.controls = LoadControls()
         self.folder = pn.widgets.TextInput(
             label=f"folder of Runs below {workspace.root.path}",
-            width=380,
-            styles={"max-width": "calc(100vw - 40px)"},
+            width=330,
         )
-        self.open = pn.widgets.Button(label="Read folder", width=120)
-        self.repeat = pn.widgets.Button(label=f"Repeat {ROUNDS} times, in turn", width=220, disabled=True)
+        self.open = Button(label="Read folder", width=120)
+        self.repeat = Button(label=f"Repeat {ROUNDS} times, in turn", width=220, disabled=True)
         self.status, self.words = (pn.pane.HTML("", sizing_mode="stretch_width") for _ in range(2))
         self.bar = JobBar(self._cancel)
         self.table = PagedTable(
@@ -201,8 +124,8 @@ class RunsPage(View):
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """All Runs of the table."""
-        return (*self.measured, *self.read)
+        """All Runs of the table: of writers of the Live page, of this page, of the folder."""
+        return (*self.session.runs, *self.measured, *self.read)
 
     # -- what a person asks for
 
@@ -361,7 +284,7 @@ class RunsPage(View):
         return (
             "Tick two runs to compare them."
             if self.entries
-            else "Measure a run, or read a folder of saved ones."
+            else "Measure a run, write on the Live page, or read a folder of saved runs."
         )
 
     def _show_table(self) -> None:

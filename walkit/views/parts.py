@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REFRESH_MS",
+    "Button",
+    "IntInput",
     "Refreshing",
     "ReportView",
+    "Select",
     "View",
     "figure_pane",
     "numbers_html",
@@ -41,7 +44,8 @@ __all__ = [
 
 REFRESH_MS = 500
 """Time between two refreshes of a view."""
-RED = "#d9534f"
+RED = "var(--bad, #d9534f)"
+"""What is wrong; on a page of the dashboard in the colour of its theme."""
 logger = logging.getLogger("walkit")
 
 
@@ -59,6 +63,46 @@ class View(pn.viewable.Viewer):
         super().__init__()  # type: ignore[no-untyped-call]
 
 
+class Select(pn.widgets.Select):
+    """A Select whose arrow has the colour of its text: Panel's own is black, in the dark theme too."""
+
+    _stylesheets = [
+        *pn.widgets.Select._stylesheets,
+        """
+select:not([multiple]).bk-input, select:not([size]).bk-input {
+  background-image: linear-gradient(45deg, transparent 50%, currentColor 50%),
+    linear-gradient(135deg, currentColor 50%, transparent 50%);
+  background-position: right calc(0.6em + 4px) center, right 0.6em center;
+  background-size: 4.5px 5px; background-repeat: no-repeat;
+}
+""",
+    ]
+
+
+class IntInput(pn.widgets.IntInput):
+    """An IntInput whose arrows have the colour of its text."""
+
+    _stylesheets = [
+        *pn.widgets.IntInput._stylesheets,
+        """
+.bk-spin-wrapper > .bk-spin-btn.bk-spin-btn-up::before { border-bottom-color: var(--ink, currentColor) !important; }
+.bk-spin-wrapper > .bk-spin-btn.bk-spin-btn-down::before { border-top-color: var(--ink, currentColor) !important; }
+""",
+    ]
+
+
+class Button(pn.widgets.Button):
+    """A Button whose words are read on either theme, with a colour too."""
+
+    _stylesheets = [
+        *pn.widgets.Button._stylesheets,
+        """
+:host(.solid) .bk-btn.bk-btn-primary { background-color: var(--accent, #0b5cad); color: var(--on-accent, #ffffff); }
+:host(.solid) .bk-btn.bk-btn-danger { background-color: var(--bad, #b3261e); color: var(--on-accent, #ffffff); }
+""",
+    ]
+
+
 FIGURE_CSS = """
 .js-plotly-plot .main-svg text:not(.heatmap-label text) { fill: var(--ink, #808080) !important; }
 .js-plotly-plot .gridlayer path { stroke: var(--grid, #80808055) !important; }
@@ -74,13 +118,14 @@ def figure_pane(figure: Any = None, **options: Any) -> pn.pane.Plotly:
         config={"displaylogo": False, "responsive": True},
         sizing_mode="stretch_width",
         visible=figure is not None,
+        margin=0,  # the figure is drawn as wide as the pane with its margin, and would reach out of it
         stylesheets=[FIGURE_CSS],
         **options,
     )
 
 
 class ReportView(View):
-    """Shows the newest report that it is told of: a text, a figure, and below them what else. Used by one thread."""
+    """Shows the newest report that it is given: a text, a figure, and below them what else. Used by one thread."""
 
     def __init__(self, nothing_yet: str, *more: pn.viewable.Viewable) -> None:
         super().__init__()
@@ -138,7 +183,7 @@ def tick(view: Refreshing) -> None:
 
     In a served session on its event loop; it ends with the session. In a notebook on a thread, because the kernel's
     event loop stands still while a cell runs, which is when there is something to see. Elsewhere nothing happens:
-    whoever made the view calls `refresh`.
+    what made the view calls `refresh`.
     """
     if served_document() is not None:
         pn.state.add_periodic_callback(lambda: _refresh(view), period=REFRESH_MS)
@@ -167,7 +212,7 @@ def _keep_refreshing(known: weakref.ref[Refreshing]) -> None:
 def soon(refresh: Callable[[], None]) -> Callable[[], None]:
     """Return a function for any thread that calls `refresh` soon on the thread of the session that is being served.
 
-    Elsewhere it does nothing: who made the view refreshes it.
+    Elsewhere it does nothing: what made the view refreshes it.
     """
     document = served_document()
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import param
 from panel.custom import JSComponent
 
-from walkit.views.parts import pn
+from walkit.views.parts import Button, pn
 
 Tone = Literal["", "warn", "bad"]
 
@@ -85,8 +85,8 @@ class PagedTable(pn.viewable.Viewer):
         self.table = table
         self._what, self._rows_max, self._at = what, rows_max, 0
         self._rows: Sequence[Row] = ()
-        self.back = pn.widgets.Button(label=f"Previous {what}", width=150)
-        self.on = pn.widgets.Button(label=f"Next {what}", width=150)
+        self.back = Button(label=f"Previous {what}", width=150)
+        self.on = Button(label=f"Next {what}", width=150)
         self.words = pn.pane.HTML("", align="center")
         self.pager = pn.Row(self.back, self.on, self.words, visible=False)
         self.back.on_click(lambda _: self._turn(-rows_max))

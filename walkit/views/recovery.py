@@ -166,6 +166,11 @@ def _numbers_html(report: FaultReport, recovery: RecoveryReport) -> str:
     )
 
 
+def _scrolled(content: object, label: str, class_: str) -> Markup:
+    """Return content that is scrolled where it is wider than the page, by the keyboard too."""
+    return tag("div", content, class_=class_, style=SCROLLED, tabindex="0", role="region", aria_label=label)
+
+
 def refusal_html(words: str, refusal: Refusal, *, alert: bool = False) -> Markup:
     """Return a typed error with its data."""
     role = "alert" if alert else None
@@ -174,7 +179,7 @@ def refusal_html(words: str, refusal: Refusal, *, alert: bool = False) -> Markup
         tag(
             "p", tag("b", f"{words} {refusal.name}. ", style=f"color:{RED}"), f"{refusal.message}.", role=role
         ),
-        tag("div", facts(refusal.facts), style=SCROLLED),
+        _scrolled(facts(refusal.facts), "facts of the error", "facts"),
         class_="refusal",
     )
 
@@ -237,7 +242,7 @@ def decisions_html(outcome: Outcome) -> str:
             tag("td", ", ".join(applied.get(row["row"], ()))),
             *(tag("td", row[name]) for name in names),
             tag("td", row["decision"]),
-            tag("td", row["meaning"], style="min-width:18em"),
+            tag("td", row["meaning"], style="min-width:28em"),
             aria_current="true" if row["row"] in applied else None,
             style=APPLIED if row["row"] in applied else None,
         )
@@ -245,15 +250,7 @@ def decisions_html(outcome: Outcome) -> str:
     ]
     shown = tag("table", tag("tr", *columns), *lines, style="font-size:0.85em")
     policy = f"The decision table (walkit.recovery_table()), with policy {outcome.policy}; ▶ marks rows that applied."
-    box = tag(
-        "div",
-        shown,
-        class_="decisions",
-        style=SCROLLED,
-        tabindex="0",
-        role="region",
-        aria_label="decision table",
-    )
+    box = _scrolled(shown, "decision table", "decisions")
     return tag("section", tag("h2", "What was decided"), *said, tag("p", policy), box)
 
 
@@ -276,10 +273,10 @@ def cuts_html(recovery: RecoveryReport) -> str:
         rows, ("cut at position", "bytes", "LSN from", "why", "segment", "kept as"), right=(0, 1, 2)
     )
     words = (
-        "Nothing promised these bytes: no later frame, no seal, and not the durable file. No writer was told that they "
-        "are there, and they are no part of the log."
+        "Nothing promised these bytes: no later frame, no seal, and not the durable file. They were "
+        "acknowledged to no writer, and they are no part of the log."
     )
-    return tag("div", shown, class_="cuts", style=SCROLLED) + tag("p", words)
+    return _scrolled(shown, "what was cut", "cuts") + tag("p", words)
 
 
 def salvage_html(outcome: Outcome) -> str:
@@ -302,7 +299,7 @@ def salvage_html(outcome: Outcome) -> str:
         "section",
         tag("h2", "Salvage"),
         tag("p", words),
-        tag("div", shown, class_="given-up", style=SCROLLED),
+        _scrolled(shown, "what was given up", "given-up"),
         Markup(strip_html(outcome)),
     )
 

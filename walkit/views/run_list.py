@@ -19,7 +19,7 @@ from walkit._text import counted
 from walkit.errors import OptionsError, WalkitError
 from walkit.measure import Ratio, Run, compare, load, ratio_of, settings_of
 from walkit.measure.run_io import ENDINGS, encoded
-from walkit.plots import figure_html
+from walkit.plots import figure_html, ratios
 from walkit.plots.style import Figure
 from walkit.plots.units import count_text, duration_text
 from walkit.views.jobs import Job
@@ -218,10 +218,19 @@ def ratios_html(found: Comparison) -> Markup:
         )
         for name, ratio in found.ratios.items()
     ]
-    head = ("", "ratio", "interval", "n", "differs")
+    head = ("figure", "ratio", "interval", "n", "differs")
     way = next((ratio.way for ratio in found.ratios.values()), "")
     words = f"{other.name} over {one.name}; {way}. Above 1 is more records/s, and longer latencies."
     return join([red_lines(banner_of(found)), tag("p", words), table(rows, head, right=(1, 2, 3))])
+
+
+def ratios_drawn(found: Comparison) -> Figure:
+    """Return the ratios with their intervals as a figure."""
+    one, other = found.runs
+    way = next((ratio.way for ratio in found.ratios.values()), "")
+    return ratios(
+        found.ratios, title=f"{escape(other.name)} over {escape(one.name)}", subtitle=[way] if way else []
+    )
 
 
 def differences_html(found: Comparison) -> Markup:
@@ -242,6 +251,7 @@ def report_page(found: Comparison, figure: Figure) -> bytes:
         [
             tag("h1", title),
             ratios_html(found),
+            Markup(figure_html(ratios_drawn(found), cdn=False)),
             tag("h2", "Latency"),
             Markup(figure_html(figure, cdn=False)),
             tag("h2", "Difference of the settings"),

@@ -30,7 +30,7 @@ def serve(
     """Serve the dashboard on these logs and saved Runs until Ctrl-C or SIGTERM; blocks the main thread.
 
     On loopback, at `port` (0: a free one); or, with `socket`, on a Unix socket at that path for a proxy, which has to
-    decide who may come in and from which pages: whoever can open the socket is served. `ready` is called once with
+    decide who may come in and from which pages: every process that can open it is served. `ready` is called once with
     the address, when the server listens. Each browser window has a session of its own; all are closed at the end.
 
     Raises what `given` raises, before anything is served, and StorageError where the port or the path is taken.

@@ -1,7 +1,7 @@
 """One person's scratch log and the writers on it, as the dashboard has one for each browser session. No panel in here.
 
-What takes time runs on a worker thread of the session, one thing after the other; whoever renders asks `read()` and
-never waits. What goes wrong is told as a sentence.
+What takes time runs on a worker thread of the session, one thing after the other; a view asks `read()` and
+never waits. What goes wrong is a sentence.
 """
 
 from __future__ import annotations
@@ -13,23 +13,30 @@ import threading
 import weakref
 from collections import deque
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
 from walkit.errors import OptionsError
-from walkit.measure import RunEvent
+from walkit.measure import Run, RunEvent
 from walkit.measure.run import plain
 from walkit.views.demo_store import STEPS, Shelf, Step, StepReport
 from walkit.views.history import EVENTS_MAX
 from walkit.views.jobs import Jobs
 from walkit.views.recovery_lab import Killed, RecoveryLab
+from walkit.views.run_list import Entry
 from walkit.views.sources import ChildSource, Reading
+from walkit.workload.process import ChildWriterError
 from walkit.workload.steady import SteadyLoad, SteadyWriter
+from walkit.workload.steady_run import SteadyRecord
 
 RECORDS_BEFORE_KILL = 200
 """Records that a writer started only to be killed writes before that."""
 PATIENCE_S = 30.0
 """How long a child may take for its first records."""
+RUNS_MAX = 50
+"""Most Runs of finished writers that are kept; the files of older ones are removed."""
+LIVE = "Live page"
 
 
 class _Belongings:
@@ -84,7 +91,11 @@ class Session:
         self.jobs = Jobs("walkit-session")
         self.recovery = RecoveryLab(self.folder, self.jobs, self._kill, self._event)
         """Faults, and what recovery made of them."""
+        self.runs: tuple[Entry, ...] = ()
+        """What the writers that have ended did, the newest last; a new tuple where there are more."""
+        self._runs_made = 0
         self._writers: list[SteadyWriter] = []
+        self._records: list[SteadyRecord] = []
         self._logs_made = 1
         self._start_ns: int | None = None
         self._durability = ""
@@ -159,9 +170,11 @@ class Session:
         try:
             for load in loads:
                 path = os.path.join(self.folder, self._name_of(load))
-                writer = SteadyWriter(path, load)
+                record = SteadyRecord(path, load)
+                writer = SteadyWriter(path, load, on_line=record.take)
                 self._belongings.start(writer)
                 self._writers.append(writer)
+                self._records.append(record)
                 self._sources.setdefault(load.place, deque()).append(ChildSource(writer, self._start_ns))
                 if not load.device:
                     self.path = path
@@ -189,10 +202,27 @@ class Session:
             self._end()
 
     def _end(self) -> None:
-        """Free the children, which have ended or are made to."""
+        """Free the children, which have ended or are made to, and keep the Run of each."""
         writers, self._writers = self._writers, []
+        records, self._records = self._records, []
+        failures = [None if writer.writing else _failure_of(writer) for writer in writers]
         for writer in writers:
             writer.close()
+        for writer, record, failure in zip(writers, records, failures, strict=True):
+            self._keep(record.run(interrupted=writer.killed_ns is not None, failure=failure))
+
+    def _keep(self, run: Run | None) -> None:
+        """Save a Run where the Runs page finds it; None is of writers that ended before their first record."""
+        if run is None or self._belongings.gone:
+            return
+        self._runs_made += 1
+        path = Path(self.folder) / "runs" / f"live-{self._runs_made:04d}.parquet"
+        run.save(path)
+        entry = Entry.of(run, id=f"live:{self._runs_made}", path=path, origin=LIVE)
+        kept = (*self.runs, entry)
+        for old in kept[:-RUNS_MAX]:
+            old.path.unlink(missing_ok=True)
+        self.runs = kept[-RUNS_MAX:]
 
     def _reap(self) -> None:
         """Free the children after one has ended by itself; raises ChildWriterError where it ended badly."""
@@ -295,6 +325,15 @@ class Session:
         self._belongings.remove()
         self.jobs.close()
         self._finalizer()  # once more: what was under way may have written into the folder
+
+
+def _failure_of(writer: SteadyWriter) -> str | None:
+    """Return why a child that has ended failed; None where it did not."""
+    try:
+        writer.wait()
+    except ChildWriterError as error:
+        return str(error)
+    return None
 
 
 def _new_of(sources: deque[ChildSource]) -> Reading:

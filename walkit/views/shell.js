@@ -1,5 +1,38 @@
 // The rail's links choose a page without a new session; the URL follows what the server says is shown.
 (() => {
+  // What Bokeh draws without a name gets one, or is hidden from those who would need it.
+  const mend = (name, how) => {
+    const view = Bokeh.Models[name]?.prototype?.default_view?.prototype;
+    if (view === undefined) { return; }
+    const render = view.render;
+    view.render = function () { render.call(this); how(this); };
+  };
+  mend("Checkbox", (view) => view.checkbox_el?.setAttribute("aria-label", view.model.label));
+  mend("Spinner", (view) => {
+    // For the mouse alone: in the field the keys up and down do the same.
+    for (const button of [view.btn_up_el, view.btn_down_el]) {
+      button?.setAttribute("aria-hidden", "true");
+      button?.setAttribute("tabindex", "-1");
+    }
+  });
+
+  // On a phone figures have less room: their layout is changed as it is drawn, and drawn again where the window turns.
+  const phone = matchMedia("(max-width: 700px)");
+  const narrow = WALKIT_NARROW;
+  const pane = Bokeh.Models["panel.models.plotly.PlotlyPlot"]?.prototype?.default_view?.prototype;
+  if (pane !== undefined) {
+    const panes = new Set();
+    const { render, remove, _layout_data } = pane;
+    pane.render = function () { panes.add(this); render.call(this); };
+    pane.remove = function () { panes.delete(this); remove.call(this); };
+    pane._layout_data = function () {
+      const layout = _layout_data.call(this);
+      if (phone.matches) { narrow(layout, document.getElementById("main").clientWidth - 30); }
+      return layout;
+    };
+    phone.addEventListener("change", () => { for (const view of panes) { view.plot(); } });
+  }
+
   const model = (name) => {
     for (const known of Bokeh.documents) {
       const found = known.get_model_by_name(name);

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from walkit._html import Markup, tag
 from walkit.measure import file_system
+from walkit.plots.display import narrow_js
 from walkit.views.parts import View, pn
 from walkit.views.workspace import Workspace
 
@@ -162,7 +163,9 @@ def template_of(shell: Shell, *, app_path: str = "") -> pn.Template:
     )
     for name, value in {
         "shell_css": here.joinpath("shell.css").read_text(encoding="utf-8"),
-        "shell_js": here.joinpath("shell.js").read_text(encoding="utf-8"),
+        "shell_js": here.joinpath("shell.js")
+        .read_text(encoding="utf-8")
+        .replace("WALKIT_NARROW", narrow_js()),
         "pages": [{"slug": kind.slug, "title": kind.title} for kind in shell.kinds.values()],
         "home_page": shell.home,
         "first_page": first.slug,

@@ -150,7 +150,7 @@ class LogSource:
 class ChildSource:
     """The child process of a steady load, through its pipe. `start_ns` is time 0 of the points; None: the first line.
 
-    Closing it does not end the child, which belongs to whoever started it.
+    Closing it does not end the child, which belongs to its session.
     """
 
     def __init__(self, writer: SteadyWriter, start_ns: int | None = None) -> None:
@@ -213,7 +213,7 @@ class ChildSource:
         return point if self._raw is None else point._replace(raw_per_s=self._raw.writes_per_s)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to let go of."""
+        """Do nothing: it holds nothing."""
 
 
 class RunSource:
@@ -238,7 +238,7 @@ class RunSource:
         )
 
     def close(self) -> None:
-        """Do nothing: there is nothing to let go of."""
+        """Do nothing: it holds nothing."""
 
 
 def _when(at_ns: int) -> str:

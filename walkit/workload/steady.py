@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from time import monotonic
 from types import TracebackType
@@ -185,7 +186,14 @@ class SteadyWriter:
     dies, the child ends too.
     """
 
-    def __init__(self, path: str | os.PathLike[str], load: SteadyLoad | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        load: SteadyLoad | None = None,
+        on_line: Callable[[SteadyLine], object] | None = None,
+    ) -> None:
+        """`on_line` is called with each line as it comes, on the thread that reads them; it ends before `wait` does."""
+        self._on_line = on_line
         self.path = os.path.abspath(path)
         self.load = load or SteadyLoad()
         self._lines: deque[SteadyLine] = deque(maxlen=LINES_WAITING_MAX)
@@ -228,6 +236,8 @@ class SteadyWriter:
         )
         self._statistics = line.statistics
         self._lines.append(line)
+        if self._on_line is not None:
+            self._on_line(line)
 
     def read(self) -> list[SteadyLine]:
         """Return the lines that have come since the last call, oldest first; never waits."""

@@ -1,0 +1,87 @@
+"""How many times one Run is another, with the interval of each ratio, on one axis around 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from math import log10
+
+from walkit.measure import Ratio
+from walkit.plots.facts import drawn_by
+from walkit.plots.style import BLUE, CLEAR, NEUTRAL, Figure, Theme, figure, go
+
+ROW_PX = 40
+STEPS = ((1.1, (1.02, 1.05)), (1.5, (1.1, 1.25)), (4.0, (1.5, 2.0, 3.0)), (25.0, (2.0, 5.0, 10.0)))
+"""Up to which reach of the axis which ticks stand above 1; below 1 stand one over these."""
+ROOM = 1.06
+"""The axis ends so many times beyond the last whisker, and is never narrower than this to either side of 1."""
+
+
+def ratios(
+    found: Mapping[str, Ratio],
+    *,
+    title: str = "Ratio",
+    subtitle: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+    theme: Theme = None,
+) -> Figure:
+    """Draw each ratio as a point with its interval as a whisker, a row each, in order; the axis is logarithmic.
+
+    1 is a line: twice and half are as far from it. A point is filled where its interval leaves out 1, and hollow where
+    it does not or no interval is known. `title` is HTML, `subtitle` and `warnings` are texts.
+    """
+    ends = [end for one in found.values() for end in (one.value, one.low, one.high) if end is not None]
+    reach = max(ROOM, *(max(end, 1 / end) * ROOM for end in ends)) if ends else 2.0
+    above = next((steps for most, steps in STEPS if reach <= most), (10.0, 100.0, 1000.0))
+    ticks = [*(1 / step for step in reversed(above)), 1.0, *above]
+    drawing = figure(
+        title,
+        subtitle=[*subtitle, drawn_by()],
+        warnings=warnings,
+        alt="Points with whiskers, a ratio each: " + "; ".join(map(_words, found, found.values())),
+        height=140 + ROW_PX * max(len(found), 1),
+        theme=theme,
+        margin={"l": 80},
+        showlegend=False,
+        xaxis={
+            "type": "log",
+            "title": {"text": "ratio"},
+            "tickvals": ticks,
+            "ticktext": [f"{tick:.3g}" for tick in ticks],
+            "range": [-log10(reach), log10(reach)],
+        },
+        yaxis={"range": [len(found) - 0.5, -0.9], "showgrid": False},  # room for the words above the first
+    )
+    drawing.add_vline(x=1, line={"color": NEUTRAL, "width": 1})
+    drawing.add_trace(
+        go.Scatter(
+            x=[one.value for one in found.values()],
+            y=[escape(name) for name in found],
+            error_x={
+                "type": "data",
+                "symmetric": False,
+                "array": [(one.high or one.value) - one.value for one in found.values()],
+                "arrayminus": [one.value - (one.low or one.value) for one in found.values()],
+                "thickness": 1.5,
+                "color": BLUE,
+            },
+            mode="markers+text",
+            text=[f"{one.value:.3g}" for one in found.values()],
+            textposition="top center",
+            marker={
+                "size": 11,
+                "color": [BLUE if one.differs else CLEAR for one in found.values()],
+                "line": {"color": BLUE, "width": 2},
+            },
+            customdata=[_words(*each) for each in found.items()],
+            hovertemplate="%{customdata}<extra></extra>",
+            cliponaxis=False,
+            name="ratio",
+        )
+    )
+    return drawing
+
+
+def _words(name: str, one: Ratio) -> str:
+    interval = "no interval known" if one.low is None else f"{one.low:.3g} to {one.high:.3g}"
+    return f"{name} {one.value:.3g} ({interval}, n = {one.number})"

@@ -1,0 +1,150 @@
+"""The Run of a steady load, made of the lines of its child: what was driven from its start to its end."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict
+from datetime import UTC, datetime
+from math import nan
+from typing import NamedTuple
+
+import numpy as np
+
+from walkit.measure import (
+    FrameSummary,
+    LatencyHistogram,
+    MachineFacts,
+    RawRate,
+    Run,
+    RunEvent,
+    Timeline,
+)
+from walkit.measure.condensed import Condensed, Int64Array, fine_counts, percentile_ns
+from walkit.measure.machine import walkit_version
+from walkit.workload.steady import SteadyLine, SteadyLoad
+
+INTERVALS_MAX = 400
+"""Most intervals of a timeline; of a longer load each covers more time."""
+EVENTS_MAX = 200
+"""Most events of a Run, the newest ones."""
+
+
+class Interval(NamedTuple):
+    """What was acknowledged from one time to another, seconds from the first line."""
+
+    start_s: float
+    end_s: float
+    records: int
+    p50_us: float
+    p99_us: float
+    max_us: float
+    counts: Int64Array
+
+
+class SteadyRecord:
+    """Takes the lines of one child, and makes a Run of them. Its memory is bounded. Used by one thread at a time."""
+
+    def __init__(self, path: str, load: SteadyLoad) -> None:
+        self._path, self._load = path, load
+        self._started_at = datetime.now(UTC)
+        self._first: SteadyLine | None = None
+        self._last: SteadyLine | None = None
+        self._raw: RawRate | None = None
+        self._latency = LatencyHistogram()
+        self._intervals: Condensed[Interval] = Condensed(_joined, INTERVALS_MAX)
+        self._events: deque[RunEvent] = deque(maxlen=EVENTS_MAX)
+
+    def take(self, line: SteadyLine) -> None:
+        """Take the next line."""
+        self._raw = line.raw or self._raw
+        if self._first is None or self._last is None:
+            self._first = self._last = line
+            self._started_at = datetime.now(UTC)
+            return
+        begin_ns = self._first.at_ns
+        latency = line.latency
+        p50, p99, most = (
+            (nan, nan, nan)
+            if latency is None
+            else (latency.percentile(p) / 1000 for p in (50.0, 99.0, 100.0))
+        )
+        self._intervals.add(
+            Interval(
+                (self._last.at_ns - begin_ns) / 1e9,
+                (line.at_ns - begin_ns) / 1e9,
+                line.statistics.records_acked - self._last.statistics.records_acked,
+                p50,
+                p99,
+                most,
+                fine_counts(latency),
+            )
+        )
+        if latency is not None:
+            self._latency = LatencyHistogram.merged([self._latency, latency])
+        self._events.extend(RunEvent((at - begin_ns) / 1e9, name, more) for at, name, more in line.events)
+        self._last = line
+
+    def run(self, *, interrupted: bool = False, failure: str | None = None) -> Run | None:
+        """Return the Run of the lines so far; None where no record was acknowledged between the first and the last."""
+        first, last, load = self._first, self._last, self._load
+        if first is None or last is None:
+            return None
+        before, after = first.statistics, last.statistics
+        records = after.records_acked - before.records_acked
+        if not records:
+            return None
+        intervals = list(self._intervals)
+        frames = after.frames_written - before.frames_written - (after.marks_written - before.marks_written)
+        frame_bytes = after.frame_bytes - before.frame_bytes
+        raw = self._raw
+        return Run(
+            name=load.short,
+            started_at=self._started_at,
+            duration_s=(last.at_ns - first.at_ns) / 1e9,
+            records=records,
+            durability=load.durability,
+            machine=MachineFacts.here(None if load.device else self._path),
+            latency={"total": self._latency},
+            timeline=Timeline(
+                start_s=np.array([each.start_s for each in intervals]),
+                width_s=np.array([each.end_s - each.start_s for each in intervals]),
+                records=np.array([each.records for each in intervals]),
+                p50_us=np.array([each.p50_us for each in intervals]),
+                p99_us=np.array([each.p99_us for each in intervals]),
+                max_us=np.array([each.max_us for each in intervals]),
+            ),
+            arrival="open" if load.arrivals_per_s else "closed",
+            operations={"append": records},
+            seed=load.seed,
+            options={"load": asdict(load)},
+            bytes_user=after.user_bytes - before.user_bytes,
+            bytes_written=frame_bytes,
+            syncs=after.syncs - before.syncs,
+            frames=FrameSummary(
+                frames=frames,
+                records=records,
+                frame_bytes=frame_bytes,
+                padding_bytes=after.padding_bytes - before.padding_bytes,
+            ),
+            events=tuple(self._events),
+            interrupted=interrupted,
+            failure=failure,
+            labels={
+                "modelled": bool(load.device),
+                **({} if raw is None else {"raw_writes_per_s": raw.writes_per_s}),
+            },
+            walkit_version=walkit_version(),
+        )
+
+
+def _joined(earlier: Interval, later: Interval) -> Interval:
+    counts = earlier.counts + later.counts
+    return Interval(
+        earlier.start_s,
+        later.end_s,
+        earlier.records + later.records,
+        percentile_ns(counts, 50.0) / 1000,
+        percentile_ns(counts, 99.0) / 1000,
+        float(np.fmax(earlier.max_us, later.max_us)),
+        counts,
+    )
