@@ -15,7 +15,7 @@ from walkit.format.manifest import Manifest
 from walkit.format.names import claim_of_name
 from walkit.read.cursor import identity_at, lies_in
 from walkit.read.reader import sight_of
-from walkit.recovery.scan import read_mark
+from walkit.recovery.scan import read_durable_slot
 from walkit.segments.claim_files import claim_facts, remove_claims, time_text
 from walkit.storage.interface import Storage
 
@@ -57,7 +57,7 @@ def _last_lsn(storage: Storage, manifest: Manifest, wanted: int) -> int:
     """Return the last LSN of the log, or any from `wanted` on that it is known to have: a long scan may be saved."""
     known = max(manifest.end.last_lsn, manifest.low_watermark, manifest.checkpoint_lsn)
     if wanted > known:
-        slot = read_mark(storage)
+        slot = read_durable_slot(storage)
         if slot.epoch_id in {e.id for e in manifest.lineage}:
             known = max(known, slot.lsn)
     return known if wanted <= known else max(known, sight_of(storage).last_lsn)
