@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import nbformat
@@ -56,6 +57,7 @@ PAGE_STYLE = """
 .walkit-pages { max-width: 76rem; margin: 1rem auto; font: 14px system-ui, sans-serif; }
 .walkit-pages a { margin-right: 1.5rem; color: var(--jp-content-link-color); }
 .plotly-graph-div { margin-top: .6rem; }
+.jp-InputArea-editor { overflow-x: auto; }
 """
 
 
@@ -200,7 +202,8 @@ def make(paths: list[Path], out: Path, *, executed: Path | None = None, run: boo
     pages, names = [], [path.stem for path in paths]
     with tempfile.TemporaryDirectory(prefix="walkit-book-") as folder:
         for path in paths:
-            print(f"{path.stem} ...", flush=True)
+            print(f"{path.stem} ...", end=" ", flush=True)
+            began = monotonic()
             source = path if run or executed is None else executed / path.name
             notebook = nbformat.read(source, as_version=4)
             if run:
@@ -209,6 +212,7 @@ def make(paths: list[Path], out: Path, *, executed: Path | None = None, run: boo
                     executed.mkdir(parents=True, exist_ok=True)
                     (executed / path.name).write_text(json.dumps(notebook, indent=1), encoding="utf-8")
             pages.append(write_page(notebook, path.stem, out, pages=names, folder=path.parent))
+            print(f"{monotonic() - began:.1f} s", flush=True)
     (out / SCRIPT).write_text(plots.plotly_script(), encoding="utf-8")
     write_index(pages, out)
     return pages
