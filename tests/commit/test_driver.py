@@ -545,3 +545,29 @@ def test_a_callback_that_comes_after_a_notification_is_called_by_the_next() -> N
     signal.notify()
     signal.notify()
     assert called == [1]
+
+
+def test_the_last_frame_to_land_in_a_failed_log_wakes_its_followers() -> None:
+    """Fail a frame while the marker frame before it is being written: when that lands, followers look again."""
+    place = GatedPlace()
+    rig = DriverHarness(place=place, in_flight_max=2, idle_marker_us=2000)
+    rig.clock = lambda: time.monotonic_ns() // 1000
+    first = rig.queued()
+    wait_until(lambda: rig.core.in_flight, "the first frame")
+    place.let(rig.core.in_flight[0])
+    first.result(GUARD_S)
+    wait_until(lambda: rig.core.in_flight and rig.core.in_flight[0].position in place.gates, "the marker")
+    marker = rig.core.in_flight[0]
+    assert not marker.count
+    second = rig.queued()
+    wait_until(lambda: second.frame is not None and second.frame.position in place.gates, "the second frame")
+    looks: list[bool] = []
+    rig.driver.failure.on_poison = lambda: looks.append(bool(rig.core.in_flight))
+    assert second.frame is not None
+    place.let(second.frame, io_error())
+    with pytest.raises(CommitFailedError):
+        second.result(GUARD_S)
+    wait_until(lambda: looks == [True], "the first look")
+    place.let(marker)
+    wait_until(lambda: looks[-1:] == [False], "the look after the marker has landed")
+    rig.driver.stop(LogClosedError("over"))

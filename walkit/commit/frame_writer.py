@@ -201,8 +201,13 @@ class FrameWriter:
             self.failure.fail(problem)
         if core.sink_failure is not None and core.in_flight:
             self.failure.fail(*core.sink_failure)
-        if core.failure is not None and core.has_failed(frame):  # by a sync, before this frame was sealed
-            self.failure.fail(core.failure, frame)
+        if core.failure is not None:
+            if core.has_failed(frame):  # by a sync, before this frame was sealed
+                self.failure.fail(core.failure, frame)
+            elif (
+                not core.in_flight
+            ):  # those that follow the log wait for that, and get no news of a marker frame
+                self.failure.on_poison()
         if self.parallel:
             self.sink.passed(core.written_position)
             self.completion.run()
