@@ -194,7 +194,7 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
     used segment with a number that the manifest has not given yet, or a slot of an unknown epoch, is newer than it.
     """
     manifest, mark = findings.manifest, findings.mark
-    if mark.generation and mark.epoch_id not in {e.id for e in manifest.lineage}:
+    if mark.generation and not _is_known(manifest, mark):
         raise _older_manifest(DURABLE_NAME, f"epoch {mark.epoch}, durable up to position {mark.position:,}")
     for name in findings.strays:
         try:
@@ -209,6 +209,14 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
             continue
         if header.number >= manifest.next_segment and leftover_of(header, manifest) is None:
             raise _older_manifest(name, f"segment {header.number} from LSN {header.first_lsn:,} on")
+
+
+def _is_known(manifest: Manifest, mark: DurableMark) -> bool:
+    """Say whether a slot is of an epoch of the lineage, or older than one: a manifest made anew may not know those."""
+    epoch = manifest.epoch_of(mark.epoch)
+    if epoch is not None:
+        return epoch.id == mark.epoch_id
+    return any(mark.epoch < later.number for later in manifest.lineage)
 
 
 def _older_manifest(name: str, newer: str) -> CorruptionError:
