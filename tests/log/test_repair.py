@@ -21,6 +21,7 @@ from tests.log.damaged_logs import (
     gone,
     in_frame,
     opened,
+    overwrite,
     patch,
     read,
     rows_of,
@@ -36,7 +37,7 @@ from walkit.format.manifest import MANIFEST_NAME
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
-from walkit.segments.manifest_store import load_manifest
+from walkit.segments.manifest_store import DURABLE_NAME, load_manifest
 
 
 def without_manifest(image: CrashingStorage) -> None:
@@ -441,3 +442,43 @@ def test_what_a_snapshot_holds_is_not_missing() -> None:
     assert report.ok and report.manifest_rebuilt and not report.unaccounted_lsns
     with walkit.Store.open(storage, TINY) as store:
         assert len(store) == 41
+
+
+def test_the_slot_of_an_epoch_without_segments_does_not_stop_a_repair() -> None:
+    """Trim an epoch away, lose the manifest, and leave its old slot: the manifest made anew does not know the epoch."""
+    storage = CrashingStorage()
+    with opened(storage) as log:
+        log.append(value_of(1))
+    old = read(storage, DURABLE_NAME)
+    with opened(storage) as log:
+        for lsn in range(2, 6):
+            log.append(value_of(lsn))
+        log.wait_idle()
+        log.trim(1)
+        log.wait_idle()
+        image = storage.process_kill()
+    overwrite(image, DURABLE_NAME, old)
+    without_manifest(image)
+    report = walkit.repair(image)
+    assert report.manifest_rebuilt and report.last_lsn == 5
+    assert walkit.verify(image).ok
+    with opened(image, "absolute") as log:
+        assert [lsn for lsn, _ in rows_of(log)] == [2, 3, 4, 5]
+
+
+def test_space_before_a_segment_made_anew_is_recorded() -> None:
+    """Give up the end of a file, then lose the manifest and the next segment's header: no contradiction is left."""
+    image = wreck(closed=False, without_cell=True)
+    last = load_manifest(image).unsealed[-1].name
+    offset, header = frames_of(image, last)[-1]
+    shorten(image, last, offset + header.footprint)
+    with opened(image, "salvage") as log:
+        log.append(value_of(9))
+        rows = rows_of(log)
+    with_damaged_manifest(image)
+    flip(image, max(n for n in image.names() if n.endswith(".segment")), HEAD)
+    report = walkit.repair(image, policy="salvage")
+    assert report.manifest_rebuilt
+    assert not walkit.verify(image).problems
+    with opened(image, "absolute") as log:
+        assert rows_of(log) == rows

@@ -62,7 +62,7 @@ def compose(
     alignment = _alignment(storage, options, events)
     completion = manifest.ack_order == "completion"
     core = _core(options, identity, began, alignment, completion=completion, ports=ports)
-    segments = _segments(storage, manifest_store, options, events, core, began=began, mark=plan.findings.mark)
+    segments = _segments(storage, manifest_store, options, events, core, began=began, mark=plan.findings.slot)
     contents = LogContents(storage, manifest_store, segments, core)
     lifetime, leftovers = Lifetime(storage.location), Leftovers(storage)
     claims = ClaimTable(storage, manifest_store, events)

@@ -67,11 +67,11 @@ def sight_of(storage: Storage) -> Sight:
     """Return what a reader may see now, as `view_of` says, and how much of it is on stable storage."""
     for attempt in range(VIEW_TRIES):
         live = storage.is_locked(LOCK_NAME)
-        # The mark before the manifest: every segment that the mark reaches into is then in the manifest.
-        mark = read_durable_slot(storage)
+        # The slot before the manifest: every segment that the slot reaches into is then in the manifest.
+        slot = read_durable_slot(storage)
         manifest = load_manifest(storage)
         try:
-            sight = (_live_sight if live else _settled_sight)(storage, manifest, mark)
+            sight = (_live_sight if live else _settled_sight)(storage, manifest, slot)
         except CorruptionError:
             # A writer that trims, or that began meanwhile, moves the log away from under this manifest.
             if attempt == VIEW_TRIES - 1 or load_manifest(storage).generation == manifest.generation:
@@ -85,21 +85,21 @@ def sight_of(storage: Storage) -> Sight:
 def live_view(storage: Storage) -> LogView:
     """Return what durable slot and manifest say is on stable storage, whether a writer lives or not."""
     for attempt in range(VIEW_TRIES):
-        mark = read_durable_slot(storage)
+        slot = read_durable_slot(storage)
         manifest = load_manifest(storage)
         try:
-            return _live_sight(storage, manifest, mark).view
+            return _live_sight(storage, manifest, slot).view
         except CorruptionError:
             if attempt == VIEW_TRIES - 1 or load_manifest(storage).generation == manifest.generation:
                 raise
     raise AssertionError("the last attempt returned or raised")
 
 
-def _live_sight(storage: Storage, manifest: Manifest, mark: DurableMark) -> Sight:
+def _live_sight(storage: Storage, manifest: Manifest, slot: DurableMark) -> Sight:
     known = {e.id for e in manifest.lineage}
     end, last_lsn = manifest.end.position, manifest.end.last_lsn
-    if mark.epoch_id in known and mark.position > end:
-        end, last_lsn = mark.position, mark.lsn
+    if slot.epoch_id in known and slot.position > end:
+        end, last_lsn = slot.position, slot.lsn
     spans = [Span(s, s.end_position, s.last_lsn) for s in manifest.sealed]
     begun = [(r, h) for r in manifest.unsealed if (h := _header_of(storage, r)) is not None]
     for index, (record, header) in enumerate(begun):
@@ -119,8 +119,8 @@ def _live_sight(storage: Storage, manifest: Manifest, mark: DurableMark) -> Sigh
     return Sight(LogView(storage, manifest, tuple(spans)), last_lsn, end, end)
 
 
-def _settled_sight(storage: Storage, manifest: Manifest, mark: DurableMark) -> Sight:
-    plan = plan_recovery(storage, manifest, mark, "prefix")
+def _settled_sight(storage: Storage, manifest: Manifest, slot: DurableMark) -> Sight:
+    plan = plan_recovery(storage, manifest, slot, "prefix")
     spans = tuple(Span(s, s.end_position, s.last_lsn) for s in plan.manifest.sealed)
     view = LogView(storage, plan.manifest, spans)
     return Sight(view, plan.end.last_lsn, plan.end.position, plan.findings.promised_position)

@@ -146,7 +146,7 @@ class LogFindings:
     """Facts about a whole log."""
 
     manifest: Manifest
-    mark: DurableMark
+    slot: DurableMark
     sealed: list[SegmentFinding] = field(default_factory=list)
     unsealed: list[SegmentFinding] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
@@ -162,14 +162,14 @@ class LogFindings:
         return sum(finding.verify_ns for finding in (*self.sealed, *self.unsealed)) / 1e9
 
     @property
-    def marked_position(self) -> int:
+    def slot_position(self) -> int:
         """The durable position that the durable slot file tells; 0 where it is of no epoch of this log."""
-        return self.mark.position if self.mark.epoch_id in {e.id for e in self.manifest.lineage} else 0
+        return self.slot.position if self.slot.epoch_id in {e.id for e in self.manifest.lineage} else 0
 
     @property
     def promised_position(self) -> int:
         """How far the log has been promised to be on stable storage, by anything that can be trusted."""
-        known = (self.manifest.end.position, self.marked_position)
+        known = (self.manifest.end.position, self.slot_position)
         return max([*known, *(f.promised_position for f in (*self.sealed, *self.unsealed))])
 
 

@@ -52,17 +52,17 @@ def header_from_frames(
 def header_after(end: LogEnd, header: SegmentHeader, regions: list[Region]) -> SegmentHeader:
     """Return a header made anew, as that of a segment with these regions which stands after `end`."""
     first = next((r.before for r in regions if r.intact), None)
-    previous_end = min(end.position, header.start_position)
-    if first is not None and first.position == header.start_position:
-        whole = end.position <= header.start_position and (first.last_lsn, first.chain) == (
-            end.last_lsn,
-            end.chain,
-        )
-        previous_end = previous_end if whole else header.start_position
-        return replace(header, previous_end=previous_end, first_lsn=first.last_lsn + 1, chain=first.chain)
-    if header.start_position != align_up(end.position, header.alignment):
-        previous_end = header.start_position  # more than an alignment is missing before it
-    return replace(header, previous_end=previous_end, first_lsn=end.last_lsn + 1, chain=end.chain)
+    at_start = first is not None and first.position == header.start_position
+    begin = replace(first if first is not None and at_start else end, position=header.start_position)
+    # An epoch of direct I/O begins on the next boundary; a larger space before it is a range that is missing.
+    near = header.start_position == align_up(end.position, header.alignment)
+    fits = not at_start or (begin.last_lsn, begin.chain) == (end.last_lsn, end.chain)
+    return replace(
+        header,
+        previous_end=end.position if near and fits else header.start_position,
+        first_lsn=begin.last_lsn + 1,
+        chain=begin.chain,
+    )
 
 
 def _stand_ins(manifest: Manifest, record: SegmentRecord) -> Iterator[SegmentHeader]:

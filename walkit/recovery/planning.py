@@ -16,7 +16,7 @@ from walkit.storage.interface import Storage
 def plan_recovery(
     storage: Storage,
     manifest: Manifest,
-    mark: DurableMark,
+    slot: DurableMark,
     policy: str,
     *,
     deep: bool = False,
@@ -30,8 +30,8 @@ def plan_recovery(
         # What looks at wrecks is half of what an opening would have to load.
         from walkit.recovery.salvage import make_salvage_plan
 
-        return make_salvage_plan(storage, look_around(storage, manifest, mark, salvage=True), progress)
-    findings = scan_log(storage, manifest, mark, deep=deep or policy == "absolute", progress=progress)
+        return make_salvage_plan(storage, look_around(storage, manifest, slot, salvage=True), progress)
+    findings = scan_log(storage, manifest, slot, deep=deep or policy == "absolute", progress=progress)
     return make_plan(findings, policy)
 
 

@@ -229,7 +229,7 @@ def _frames_of(storage: Storage, header: SegmentHeader, following: SegmentHeader
 
 
 def _lineage_of(
-    ours: list[SegmentHeader], end: LogEnd, mark: DurableMark, by_frames: dict[int, EpochRecord]
+    ours: list[SegmentHeader], end: LogEnd, slot: DurableMark, by_frames: dict[int, EpochRecord]
 ) -> tuple[EpochRecord, ...]:
     """Return each epoch as its oldest segment says; without headers, as a frame or the slot says."""
     lineage: dict[int, EpochRecord] = {}
@@ -238,10 +238,10 @@ def _lineage_of(
         lineage.setdefault(h.epoch, EpochRecord(number=h.epoch, id=h.epoch_id, **began))
     for epoch in by_frames.values():
         lineage.setdefault(epoch.number, epoch)
-    if mark.generation and mark.epoch > max(lineage):
-        lineage[mark.epoch] = EpochRecord(
-            number=mark.epoch,
-            id=mark.epoch_id,
+    if slot.generation and slot.epoch > max(lineage):
+        lineage[slot.epoch] = EpochRecord(
+            number=slot.epoch,
+            id=slot.epoch_id,
             first_lsn=end.last_lsn + 1,
             position=end.position,
             chain=end.chain,

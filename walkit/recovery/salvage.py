@@ -308,7 +308,7 @@ class _Salvage:
 
     def _end_as_promised(self) -> None:
         """Record as lost what was promised after the last intact frame, so that its LSNs are not given again."""
-        manifest, log, mark = self.findings.manifest, self.log, self.findings.mark
+        manifest, log, slot = self.findings.manifest, self.log, self.findings.slot
         end = log.end
         told = max(manifest.low_watermark, manifest.checkpoint_lsn, end.last_lsn)
         for finding in self.culprits:
@@ -318,7 +318,7 @@ class _Salvage:
         if end.position >= log.promised and told == end.last_lsn:
             return
         position = max(log.promised, end.position + (ALIGNMENT_DIRECT if log.promised <= end.position else 0))
-        lsn = mark.lsn if end.position < self.findings.marked_position <= position else 0
+        lsn = slot.lsn if end.position < self.findings.slot_position <= position else 0
         to = LogEnd(last_lsn=max(told, lsn), position=position, chain=end.chain)
         named = next((f.name for f in self.culprits), log.records[-1].name if log.records else "")
         reason = "the log ends before what was promised"

@@ -28,7 +28,7 @@ from walkit.storage.interface import Storage
 
 Progress = Callable[[int, int], None]
 """Called with (bytes scanned, bytes to scan)."""
-MARK_TRIES = 8
+SLOT_TRIES = 8
 
 
 def read_durable_slot(storage: Storage) -> DurableMark:
@@ -38,12 +38,12 @@ def read_durable_slot(storage: Storage) -> DurableMark:
         return NOTHING_DURABLE
     try:
         # A reader that two stores overtake may find both slots half written; it looks again.
-        for _ in range(MARK_TRIES):
+        for _ in range(SLOT_TRIES):
             data = cell.read()
-            mark = decode_slots(data)
-            if mark.generation or not any(data):
+            slot = decode_slots(data)
+            if slot.generation or not any(data):
                 break
-        return mark
+        return slot
     finally:
         cell.close()
 
@@ -51,7 +51,7 @@ def read_durable_slot(storage: Storage) -> DurableMark:
 def scan_log(
     storage: Storage,
     manifest: Manifest,
-    mark: DurableMark,
+    slot: DurableMark,
     *,
     deep: bool = False,
     progress: Progress | None = None,
@@ -60,7 +60,7 @@ def scan_log(
 
     StorageError where a segment cannot be read, FormatVersionError where one is of a newer format.
     """
-    findings = look_around(storage, manifest, mark)
+    findings = look_around(storage, manifest, slot)
     counter = ProgressCounter(progress, sum(s.size_bytes for s in manifest.sealed) if deep else 0)
     for record in manifest.sealed:
         finding = look_at(storage, manifest, record)
@@ -171,13 +171,13 @@ class ProgressCounter:
 
 
 def look_around(
-    storage: Storage, manifest: Manifest, mark: DurableMark, *, salvage: bool = False
+    storage: Storage, manifest: Manifest, slot: DurableMark, *, salvage: bool = False
 ) -> LogFindings:
     """Return the facts about what stands beside the segments. CorruptionError for a manifest of an earlier time.
 
     With `salvage` a file beside them that the storage does not read is passed over.
     """
-    findings = LogFindings(manifest=manifest, mark=mark)
+    findings = LogFindings(manifest=manifest, slot=slot)
     named = {s.name for s in manifest.segments}
     names = storage.names()
     findings.strays = [n for n in names if n.endswith(".segment") and n not in named]
@@ -193,9 +193,9 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
     The manifest names a segment before its header is written, and an epoch before the durable slot speaks of it; so a
     used segment with a number that the manifest has not given yet, or a slot of an unknown epoch, is newer than it.
     """
-    manifest, mark = findings.manifest, findings.mark
-    if mark.generation and mark.epoch_id not in {e.id for e in manifest.lineage}:
-        raise _older_manifest(DURABLE_NAME, f"epoch {mark.epoch}, durable up to position {mark.position:,}")
+    manifest, slot = findings.manifest, findings.slot
+    if slot.generation and not _is_known(manifest, slot):
+        raise _older_manifest(DURABLE_NAME, f"epoch {slot.epoch}, durable up to position {slot.position:,}")
     for name in findings.strays:
         try:
             header = header_of(storage, name)
@@ -209,6 +209,14 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
             continue
         if header.number >= manifest.next_segment and leftover_of(header, manifest) is None:
             raise _older_manifest(name, f"segment {header.number} from LSN {header.first_lsn:,} on")
+
+
+def _is_known(manifest: Manifest, slot: DurableMark) -> bool:
+    """Say whether a slot is of an epoch of the lineage, or older than one: a manifest made anew may not know those."""
+    epoch = manifest.epoch_of(slot.epoch)
+    if epoch is not None:
+        return epoch.id == slot.epoch_id
+    return any(slot.epoch < later.number for later in manifest.lineage)
 
 
 def _older_manifest(name: str, newer: str) -> CorruptionError:

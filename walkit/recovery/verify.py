@@ -70,12 +70,12 @@ def _examine(
     decode = tool == "verify"
     for attempt in range(ATTEMPTS):
         live = storage.is_locked(LOCK_NAME)
-        mark = read_durable_slot(
+        slot = read_durable_slot(
             storage
-        )  # before the manifest, so that it names every segment that the mark covers
+        )  # before the manifest, so that it names every segment that the slot covers
         manifest, _, damage = manifest_of(storage)
         context = ScanContext(
-            storage, manifest, mark, live=live, bodies=bodies, decode=decode, progress=progress
+            storage, manifest, slot, live=live, bodies=bodies, decode=decode, progress=progress
         )
         if damage is not None:
             context.problem(_damage_of(manifest, damage), segment=MANIFEST_NAME)
@@ -101,7 +101,7 @@ def _note_refusal(context: ScanContext) -> None:
     """Add why the next opening refuses the log, where no range says it."""
     refusal: CorruptionError | StorageError | None = context.refusal
     try:
-        look_around(context.storage, context.manifest, context.mark)
+        look_around(context.storage, context.manifest, context.slot)
     except (CorruptionError, StorageError) as error:
         refusal = error
     if refusal is None:

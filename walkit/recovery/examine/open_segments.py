@@ -87,7 +87,7 @@ class UnsealedPart:
         A frame with right checksums that cannot be decoded counts as refused: the next opening keeps it.
         """
         context, none = self.context, [None] * len(self.found)
-        findings = LogFindings(manifest=context.manifest, mark=context.mark, unsealed=self.found)
+        findings = LogFindings(manifest=context.manifest, slot=context.slot, unsealed=self.found)
         self.keeps = policy_for(findings, "prefix") == "holes"
         if context.live:
             return none
@@ -269,7 +269,7 @@ class UnsealedPart:
         used = [f.name for f in found if f.header is not None]
         name = (*absent[:1], *used[-1:], "")[0]
         first_lost = end.last_lsn + 1 if start == end.position else None
-        last_lost = context.mark.lsn if context.mark_known and until == context.mark.position else None
+        last_lost = context.slot.lsn if context.slot_known and until == context.slot.position else None
         error = SegmentMissingError(
             f"frames were promised up to position {context.promised:,}, and no file holds {start:,} to {until:,}"
             + ("" if first_lost is None else f": acknowledged data is missing from LSN {first_lost:,} on"),

@@ -28,14 +28,14 @@ class ScanContext:
         self,
         storage: Storage,
         manifest: Manifest,
-        mark: DurableMark,
+        slot: DurableMark,
         *,
         live: bool,
         bodies: bool,
         decode: bool,
         progress: Progress | None = None,
     ) -> None:
-        self.storage, self.manifest, self.mark = storage, manifest, mark
+        self.storage, self.manifest, self.slot = storage, manifest, slot
         self.live, self.bodies, self.decode = live, bodies, decode
         self.ranges: list[RangeVerdict] = []
         self.segments: list[SegmentFacts] = []
@@ -48,8 +48,8 @@ class ScanContext:
         self.bytes_done = 0
         self.stopped = False
         """Set by another thread: the examination ends at its next step."""
-        self.mark_known = mark.epoch_id in {e.id for e in manifest.lineage}
-        self.promised = max(manifest.end.position, mark.position if self.mark_known else 0)
+        self.slot_known = slot.epoch_id in {e.id for e in manifest.lineage}
+        self.promised = max(manifest.end.position, slot.position if self.slot_known else 0)
         """How far anything that can be trusted promises the log to be on stable storage."""
         self.end = manifest.end
         """Where the intact log ends, as far as it has been examined."""
@@ -82,7 +82,7 @@ class ScanContext:
     def part(self) -> ScanContext:
         """Return a context of the same log for some of its segments; `join` takes what is in it."""
         return ScanContext(
-            self.storage, self.manifest, self.mark, live=self.live, bodies=self.bodies, decode=self.decode
+            self.storage, self.manifest, self.slot, live=self.live, bodies=self.bodies, decode=self.decode
         )
 
     def join(self, part: ScanContext) -> None:

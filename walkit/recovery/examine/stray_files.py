@@ -114,7 +114,7 @@ def _end_before(before: SegmentRecord, record: SegmentRecord) -> int:
 
 def check_durable_file(context: ScanContext) -> None:
     """Hold the durable file against the frames. It is never synced, so that an old or empty one is no fault."""
-    manifest, mark = context.manifest, context.mark
+    manifest, slot = context.manifest, context.slot
     cell = context.storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=False)
     if cell is None:
         if manifest.lineage:
@@ -124,35 +124,35 @@ def check_durable_file(context: ScanContext) -> None:
         block = cell.read()
     finally:
         cell.close()
-    if not mark.generation:
+    if not slot.generation:
         if any(block):
             context.notes.append(
                 "the durable file holds no whole slot, as after a power cut; nothing rests on it"
             )
         return
-    if not context.mark_known:
+    if not context.slot_known:
         context.notes.append(
-            f"the durable file is of epoch {mark.epoch}, which is not in the lineage; it was not used"
+            f"the durable file is of epoch {slot.epoch}, which is not in the lineage; it was not used"
         )
         return
     sealed = manifest.sealed
     begins = sealed[0].start_position if sealed else manifest.end.position
     as_written = max([begins, *(s.end_position for s in sealed if _has_moved(s))])
-    if any(g.start_position < mark.position <= g.end_position for g in manifest.lost):
+    if any(g.start_position < slot.position <= g.end_position for g in manifest.lost):
         return  # what it spoke of has been given up
-    if not as_written < mark.position <= context.end.position:
+    if not as_written < slot.position <= context.end.position:
         return  # before what is still as it was written, or after the intact log, which has a problem of its own
     if context.problems:
         return
-    found = _lsn_at(context, mark.position)
-    if found != mark.lsn:
+    found = _lsn_at(context, slot.position)
+    if found != slot.lsn:
         context.problem(
             CorruptionError(
-                f"the durable file names position {mark.position:,} and LSN {mark.lsn:,}; "
+                f"the durable file names position {slot.position:,} and LSN {slot.lsn:,}; "
                 f"the frame that ends there has LSN {found}",
                 segment=DURABLE_NAME,
-                position=mark.position,
-                expected=mark.lsn,
+                position=slot.position,
+                expected=slot.lsn,
                 found=found,
             )
         )
