@@ -312,11 +312,11 @@ def test_an_interrupt_of_who_waits_for_deliveries_stops_none() -> None:
         wait_until(lambda rig=rig: rig.driver.delivery._busy, "the delivery")  # type: ignore[misc]
         strike = Strike(number)
         with suppress(KeyboardInterrupt):
-            strike.run(lambda rig=rig: rig.driver.delivery.drain(0.001))  # type: ignore[misc]
+            strike.run(lambda rig=rig: rig.driver.delivery.drain(0.05))  # type: ignore[misc]
         go_on.set()
         rig.queued().add_done_callback(slow)
         wait_until(lambda called=called: len(called) == 2, f"the second delivery, after {strike.where}")  # type: ignore[misc]
         rig.driver.stop(LogClosedError())
         if not strike.where:
             break
-    assert number > 5
+    assert number > 5, "the wait has as many points as that"
