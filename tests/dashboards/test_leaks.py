@@ -49,7 +49,7 @@ def held_by(server: Server) -> Holds:
     """What the server holds once its last session has ended."""
     deadline = time.monotonic() + GUARD_S
     process = psutil.Process(server.process.pid)
-    while server.folders() or [t for t in process.net_connections() if t.status == psutil.CONN_ESTABLISHED]:
+    while server.folders() or any(c.status == psutil.CONN_ESTABLISHED for c in process.net_connections()):
         assert time.monotonic() < deadline, f"sessions are left: {server.folders()}"
         time.sleep(0.1)
     return Holds(process.num_fds(), process.num_threads(), process.memory_info().rss / 2**20)

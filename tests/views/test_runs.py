@@ -8,6 +8,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,12 @@ def runs_of(shell: Shell, query: str = "") -> RunsPage:
     shell.read_url(f"?page=runs{query}")
     assert isinstance(shell.page, RunsPage)
     return shell.page
+
+
+def ended(shell: Shell, number: int) -> bool:
+    """Whether so many writers of the Live page have ended; they are looked after as that page does."""
+    shell.workspace.session.readings()
+    return len(shell.workspace.session.runs) == number
 
 
 def recorded(name: str, us: int, **more: object) -> Run:
@@ -165,7 +172,7 @@ def test_what_writers_of_the_live_page_did_is_a_run(shell: Shell) -> None:
             session.stop()
         else:
             session._writers[0].kill()
-        until(page, lambda want=number: len(session.runs) == want or (session.readings() and None))
+        until(page, partial(ended, shell, number))
     settled(page)
     rows = [(row["id"], row["cells"][0], row["cells"][-1]) for row in page.table.table.rows]
     assert rows == [

@@ -79,6 +79,9 @@ select:not([multiple]).bk-input, select:not([size]).bk-input {
 """,
     ]
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]
+
 
 class IntInput(pn.widgets.IntInput):
     """An IntInput whose arrows have the colour of its text."""
@@ -91,6 +94,9 @@ class IntInput(pn.widgets.IntInput):
 """,
     ]
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]
+
 
 class Button(pn.widgets.Button):
     """A Button whose words are read on either theme, with a colour too."""
@@ -102,6 +108,9 @@ class Button(pn.widgets.Button):
 :host(.solid) .bk-btn.bk-btn-danger { background-color: var(--bad, #b3261e); color: var(--on-accent, #ffffff); }
 """,
     ]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]
 
 
 FIGURE_CSS = """
