@@ -16,8 +16,9 @@ from bokeh.document import Document
 from walkit.measure import FrameSample, LatencyHistogram, RunEvent
 from walkit.measure.frame_sample import SAMPLE_FRAMES_MAX
 from walkit.plots import Band
-from walkit.views.history import POINTS_MAX, Point, detail_of
+from walkit.views.history import POINTS_MAX, detail_of
 from walkit.views.live_load import LoadView
+from walkit.views.overview import Point
 from walkit.views.parts import ready
 from walkit.views.session import Session
 from walkit.views.sources import Reading

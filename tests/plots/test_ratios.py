@@ -8,7 +8,6 @@ import pytest
 
 from walkit.measure import ratio_of
 from walkit.plots import alt_text, ratios
-from walkit.plots.style import BLUE, CLEAR
 
 
 def test_each_ratio_is_a_point_with_its_interval() -> None:
@@ -19,12 +18,13 @@ def test_each_ratio_is_a_point_with_its_interval() -> None:
         "p50": ratio_of([50.0], [100.0]),
     }
     drawing = ratios(found, warnings=["one disk"])
-    (points,) = drawing.data
+    whiskers, points = drawing.data
     assert list(points.x) == [2.1, 1.0, 0.5]
     assert list(points.y) == ["records/s", "&lt;p99&gt;", "p50"]
-    assert list(points.error_x.array) == pytest.approx([0.1, 0.1, 0])
-    assert list(points.error_x.arrayminus) == pytest.approx([0.1, 0.1, 0])
-    assert list(points.marker.color) == [BLUE, CLEAR, CLEAR]
+    assert [x for x in whiskers.x if x is not None] == pytest.approx([2.0, 2.2, 0.9, 1.1])
+    assert whiskers.y == ("records/s", "records/s", None, "&lt;p99&gt;", "&lt;p99&gt;", None)
+    assert list(points.marker.symbol) == ["circle", "circle-open", "circle-open"]
+    assert list(drawing.layout.xaxis.ticktext) == ["0.5", "0.667", "1", "1.5", "2"]
     low, high = drawing.layout.xaxis.range
     assert -low == high > log10(2.2)
     assert alt_text(drawing).endswith("p50 0.5 (no interval known, n = 1)")

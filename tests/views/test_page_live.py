@@ -15,9 +15,10 @@ from walkit.measure import FrameSample, LatencyHistogram, RunEvent
 from walkit.measure.condensed import FINE_EDGES_NS
 from walkit.plots import LATENCY_EDGES_S, Band
 from walkit.views.cards import Card, CardRow, cards_html, spark_words
-from walkit.views.history import NOTHING, POINTS_MAX, History, Point, detail_of
+from walkit.views.history import NOTHING, POINTS_MAX, History, detail_of
 from walkit.views.live_load import LoadView
 from walkit.views.load_controls import DEFAULTS, PRESETS, LoadControls
+from walkit.views.overview import Point
 from walkit.views.page import make_shell
 from walkit.views.page_live import LivePage
 from walkit.views.session import Session

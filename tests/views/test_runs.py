@@ -8,6 +8,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,12 @@ def runs_of(shell: Shell, query: str = "") -> RunsPage:
     shell.read_url(f"?page=runs{query}")
     assert isinstance(shell.page, RunsPage)
     return shell.page
+
+
+def ended(shell: Shell, number: int) -> bool:
+    """Whether so many writers of the Live page have ended; they are looked after as that page does."""
+    shell.workspace.session.readings()
+    return len(shell.workspace.session.runs) == number
 
 
 def recorded(name: str, us: int, **more: object) -> Run:
@@ -139,7 +146,7 @@ def test_runs_of_this_page_are_repeated_in_turn(
     assert ratio.high is not None
     assert ratio.low <= ratio.value <= ratio.high
     assert "n = 1" not in page.face.ratios.object
-    (points,) = page.face.points.object.data
+    points = page.face.points.object.data[-1]
     assert list(points.x) == [each.value for each in page.face.found.ratios.values()]
     html, archive, svg = (
         made().getvalue() for made in (page.face._as_html, page.face._as_zip, page.face._as_svg)
@@ -165,7 +172,7 @@ def test_what_writers_of_the_live_page_did_is_a_run(shell: Shell) -> None:
             session.stop()
         else:
             session._writers[0].kill()
-        until(page, lambda want=number: len(session.runs) == want or (session.readings() and None))
+        until(page, partial(ended, shell, number))
     settled(page)
     rows = [(row["id"], row["cells"][0], row["cells"][-1]) for row in page.table.table.rows]
     assert rows == [

@@ -6,14 +6,14 @@
   if (title && title.text && layout.height) {
     const lines = title.text.split("<br>").flatMap((line, number) => {
       const [, open, words, close] = line.match(/^((?:<[^>]*>)*)(.*?)((?:<[^>]*>)*)$/);
-      const most = Math.max(width / (open.includes("<b>") ? 7.6 : number ? 6.8 : 9), 20);
+      const most = Math.floor(Math.max(width / (open.includes("<b>") ? 7.6 : number ? 6.8 : 9), 20));
       const found = [""];
       for (const word of words.split(" ")) {
         const last = found.length - 1;
-        if (found[last] && (found[last] + word).length >= most) found.push(word);
+        if (found[last] && (found[last] + " " + word).length > most) found.push(word);
         else found[last] += (found[last] && " ") + word;
       }
-      return found.flatMap((text) => text.match(new RegExp(`.{1,${Math.floor(most)}}`, "g")) || [""])
+      return found.flatMap((text) => text.match(new RegExp(`.{1,${most}}`, "g")) || [""])
         .map((text) => open + text + close);
     });
     const more = 18 * (lines.length - title.text.split("<br>").length);

@@ -8,7 +8,7 @@ from math import log10
 
 from walkit.measure import Ratio
 from walkit.plots.facts import drawn_by
-from walkit.plots.style import BLUE, CLEAR, NEUTRAL, Figure, Theme, figure, go
+from walkit.plots.style import BLUE, NEUTRAL, Figure, Theme, figure, go
 
 ROW_PX = 40
 STEPS = ((1.1, (1.02, 1.05)), (1.5, (1.1, 1.25)), (4.0, (1.5, 2.0, 3.0)), (25.0, (2.0, 5.0, 10.0)))
@@ -33,7 +33,8 @@ def ratios(
     ends = [end for one in found.values() for end in (one.value, one.low, one.high) if end is not None]
     reach = max(ROOM, *(max(end, 1 / end) * ROOM for end in ends)) if ends else 2.0
     above = next((steps for most, steps in STEPS if reach <= most), (10.0, 100.0, 1000.0))
-    ticks = [*(1 / step for step in reversed(above)), 1.0, *above]
+    steps = [step for step in above if step <= reach]
+    ticks = [*(1 / step for step in reversed(steps)), 1.0, *steps]
     drawing = figure(
         title,
         subtitle=[*subtitle, drawn_by()],
@@ -53,24 +54,28 @@ def ratios(
         yaxis={"range": [len(found) - 0.5, -0.9], "showgrid": False},  # room for the words above the first
     )
     drawing.add_vline(x=1, line={"color": NEUTRAL, "width": 1})
+    known = [(escape(name), one) for name, one in found.items() if one.low is not None]
+    drawing.add_trace(
+        go.Scatter(  # a curve, and no error bars: those of x are in no picture of a figure
+            x=[end for _, one in known for end in (one.low, one.high, None)],
+            y=[end for name, _ in known for end in (name, name, None)],
+            mode="lines",
+            line={"color": BLUE, "width": 2},
+            hoverinfo="skip",
+            name="interval",
+        )
+    )
     drawing.add_trace(
         go.Scatter(
             x=[one.value for one in found.values()],
             y=[escape(name) for name in found],
-            error_x={
-                "type": "data",
-                "symmetric": False,
-                "array": [(one.high or one.value) - one.value for one in found.values()],
-                "arrayminus": [one.value - (one.low or one.value) for one in found.values()],
-                "thickness": 1.5,
-                "color": BLUE,
-            },
             mode="markers+text",
             text=[f"{one.value:.3g}" for one in found.values()],
             textposition="top center",
             marker={
                 "size": 11,
-                "color": [BLUE if one.differs else CLEAR for one in found.values()],
+                "symbol": ["circle" if one.differs else "circle-open" for one in found.values()],
+                "color": BLUE,
                 "line": {"color": BLUE, "width": 2},
             },
             customdata=[_words(*each) for each in found.items()],

@@ -16,8 +16,9 @@ from walkit.views.compaction import CompactionView
 from walkit.views.demo_store import StepReport
 from walkit.views.fault_reports import FaultReport
 from walkit.views.given import Given, given
-from walkit.views.history import History, Point
+from walkit.views.history import History
 from walkit.views.live import LiveView, view_of_run
+from walkit.views.overview import Point
 from walkit.views.page import make_shell, served
 from walkit.views.parts import in_notebook, pn, ready, served_document, tick
 from walkit.views.recovery import RecoveryView

@@ -17,8 +17,8 @@ from walkit.errors import WalkitError
 from walkit.measure import load
 from walkit.read.reader import LogReader
 from walkit.storage.address import storage_at
-from walkit.views.history import Point
 from walkit.views.live import LiveView, view_of_run
+from walkit.views.overview import Point
 from walkit.views.parts import View, pn, sentence_html
 from walkit.views.sources import Reading, warnings_of
 from walkit.views.workspace import Workspace

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from walkit.measure import Run
 from walkit.metrics import LogStatistics
 from walkit.plots import live_timeline, move_live_timeline
-from walkit.views.history import History, Point
+from walkit.views.history import History
+from walkit.views.overview import Point
 from walkit.views.parts import View, figure_pane, numbers_html, pn, sentence_html
 from walkit.views.sources import Reading, RunSource, Source
 

@@ -83,7 +83,8 @@ class Overview:
 
 def _joined(earlier: Stretch, later: Stretch) -> Stretch:
     one, other = earlier.point, later.point
-    counts = earlier.counts + later.counts
+    # Where no single latencies are seen all have one array of zeros.
+    counts = earlier.counts + later.counts if later.counts.any() else earlier.counts
     widths = (earlier.width_s or 1e-9, later.width_s or 1e-9)
     frames = tuple(
         width * (point.frames_per_s if point.frames_per_s == point.frames_per_s else 0.0) or 1e-9

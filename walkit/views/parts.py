@@ -19,6 +19,7 @@ try:
     import pandas as pd  # noqa: F401
     import panel as pn
     from panel.io.resources import LOCAL_DIST
+    from tornado.websocket import WebSocketClosedError
 except ImportError as error:
     raise MissingExtraError(extra="dashboard", package="panel") from error
 
@@ -78,6 +79,9 @@ select:not([multiple]).bk-input, select:not([size]).bk-input {
 """,
     ]
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]
+
 
 class IntInput(pn.widgets.IntInput):
     """An IntInput whose arrows have the colour of its text."""
@@ -90,6 +94,9 @@ class IntInput(pn.widgets.IntInput):
 """,
     ]
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]
+
 
 class Button(pn.widgets.Button):
     """A Button whose words are read on either theme, with a colour too."""
@@ -101,6 +108,9 @@ class Button(pn.widgets.Button):
 :host(.solid) .bk-btn.bk-btn-danger { background-color: var(--bad, #b3261e); color: var(--on-accent, #ffffff); }
 """,
     ]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]
 
 
 FIGURE_CSS = """
@@ -161,6 +171,16 @@ def ready() -> None:
         # Panel learns where its styles are when it renders the page. A session that a browser comes back to after the
         # server had given it up is made without a page, and would send it to the CDN.
         document.template_variables.setdefault("dist_url", f"{pn.state.rel_path or '.'}/{LOCAL_DIST}")
+        logging.getLogger("asyncio").addFilter(is_news)  # adding it again does nothing
+
+
+def is_news(record: logging.LogRecord) -> bool:
+    """Whether a record of the event loop belongs in the server's log.
+
+    A message that was under way to a window when that was closed does not: Bokeh has no one to hand the error to.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, WebSocketClosedError)
 
 
 def served_document() -> Document | None:

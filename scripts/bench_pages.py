@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""How fast the dashboard is to use, beside a minimal page of the same shell, and what it costs when it is open.
+
+The two are loaded in turns in one run, so that the machine's moods are in both. Cold: a new browser on a server that
+has just started; warm: another window of that browser. Interactive: the button Start can be pressed and the first
+figure is drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if not __package__:  # run as a script: the checkout is what it is about, installed or not
+    sys.path.insert(0, str(ROOT))
+
+import psutil  # noqa: E402
+
+from scripts.browsing import APP, Seen, find_browser, look_at, open_browser, serve  # noqa: E402
+
+MINIMAL = ROOT / "scripts" / "minimal_page.py"
+WATCHED_S = 20.0
+"""How long an open page is watched for what it costs."""
+
+
+def bytes_of(seen: Seen) -> int:
+    """Return the bytes that the page and what it loads are on the wire, read again without a cache."""
+    client = seen.page.context.new_cdp_session(seen.page)
+    sizes: list[int] = []
+    client.on("Network.loadingFinished", lambda told: sizes.append(int(told["encodedDataLength"])))
+    client.send("Network.enable")
+    client.send("Network.setCacheDisabled", {"cacheDisabled": True})
+    seen.page.reload()
+    seen.page.get_by_role("button", name="Start", exact=True).click(trial=True)
+    seen.page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    client.detach()
+    return sum(sizes)
+
+
+def one_round(app: Path, browser_path: str, warm: int) -> tuple[float, list[float], int]:
+    """Return seconds until a page is interactive, cold and then warm, and its bytes."""
+    with serve(app=app) as server, open_browser(browser_path) as browser:
+        first = look_at(browser, server.url)
+        context = first.page.context
+        again = []
+        for _ in range(warm):
+            # The same browser's cache, and a session of its own.
+            page = context.new_page()
+            began = time.monotonic()
+            page.goto(server.url)
+            page.get_by_role("button", name="Start", exact=True).click(trial=True)
+            page.locator(".js-plotly-plot .main-svg").first.wait_for()
+            again.append(time.monotonic() - began)
+            page.close()
+        return first.ready_s, again, bytes_of(first)
+
+
+def costs(browser_path: str) -> dict[str, Any]:
+    """Return what an open Live page costs: idle, and an update while it shows writers that hardly write."""
+    with serve() as server, open_browser(browser_path) as browser:
+        seen = look_at(browser, server.url + "?page=live&arrivals=100&writers=2", width=1440, height=900)
+        process = psutil.Process(server.process.pid)
+
+        def spent() -> float:
+            times = process.cpu_times()
+            return float(times.user + times.system)
+
+        time.sleep(3.0)  # what loading has left to do is done
+        before = spent()
+        time.sleep(WATCHED_S)
+        idle_s = spent() - before
+        seen.page.locator(".js-plotly-plot").first.evaluate(
+            "element => { window.redraws = 0; element.on('plotly_afterplot', () => window.redraws++) }"
+        )
+        seen.press("Start")
+        seen.page.wait_for_function("window.redraws > 10")
+        before, drawn = spent(), seen.page.evaluate("window.redraws")
+        time.sleep(WATCHED_S)
+        busy_s, updates = spent() - before, seen.page.evaluate("window.redraws") - drawn
+        seen.press("Stop")
+    return {
+        "idle": idle_s / WATCHED_S,
+        "update_ms": 1000 * (busy_s - idle_s) / max(updates, 1),
+        "updates": updates,
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="times that each page is loaded cold")
+    parser.add_argument("--warm", type=int, default=3, help="times that each is loaded warm in a round")
+    asked = parser.parse_args(arguments)
+    browser = find_browser()
+    if browser is None:
+        print("there is no Chromium on this machine: install it first", file=sys.stderr)
+        return 1
+    cold: dict[str, list[float]] = {"dashboard": [], "minimal": []}
+    warm: dict[str, list[float]] = {"dashboard": [], "minimal": []}
+    size: dict[str, int] = {}
+    for _ in range(asked.rounds):
+        for name, app in (("dashboard", APP), ("minimal", MINIMAL)):
+            first, again, size[name] = one_round(app, browser, asked.warm)
+            cold[name].append(first)
+            warm[name] += again
+    for kind, found in (("cold", cold), ("warm", warm)):
+        for name, seconds in found.items():
+            spread = f"{min(seconds):.2f} to {max(seconds):.2f}"
+            print(f"{kind} {name}: {statistics.median(seconds):.2f} s, {spread}, n = {len(seconds)}")
+        late = statistics.median(found["dashboard"]) - statistics.median(found["minimal"])
+        print(f"{kind}: {late:+.2f} s after the minimal page")
+    for name, number in size.items():
+        print(f"bytes {name}: {number / 1e6:.2f} MB")
+    said = costs(browser)
+    print(f"idle: {said['idle']:.1%} of a core over {WATCHED_S:.0f} s")
+    print(f"update: {said['update_ms']:.0f} ms of the server's time, {said['updates']} of them")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

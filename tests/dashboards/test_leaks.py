@@ -1,0 +1,86 @@
+"""Sessions that come and go leave nothing in the server: no descriptor, no thread, no folder, no memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import sys
+import time
+import urllib.request
+from typing import NamedTuple
+
+import psutil
+import pytest
+from tornado.websocket import WebSocketClosedError, websocket_connect
+
+from scripts.browsing import Server, serve
+from tests.dashboards.conftest import IMPATIENT
+from walkit.views.parts import is_news
+
+GUARD_S = 90.0
+
+
+class Holds(NamedTuple):
+    """What a server holds when no session is left."""
+
+    descriptors: int
+    threads: int
+    rss_mib: float
+
+
+def visit(url: str) -> None:
+    """Load the page, connect its websocket as a browser does, and close it."""
+    with urllib.request.urlopen(url, timeout=GUARD_S) as answer:
+        found = re.search(r'"token":"([^"]+)"', answer.read().decode())
+    assert found is not None
+
+    async def connect(token: str) -> None:
+        socket = await websocket_connect(url.replace("http", "ws") + "/ws", subprotocols=["bokeh", token])
+        assert "ACK" in str(await socket.read_message())
+        socket.close()
+        while await socket.read_message() is not None:
+            pass  # until the server has closed its end too
+
+    asyncio.run(connect(found[1]))
+
+
+def held_by(server: Server) -> Holds:
+    """What the server holds once its last session has ended."""
+    deadline = time.monotonic() + GUARD_S
+    process = psutil.Process(server.process.pid)
+    while server.folders() or any(c.status == psutil.CONN_ESTABLISHED for c in process.net_connections()):
+        assert time.monotonic() < deadline, f"sessions are left: {server.folders()}"
+        time.sleep(0.1)
+    return Holds(process.num_fds(), process.num_threads(), process.memory_info().rss / 2**20)
+
+
+@pytest.mark.parametrize("sessions", [8, pytest.param(30, marks=pytest.mark.slow)])
+def test_a_session_that_has_ended_leaves_nothing(sessions: int) -> None:
+    """Sessions, and as many again: then there are no more descriptors and threads than before, and memory is flat."""
+    with serve(*IMPATIENT) as server:
+        held = []
+        for _ in range(2):  # after the first time what a server makes once has been made
+            for _ in range(sessions):
+                visit(server.url)
+            held.append(held_by(server))
+        before, after = held
+        print(f"{sessions} sessions: {before}, as many again: {after}")
+        assert after.descriptors <= before.descriptors
+        assert after.threads <= before.threads
+        assert after.rss_mib - before.rss_mib < 15
+
+
+def test_a_window_that_has_closed_is_no_news() -> None:
+    """Records of the event loop: a message for a closed window is dropped from the server's log, all else stays."""
+
+    def record(error: Exception | None) -> logging.LogRecord:
+        try:
+            raise error or ValueError
+        except Exception:
+            told = sys.exc_info()
+        return logging.LogRecord("asyncio", logging.ERROR, "", 0, "", None, told if error else None)
+
+    assert not is_news(record(WebSocketClosedError()))
+    assert is_news(record(ValueError()))
+    assert is_news(record(None))
