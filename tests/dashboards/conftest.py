@@ -17,13 +17,13 @@ IMPATIENT = ("--unused-session-lifetime", "3000", "--check-unused-sessions", "25
 """A session whose page was closed ends after three seconds instead of fifteen to thirty."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     with serve(*IMPATIENT) as running:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     path = find_browser()
     if path is None:
