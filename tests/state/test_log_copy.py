@@ -8,12 +8,14 @@ import random
 import shutil
 import signal
 import time
+from itertools import chain, combinations
 from pathlib import Path
 
 import pytest
 
 import walkit
 from tests.crash_recorder import Filmed
+from tests.log.in_flight_logs import Flight
 from tests.log.logs import SEGMENTS, Child, lsns, memory_log, tiny
 from tests.stores import SMALL
 from walkit.config import Retention
@@ -94,6 +96,29 @@ def test_a_log_whose_writer_died_is_copied(ack_order: str) -> None:
         with walkit.open(storage=target.crash(keep="none"), options=tiny()) as copied:
             assert lsns(copied.read()) == list(range(1, 31))
     log.close()
+
+
+@pytest.mark.parametrize("order", ["append", "completion"])
+def test_a_log_with_holes_is_copied(order: str) -> None:
+    """Land every subset of three frames in flight, in one segment and in two: the copy has what the opening keeps."""
+    for flight in (
+        Flight(order=order),
+        Flight(order=order, second=3),
+        Flight(order=order, second=2, marks=(3,)),
+    ):
+        for landed in chain.from_iterable(combinations(range(2, 5), size) for size in range(4)):
+            source, target = flight.landed(landed), CrashingStorage()
+            copy_into(source, target, None, "copy")
+            image = target.crash(keep="none")
+            assert walkit.verify(image).ok, (flight, landed)
+            found = contents(image)
+            with (
+                walkit.open(storage=source, options=tiny()) as log,
+                walkit.open(storage=image, options=tiny()) as copied,
+            ):
+                assert lsns(copied.read()) == lsns(log.read()) == found, (flight, landed)
+                assert copied.append(b"new") == log.append(b"new")
+            assert walkit.verify(image).ok, (flight, landed)
 
 
 WRITER = """
@@ -351,6 +376,12 @@ def test_targets_that_are_refused(tmp_path: Path) -> None:
         with pytest.raises(LogLockedError):
             walkit.copy(tmp_path / "log", tmp_path / "copy")
 
+    def take_the_place(*_: int) -> None:
+        (tmp_path / "copy").mkdir(exist_ok=True)
+
+    with pytest.raises(OptionsError, match="is there already"):
+        walkit.copy(tmp_path / "log", tmp_path / "copy", take_the_place)
+    (tmp_path / "copy").rmdir()
     walkit.copy(tmp_path / "log", tmp_path / "copy", twice)
     check(tmp_path / "copy", 1, 60)
 

@@ -37,6 +37,7 @@ from walkit.state.copy_report import CopyReport
 from walkit.storage.address import Place, storage_at
 from walkit.storage.file import FileStorage
 from walkit.storage.interface import LockHolder, Storage
+from walkit.storage.io_errors import Translated
 
 PARTIAL_SUFFIX = ".partial"
 LEASE_S = 300.0
@@ -113,7 +114,9 @@ def _copy(source: Storage, folder: str, progress: Progress | None) -> CopyReport
     with _locked(partial):
         _refuse_place(source, folder)
         report = copy_into(source, partial, progress, folder)
-        os.rename(partial.location, folder)
+        _refuse_place(source, folder)
+        with Translated(f"rename to {folder!r} the folder", "", partial.location):
+            os.rename(partial.location, folder)
         FileStorage(os.path.dirname(folder)).sync_directory()
     return report
 
