@@ -323,6 +323,20 @@ def test_what_is_copied_is_kept_meanwhile(tmp_path: Path) -> None:
     check(tmp_path / "two", report.first_lsn, 60)
 
 
+def test_the_claim_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each look renew the claim: its lease begins anew from chunk to chunk, and it is gone at the end."""
+    monkeypatch.setattr("walkit.state.copy_files.RENEW_S", 0.0)
+    leases: list[int] = []
+    with filled(tmp_path / "log") as log:
+
+        def look(*_: int) -> None:
+            leases.extend(claim.lease_until_us or 0 for claim in log.claims())
+
+        walkit.copy(tmp_path / "log", tmp_path / "copy", look)
+        assert log.claims() == []
+    assert len(set(leases)) == len(leases) > 3 and leases == sorted(leases)
+
+
 def test_a_store_with_snapshots_is_copied(tmp_path: Path) -> None:
     """Copy a compacted Store with two snapshots and a damaged one: equal state, and the damaged one is left out."""
     with Store.open(tmp_path / "log", options=SMALL) as store:

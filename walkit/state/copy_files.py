@@ -6,6 +6,7 @@ import errno
 import re
 import time
 
+from walkit.commit.to_end import end_if_given_up
 from walkit.errors import CorruptionError, FormatVersionError, GapError, SnapshotError, StorageError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, SegmentState, sealed_record
@@ -65,7 +66,8 @@ class Meter:
             self._progress(min(done, self.total), self.total)
 
     def renew(self) -> None:
-        """Renew the claim where that is due."""
+        """Renew the claim where that is due; ends the copy where its caller was interrupted."""
+        end_if_given_up()
         if time.monotonic() - self._renewed_s >= RENEW_S:
             self._claimed.renew()
             self._renewed_s = time.monotonic()
