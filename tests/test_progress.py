@@ -27,6 +27,7 @@ CALLED: dict[str, Callable[[Store, Path, Any], object]] = {
     "scan": lambda store, _, given: walkit.scan(store.log.parts.storage, progress=given),
     "verify": lambda store, _, given: walkit.verify(store.log.parts.storage, progress=given),
     "repair": lambda _, path, given: walkit.repair(path / "new", progress=given),
+    "copy": lambda store, path, given: walkit.copy(store.log.parts.storage, path / "new", given),
     "enforce_retention": lambda store, _, given: store.log.enforce_retention(progress=given),
     "compact": lambda store, _, given: store.compact(progress=given),
     "replay": lambda store, _, given: walkit.replay(store.log, KeyedTable(), progress=given),

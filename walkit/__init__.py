@@ -77,7 +77,9 @@ if TYPE_CHECKING:
     from walkit.recovery.verify import scan as scan
     from walkit.recovery.verify import verify as verify
     from walkit.state.checkpoint import CheckpointReport as CheckpointReport
+    from walkit.state.copy_report import CopyReport as CopyReport
     from walkit.state.diff import diff as diff
+    from walkit.state.log_copy import copy as copy
     from walkit.state.machine import StateMachine as StateMachine
     from walkit.state.machine_recovery import MachineRecovery as MachineRecovery
     from walkit.state.machine_recovery import checkpoint as checkpoint
@@ -112,6 +114,7 @@ _LATER = {
     "CheckpointReport": "state.checkpoint",
     "Claim": "read.claim",
     "CompactionReport": "compaction.report",
+    "CopyReport": "state.copy_report",
     "Cursor": "read.cursor",
     "LogInventory": "read.describe",
     "MachineRecovery": "state.machine_recovery",
@@ -122,6 +125,7 @@ _LATER = {
     "Store": "store",
     "checkpoint": "state.machine_recovery",
     "claim": "read.claim",
+    "copy": "state.log_copy",
     "diff": "state.diff",
     "recover": "state.machine_recovery",
     "doctor": "measure.health",
@@ -144,6 +148,7 @@ __all__ = [
     "CommitFailedError",
     "CommitTimeoutError",
     "CompactionReport",
+    "CopyReport",
     "CorruptionError",
     "Cursor",
     "CursorError",
@@ -188,6 +193,7 @@ __all__ = [
     "WriteAheadLog",
     "checkpoint",
     "claim",
+    "copy",
     "diff",
     "doctor",
     "open",

@@ -25,6 +25,7 @@ COMMANDS = (
     ["verify"],
     ["repair"],
     ["claims"],
+    ["copy"],
     ["diff"],
     ["serve"],
     ["follow"],

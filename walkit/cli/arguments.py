@@ -10,6 +10,7 @@ from typing import Any
 
 from walkit.cli import network, values
 from walkit.cli.benchout import OUT_HELP
+from walkit.cli.copying import add_copy
 from walkit.cli.places import PlaceAt, place_at
 
 EXIT_CODES = "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run"
@@ -32,6 +33,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_verify(commands)
     _add_repair(commands)
     _add_claims(commands)
+    add_copy(commands, _command)
     _add_diff(commands)
     _add_serve(commands)
     _add_follow(commands)

@@ -1,0 +1,60 @@
+"""A copy of a log beside replication: a replica begins with it, and a copy that was written to is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import walkit
+from tests.log.logs import lsns, tiny
+from tests.stores import SMALL
+from walkit.errors import DivergenceError
+from walkit.replication import Primary, Replica
+from walkit.store import Store
+
+
+def test_a_replica_begins_with_a_copy_of_an_open_log(tmp_path: Path) -> None:
+    """Copy a log that is open, append, and follow it from the copy: the replica gets what came since, and no more."""
+    with walkit.open(tmp_path / "log", options=tiny()) as log:
+        log.append_many([bytes(3000)] * 80)
+        walkit.copy(tmp_path / "log", tmp_path / "replica")
+        log.append_many([bytes(3000)] * 10)
+        with Primary(log) as primary, Replica(tmp_path / "replica", source=primary.address) as replica:
+            replica.wait_for(90, timeout=30)
+            assert lsns(replica.log.read()) == lsns(log.read())
+    assert walkit.verify(tmp_path / "replica").ok
+
+
+def test_a_replica_begins_with_a_copy_of_a_compacted_store(tmp_path: Path) -> None:
+    """Copy a compacted Store, write to it, and follow it from the copy: the replica's records are the Store's."""
+    with Store.open(tmp_path / "log", options=SMALL) as store:
+        for i in range(120):
+            store.put(b"%d" % (i % 10), bytes(3000))
+        store.checkpoint(trim=False)
+        store.compact()
+        walkit.copy(tmp_path / "log", tmp_path / "replica")
+        for i in range(10):
+            store.put(b"%d" % i, b"new")
+        with Primary(store.log) as primary, Replica(tmp_path / "replica", source=primary.address) as replica:
+            replica.wait_for(130, timeout=30)
+        items = store.items()
+    with Store.open(tmp_path / "replica", options=SMALL) as copied:
+        assert copied.items() == items
+
+
+def test_a_copy_that_was_written_to_is_refused(tmp_path: Path) -> None:
+    """Append to a log and to its copy, and follow the one into the other: DivergenceError at the first difference."""
+    with walkit.open(tmp_path / "log", options=tiny()) as log:
+        log.append_many([b"x"] * 20)
+        walkit.copy(tmp_path / "log", tmp_path / "copy")
+        log.append_many([b"here", b"and here"])
+        with walkit.open(tmp_path / "copy", options=tiny()) as copied:
+            copied.append(b"there")
+        with (
+            Primary(log) as primary,
+            Replica(tmp_path / "copy", source=primary.address) as replica,
+            pytest.raises(DivergenceError) as caught,
+        ):
+            replica.wait_for(22, timeout=30)
+    assert caught.value.first_lsn == 21

@@ -1,0 +1,413 @@
+"""`walkit.copy`: whole and equal beside a writer that trims and compacts, or nothing; killed, it continues."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import signal
+import time
+from itertools import chain, combinations
+from pathlib import Path
+
+import pytest
+
+import walkit
+from tests.crash_recorder import Filmed
+from tests.log.in_flight_logs import Flight
+from tests.log.logs import SEGMENTS, Child, lsns, memory_log, tiny
+from tests.stores import SMALL
+from walkit.config import Retention
+from walkit.errors import (
+    CorruptionError,
+    GapError,
+    LogLockedError,
+    LogNotFoundError,
+    NotALogError,
+    OptionsError,
+    StorageError,
+)
+from walkit.models import CrashingStorage, FaultyStorage
+from walkit.models.faults import OperationName
+from walkit.segments.claim_files import drop_claim
+from walkit.segments.manifest_store import load_manifest
+from walkit.state.log_copy import copy_into
+from walkit.storage import Storage
+from walkit.storage.file import FileStorage
+from walkit.store import Store
+
+
+def filled(place: Path, count: int = 60) -> walkit.WriteAheadLog:
+    """Return an open log of some segments."""
+    log = walkit.open(place, options=tiny())
+    log.append_many([bytes(3000)] * count)
+    return log
+
+
+def check(place: Path, first_lsn: int, last_lsn: int) -> None:
+    """A copy is in order, has these records, and can be written to."""
+    report = walkit.verify(place)
+    assert report.ok, report.problems
+    with walkit.open(place, "r") as reader:
+        assert lsns(reader.read()) == list(range(first_lsn, last_lsn + 1))
+        assert reader.durable_lsn == last_lsn
+    with walkit.open(place, options=tiny()) as log:
+        assert log.append(b"more").last_lsn == last_lsn + 1
+    assert walkit.verify(place).ok
+
+
+def test_an_open_a_closed_and_an_empty_log_are_copied(tmp_path: Path) -> None:
+    """Copy a log when it is new, written, trimmed, closed and opened again: equal each time, id and lineage too."""
+    with walkit.open(tmp_path / "log", options=tiny()) as log:
+        assert walkit.copy(tmp_path / "log", tmp_path / "new").records == 0
+        check(tmp_path / "new", 1, 0)
+        log.append_many([bytes(3000)] * 60)
+        report = walkit.copy(tmp_path / "log", tmp_path / "open")
+        assert (report.first_lsn, report.last_lsn, report.records) == (1, 60, 60)
+        trimmed = log.trim(40)
+        assert trimmed > 1
+        walkit.copy(tmp_path / "log", tmp_path / "trimmed")
+        assert log.claims() == []
+    walkit.copy(tmp_path / "log", tmp_path / "closed")
+    with walkit.open(tmp_path / "log", options=tiny()) as log:
+        walkit.copy(tmp_path / "log", tmp_path / "idle")
+        log.append(b"x")
+        walkit.copy(tmp_path / "log", tmp_path / "again")
+        manifest = load_manifest(FileStorage(tmp_path / "log"))
+    copied = load_manifest(FileStorage(tmp_path / "again"))
+    assert (copied.log_id, copied.lineage, copied.holds) == (manifest.log_id, manifest.lineage, ())
+    check(tmp_path / "open", 1, 60)
+    for name in ("trimmed", "closed", "idle"):
+        check(tmp_path / name, int(trimmed) + 1, 60)
+    check(tmp_path / "again", int(trimmed) + 1, 61)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("ack_order", ["append", "completion"])
+def test_a_log_whose_writer_died_is_copied(ack_order: str) -> None:
+    """Kill the process, or cut the power, with frames after the last seal: the copy has what the opening finds."""
+    source = CrashingStorage()
+    log = walkit.open(storage=source, options=tiny(ack_order=ack_order))
+    log.append_many([bytes(3000)] * 30)
+    for image in (source.process_kill(), source.crash(keep="none"), source.crash(keep="random", seed=3)):
+        target = CrashingStorage()
+        assert copy_into(image, target, None, "copy").last_lsn == 30
+        with walkit.open(storage=target.crash(keep="none"), options=tiny()) as copied:
+            assert lsns(copied.read()) == list(range(1, 31))
+    log.close()
+
+
+@pytest.mark.parametrize("order", ["append", "completion"])
+def test_a_log_with_holes_is_copied(order: str) -> None:
+    """Land every subset of three frames in flight, in one segment and in two: the copy has what the opening keeps."""
+    for flight in (
+        Flight(order=order),
+        Flight(order=order, second=3),
+        Flight(order=order, second=2, marks=(3,)),
+    ):
+        for landed in chain.from_iterable(combinations(range(2, 5), size) for size in range(4)):
+            source, target = flight.landed(landed), CrashingStorage()
+            copy_into(source, target, None, "copy")
+            image = target.crash(keep="none")
+            assert walkit.verify(image).ok, (flight, landed)
+            found = contents(image)
+            with (
+                walkit.open(storage=source, options=tiny()) as log,
+                walkit.open(storage=image, options=tiny()) as copied,
+            ):
+                assert lsns(copied.read()) == lsns(log.read()) == found, (flight, landed)
+                assert copied.append(b"new") == log.append(b"new")
+            assert walkit.verify(image).ok, (flight, landed)
+
+
+WRITER = """
+import sys
+import walkit
+from walkit.store import Store
+options = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0,
+    retention=walkit.Retention(records_max=20_000))
+store = Store.open(sys.argv[1], options=options)
+for i in range(10**9):
+    store.put(b"%d" % (i % 50), b"%d " % i + bytes(900))
+    if i % 200 == 100:
+        store.compact()
+    if i % 500 == 300:
+        store.checkpoint()
+    if i % 20 == 0:
+        print(i + 1, flush=True)
+"""
+
+
+def test_copies_beside_a_writer_that_trims_and_compacts(tmp_path: Path) -> None:
+    """Copy a Store of another process six times while it rotates, checkpoints and compacts: the state at the end."""
+    with Child(WRITER, tmp_path / "log") as writer:
+        seen = 0
+        for n in range(6):
+            while seen < 150 * (n + 1):
+                seen = writer.read()
+            report = walkit.copy(tmp_path / "log", tmp_path / f"copy-{n}")
+            assert report.last_lsn >= seen
+            assert walkit.verify(tmp_path / f"copy-{n}").ok
+            with Store.open(tmp_path / f"copy-{n}", options=SMALL) as store:
+                assert store.log.durable_lsn == report.last_lsn
+                wanted = {b"%d" % (i % 50): b"%d" % i for i in range(report.last_lsn)}
+                assert {key: (value or b"").split()[0] for key, value in store.items()} == wanted
+        assert not [
+            claim for claim in walkit.open(tmp_path / "log", "r").claims() if claim.name[:5] == "copy-"
+        ]
+
+
+COPIER = """
+import json, os, sys
+import walkit
+walkit.copy  # loaded before the fork
+print(0, flush=True)
+while target := json.loads(sys.stdin.readline() or '""'):
+    pid = os.fork()
+    if not pid:
+        walkit.copy(sys.argv[1], target)
+        os._exit(0)
+    print(pid, flush=True)
+    sys.stdin.readline()
+    print(os.waitpid(pid, 0)[1], flush=True)
+"""
+
+
+def test_a_copier_that_is_killed_leaves_no_log_and_continues(tmp_path: Path) -> None:
+    """SIGKILL a copier at twelve moments, a writer beside it: no copy or a whole one, and the next run ends."""
+    generator, ends = random.Random(11), []
+    with filled(tmp_path / "log", 200) as log, Child(COPIER, tmp_path / "log") as copier:
+        copier.read()
+        for n in range(12):
+            target = tmp_path / f"copy-{n // 2}"
+            partial = target.with_name(f"{target.name}.partial")
+            copier.tell(str(target))
+            pid = copier.read()
+            time.sleep(generator.uniform(0, 0.06))
+            os.kill(pid, signal.SIGKILL)  # it is waited for only after the next line
+            copier.tell("wait")
+            ends.append(copier.read())
+            last_lsn = log.append(bytes(3000)).last_lsn
+            if not target.exists():
+                if (partial / "manifest").exists():
+                    assert walkit.verify(partial).ok
+                elif partial.exists():
+                    with pytest.raises((CorruptionError, LogNotFoundError, NotALogError)):
+                        walkit.open(partial, "r")
+                if n % 2 == 0:
+                    continue
+                assert walkit.copy(tmp_path / "log", target).last_lsn == last_lsn
+            assert walkit.verify(target).ok and not partial.exists()
+            shutil.rmtree(target)
+        assert signal.SIGKILL in ends
+        assert len(log.claims()) <= 6  # of those that were killed, until their leases are over
+
+
+def test_a_copy_continues_with_what_is_whole(tmp_path: Path) -> None:
+    """End a copy at its third segment, damage one that is whole: the others are kept, and the end is right."""
+
+    def until(done: int, total: int) -> None:
+        if done >= 3 * 64 * 1024:
+            raise InterruptedError
+
+    with filled(tmp_path / "log"), pytest.raises(InterruptedError):
+        walkit.copy(tmp_path / "log", tmp_path / "copy", until)
+    whole = sorted((tmp_path / "copy.partial").glob(SEGMENTS))
+    assert len(whole) == 2 and not (tmp_path / "copy").exists()
+    data = bytearray(whole[0].read_bytes())
+    data[9000] ^= 1
+    whole[0].write_bytes(data)
+    report = walkit.copy(tmp_path / "log", tmp_path / "copy")
+    assert report.bytes_kept == (tmp_path / "copy" / whole[1].name).stat().st_size
+    check(tmp_path / "copy", 1, 60)
+
+
+def contents(storage: Storage) -> list[int] | None:
+    """Return the LSNs of a log, or None where there is none."""
+    try:
+        with walkit.open(storage=storage, mode="r") as reader:
+            return lsns(reader.read())
+    except (LogNotFoundError, NotALogError, CorruptionError):
+        assert "manifest" not in storage.names()
+        return None
+
+
+FAULTS: tuple[tuple[OperationName, int], ...] = (
+    ("create", errno.EIO),
+    ("write", errno.EIO),
+    ("write", errno.ENOSPC),
+    ("sync", errno.EIO),
+    ("replace", errno.EIO),
+    ("remove", errno.EIO),
+    ("sync_directory", errno.EIO),
+)
+
+
+@pytest.mark.parametrize(("operation", "number"), FAULTS)
+def test_each_operation_of_the_target_fails(operation: OperationName, number: int) -> None:
+    """Fail each call in turn: the error comes, nothing but a whole log can be opened, and a second run ends."""
+    with memory_log() as log:
+        log.append_many([bytes(3000)] * 60)
+        source = log.parts.storage
+        for nth in range(1, 100):
+            target = FaultyStorage(CrashingStorage())
+            fault = target.fail(
+                operation, nth=nth, errno=number, short_bytes=10 if operation == "write" else None
+            )
+            failed = None
+            try:
+                copy_into(source, target, None, "copy")
+            except StorageError as error:
+                failed = error
+            if failed is not None:
+                assert failed.errno == number
+                assert contents(target) in (None, list(range(1, 61)))
+                copy_into(source, target, None, "copy")
+            assert contents(target) == list(range(1, 61))
+            assert log.claims() == []
+            if not fault.hits:
+                break
+        assert operation == "remove" or nth > 2
+
+
+def test_a_source_that_cannot_be_read(tmp_path: Path) -> None:
+    """Fail the reading of a segment: EIO, no copy, and the claim is given back."""
+    source = FaultyStorage(CrashingStorage())
+    with walkit.open(storage=source, options=tiny()) as log:
+        log.append_many([bytes(3000)] * 60)
+        fault = source.fail("read", SEGMENTS, nth=4)
+        with pytest.raises(StorageError) as caught:
+            walkit.copy(source, tmp_path / "copy")
+        assert caught.value.errno == errno.EIO and fault.hits == 1
+        assert log.claims() == [] and not (tmp_path / "copy").exists()
+        walkit.copy(source, tmp_path / "copy")
+    check(tmp_path / "copy", 1, 60)
+
+
+def test_a_power_cut_at_each_step_leaves_all_or_no_log() -> None:
+    """Cut the target's power before each of its operations, with what no sync covers kept in three ways."""
+    with memory_log() as log:
+        log.append_many([bytes(3000)] * 40)
+        film = Filmed(CrashingStorage(), every_way=True)
+        film.running = True
+        copy_into(log.parts.storage, film, None, "copy")
+        film.running = False
+        film.take("at the end")
+        assert len(film.images) > 30
+        for moment, image in film.images:
+            found = contents(image)
+            assert found in (None, list(range(1, 41))), moment
+            assert found or not moment.endswith("at the end")
+
+
+def test_what_is_copied_is_kept_meanwhile(tmp_path: Path) -> None:
+    """Trim in the midst of a copy: nothing goes. Drop its claim, as a hard cap does, and trim: GapError, no copy."""
+    with filled(tmp_path / "log") as log:
+
+        def trim(*_: int) -> None:
+            log.trim(50)
+
+        walkit.copy(tmp_path / "log", tmp_path / "one", trim)
+        check(tmp_path / "one", 1, 60)
+
+        def force(*_: int) -> None:
+            for claim in log.claims():
+                drop_claim(log.parts.storage, claim.name)
+            log.trim(50)
+
+        with pytest.raises(GapError):
+            walkit.copy(tmp_path / "log", tmp_path / "two", force)
+        assert not (tmp_path / "two").exists()
+        report = walkit.copy(tmp_path / "log", tmp_path / "two")
+    check(tmp_path / "two", report.first_lsn, 60)
+
+
+def test_the_claim_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each look renew the claim: its lease begins anew from chunk to chunk, and it is gone at the end."""
+    monkeypatch.setattr("walkit.state.copy_files.RENEW_S", 0.0)
+    leases: list[int] = []
+    with filled(tmp_path / "log") as log:
+
+        def look(*_: int) -> None:
+            leases.extend(claim.lease_until_us or 0 for claim in log.claims())
+
+        walkit.copy(tmp_path / "log", tmp_path / "copy", look)
+        assert log.claims() == []
+    assert len(set(leases)) == len(leases) > 3 and leases == sorted(leases)
+
+
+def test_a_store_with_snapshots_is_copied(tmp_path: Path) -> None:
+    """Copy a compacted Store with two snapshots and a damaged one: equal state, and the damaged one is left out."""
+    with Store.open(tmp_path / "log", options=SMALL) as store:
+        for i in range(120):
+            store.put(b"%d" % (i % 30), bytes(3000))
+            if i in (40, 80, 100):
+                store.snapshot()
+        store.compact()
+        names = sorted((tmp_path / "log").glob("snapshot-*"))
+        data = bytearray(names[-1].read_bytes())
+        data[-100] ^= 1
+        names[-1].write_bytes(data)
+        report = walkit.copy(tmp_path / "log", tmp_path / "copy")
+        items = store.items()
+    assert (len(report.snapshots), report.snapshots_left) == (len(names) - 1, (101,))
+    assert walkit.verify(tmp_path / "copy").ok
+    with Store.open(tmp_path / "copy", options=SMALL) as copied:
+        assert copied.items() == items
+    assert "snapshots left out" in report._repr_html_() and report.to_dict()["snapshots_left"] == [101]
+
+
+def test_damage_is_not_copied(tmp_path: Path) -> None:
+    """Flip a byte of a sealed frame: CorruptionError that names the segment, and no copy."""
+    filled(tmp_path / "log").close()
+    segment = sorted((tmp_path / "log").glob(SEGMENTS))[1]
+    data = bytearray(segment.read_bytes())
+    data[9000] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(CorruptionError) as caught:
+        walkit.copy(tmp_path / "log", tmp_path / "copy")
+    assert caught.value.segment == segment.name and not (tmp_path / "copy").exists()
+
+
+def test_targets_that_are_refused(tmp_path: Path) -> None:
+    """A target that is there, in the log, no folder, of others, or being copied to: refused, nothing is changed."""
+    filled(tmp_path / "log").close()
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    for target in (tmp_path / "file", tmp_path / "folder", tmp_path / "log" / "copy", "memory://copy", 3):
+        with pytest.raises(OptionsError):
+            walkit.copy(tmp_path / "log", target)  # type: ignore[arg-type]
+    with pytest.raises(LogNotFoundError):
+        walkit.copy(tmp_path / "none", tmp_path / "copy")
+    assert not list(tmp_path.rglob("*.partial")) and not (tmp_path / "none").exists()
+    walkit.open(tmp_path / "copy.partial").close()
+    with pytest.raises(OptionsError, match="no copy leaves"):
+        walkit.copy(tmp_path / "log", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy.partial")
+
+    def twice(*_: int) -> None:
+        with pytest.raises(LogLockedError):
+            walkit.copy(tmp_path / "log", tmp_path / "copy")
+
+    def take_the_place(*_: int) -> None:
+        (tmp_path / "copy").mkdir(exist_ok=True)
+
+    with pytest.raises(OptionsError, match="is there already"):
+        walkit.copy(tmp_path / "log", tmp_path / "copy", take_the_place)
+    (tmp_path / "copy").rmdir()
+    walkit.copy(tmp_path / "log", tmp_path / "copy", twice)
+    check(tmp_path / "copy", 1, 60)
+
+
+def test_retention_goes_on_after_a_copy(tmp_path: Path) -> None:
+    """A log with a limit of bytes is copied and written to: it drops again what the claim kept."""
+    options = tiny(retention=Retention(bytes_max=6 * 64 * 1024))
+    with walkit.open(tmp_path / "log", options=options) as log:
+        for n in range(3):
+            log.append_many([bytes(3000)] * 100)
+            report = walkit.copy(tmp_path / "log", tmp_path / f"copy-{n}")
+            log.append_many([bytes(3000)] * 100)
+            log.wait_idle()
+            assert log.first_lsn > report.first_lsn
+            check(tmp_path / f"copy-{n}", report.first_lsn, report.last_lsn)

@@ -1,0 +1,231 @@
+"""`walkit.copy`: a consistent copy of a log that may be written meanwhile, made by any process.
+
+A claim comes first, so that nothing that is copied is dropped. Then snapshots, the segments up to the durable end, and
+last the manifest, in a folder DIR.partial that becomes DIR by being renamed. A file of it has its own name only once it
+is on stable storage, so that a copy that was killed is taken up where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from walkit.commit.to_end import relayed, run_to_end
+from walkit.config import check_progress
+from walkit.errors import LogLockedError, NotALogError, OptionsError, WalkitError
+from walkit.format.index import has_index
+from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, encode_manifest
+from walkit.read.claim import Claim, claim
+from walkit.read.reader import sight_of
+from walkit.read.view import LogView
+from walkit.recovery.apply import settle_unsealed
+from walkit.recovery.scan import Progress
+from walkit.segments.claim_files import drop_claim
+from walkit.segments.index_file import index_segment
+from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest, write_whole
+from walkit.state.copy_files import (
+    CopyOfSegments,
+    Meter,
+    copy_snapshots,
+    is_of_a_copy,
+    keep_only,
+)
+from walkit.state.copy_report import CopyReport
+from walkit.storage.address import Place, storage_at
+from walkit.storage.file import FileStorage
+from walkit.storage.interface import LockHolder, Storage
+from walkit.storage.io_errors import Translated
+
+PARTIAL_SUFFIX = ".partial"
+LEASE_S = 300.0
+"""How long the claim of a copier that died keeps records, unless the copy is begun again."""
+
+
+def copy(path: Place, target: str | os.PathLike[str], progress: Progress | None = None) -> CopyReport:
+    """Copy what a log has on stable storage into a new folder; whole and durable there on return.
+
+    Made beside a living writer in any process, or of a closed log. The copy has every record that was durable when the
+    call began, and some that became so meanwhile. Segments are copied byte for byte, the newest up to the durable end;
+    snapshots, indexes, log id and lineage come with them; cursors, claims, holds, the identity of a replica and
+    lost+found do not. Each frame is checked. `progress` is called with (bytes done, bytes to do).
+
+    A claim with the name "copy-..." keeps trim, retention and compaction from what is copied, so the log's folder must
+    be writable. Everything is written to `target`.partial, which is renamed last: a copy that was killed or failed
+    leaves no `target`, and the same call continues with the files that are whole. Copies to one target exclude each
+    other.
+
+    The copy is the same history, not another log: two writers of a log and its copy diverge, and replication refuses
+    what has (DivergenceError).
+
+    OptionsError where there is something at `target` or in `target`.partial; LogLockedError where another copy to it is
+    under way; CorruptionError for a damaged frame; GapError where a hard cap of retention dropped what was to be
+    copied; StorageError, LogNotFoundError, NotALogError, FormatVersionError. Safe from any thread.
+    """
+    check_progress(progress, "(bytes done, bytes to do)")
+    source, folder = storage_at(path), _target_of(target)
+    _refuse_place(source, folder)
+    return run_to_end(lambda: _copy(source, folder, relayed(progress)), "copy")
+
+
+def _target_of(target: str | os.PathLike[str]) -> str:
+    if not isinstance(target, str | os.PathLike):
+        raise OptionsError(f"target={target!r}: the path of a new folder", option="target", wanted=target)
+    try:
+        place = storage_at(target)
+    except NotALogError:
+        raise _exists(os.fspath(target)) from None
+    if not isinstance(place, FileStorage):
+        raise OptionsError(
+            f"target={target!r}: a copy is made in a folder of the file system",
+            option="target",
+            wanted=target,
+        )
+    return place.location
+
+
+def _refuse_place(source: Storage, folder: str) -> None:
+    if os.path.lexists(folder):
+        raise _exists(folder)
+    if isinstance(source, FileStorage):
+        outer, inner = os.path.realpath(source.location), os.path.realpath(folder)
+        if inner.startswith(outer.rstrip(os.sep) + os.sep):
+            raise OptionsError(
+                f"{folder} lies in the folder of the log; give a place outside it",
+                option="target",
+                wanted=folder,
+            )
+
+
+def _exists(folder: str) -> OptionsError:
+    return OptionsError(
+        f"{folder} is there already; a copy is made in a new folder. Nothing was changed",
+        option="target",
+        wanted=folder,
+    )
+
+
+def _copy(source: Storage, folder: str, progress: Progress | None) -> CopyReport:
+    load_manifest(source)  # where there is no log, no folder is made
+    partial = FileStorage(folder + PARTIAL_SUFFIX)
+    partial.create()
+    with _locked(partial):
+        _refuse_place(source, folder)
+        report = copy_into(source, partial, progress, folder)
+        _refuse_place(source, folder)
+        with Translated(f"rename to {folder!r} the folder", "", partial.location):
+            os.rename(partial.location, folder)
+        FileStorage(os.path.dirname(folder)).sync_directory()
+    return report
+
+
+@contextmanager
+def _locked(partial: Storage) -> Iterator[None]:
+    """Have the writer's lock of what becomes a log: no other copy, and no writer, comes in between."""
+    lock = partial.lock(LOCK_NAME)
+    if isinstance(lock, LockHolder):
+        raise LogLockedError(
+            partial.location, pid=lock.pid, command=lock.command, same_process=lock.same_process
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def copy_into(source: Storage, target: Storage, progress: Progress | None, location: str) -> CopyReport:
+    """Copy a log from storage to storage; durable on return. `location` is what the copy is called in the end.
+
+    `target` is empty, or has what an earlier copy left; the manifest is its last file. OptionsError for other files.
+    """
+    began = time.perf_counter()
+    target.create()
+    _clear(target)
+    name = f"copy-{hashlib.sha256(location.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
+    drop_claim(source, name)  # of a copier to this target that died
+    claimed = claim(source, name, lease_s=LEASE_S, complete=False)
+    try:
+        return _claimed(source, target, claimed, progress, location, began)
+    finally:
+        with suppress(WalkitError):
+            claimed.release()
+
+
+def _clear(target: Storage) -> None:
+    """Make of what an earlier copy left no log, if it was one already; refuse what is not a copy's."""
+    others = [name for name in target.names() if not is_of_a_copy(name)]
+    if others:
+        raise OptionsError(
+            f"{target.location} has files that no copy leaves ({others[0]}); remove that folder, or give another "
+            "target. Nothing was changed",
+            option="target",
+            wanted=target.location,
+        )
+    for name in (MANIFEST_NAME, NEW_NAME):
+        if name in target.names():
+            target.remove(name)
+            target.sync_directory()
+
+
+def _claimed(
+    source: Storage, target: Storage, claimed: Claim, progress: Progress | None, location: str, began: float
+) -> CopyReport:
+    meter = Meter(progress, claimed)
+    # Snapshots before the marks: the log is on stable storage up to each of them, and a later checkpoint may remove it.
+    snapshots, unusable = copy_snapshots(source, target, meter)
+    view, durable_position = _durable_view(source)
+    segments = CopyOfSegments(view, target, meter, durable_position).copy()
+    manifest = _manifest_of(view.manifest, segments.records, segments.end)
+    beyond = [lsn for lsn in snapshots if lsn > manifest.end.last_lsn]  # their records were cut off by damage
+    snapshots = [lsn for lsn in snapshots if lsn not in beyond]
+    for record in manifest.sealed:
+        if has_index(record):
+            index_segment(target, manifest, record)
+    keep_only(target, manifest, snapshots)
+    target.sync_directory()
+    meter.finish()
+    write_whole(target, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+    return CopyReport(
+        source=source.location,
+        location=location,
+        log_id=manifest.log_id,
+        first_lsn=max(manifest.first_lsn, manifest.low_watermark + 1),
+        last_lsn=manifest.end.last_lsn,
+        end_position=manifest.end.position,
+        records=sum(record.records for record in manifest.sealed),
+        segments=len(manifest.sealed),
+        snapshots=tuple(snapshots),
+        snapshots_left=tuple(sorted(unusable + beyond)),
+        bytes_copied=meter.bytes_copied,
+        bytes_kept=meter.bytes_kept,
+        duration_s=time.perf_counter() - began,
+    )
+
+
+def _durable_view(source: Storage) -> tuple[LogView, int]:
+    """Return what can be read now, and up to which position it is on stable storage.
+
+    Without a writer, what recovery would keep is put there first, as the next opening would: the last acknowledged
+    frame of a log whose power was cut may be promised by no other.
+    """
+    generation = load_manifest(source).generation
+    settled = not source.is_locked(LOCK_NAME)
+    if settled:
+        settle_unsealed(source, load_manifest(source))
+    sight = sight_of(source)
+    if settled and load_manifest(source).generation == generation:
+        return sight.view, sight.end_position
+    return sight.view, sight.durable_position
+
+
+def _manifest_of(manifest: Manifest, records: list[SegmentRecord], end: LogEnd) -> Manifest:
+    """Return the manifest of the copy: of a log that was closed at `end`."""
+    return manifest.next(
+        segments=tuple(records),
+        end=end,
+        holes=tuple(g for g in manifest.holes if g.end_position <= end.position),
+        lost=tuple(g for g in manifest.lost if g.end_position <= end.position),
+        holds=(),
+    )
