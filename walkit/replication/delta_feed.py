@@ -119,7 +119,7 @@ class DeltaFeed:
             self._core.hang_up(call, self._clock_ms())
 
     def tick(self) -> None:
-        """Do what is due: polls that waited long enough, sessions that expired. Whoever serves polls calls it."""
+        """Answer polls that waited long enough, and end sessions that expired: to be called while polls wait."""
         with self._lock:
             self._tick()
             self._leave_unneeded()

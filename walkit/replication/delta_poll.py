@@ -190,7 +190,7 @@ class DeltaPolls:
             left = PollRefusal(reason="left", message="the reader needs the session no more")
             return [*replies, *(self._close(session, left) if session else ()), Reply(token, left)]
         if session is None:
-            return [*replies, *self._open(version, token, end, seen_after_lsn, now_ms)]
+            return [*replies, *self._open(request, version, token, end, seen_after_lsn, now_ms)]
         return [*replies, *self._ask(session, request, version, token, now_ms)]
 
     def appended(self, frames: EncodedFrames, now_ms: float) -> list[Reply]:
@@ -240,7 +240,13 @@ class DeltaPolls:
         return asked <= session.epoch or (asked == session.epoch + 1 and session.pending is not None)
 
     def _open(
-        self, version: int, token: Hashable, end: DeltaEnd, seen_after_lsn: int, now_ms: float
+        self,
+        request: PollRequest,
+        version: int,
+        token: Hashable,
+        end: DeltaEnd,
+        seen_after_lsn: int,
+        now_ms: float,
     ) -> list[Reply]:
         if len(self._sessions) >= self.options.sessions_max:
             text = f"{len(self._sessions):,} readers have a session"
@@ -250,6 +256,8 @@ class DeltaPolls:
             number = self._new_id()
         delta = DeltaSession(end, seen_after_lsn=seen_after_lsn, bytes_max=self.options.buffer_bytes)
         session = _Session(number, delta, 1, now_ms + self.options.expiry_ms)
+        if request.applied.lsn <= end.lsn:
+            session.applied = request.applied
         self._sessions[number] = session
         self.counts.sessions_opened += 1
         session.waiting.append((token, version))
