@@ -16,9 +16,7 @@ def test_sixty_four_rounds_of_three_frames_each() -> None:
     """Collect for an old and a new reader with no data, then 64 rounds: each new one holds exactly its three frames."""
     session = DeltaSession(DeltaEnd(10, 640))
     assert session.collect(with_delta=False) == (DeltaEnd(10, 640), DeltaEnd(10, 640), None)
-    assert session.state is DeltaState.NOT_SYNC
-    assert session.collect(with_delta=True).delta is None
-    assert session.state is DeltaState.SYNCING
+    assert (session.state, session.collect(with_delta=True).delta) == (DeltaState.NOT_SYNC, None)
     at = DeltaEnd(10, 640)
     for _ in range(64):
         before, said = at, b""
@@ -98,11 +96,10 @@ def test_an_older_reader_costs_no_memory() -> None:
 def test_frames_that_were_under_way_before_the_session_leave_no_gap() -> None:
     """Begin before frames that are acknowledged and not durable, which never come: no delta until they are covered."""
     session = DeltaSession(DeltaEnd(5, 320), seen_after_lsn=7)
-    assert session.collect(with_delta=True).delta is None
-    assert session.state is DeltaState.NOT_SYNC
+    assert (session.collect(with_delta=True).delta, session.state) == (None, DeltaState.NOT_SYNC)
     session.durable(DeltaEnd(7, 448))
     assert session.collect(with_delta=True) == (DeltaEnd(5, 320), DeltaEnd(7, 448), None)
-    assert session.state is DeltaState.SYNCING
+    assert (session.buffered_bytes, session.state) == (0, DeltaState.SYNCING)
     frames = frames_after(DeltaEnd(7, 448))
     session.append(frames)
     assert session.collect(with_delta=True).delta == frames.data
