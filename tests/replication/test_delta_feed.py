@@ -72,6 +72,7 @@ def collected(feed: DeltaFeed, last: PollAnswer, lsn: int) -> list[PollAnswer]:
     """Poll until an answer's end has come to this LSN; return the answers."""
     answers = [last]
     while answers[-1].end.lsn < lsn:
+        assert len(answers) < 10_000, f"no answer names LSN {lsn}"
         answers.append(answered(feed.poll(after(answers[-1]))))
     return answers[1:]
 
@@ -143,6 +144,19 @@ def test_what_is_acknowledged_and_not_durable_is_never_sent(level: Any) -> None:
         log.sync()
         (answer,) = collected(feed, answers[-1], 3)
         assert [header.first_lsn for header, _ in delta_frames(answer)] == [3]
+
+
+def test_a_record_acknowledged_before_the_session_and_synced_after_it_is_no_secret() -> None:
+    """Append, begin a session, sync, and append nothing more: the next polls name the record all the same."""
+    with (
+        memory_log(tiny(durability="interval", interval_ms=NEVER_MS)) as log,
+        DeltaFeed(log, DeltaOptions(long_poll_ms=1)) as feed,
+    ):
+        log.append(b"x")
+        last = answered(feed.poll(PollRequest()))
+        log.sync()
+        (answer,) = collected(feed, last, 1)[-1:]
+        assert (answer.end.lsn, answer.delta) == (1, None)
 
 
 def test_a_poll_waits_on_its_thread_until_a_frame_is_durable(log: walkit.WriteAheadLog) -> None:
@@ -330,6 +344,10 @@ def test_a_delta_that_does_not_cover_its_range_is_refused(
     answer = collected(feed, last, 2)[-1]
     feed.stop()
     assert delta_frames(answer)
+    wider = replace(answer, end=DeltaEnd(2, answer.end.position + 64))
+    assert delta_frames(replace(wider, crc=checksum_of(wider)))
+    with pytest.raises(ProtocolError):
+        delta_frames(wider)
     changed = replace(answer, **facts)
     with pytest.raises(ProtocolError):
         delta_frames(replace(changed, crc=checksum_of(changed)))

@@ -200,6 +200,29 @@ def test_an_answer_of_an_old_server_is_read_from_the_log() -> None:
     assert load == LoadRange(1, 3, 5)
 
 
+def test_a_delta_is_taken_where_it_continues_and_the_log_is_read_elsewhere() -> None:
+    """Give one real delta to replayers that are before it, at its beginning and within it: exact ranges each time."""
+    with walkit.open(storage=CrashingStorage(), options=tiny()) as log, DeltaFeed(log) as feed:
+        log.append(b"1")
+        log.append(b"2")
+        last = feed.poll(PollRequest())
+        assert isinstance(last, PollAnswer)
+        log.append(b"3")
+        log.append(b"4")
+        assert log.parts.driver.delivery.drain()
+        answer = feed.poll(PollRequest(session_id=last.session_id, session_epoch=2))
+        assert isinstance(answer, PollAnswer)
+        assert (answer.first, answer.delta is not None) == (last.end, True)
+    cores = [DeltaReplayer(DeltaEnd(lsn), log_id=answer.log_id or 0) for lsn in range(4)]
+    steps = [[(type(s), s.first_lsn, s.last_lsn) for s in core.answered(answer, 0)] for core in cores]  # type: ignore[union-attr]
+    assert steps == [[(LoadRange, 1, 2)], [(LoadRange, 2, 2)], [(ApplyRange, 3, 4)], [(LoadRange, 4, 4)]]
+    assert [core.counts.deltas for core in cores] == [1, 1, 1, 0]
+    assert [core.counts.unfit for core in cores] == [0, 0, 0, 1]
+    (step,) = cores[0].loaded(1, "x", 1, DeltaEnd(2), 0)
+    assert isinstance(step, ApplyRange)
+    assert applications(cores[0].done(step.number, 0)) == [(3, 4)]
+
+
 class ReplayMachine(RuleBasedStateMachine):
     """The replayer with loads and applications that end in any order, or fail: the state is a prefix, with no hole."""
 
