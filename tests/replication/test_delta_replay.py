@@ -223,6 +223,18 @@ def test_a_delta_is_taken_where_it_continues_and_the_log_is_read_elsewhere() -> 
     assert applications(cores[0].done(step.number, 0)) == [(3, 4)]
 
 
+def test_a_delta_that_would_cut_a_range_that_waits_in_two_is_not_taken() -> None:
+    """Give deltas while all loads are under way and a range waits for its turn: the range grows, and is one load."""
+    core = replayer(limits=ReplayLimits(loads_max=1, load_bytes=1 << 20))
+    (load,) = loads(core.answered(told(2), 0))
+    for lsn in range(3, 13):
+        first = end(lsn - 1)
+        assert core.answered(told(lsn, first=first, delta=bytes(64) if lsn > 3 else None), 0) == []
+    (following,) = loads(core.loaded(load.number, "x", 128, end(2), 0))
+    assert (following.first_lsn, following.last_lsn) == (3, 12)
+    assert (core.counts.deltas, core.counts.unfit) == (0, 9)
+
+
 class ReplayMachine(RuleBasedStateMachine):
     """The replayer with loads and applications that end in any order, or fail: the state is a prefix, with no hole."""
 

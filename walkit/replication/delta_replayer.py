@@ -77,7 +77,7 @@ class ReplayCounts:
     damaged: int = 0
     """Deltas that were not what their answer said; their ranges were loaded."""
     unfit: int = 0
-    """Deltas that did not continue, or for which there was no room; their ranges were loaded."""
+    """Deltas that did not continue, or came while loads waited for others; their ranges were loaded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -206,8 +206,12 @@ class DeltaReplayer:
         first, delta = answer.first, answer.delta
         if first is None or not delta:
             return None
+        # Ranges that wait for a load grow into one. A delta between two of them would make two small loads of it, and
+        # many small loads are slower than the log alone.
+        crowded = any(part.state == "waiting" for part in self._parts[-1:])
         room = self.held_bytes + len(delta) <= self.limits.bytes_max
-        if first.lsn < self.known.lsn or not room or len(self._parts) >= self.limits.parts_max:
+        full = crowded or not room or len(self._parts) >= self.limits.parts_max
+        if first.lsn < self.known.lsn or full:
             self.counts.unfit += 1
             return None
         try:
