@@ -109,13 +109,17 @@ class DeltaReplayer:
         log_id: int,
         limits: ReplayLimits | None = None,
         chance: Callable[[], float] = random.random,
+        frames_of: Callable[[PollAnswer], object] = delta_frames,
     ) -> None:
-        """Begin with a state that has everything up to `applied`, of the log with this id."""
+        """Begin with a state that has everything up to `applied`, of the log with this id.
+
+        `frames_of` checks an answer's delta and takes it apart; a WalkitError of it says that the delta is damaged.
+        """
         self.applied = applied
         self.failure: Exception | None = None
         self.counts = ReplayCounts()
         self.limits = limits or ReplayLimits()
-        self._log_id, self._chance = log_id, chance
+        self._log_id, self._chance, self._check_delta = log_id, chance, frames_of
         self._parts: list[_Part] = []
         self._numbers = 0
 
@@ -215,7 +219,7 @@ class DeltaReplayer:
             self.counts.unfit += 1
             return None
         try:
-            return delta_frames(answer)
+            return self._check_delta(answer)
         except WalkitError:  # the log itself says what is wrong, if there is anything wrong with it
             self.counts.damaged += 1
             return None
