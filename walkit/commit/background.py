@@ -114,6 +114,7 @@ class BackgroundSyncer:
         if problem is not None:
             self._failure.fail(problem)
             raise problem
+        self._failure.completion.delivery.durable_moved(point.lsn)
         if self._timer is not None and self._timer.parked:
             self._timer.wake()
 

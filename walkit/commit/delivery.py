@@ -99,6 +99,8 @@ class Delivery:
         """Most bytes of frames that wait for observers. None: no bound."""
         self.reread: Callable[[int, int], Iterator[SealedFrame]] | None = None
         """Reads acknowledged frames from the log, by their first and last LSN; raises where they are not there."""
+        self.when_durable: tuple[Callable[[int], object], ...] = ()
+        """Called on the delivery thread, with the durable LSN, after a sync has moved it."""
         self._lost: dict[Observer, Callable[[Exception], object] | None] = {}
         """What to call when an observer cannot be given its frames; None for one that only wants news."""
         self._raised: dict[Observer, Raised] = {}
@@ -165,6 +167,11 @@ class Delivery:
         """Queue one callback that came after its ticket was done."""
         self._put(ticket, callback)
 
+    def durable_moved(self, lsn: int) -> None:
+        """A sync has put more on stable storage: queue a call of each in `when_durable`. From any thread."""
+        for act in self.when_durable:
+            self._put(lsn, act)
+
     def _put(self, what: Any, whom: Any) -> None:
         self._queue.append((what, whom))
         if self._thread is None or self._closing:
@@ -198,6 +205,24 @@ class Delivery:
             self.observers = tuple(o for o in self.observers if o != observer)
             self._lost.pop(observer, None)
             self._raised.pop(observer, None)
+
+    def await_durable(self, act: Callable[[int], object]) -> None:
+        """Call `act(durable LSN)` on the delivery thread after each sync that is no frame's own."""
+        with self._lock:
+            self.when_durable = (*self.when_durable, act)
+
+    def leave_durable(self, act: Callable[[int], object]) -> None:
+        """End what `await_durable` began; does nothing where it was not begun."""
+        with self._lock:
+            self.when_durable = tuple(each for each in self.when_durable if each != act)
+
+    def lose(self, observer: Observer, after_lsn: int, error: Exception) -> None:
+        """Leave an observer that cannot be given the frames after an LSN: an event, and its `lost(error)`."""
+        lost = self._lost.get(observer)
+        self.leave(observer)
+        self._events.emit("walkit.observer.lose", after_lsn=after_lsn, error=repr(error))
+        if lost is not None:
+            self._call(lost, error)
 
     def _start(self) -> None:
         with self._lock:
@@ -274,11 +299,7 @@ class Delivery:
                 after = frame.last_lsn
         except Exception as error:  # noqa: BLE001 - whatever it is, the observers get the error, and see no gap
             for observer in self._readers(observers):
-                lost = self._lost[observer]
-                self.leave(observer)
-                self._events.emit("walkit.observer.lose", after_lsn=after, error=repr(error))
-                if lost is not None:
-                    self._call(lost, error)
+                self.lose(observer, after, error)
 
     def _readers(self, observers: tuple[Observer, ...]) -> list[Observer]:
         """Return those that still observe, and want the frames themselves."""

@@ -1,7 +1,8 @@
-"""What observers see: frames that are acknowledged, in order."""
+"""What observers see: frames that are acknowledged, or on stable storage, in order."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from walkit.commit.delivery import Delivery
@@ -16,8 +17,8 @@ from walkit.record import Batch, Buffer, Record
 class ObservedFrames:
     """Frames of the positions [position, next_position), holding the records first_lsn to last_lsn.
 
-    Acknowledged, so on stable storage where the log's durability is "sync". `data` is the frames' bytes as they stand
-    in the log.
+    Acknowledged, so on stable storage where the log's durability is "sync" or the observer asked for that. `data` is
+    the frames' bytes as they stand in the log.
     """
 
     __slots__ = ("_data", "first_lsn", "last_lsn", "next_position", "position")
@@ -50,21 +51,83 @@ class ObservedFrames:
         )
 
 
+class DurableGate:
+    """Holds frames back until they are on stable storage; then shows them in order. Used by the delivery thread alone.
+
+    Frames of up to `bytes_max` bytes wait in memory, and one where that is larger; of those beyond only the LSNs are
+    kept, and `reread` reads them when they are durable.
+    """
+
+    def __init__(
+        self,
+        show: Callable[[ObservedFrames], object],
+        durable_lsn: Callable[[], int],
+        reread: Callable[[int, int], Iterator[SealedFrame]] | None,
+        bytes_max: int | None,
+    ) -> None:
+        self.waiting_bytes = 0
+        self.shown_lsn = 0
+        """The last LSN that was shown."""
+        self._show, self._durable_lsn = show, durable_lsn
+        self._reread, self._bytes_max = reread, bytes_max
+        self._frames: deque[ObservedFrames] = deque()
+        self._beyond: tuple[int, int] | None = None
+        """First and last LSN of what waits and is not kept."""
+
+    def take(self, frame: SealedFrame) -> None:
+        """Take the next acknowledged frame, and show what is durable. Raises what `reread` raises."""
+        room = self._bytes_max is None or self.waiting_bytes + frame.footprint <= self._bytes_max
+        if self._reread is not None and (self._beyond is not None or (self._frames and not room)):
+            first_lsn = frame.first_lsn if self._beyond is None else self._beyond[0]
+            self._beyond = first_lsn, frame.last_lsn
+        else:
+            self._frames.append(ObservedFrames(frame))
+            self.waiting_bytes += frame.footprint
+        self.release()
+
+    def release(self) -> None:
+        """Show what has become durable. Raises what `reread` raises."""
+        durable_lsn = self._durable_lsn()
+        while self._frames and self._frames[0].last_lsn <= durable_lsn:
+            frames = self._frames.popleft()
+            self.waiting_bytes -= frames.next_position - frames.position
+            self.shown_lsn = frames.last_lsn
+            self._show(frames)
+        if self._frames or self._beyond is None or self._reread is None:
+            return
+        first_lsn, last_lsn = self._beyond
+        if first_lsn > durable_lsn:
+            return
+        self._beyond = None if last_lsn <= durable_lsn else (durable_lsn + 1, last_lsn)
+        for frame in self._reread(first_lsn, min(durable_lsn, last_lsn)):
+            self.shown_lsn = frame.last_lsn
+            self._show(ObservedFrames(frame))
+
+
 class Observation:
     """A registered observer; `close()` ends it. After close returns no new call begins.
 
     While a callback is slow, frames of up to `queue_bytes_max` bytes wait for it in memory; those beyond are read from
-    the log when their turn comes. An observer so far behind that they were trimmed or compacted, or cannot be read, is
-    ended: `error` says why (a GapError, mostly), the event `walkit.observer.lose` after which LSN. It sees no gap.
+    the log when their turn comes. So it is with frames that wait to become durable. An observer so far behind that they
+    were trimmed or compacted, or cannot be read, is ended: `error` says why (a GapError, mostly), the event
+    `walkit.observer.lose` after which LSN. It sees no gap.
 
     A callback that raises is called for the next frames all the same. Its first error is the event
     `walkit.callback.fail`, which names it; `errors` counts all of them.
     """
 
     def __init__(
-        self, delivery: Delivery, callback: Callable[[ObservedFrames], object], *, news: bool = False
+        self,
+        delivery: Delivery,
+        callback: Callable[[ObservedFrames], object],
+        *,
+        news: bool = False,
+        durable_lsn: Callable[[], int] | None = None,
     ) -> None:
-        """Begin. With `news` the callback only wants to know that there is something new: it may get less than that."""
+        """Begin. With `news` the callback only wants to know that there is something new: it may get less than that.
+
+        With `durable_lsn`, which returns the last durable LSN, frames are shown when they are on stable storage.
+        """
         if not callable(callback):
             raise OptionsError(
                 f"callback={callback!r}: a callable that takes ObservedFrames",
@@ -74,6 +137,11 @@ class Observation:
         self.error: Exception | None = None
         self._delivery = delivery
         self._callback = callback
+        self._closed = False
+        self._gate: DurableGate | None = None
+        if durable_lsn is not None:
+            self._gate = DurableGate(self._show, durable_lsn, delivery.reread, delivery.bytes_max)
+            delivery.await_durable(self._look)
         self._raised = delivery.observe(self._see, self._lose, news=news, callback=callback)
 
     @property
@@ -82,14 +150,42 @@ class Observation:
         return self._raised.count
 
     def _see(self, frame: SealedFrame) -> None:
-        self._callback(ObservedFrames(frame))
+        if self._gate is None:
+            self._callback(ObservedFrames(frame))
+            return
+        try:
+            self._gate.take(frame)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the observer gets the error, and sees no gap
+            self._delivery.lose(self._see, self._gate.shown_lsn, error)
+
+    def _look(self, _: int) -> None:
+        """More is durable."""
+        assert self._gate is not None
+        try:
+            if not self._closed:
+                self._gate.release()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._delivery.lose(self._see, self._gate.shown_lsn, error)
+
+    def _show(self, frames: ObservedFrames) -> None:
+        """Call back with frames that are durable; the next ones follow also where that raises."""
+        if self._closed:
+            return
+        try:
+            self._callback(frames)
+        except BaseException as error:  # noqa: BLE001 - user code, and the next frame may please it
+            self._delivery.errors += 1
+            self._raised(error)
 
     def _lose(self, error: Exception) -> None:
         self.error = error
+        self.close()
 
     def close(self) -> None:
         """Stop observing."""
+        self._closed = True
         self._delivery.leave(self._see)
+        self._delivery.leave_durable(self._look)
 
 
 def acknowledged_frames(contents: LogContents, first_lsn: int, last_lsn: int) -> Iterator[SealedFrame]:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from walkit._arrow import pa
 from walkit._text import lsn_range
@@ -372,14 +372,27 @@ class WriteAheadLog(CursorSurface):
         self._refuse_closed()
         return self.parts.retention.enforce(limits, progress=progress)
 
-    def observe(self, callback: Callable[[ObservedFrames], object]) -> Observation:
+    def observe(
+        self, callback: Callable[[ObservedFrames], object], at: Literal["acked", "durable"] = "acked"
+    ) -> Observation:
         """Call `callback(ObservedFrames)` for every frame acknowledged from now on: in order, on the delivery thread.
+
+        With `at="durable"` each frame is shown when it is on stable storage with everything before it: at level "sync"
+        that is the same moment, at "interval" after the next sync, at "none" after `sync()`. What only the closing of
+        the log makes durable is not shown.
 
         No lock is held, and the commit path does not wait; of a callback that raises the first error is an event, all
         are counted. One that is slow gets older frames from the log, not from memory: see Observation.
         """
         self._refuse_closed()
-        return Observation(self._driver.delivery, callback)
+        if at not in ("acked", "durable"):
+            raise OptionsError(f"at={at!r}: 'acked' or 'durable'", option="at", wanted=at)
+        core = self._core
+        return Observation(
+            self._driver.delivery,
+            callback,
+            durable_lsn=None if at == "acked" else lambda: core.durable_lsn,
+        )
 
     def observe_writes(self, observer: FrameObserver) -> None:
         """Let an observer see each frame as it is written, on the thread that writes it; see FrameObserver.

@@ -1,4 +1,4 @@
-"""Models of hardware: storage that crashes, fails, delays or throttles, and devices.
+"""Models of hardware: storage that crashes, fails, delays, throttles or is far away, and devices.
 
 The names load on first use.
 """
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from walkit.models.faults import FaultyStorage as FaultyStorage
     from walkit.models.faults import Operation as Operation
     from walkit.models.page_cache import FileFate as FileFate
+    from walkit.models.remote_storage import REMOTE as REMOTE
+    from walkit.models.remote_storage import RemoteStorage as RemoteStorage
     from walkit.models.throttled import ThrottledStorage as ThrottledStorage
 
 _HOMES = {
@@ -29,11 +31,13 @@ _HOMES = {
     "device": ("PRESETS", "ConstantLatency", "DeviceModel", "LognormalLatency", "MeasuredLatency", "Stalls"),
     "faults": ("Fault", "FaultyStorage", "Operation"),
     "page_cache": ("FileFate",),
+    "remote_storage": ("REMOTE", "RemoteStorage"),
     "throttled": ("ThrottledStorage",),
 }
 
 __all__ = [
     "PRESETS",
+    "REMOTE",
     "ConstantLatency",
     "CrashReport",
     "CrashingStorage",
@@ -44,6 +48,7 @@ __all__ = [
     "LognormalLatency",
     "MeasuredLatency",
     "Operation",
+    "RemoteStorage",
     "Stalls",
     "ThrottledStorage",
 ]
