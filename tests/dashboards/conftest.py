@@ -17,14 +17,15 @@ IMPATIENT = ("--unused-session-lifetime", "3000", "--check-unused-sessions", "25
 """A session whose page was closed ends after three seconds instead of fifteen to thirty."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with serve(*IMPATIENT) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """The browser, for a module alone: until it ends, Playwright keeps an event loop running in this thread."""
     path = find_browser()
     if path is None:
         missing = (
