@@ -93,6 +93,7 @@ def fill_walkit(path: str, load: RecoveryLoad) -> Callable[[], object]:
         if store is not None and before < checkpoint_at <= done:
             store.checkpoint()
     log.sync()
+    log.wait_idle()  # what is full is sealed, so that the same segments are found open after each kill
     return log.close if store is None else store.close
 
 
