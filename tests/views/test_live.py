@@ -142,21 +142,26 @@ def test_what_nobody_sees_is_not_drawn() -> None:
 
 
 def test_memory_stays_flat() -> None:
-    """Updates beyond what the history holds: from the 100th to the 180th no memory is added."""
+    """Updates beyond what the history holds, three times 60: one of the three adds nothing, as no leak would let it.
+
+    What other threads of this process allocate meanwhile is counted, too.
+    """
     view = LiveView(Steps(), History(points_max=40, events_max=10))
+    added = []
     tracemalloc.start()  # before the first update: what a later one replaces is counted, too
     try:
         for _ in range(100):
             view.refresh()
-        gc.collect()
-        before, _ = tracemalloc.get_traced_memory()
-        for _ in range(80):
-            view.refresh()
-        gc.collect()
-        after, _ = tracemalloc.get_traced_memory()
+        for _ in range(3):
+            gc.collect()
+            before, _ = tracemalloc.get_traced_memory()
+            for _ in range(60):
+                view.refresh()
+            gc.collect()
+            added.append(tracemalloc.get_traced_memory()[0] - before)
     finally:
         tracemalloc.stop()
-    assert after - before < 50_000
+    assert min(added) < 50_000
 
 
 def test_sentences_and_numbers_are_escaped() -> None:

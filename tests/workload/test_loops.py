@@ -78,7 +78,7 @@ def test_syncs_made_apart_have_their_own_histogram() -> None:
     with walkit.open("memory://apart", "x", options=options) as log:
         run = drive(
             log,
-            Workload(value_bytes=10, operations=300, writers=1, arrival=OpenLoop(rate=3000)),
+            Workload(value_bytes=10, operations=1500, writers=1, arrival=OpenLoop(rate=3000)),
             progress=False,
         )
     assert run.syncs and run.latency["sync"].count > 0
