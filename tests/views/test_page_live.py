@@ -174,6 +174,20 @@ def test_what_a_session_tells_is_drawn(told: Told) -> None:
     assert cards.count('role="img"') == 4 and "records/s: last 103, between 100 and 103" in cards
 
 
+def test_axes_have_numbers_once_there_is_a_point(told: Told) -> None:
+    """Draw nothing, then a reading: no axis is numbered, then each but the upper clock, which is that of the lower."""
+    view = LoadView(told, lambda place, position: None)
+    for count, numbered in ((0, False), (4, True)):
+        told.next = {DISK: reading(0, count)}
+        view.refresh()
+        for pane in (view.rates, view.latency):
+            layout = pane.object.layout.to_plotly_json()
+            axes = [axis for name, axis in layout.items() if name.startswith(("xaxis", "yaxis"))]
+            own = [axis.get("showticklabels", True) for axis in axes if "matches" not in axis]
+            assert own and set(own) == {numbered}
+            assert not any(axis["showticklabels"] for axis in axes if "matches" in axis)
+
+
 def test_words_of_a_late_configuration_stay_in_the_figure(told: Told) -> None:
     """Three configurations, the last near the end: words at the left edge, where it begins, at the right edge."""
     view = LoadView(told, lambda place, position: None)

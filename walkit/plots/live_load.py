@@ -158,6 +158,7 @@ def move_live_rates(
     set_clock(
         drawing, series, window_s, ("xaxis", "xaxis2"), band_axes=(("x", "y"), ("x2", "y3")), words=True
     )
+    _number_axes(drawing, series)
 
 
 def live_latency(
@@ -283,6 +284,19 @@ def move_live_latency(
     drawing.update_layout({lanes: drawing.layout[lanes].to_plotly_json() | order}, overwrite=True)
     axes = tuple((axis.replace("axis", ""), axis.replace("xaxis", "y")) for axis in _clocks(heats))
     set_clock(drawing, series, window_s, _clocks(heats), band_axes=axes)
+    _number_axes(drawing, series)
+
+
+def _number_axes(drawing: go.Figure, series: Sequence[LoadSeries]) -> None:
+    """Show numbers on the axes once there is a point: plotly numbers an axis of nothing, from 100 ms to 10 ks."""
+    shown = any(len(one.live) for one in series)
+    for name, axis in drawing.layout.to_plotly_json().items():
+        if (
+            not name.startswith(("xaxis", "yaxis")) or "matches" in axis
+        ):  # the one that it matches has the numbers
+            continue
+        if axis.get("showticklabels", True) != shown:
+            drawing.update_layout({name: axis | {"showticklabels": shown}}, overwrite=True)
 
 
 def _place_legends(drawing: go.Figure, first_y: float, second_y: float, *, wide: bool = False) -> None:
