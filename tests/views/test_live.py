@@ -142,10 +142,8 @@ def test_what_nobody_sees_is_not_drawn() -> None:
 
 
 def test_memory_stays_flat() -> None:
-    """Updates beyond what the history holds, three times 60: one of the three adds nothing, as no leak would let it.
-
-    What other threads of this process allocate meanwhile is counted, too.
-    """
+    """Updates beyond what the history holds, three times 60: one of the three adds nothing, as no leak would let it."""
+    # Three, since what other threads of this process allocate meanwhile is counted, too.
     view = LiveView(Steps(), History(points_max=40, events_max=10))
     added = []
     tracemalloc.start()  # before the first update: what a later one replaces is counted, too

@@ -21,7 +21,7 @@ from walkit.format.layout import CLAIM_FILE
 from walkit.format.manifest import Manifest
 from walkit.format.names import CLAIMS_LOCK_NAME, claim_file_name, claim_of_name, is_unfinished_claim
 from walkit.record import to_datetime
-from walkit.segments.manifest_store import load_manifest, write_whole
+from walkit.segments.manifest_store import load_manifest, read_if_there, write_whole
 from walkit.storage.interface import LockHolder, Storage, StorageLock
 
 LOCK_WAIT_S = 10.0
@@ -125,17 +125,8 @@ def state_of(mark: ClaimMark, manifest: Manifest, now_us: int) -> ClaimState:
 def stored_claim(storage: Storage, name: str) -> ClaimMark | None:
     """Return what a claim's file says; None where there is none. StorageError, and what `decode_claim` raises."""
     file_name = claim_file_name(name)
-    try:
-        file = storage.open(file_name, "read")
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        return None
-    try:
-        data = file.read(0, CLAIM_FILE.size + 1)
-    finally:
-        file.close()
-    return decode_claim(data, file_name)
+    data = read_if_there(storage, file_name, CLAIM_FILE.size + 1)
+    return None if data is None else decode_claim(data, file_name)
 
 
 @contextmanager

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass
 
-from walkit.errors import StorageError, WalkitError
+from walkit.errors import WalkitError
 from walkit.format.cursor import CursorMark, decode_cursor
 from walkit.format.layout import CURSOR_FILE
 from walkit.format.names import cursor_file_name, cursor_of_name
+from walkit.segments.manifest_store import read_if_there
 from walkit.storage.interface import Storage
 
 
@@ -42,14 +42,5 @@ def cursor_facts(storage: Storage) -> list[CursorFact]:
 def stored_cursor(storage: Storage, name: str) -> CursorMark | None:
     """Return what a cursor's file says; None where there is none."""
     file_name = cursor_file_name(name)
-    try:
-        file = storage.open(file_name, "read")
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        return None
-    try:
-        data = file.read(0, CURSOR_FILE.size + 1)
-    finally:
-        file.close()
-    return decode_cursor(data, file_name)
+    data = read_if_there(storage, file_name, CURSOR_FILE.size + 1)
+    return None if data is None else decode_cursor(data, file_name)

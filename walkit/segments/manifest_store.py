@@ -170,3 +170,17 @@ def write_whole(storage: Storage, name: str, temporary: str, data: bytes) -> Non
         file.close()
     storage.replace(temporary, name)
     storage.sync_directory(name.rpartition("/")[0])
+
+
+def read_if_there(storage: Storage, name: str, bytes_max: int) -> bytes | None:
+    """Return at most so many bytes from the beginning of a file; None where there is no such file. StorageError."""
+    try:
+        file = storage.open(name, "read")
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return None
+    try:
+        return file.read(0, bytes_max)
+    finally:
+        file.close()
