@@ -10,7 +10,7 @@ ARGS ?=
 PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab dashboard screenshots book browser test test-all check pytest bench format lock golden clean
+.PHONY: help setup demo lab dashboard screenshots book docs browser test test-all check pytest bench format lock golden clean
 
 help: ## say what there is to run
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS='	' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -32,6 +32,9 @@ screenshots: setup browser ## the pictures of the dashboard in README.md, made a
 
 book: setup ## every notebook executed once, as one offline site in build/book
 	$(VENV)/python scripts/book.py $(ARGS)
+
+docs: setup ## the site of the documentation in build/docs, and the book; ARGS="--no-execute" without outputs
+	$(VENV)/python scripts/make_docs.py $(ARGS)
 
 browser: ## Debian's chromium for the tests of the dashboard, where there is none and this is root
 	@sh scripts/browser.sh

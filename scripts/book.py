@@ -114,24 +114,35 @@ def write_page(
     `pages` are the names of all pages, so that this one leads to its neighbours; `folder` has the pictures that its
     text shows, which are put into the page.
     """
-    found = figures_of(notebook)
-    _still_widgets(notebook)
-    for number, output in enumerate(found, start=1):
-        figure = plots.restored(output["data"][PLOTLY_MIME])
-        links = []
-        for suffix in ("csv", "parquet"):
-            target = out / "data" / f"{name}-{number:02}.{suffix}"
-            plots.save_data(figure, target)
-            links.append(f'<a href="data/{target.name}" download>{suffix.upper()}</a>')
-        about = f"<small>Figure {number}, its data: {' '.join(links)}</small>"
-        # plotly.js is the book's own: no page of it asks another place.
-        output["data"] = {"text/html": plots.figure_html(figure, cdn=False) + about}
+    figures = draw_still(notebook, name, out / "data")
     exporter = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True, embed_images=True)
     resources = {"metadata": {"name": title_of(notebook, name), "path": str(folder)}}
     body, _ = exporter.from_notebook_node(notebook, resources)
     dark = Path(exporter.environment.get_template("static/theme-dark.css").filename or "").read_text("utf-8")
     (out / f"{name}.html").write_text(offline(body, links_of(name, pages), dark), encoding="utf-8")
-    return Page(name=name, title=title_of(notebook, name), figures=len(found), cells=len(notebook.cells))
+    return Page(name=name, title=title_of(notebook, name), figures=figures, cells=len(notebook.cells))
+
+
+def draw_still(notebook: Any, name: str, data: Path) -> int:
+    """Make the outputs of an executed notebook what a page without a kernel can show; return how many figures it has.
+
+    A figure becomes a picture that is drawn anew where scripts run, with links to its data, which is written to the
+    folder `data` beside the page; controls become words. The notebook itself is changed.
+    """
+    found = figures_of(notebook)
+    _still_widgets(notebook)
+    for number, output in enumerate(found, start=1):
+        figure = plots.restored(output["data"][PLOTLY_MIME])
+        links: list[str] = []
+        for suffix in ("csv", "parquet"):
+            target = data / f"{name}-{number:02}.{suffix}"
+            plots.save_data(figure, target)
+            link = tag("a", suffix.upper(), href=f"{data.name}/{target.name}", download=target.name)
+            links += [" ", link]
+        about = tag("small", f"Figure {number}, its data:", *links)
+        # plotly.js is the site's own: no page of it asks another place.
+        output["data"] = {"text/html": plots.figure_html(figure, cdn=False) + about}
+    return len(found)
 
 
 def _still_widgets(notebook: Any) -> None:

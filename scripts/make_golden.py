@@ -21,7 +21,7 @@ if not __package__:  # run as a script: the checkout is what it is about, instal
 from walkit.format import layout  # noqa: E402
 from walkit.format.body import Columns  # noqa: E402
 from walkit.format.claim import ClaimMark, encode_claim  # noqa: E402
-from walkit.format.durable_slot import DurableMark, encode_slot  # noqa: E402
+from walkit.format.durable_slot import DurableSlot, encode_slot  # noqa: E402
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body, seal_frame  # noqa: E402
 from walkit.format.manifest import (  # noqa: E402
     EpochRecord,
@@ -304,8 +304,8 @@ def durable_slots(first_end: int, second: SegmentMaker) -> bytes:
     """Return the cell after seven stores: the slots of turns 6 and 7."""
     cell = bytearray(layout.DURABLE_SLOTS_BYTES)
     marks = [
-        DurableMark(6, 1, EPOCHS[1], first_end, second.header.first_lsn - 1),
-        DurableMark(7, 2, EPOCHS[2], second.position, second.next_lsn - 1),
+        DurableSlot(6, 1, EPOCHS[1], first_end, second.header.first_lsn - 1),
+        DurableSlot(7, 2, EPOCHS[2], second.position, second.next_lsn - 1),
     ]
     for mark in marks:
         offset, slot = encode_slot(mark)

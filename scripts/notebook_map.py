@@ -19,7 +19,7 @@ if not __package__:  # run as a script: the checkout is what it is about, instal
 from walkit._html import BLUE, GREEN, PURPLE, Markup, join, tag  # noqa: E402
 
 TARGET = ROOT / "notebooks" / "map.svg"
-WIDTH, HEIGHT = 1000, 580
+WIDTH, HEIGHT = 1000, 760
 BOX, BOX_HEIGHT = 212, 62
 PLACES = {
     "01": (30, 72, "One record on disk", "bytes, checksums, promises"),
@@ -28,12 +28,19 @@ PLACES = {
     "05": (756, 72, "Checkpoint, compaction", "short openings, a small log"),
     "04": (514, 228, "Crash and recovery", "what is left, and how soon"),
     "02": (756, 228, "The main job", "all of it, on real flights"),
+    "07": (30, 362, "What a sync costs", "one durable write, seven ways"),
+    "10": (272, 362, "Your own policy", "and device, and state machine"),
+    "09": (514, 362, "Tail latency", "stalls, open and closed loops"),
+    "08": (756, 362, "Peers", "SQLite, LevelDB, RocksDB, LMDB"),
+    "11": (30, 446, "Published figures", "and the arithmetic under them"),
+    "12": (272, 446, "Delta replication", "polls, deltas, a cut link"),
+    "13": (514, 446, "Spark replay and diff", "where Spark begins to pay"),
 }
 """Of each notebook: x, y, what it is about, and in a few words more."""
 PATHS = {
     "Student": (BLUE, ("01", "04", "06", "05")),
-    "Storage engineer": (PURPLE, ("06", "03", "04")),
-    "Spark user": (GREEN, ("01", "02", "05")),
+    "Storage engineer": (PURPLE, ("06", "07", "03", "09", "10")),
+    "Spark user": (GREEN, ("01", "02", "05", "13")),
 }
 """Of each reader: a colour, and the notebooks in the order to read them."""
 ENDS = {"Student": "02", "Storage engineer": "walkit bench write", "Spark user": "docs/spark.md"}
@@ -81,7 +88,7 @@ def place(number: str) -> Markup:
 def reading_path(reader: str, y: float) -> Markup:
     """Return one reader's line of numbered stops, first to last."""
     colour, stops = PATHS[reader]
-    first, step = 230, 165
+    first, step = 230, 165 if len(stops) < 5 else 135
     last = first + step * (len(stops) - 1)
     drawn = [
         words(30, y + 5, reader, "name"),
@@ -125,11 +132,13 @@ def drawn_map() -> str:
         words(630, 186, "a crash", "small"),
         arrow("M 862 134 V 224"),
         words(872, 186, "a replica, Spark", "small"),
+        arrow("M 862 290 V 326"),
         arrow("M 514 259 H 136 V 138"),
         words(148, 249, "recovery: the log takes the next record", "small"),
         *map(place, PLACES),
-        words(30, 350, "Where to begin", "title"),
-        *(reading_path(reader, 392 + 66 * index) for index, reader in enumerate(PATHS)),
+        words(30, 338, "Asked more closely", "title"),
+        words(30, 550, "Where to begin", "title"),
+        *(reading_path(reader, 592 + 66 * index) for index, reader in enumerate(PATHS)),
     ]
     written = tag(
         "svg",

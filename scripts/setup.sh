@@ -99,7 +99,7 @@ install_everything() {
     install_lock
     uv pip install --quiet --offline --no-deps --no-build-isolation -e .
     # An editable install is compiled by whoever imports it first, or each time with PYTHONDONTWRITEBYTECODE (0.3 s).
-    "$venv/bin/python" -m compileall -q walkit pyspark_walkit
+    "$venv/bin/python" -m compileall -q walkit pyspark_walkit pytest_walkit
 }
 
 python=$(find_python)

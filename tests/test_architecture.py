@@ -28,6 +28,7 @@ ROOMS = (
         "_report",
         "_tables",
         "_arrow",
+        "_plugins",
         "events",
         "metrics",
         "record",
@@ -39,7 +40,18 @@ ROOMS = (
 )
 UPSTAIRS = ("testing", "__main__")  # may import every room; no room imports them
 THROUGH_THE_FRONT_DOOR = ("demo", "cli", *UPSTAIRS)
-HEAVY = ("pyspark", "panel", "bokeh", "plotly", "grpc", "pandas", "IPython", "hdrh", "tqdm.notebook")
+HEAVY = (
+    "pyspark",
+    "panel",
+    "bokeh",
+    "plotly",
+    "grpc",
+    "pandas",
+    "IPython",
+    "hdrh",
+    "tqdm.notebook",
+    "opentelemetry",
+)
 # What `import walkit` may do without, and what appending and reading do without after it.
 LATER = ("crc32c", "walkit.compaction", "walkit.state", "walkit.storage.memory", "walkit.store")
 NEVER_FOR_RECORDS = ("asyncio", "pandas", "pyarrow.compute", *LATER)

@@ -191,7 +191,7 @@ def test_environment_yml_has_condas_shape(environment: Any) -> None:
     assert environment["name"] == "walkit"
     assert environment["channels"] == ["conda-forge", "nodefaults"]
     *conda, last = environment["dependencies"]
-    assert all(re.fullmatch(r"[a-z][a-z0-9-]*([<>=]=?[\w.]+(,[<>=]=?[\w.]+)*)?", spec) for spec in conda)
+    assert all(re.fullmatch(r"[a-z][a-z0-9_-]*([<>=]=?[\w.]+(,[<>=]=?[\w.]+)*)?", spec) for spec in conda)
     assert list(last) == ["pip"]
     assert last["pip"][-1] == "-e ."
 
@@ -310,7 +310,9 @@ def test_the_wheel_holds_everything(checkout: Checkout, tmp_path: Path) -> None:
         held = set(archive.namelist())
         (entry_points,) = [name for name in held if name.endswith("dist-info/entry_points.txt")]
         assert "walkit = walkit.cli:main" in archive.read(entry_points).decode()
-    shipped = {name for name in checkout.names() if name.startswith(("walkit/", "pyspark_walkit/"))}
+    shipped = {
+        name for name in checkout.names() if name.startswith(("walkit/", "pyspark_walkit/", "pytest_walkit/"))
+    }
     assert {"walkit/py.typed", "walkit/__init__.py"} <= shipped
     assert shipped <= held, sorted(shipped - held)
     assert not [name for name in held if name.startswith(("tests/", "scripts/"))]

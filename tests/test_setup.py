@@ -60,7 +60,7 @@ INSTALL = (
 WALKIT = "uv pip install --quiet --offline --no-deps --no-build-isolation -e ."
 VENV = "python -m venv .venv"
 PIP = "python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/walkit-uv.txt"
-COMPILED = "python -m compileall -q walkit pyspark_walkit"
+COMPILED = "python -m compileall -q walkit pyspark_walkit pytest_walkit"
 FROM_CACHE = [VENV, PIP, f"{INSTALL} --offline", WALKIT, COMPILED]
 MENDED = FROM_CACHE[1:]
 

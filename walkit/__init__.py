@@ -18,6 +18,7 @@ from walkit.errors import (
     CommitFailedError,
     CommitTimeoutError,
     CorruptionError,
+    CursorDivergedError,
     CursorError,
     DivergenceError,
     FormatVersionError,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from walkit.measure.health import doctor as doctor
     from walkit.read.claim import Claim as Claim
     from walkit.read.claim import claim as claim
+    from walkit.read.counting import lsn_at as lsn_at
     from walkit.read.cursor import Cursor as Cursor
     from walkit.read.describe import LogInventory as LogInventory
     from walkit.record import RECORD_SCHEMA as RECORD_SCHEMA
@@ -129,6 +131,7 @@ _LATER = {
     "diff": "state.diff",
     "recover": "state.machine_recovery",
     "doctor": "measure.health",
+    "lsn_at": "read.counting",
     "recovery_table": "recovery.decision",
     "repair": "recovery.repair",
     "replay": "state.replay",
@@ -151,6 +154,7 @@ __all__ = [
     "CopyReport",
     "CorruptionError",
     "Cursor",
+    "CursorDivergedError",
     "CursorError",
     "DivergenceError",
     "FormatVersionError",
@@ -196,6 +200,7 @@ __all__ = [
     "copy",
     "diff",
     "doctor",
+    "lsn_at",
     "open",
     "open_logs",
     "policy",

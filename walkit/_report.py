@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from walkit._text import aligned
 Cells = tuple[str, ...]
 
 
-class TableReport:
+class TableReport(ABC):
     """Notes, a table, and lines below it. A subclass has `_head`, `_cells`, `_facts` and any of the rest."""
 
     __slots__ = ()
@@ -32,13 +33,13 @@ class TableReport:
         """Return the names of the columns; empty where rows are names and values."""
         return ()
 
+    @abstractmethod
     def _cells(self) -> list[Cells]:
         """Return the rows of the table as text, each as long as the head."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _facts(self) -> dict[str, Any]:
         """Return what the dictionary has beside the name of the benchmark."""
-        raise NotImplementedError
 
     def text(self) -> str:
         """Return the table as aligned text, with what it was taken on above and the lines below."""

@@ -29,9 +29,11 @@
     ├── GapError                            begin again at `oldest`
     ├── ClaimError                          look at `reason`: take the claim anew, or leave it to its owner
     ├── CursorError                         say anew where to begin: drop the cursor, make it at an LSN
+    │   └── CursorDivergedError             the same; it is a DivergenceError, too
     ├── HistoryTrimmedError                 ask for a newer LSN
     ├── SnapshotError                       retry the stage it names
     ├── DivergenceError                     the two logs are different histories
+    │   └── replication.RewindError         look at `reason`: who has read it, or where a bootstrap is needed
     ├── replication.ProtocolError           look at what serves there
     ├── replication.IdentityError           follow with a new identity
     └── replication.ReplicaFailedError      read its cause; make a new replica
@@ -434,6 +436,31 @@ class DivergenceError(WalkitError):
     def __init__(self, message: str, *, first_lsn: int) -> None:
         super().__init__(message)
         self.first_lsn = first_lsn
+
+
+class CursorDivergedError(CursorError, DivergenceError):
+    """What a consumer had done was cut, and its cursor stands in a history that the log no longer has.
+
+    `reason` is "beyond" or "identity", as of a CursorError; `first_lsn` is the first LSN that is another record now, or
+    none.
+    """
+
+    code = "cursor-diverged"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        name: str,
+        reason: str,
+        lsn: int,
+        first_lsn: int,
+        expected: object = None,
+        found: object = None,
+    ) -> None:
+        WalkitError.__init__(self, message)
+        self.name, self.reason, self.lsn = name, reason, lsn
+        self.expected, self.found, self.first_lsn = expected, found, first_lsn
 
 
 class SnapshotError(WalkitError):

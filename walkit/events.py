@@ -88,11 +88,35 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "a claim was written later than the clock says now: it counts for its lease from now on",
     ),
+    "walkit.stream.unclaimed": (
+        logging.WARNING,
+        "the claim of a stream could not be written: trims and compaction may drop what it has not read",
+    ),
     "walkit.observer.lose": (
         logging.ERROR,
         "an observer fell so far behind that frames had to be read from the log, and they are not there: it ended",
     ),
+    "walkit.replica.move": (logging.DEBUG, "a replica changed its state"),
+    "walkit.replica.lose": (logging.INFO, "a replica lost its primary, or had none to lose; it tries again"),
+    "walkit.replica.unclaimed": (
+        logging.WARNING,
+        "a primary cannot write the claim of a replica, so a trim may outrun it; it is tried again",
+    ),
+    "walkit.replica.bootstrap": (
+        logging.INFO,
+        "a replica gets its log anew: what it needs is gone from its primary, or is there in another form",
+    ),
+    "walkit.replica.replace": (logging.INFO, "the log that a replica got anew took the place of its own"),
+    "walkit.replica.promote": (
+        logging.WARNING,
+        "a replica became a primary of its own; the old primary is not fenced",
+    ),
+    "walkit.replica.rewind": (
+        logging.WARNING,
+        "a replica that differed from its primary was cut back; what went is under lost+found",
+    ),
     "walkit.replica.fail": (logging.ERROR, "a replica follows its primary no more"),
+    "walkit.session.move": (logging.DEBUG, "the session of a primary with a replica changed its state"),
     "walkit.callback.fail": (logging.ERROR, "a callback raised, or an observer for the first time"),
     "walkit.upkeep.fail": (logging.ERROR, "background work failed and will be tried again"),
 }
@@ -154,6 +178,10 @@ class EventSink:
 
     def emit(self, name: str, /, **attributes: Any) -> None:
         """Send one event. Never raises, but on the main thread what is no Exception: a signal handler may raise it."""
+        self.pass_on(name, attributes)
+
+    def pass_on(self, name: str, attributes: dict[str, Any]) -> None:
+        """Send an event of another sink: a callback for what has events of its own. Raises as `emit` does."""
         kept = getattr(self._calling, "kept", None)
         if kept is None:
             self._send(name, attributes)

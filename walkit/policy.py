@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+from walkit import _plugins
 from walkit.commit.policy import (
     Adaptive,
     CappedFrames,
@@ -16,6 +19,7 @@ from walkit.commit.policy import (
     TakeAll,
     Wait,
 )
+from walkit.errors import OptionsError
 
 __all__ = [
     "Adaptive",
@@ -27,4 +31,39 @@ __all__ = [
     "Take",
     "TakeAll",
     "Wait",
+    "named",
 ]
+
+NAMED = {
+    "adaptive": Adaptive,
+    "capped-frames": CappedFrames,
+    "linger": Linger,
+    "one-record-per-frame": OneRecordPerFrame,
+    "take-all": TakeAll,
+}
+"""walkit's own policies by name; no package can take one of these names."""
+
+
+def named(name: str, /, **arguments: Any) -> Policy:
+    """Return a new policy by its name, made with these arguments: one of walkit's own, or a package's.
+
+    Packages offer theirs as entry points of the group `walkit.policies`: each is a callable that returns a policy, and
+    is loaded now. OptionsError for a name that nothing has, for arguments that it does not take, and for what has no
+    `decide`.
+    """
+    make: Any = NAMED.get(name)
+    if make is None:
+        try:
+            make = _plugins.load("walkit.policies", name)
+        except KeyError:
+            known = ", ".join(sorted({*NAMED, *_plugins.offered("walkit.policies")}))
+            raise OptionsError(f"policy {name!r}: one of {known}", option="policy", wanted=name) from None
+    try:
+        made = make(**arguments)
+    except TypeError as error:
+        raise OptionsError(f"policy {name!r}: {error}", option="policy", wanted=arguments) from error
+    if isinstance(made, type) or not callable(getattr(made, "decide", None)):
+        raise OptionsError(
+            f"policy {name!r} is {made!r}, which has no decide(queue)", option="policy", wanted=name
+        )
+    return cast("Policy", made)

@@ -109,7 +109,7 @@ class Store(StoreSurface, CompactingSurface):
             parts.segments.maintenance,
             parts.contents,
             parts.holds,
-            parts.leftovers,
+            parts.orphan_files,
             parts.lifetime,
             parts.events,
             upto=self._checkpointer.upto,

@@ -26,7 +26,9 @@ from statistics import median
 
 import walkit
 import walkit.spark
-from walkit.spark.source import RECORD_STRUCT, WalkitReader, plan_scan
+from walkit.spark.columns import RECORD_STRUCT
+from walkit.spark.scan import plan_scan
+from walkit.spark.source import WalkitReader
 
 SEGMENT_HEADER_BYTES = 4096
 SEGMENT_BYTES_MIN = 64 << 10

@@ -29,12 +29,14 @@ COMMANDS = (
     ["diff"],
     ["serve"],
     ["follow"],
+    ["promote"],
     ["demo"],
     ["bench", "write"],
     ["bench", "spark"],
     ["bench", "replication"],
     ["bench", "recovery"],
     ["bench", "order"],
+    ["simulate", "world"],
     ["dashboard"],
     ["doctor"],
 )
@@ -76,8 +78,8 @@ def test_version_and_help_of_the_whole(run: Run) -> None:
 
 
 def test_no_command_prints_the_help_and_exits_2(run: Run) -> None:
-    """Run walkit, and walkit bench, alone: the same text as --help, on standard error, and nothing was done."""
-    for alone in ([], ["bench"]):
+    """Run walkit, walkit bench and walkit simulate alone: the text of --help, on standard error; nothing was done."""
+    for alone in ([], ["bench"], ["simulate"]):
         ran, asked = run(*alone), run(*alone, "--help")
         assert (ran.code, ran.out) == (2, "")
         assert (asked.code, asked.err) == (0, "")
@@ -107,6 +109,12 @@ BAD_ARGUMENTS: tuple[list[str], ...] = (
     ["bench", "replication", "--writers", "1,2"],
     ["bench", "replication", "--seconds", "0.01"],
     ["bench", "recovery", "--cache", "lukewarm"],
+    ["simulate"],
+    ["simulate", "world", "--seed", "-1"],
+    ["simulate", "world", "--schedules", "0"],
+    ["simulate", "world", "--keep", "1,,2"],
+    ["simulate", "world", "--chaos-ms", "0"],
+    ["simulate", "world", "--chaos-ms", "90000"],
     ["bench", "recovery", "--checkpoint-age", "1,2"],
     *(
         ["bench", kind, "--record-bytes", "100000000"]

@@ -23,7 +23,7 @@ import walkit
 from tests.format.makers import HAS_VALUE, PUT
 from walkit.errors import CorruptionError
 from walkit.format.body import Columns
-from walkit.format.durable_slot import DurableMark, encode_slot
+from walkit.format.durable_slot import DurableSlot, encode_slot
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body, seal_frame
 from walkit.format.layout import DURABLE_SLOTS_BYTES, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import (
@@ -276,7 +276,7 @@ class Device:
             file.sync()
             file.close()
         if durable is not None:
-            mark = DurableMark(1, 1, IDENTITY.epoch_id, durable.end_position, durable.last_lsn)
+            mark = DurableSlot(1, 1, IDENTITY.epoch_id, durable.end_position, durable.last_lsn)
             cell = storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True)
             assert cell is not None
             cell.write(*encode_slot(mark))

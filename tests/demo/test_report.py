@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from walkit.demo import CHECKS, Check, DemoResult
-from walkit.demo.progress_printer import Teller
+from walkit.demo.progress_printer import ProgressPrinter
 from walkit.demo.report import report_html, summary_html, write_report
 from walkit.measure import FileSystemFacts, MachineFacts, Run, RunRecorder
 from walkit.workload.oracle import compare_states
@@ -81,35 +81,35 @@ def test_telling_goes_on_when_nobody_listens(monkeypatch: pytest.MonkeyPatch) ->
     os.close(read_end)
     with os.fdopen(write_end, "w") as gone:
         monkeypatch.setattr(sys, "stdout", gone)
-        teller = Teller()
-        with teller.step("one"), teller.part("half"):
+        printer = ProgressPrinter()
+        with printer.step("one"), printer.part("half"):
             pass
-        with teller.step("two"):
-            teller.say("nobody hears this")
-    assert [(s.title, len(s.parts)) for s in teller.steps] == [("one", 1), ("two", 0)]
+        with printer.step("two"):
+            printer.say("nobody hears this")
+    assert [(s.title, len(s.parts)) for s in printer.steps] == [("one", 1), ("two", 0)]
 
 
 def test_the_teller_says_what_it_does_while_it_does_it(capsys: pytest.CaptureFixture[str]) -> None:
     """A part is announced before it begins and timed when it is over, also where it raises."""
-    teller = Teller()
+    printer = ProgressPrinter()
 
     def fail() -> None:
-        with teller.step("a step"):
-            with teller.part("a part"):
+        with printer.step("a step"):
+            with printer.part("a part"):
                 assert capsys.readouterr().out == "1. a step\n   a part ..."
             assert capsys.readouterr().out.endswith(" s\n")
-            with teller.part("with a bar", bar=True):
+            with printer.part("with a bar", bar=True):
                 assert capsys.readouterr().out == "   with a bar ...\n"
             capsys.readouterr()
-            with teller.part("one that fails"):
+            with printer.part("one that fails"):
                 raise OSError
 
     with pytest.raises(OSError):
         fail()
     assert capsys.readouterr().out == "   one that fails ...\n"
-    assert [title for title, _ in teller.steps[0].parts] == ["a part", "with a bar"]
-    assert teller.steps[0].seconds > 0
-    silent = Teller(show=False)
+    assert [title for title, _ in printer.steps[0].parts] == ["a part", "with a bar"]
+    assert printer.steps[0].seconds > 0
+    silent = ProgressPrinter(show=False)
     with silent.step("unheard"):
         silent.say("unheard")
     assert capsys.readouterr() == ("", "")

@@ -13,7 +13,7 @@ from tests.format import makers
 from tests.format.plain_reader import DOCUMENT, PlainRecord, crc, fields_of, read_frame
 from walkit.format import layout
 from walkit.format.checksum import crc32c, crc32c_of
-from walkit.format.durable_slot import DurableMark
+from walkit.format.durable_slot import DurableSlot
 from walkit.format.frame import FrameFault, FrameHeader
 from walkit.state import snapshot_file
 
@@ -85,7 +85,7 @@ def test_tables_are_the_structs(table: str, code: struct.Struct, behind: list[in
 def test_field_names_are_those_of_the_code() -> None:
     """F-2.3, F-4.1: what FORMAT.md calls a field is what the code calls it."""
     assert [name for _, _, name in fields_of("frame header")] == list(FrameHeader._fields)
-    assert [name for _, _, name in fields_of("durable slot")] == [*DurableMark._fields, "crc"]
+    assert [name for _, _, name in fields_of("durable slot")] == [*DurableSlot._fields, "crc"]
 
 
 def test_flags_are_those_of_the_code() -> None:

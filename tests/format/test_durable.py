@@ -9,28 +9,28 @@ from hypothesis import strategies as st
 from tests.format.makers import flipped
 from tests.format.plain_reader import read_durable
 from walkit.format.checksum import crc32c
-from walkit.format.durable_slot import NOTHING_DURABLE, DurableMark, decode_slots, encode_slot
+from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot, decode_slots, encode_slot
 from walkit.format.layout import DURABLE_SLOTS_BYTES
 
 U64 = st.integers(0, (1 << 64) - 1)
-MARKS = st.builds(DurableMark, st.integers(1, (1 << 64) - 1), U64, U64, U64, U64)
+MARKS = st.builds(DurableSlot, st.integers(1, (1 << 64) - 1), U64, U64, U64, U64)
 
 
-def stored(cell: bytes, mark: DurableMark) -> bytes:
+def stored(cell: bytes, mark: DurableSlot) -> bytes:
     """The cell after a whole store of this mark."""
     offset, slot = encode_slot(mark)
     return cell[:offset] + slot + cell[offset + len(slot) :]
 
 
-def mark_of(generation: int) -> DurableMark:
-    return DurableMark(generation, 3, 0xE1E1E1E1, 128 * generation, 7 * generation)
+def mark_of(generation: int) -> DurableSlot:
+    return DurableSlot(generation, 3, 0xE1E1E1E1, 128 * generation, 7 * generation)
 
 
 EMPTY = bytes(DURABLE_SLOTS_BYTES)
 
 
 @given(mark=MARKS, older=MARKS)
-def test_round_trip(mark: DurableMark, older: DurableMark) -> None:
+def test_round_trip(mark: DurableSlot, older: DurableSlot) -> None:
     """F-4.1: a stored mark comes back; of two the one with the higher generation, here and by FORMAT.md."""
     assert decode_slots(stored(EMPTY, mark)) == mark
     cell = stored(stored(EMPTY, older), mark)

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from tests.format.makers import HAS_KEY, HAS_VALUE, PUT
 from walkit.format.body import Columns
-from walkit.format.durable_slot import DurableMark, encode_slot
+from walkit.format.durable_slot import DurableSlot, encode_slot
 from walkit.format.frame import MARK_BODY, FrameHeader, FrameIdentity, prepare_body, seal_frame
 from walkit.format.layout import DURABLE_SLOTS_BYTES, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import (
@@ -150,7 +150,7 @@ class Flight:
         storage.sync_directory()
         if marked:
             last = self.frames[marked - 1][0]
-            mark = DurableMark(1, 1, IDENTITY.epoch_id, last.end_position, last.last_lsn)
+            mark = DurableSlot(1, 1, IDENTITY.epoch_id, last.end_position, last.last_lsn)
             cell = storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True)
             assert cell is not None
             cell.write(*encode_slot(mark))

@@ -11,7 +11,9 @@ import walkit
 from tests.commit.fake_segments import Task
 from tests.log.logs import faulty_log, lsns, memory_log, tiny, values
 from walkit.errors import GapError, LogClosedError, StorageError
+from walkit.log.holds import RENEW_S_MIN
 from walkit.models import CrashingStorage
+from walkit.segments.manifest_store import load_manifest
 
 
 @pytest.fixture
@@ -199,6 +201,45 @@ def test_a_hold_that_lives_needs_no_renewal_by_hand(
     later = time.time_ns() + 3600 * 10**9
     monkeypatch.setattr(time, "time_ns", lambda: later)
     assert log.trim(70) == 4
+
+
+def test_a_hold_that_nothing_saves_is_renewed_for_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold, and do nothing: the saved lease begins anew by itself, a third of it later; so it counts after a kill."""
+    storage = CrashingStorage()
+    log = walkit.open(storage=storage, options=tiny())
+    log.append_many([b"x"] * 20)
+    hold = log.hold("reader", 5, lease_s=1.5)
+    [taken] = load_manifest(storage).holds
+    hold.move(7)
+    deadline = time.monotonic() + 10
+    while (saved := load_manifest(storage).holds[0]) == taken:
+        assert time.monotonic() < deadline, "nothing has renewed it"
+        time.sleep(0.02)
+    assert saved.first_lsn == 7
+    assert saved.lease_until_us - taken.lease_until_us > 0.4e6  # by the wall clock, about half a second later
+    image = storage.process_kill()
+    log.close()
+    later = (taken.lease_until_us + saved.lease_until_us) // 2 * 1000
+    with walkit.open(storage=image, options=tiny()) as again:
+        monkeypatch.setattr(time, "time_ns", lambda: later)
+        assert again.trim(20) == 6
+
+
+def test_renewals_are_few() -> None:
+    """Hold with long leases, and with the shortest: nothing is written for the first, and seldom for the last."""
+    with memory_log() as log:
+        log.append_many([b"x"] * 20)
+        log.hold("long", 5)
+        store = log.parts.manifest_store
+        before = store.current.generation
+        log.wait_idle()
+        assert store.current.generation == before
+        log.hold("short", 5, lease_s=0.001)
+        began = time.monotonic()
+        while store.current.generation - before < 3:
+            assert time.monotonic() - began < 10, "the short one is not renewed"
+            time.sleep(0.01)
+        assert time.monotonic() - began > 0.9 * RENEW_S_MIN, "one writing takes it, two renew it"
 
 
 def test_a_released_hold_stays_released_over_a_kill() -> None:

@@ -144,7 +144,7 @@ waiting.start()
 assert hang.entered.wait(30)
 in_flight = log.parts.core.in_flight[0].submissions[0]
 queued = log.submit(b"queued while it forks")
-locks = [log.parts.driver.lock, log.parts.manifest_store._lock, log._resources._close_lock, log.parts.leftovers.lock]
+locks = [log.parts.driver.lock, log.parts.manifest_store._lock, log._resources._close_lock, log.parts.orphan_files.lock]
 if sys.argv[2] == "holding":
     taken, go_on = threading.Event(), threading.Event()
     def hold_locks():

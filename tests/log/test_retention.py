@@ -18,7 +18,6 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoldRecord, SegmentRecord, SegmentState
 from walkit.log.retention import RetentionFacts, period_s, plan_retention
 from walkit.models import CrashingStorage
-from walkit.replication.imported_log import ImportedLog
 
 FRAMES = 1000 - SEGMENT_HEADER_BYTES % 1000
 SIZE = SEGMENT_HEADER_BYTES + FRAMES
@@ -150,12 +149,10 @@ def _fields(segment: SegmentRecord) -> dict[str, Any]:
     ids=str,
 )  # fmt: skip
 def test_limits_that_are_none(given: dict[str, Any]) -> None:
-    """Make a Retention of what is no limit: an OptionsError that names it; a replica's log refuses any."""
+    """Make a Retention of what is no limit: an OptionsError that names it."""
     with pytest.raises(OptionsError) as refused:
         Retention(**given)
     assert refused.value.option in given
-    with pytest.raises(OptionsError, match="replica"):
-        ImportedLog(CrashingStorage(), walkit.LogOptions(retention=Retention(bytes_max=1)))
 
 
 def test_a_log_keeps_itself_small() -> None:

@@ -50,6 +50,7 @@ ERRORS: list[WalkitError] = [
     errors.LogClosedError("text", acknowledged_prefix=2),
     errors.GapError(1, 5),
     errors.CursorError("text", name="c", reason="beyond", lsn=9, expected=5, found=9),
+    errors.CursorDivergedError("text", name="c", reason="beyond", lsn=9, first_lsn=6, expected=5, found=9),
     errors.ClaimError("text", name="c", reason="taken", owner="00" * 16, lease_until_us=9),
     errors.HistoryTrimmedError(1, 5),
     errors.DivergenceError("text", first_lsn=3),

@@ -41,8 +41,8 @@ PARTS = (
 """What each notebook has, in this order: it begins with a question, and is held to a prediction."""
 FIGURE = 'class="plotly-graph-div"'
 CELL_TIMEOUT_S = 500
-IMPORTED_WHERE_THERE = {"grpcio-tools"}
-"""What another package imports if it is installed, and does without: grpc does that."""
+IMPORTED_WHERE_THERE = {"grpcio-tools", "protobuf"}
+"""What another package imports if it is installed, and does without: grpc does that, and Spark."""
 
 
 def cells_of(name: str, kind: str = "code") -> list[Any]:
@@ -281,6 +281,12 @@ def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants:
         "04-crash-and-recovery.ipynb",
         "05-checkpoint-and-compaction.ipynb",
         "06-group-commit.ipynb",
+        "07-what-a-sync-costs.ipynb",
+        "08-peers.ipynb",
+        "09-tail-latency.ipynb",
+        "10-bring-your-own-policy.ipynb",
+        "11-published-figures.ipynb",
+        "12-delta-replication.ipynb",
     ],
 )
 def test_notebooks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,6 +301,13 @@ def test_the_main_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     run("02-the-main-job.ipynb", tmp_path, monkeypatch, OPERATIONS=8_000)
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_replay_and_diff_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run 13 with fewer rounds, on a Spark of its own: three engines make one state, and its assertions hold."""
+    run("13-spark-replay-and-diff.ipynb", tmp_path, monkeypatch, ROUNDS=2)
+
+
 def test_every_notebook_is_run() -> None:
     """The tests above name every notebook there is."""
-    assert [name[:2] for name in NAMES] == ["00", "01", "02", "03", "04", "05", "06"]
+    assert [name[:2] for name in NAMES] == [f"{number:02}" for number in range(14)]

@@ -24,6 +24,11 @@ class TcpProxy:
         self.connections = self.flipped = 0
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
+        self.answers_flow = threading.Event()
+        """Cleared: what the target sends is held back, and passed on once it is set again."""
+        self.answers_flow.set()
+        self.hold_after = b""
+        """Where a request holds these bytes, the answers are held back from then on."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -40,12 +45,16 @@ class TcpProxy:
                 with self._lock:
                     self.connections += 1
                     self._open |= {near, far}
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+                for source, sink, flow in ((near, far, None), (far, near, self.answers_flow)):
+                    threading.Thread(target=self._pass_on, args=(source, sink, flow), daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pass_on(self, source: socket.socket, sink: socket.socket, flow: threading.Event | None) -> None:
         with suppress(OSError):
             while data := source.recv(4096):
+                if flow is not None:
+                    flow.wait()
+                elif self.hold_after and self.hold_after in data:
+                    self.answers_flow.clear()
                 if self.trouble == "hole":
                     continue
                 sink.sendall(self._spoiled(data) if self.trouble == "flip" else data)
@@ -75,6 +84,7 @@ class TcpProxy:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self.answers_flow.set()
         self.cut()
 
     def __enter__(self) -> Self:

@@ -18,16 +18,17 @@ from walkit.replication.actions import (
     Fail,
     Import,
     Keep,
+    MoveHold,
     PublisherStep,
     Read,
-    Say,
     Send,
+    SendToPublisher,
     SubscriberStep,
 )
 from walkit.replication.backoff import Backoff
 from walkit.replication.frame_batch import FrameLimits, FrameRun
 from walkit.replication.identity import Identity, KnownReplica, mint, new_nonce
-from walkit.replication.lineage import Standing
+from walkit.replication.lineage import PrimaryState
 from walkit.replication.messages import Batch, FromPublisher, FromSubscriber, Hello, Proof, Refusal
 from walkit.replication.publisher import Publisher
 from walkit.replication.subscriber import Subscriber
@@ -63,13 +64,13 @@ class History:
         epochs = {f[0].epoch for f in self.frames[: self.durable]}
         return tuple(e for e in self.manifest.lineage if e.number in epochs)
 
-    def standing(self, hello: Hello) -> Standing:
-        """See `walkit.replication.source.standing_of`."""
+    def standing(self, hello: Hello) -> PrimaryState:
+        """See `walkit.replication.source.primary_state_of`."""
         end = self.end()
         there = next(
             (e for e in map(self.end, range(self.durable + 1)) if e.position == hello.end.position), None
         )
-        return Standing(
+        return PrimaryState(
             log_id=self.manifest.log_id,
             created_us=self.manifest.created_us,
             ack_order="append",
@@ -170,6 +171,7 @@ class World:
             elif isinstance(step, End):
                 self.publisher = None
             else:
+                assert isinstance(step, MoveHold)
                 self.holds.append(step.first_lsn)
         if self.publisher is not None:
             assert self.publisher.in_flight_bytes <= self.window_bytes + 64 * 1024
@@ -185,7 +187,7 @@ class World:
     def subscribed(self, steps: list[SubscriberStep]) -> None:
         """Take the subscriber's steps; frames wait to be imported."""
         for step in steps:
-            if isinstance(step, Say):
+            if isinstance(step, SendToPublisher):
                 self.to_publisher.append(encode_from_subscriber(step.message))
             elif isinstance(step, Import):
                 self.waiting.append(step)

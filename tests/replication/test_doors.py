@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -56,15 +57,9 @@ def log() -> Iterator[walkit.WriteAheadLog]:
 
 
 def held(log: walkit.WriteAheadLog) -> dict[str, int]:
-    """The replicas with a hold, by their labels, and the LSN from which each of them keeps records."""
-    holds = {h.name: h.first_lsn for h in log.parts.manifest_store.current.holds}
-    holds |= {name: hold.first_lsn for name, hold in log.parts.holds.mine.items()}
+    """The replicas with a claim, by their labels, and the LSN from which each of them keeps records."""
     names = ReplicaRegistry(log.parts.storage).names()
-    return {
-        names[name.removeprefix("replica ")]: lsn
-        for name, lsn in holds.items()
-        if name.startswith("replica ")
-    }
+    return {names[c.name]: c.needed_lsn for c in log.claims() if c.name in names}
 
 
 def manifest_bytes(log: walkit.WriteAheadLog) -> int:
@@ -85,7 +80,7 @@ def frames_of_log(log: walkit.WriteAheadLog) -> list[LogEnd]:
     return [LogEnd(last_lsn=h.last_lsn, position=h.end_position, chain=h.header_crc) for h in headers]
 
 
-# -- names and holds
+# -- names and claims
 
 
 def test_two_hellos_of_a_stranger_poison_nothing(log: walkit.WriteAheadLog) -> None:
@@ -140,8 +135,8 @@ def test_a_replica_refuses_a_name_that_no_primary_takes(tmp_path: Path, name: st
     assert replica.name.isprintable()
 
 
-def test_a_hold_begins_with_an_acknowledgement_of_something_sent(log: walkit.WriteAheadLog) -> None:
-    """Say hello, acknowledge nothing, then what came: only the last begins a hold, and the next one moves it."""
+def test_a_claim_begins_with_an_acknowledgement_of_something_sent(log: walkit.WriteAheadLog) -> None:
+    """Say hello, acknowledge nothing, then what came: only the last begins a claim."""
     with Primary(log) as primary, Caller(primary.address) as caller:
         batch = caller.welcomed("r")
         assert held(log) == {}
@@ -150,7 +145,7 @@ def test_a_hold_begins_with_an_acknowledgement_of_something_sent(log: walkit.Wri
         assert held(log) == {}
         end = end_of(batch, log)
         caller.say(Ack(end=end))
-        until(lambda: held(log) == {"r": end.last_lsn + 1}, "the hold")
+        until(lambda: held(log) == {"r": end.last_lsn + 1}, "the claim")
 
 
 def caller_history(primary: Primary) -> list[str]:
@@ -159,14 +154,14 @@ def caller_history(primary: Primary) -> list[str]:
     return [event for event in session.core.history if " Ack(" in event or " Hello(" in event]
 
 
-def test_a_replica_that_has_all_keeps_its_hold_by_answering_heartbeats(log: walkit.WriteAheadLog) -> None:
-    """Come back with everything and answer a heartbeat: the hold of before is renewed; the hello alone moves none."""
+def test_a_replica_that_has_all_keeps_its_claim_by_answering_heartbeats(log: walkit.WriteAheadLog) -> None:
+    """Come back with everything and answer a heartbeat: the claim of before moves; the hello alone moves none."""
     end = frames_of_log(log)[-1]
     manifest = log.parts.manifest_store.current
     facts = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
     identity = mint()
     assert ReplicaRegistry(log.parts.storage).add(identity, "r", ())
-    log.hold(f"replica {identity.key}", 7).leave()
+    walkit.claim(log.parts.storage, identity.key, 7, owner=uuid.UUID(hex=identity.key))
     with (
         Primary(log, publisher=lambda: Publisher(heartbeat_ms=20)) as primary,
         Caller(primary.address) as caller,
@@ -176,11 +171,11 @@ def test_a_replica_that_has_all_keeps_its_hold_by_answering_heartbeats(log: walk
         caller.next_of(Heartbeat)
         assert held(log) == {"r": 7}
         caller.say(Ack(end=end))
-        until(lambda: held(log) == {"r": end.last_lsn + 1}, "the hold")
+        until(lambda: held(log) == {"r": end.last_lsn + 1}, "the claim")
 
 
-def test_sixty_four_replicas_have_a_hold_and_no_more(log: walkit.WriteAheadLog) -> None:
-    """Come, acknowledge and go as 70 replicas: 64 holds; the others are refused for now, and known ones are not."""
+def test_sixty_four_replicas_have_a_claim_and_no_more(log: walkit.WriteAheadLog) -> None:
+    """Come, acknowledge and go as 70 replicas: 64 claims; the others are refused for now, and known ones are not."""
     known: list[Identity] = []
     with Primary(log) as primary:
         for number in range(70):
@@ -190,7 +185,7 @@ def test_sixty_four_replicas_have_a_hold_and_no_more(log: walkit.WriteAheadLog) 
                     assert isinstance(answer, Welcome)
                     known.append(Identity(answer.id, answer.secret))
                     caller.say(Ack(end=end_of(caller.next_of(Batch), log)))
-                    until(lambda n=number: f"r{n}" in held(log), "the hold")  # type: ignore[misc]
+                    until(lambda n=number: f"r{n}" in held(log), "the claim")  # type: ignore[misc]
                 else:
                     assert isinstance(answer, Refusal)
                     assert answer.reason == "full"
@@ -267,7 +262,7 @@ FORGED = tuple(forged([LogEnd()] * 2))
 
 @pytest.mark.parametrize("what", FORGED)
 def test_an_answer_that_fits_nothing_sent_ends_the_session(log: walkit.WriteAheadLog, what: str) -> None:
-    """Take all frames, acknowledge some, then forge an answer: it is named with its peer, and no hold has moved."""
+    """Take all frames, acknowledge some, then forge an answer: it is named with its peer, and no claim has moved."""
     with (
         Primary(log, publisher=lambda: Publisher(batch_bytes=4096)) as primary,
         Caller(primary.address) as caller,
@@ -279,7 +274,7 @@ def test_an_answer_that_fits_nothing_sent_ends_the_session(log: walkit.WriteAhea
         while not sent or sent[-1].position < whole:
             sent.append(ends[caller.next_of(Batch).end_position])
         caller.say(Ack(end=sent[1]))
-        until(lambda: held(log) == {"mallory": sent[1].last_lsn + 1}, "the hold")
+        until(lambda: held(log) == {"mallory": sent[1].last_lsn + 1}, "the claim")
         refusal = caller.say(forged(sent)[what]).next_of(Refusal)
         assert refusal.reason == "protocol"
         assert "'mallory'" in refusal.message

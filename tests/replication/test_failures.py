@@ -25,7 +25,8 @@ from walkit.format.manifest import EpochRecord
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, ProtocolError, Replica, ReplicaFailedError
 from walkit.replication.actions import Adopt, Import
-from walkit.replication.connection import Destination, _told
+from walkit.replication.connection import Destination
+from walkit.replication.connection import told as told_by
 from walkit.replication.content import check_content, plain_text
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import FromPublisher, Heartbeat, Refusal
@@ -259,7 +260,7 @@ def test_how_grpc_ends_a_call_is_one_plain_line(code: Any) -> None:
         code = staticmethod(lambda: code)
         details = staticmethod(lambda: "\x1b[2J\n" + "x" * 10_000)
 
-    told = str(_told(Ended, Destination("127.0.0.1:1")))
+    told = str(told_by(Ended, Destination("127.0.0.1:1")))
     assert told.isprintable() and len(told) < 600
 
 

@@ -20,7 +20,6 @@ from tests.log.imports import bytes_of
 from walkit.errors import (
     DivergenceError,
     FormatVersionError,
-    GapError,
     LogClosedError,
     LogLockedError,
     OptionsError,
@@ -238,36 +237,32 @@ def test_a_log_that_went_another_way_is_refused_and_named(tmp_path: Path) -> Non
     assert bytes_of(FileStorage(str(tmp_path / "r"))) == before
 
 
-def test_a_trimmed_range_is_a_gap_and_a_hold_prevents_it(tmp_path: Path) -> None:
-    """Trim under a connected replica, then under none: its hold keeps what it needs; a new replica gets a GapError."""
+def test_a_trim_keeps_to_the_claim_of_a_replica(tmp_path: Path) -> None:
+    """Trim under a connected replica, then under none: its claim keeps what it needs; a new replica gets the rest."""
     storage = CrashingStorage()
 
     def held_from() -> int | None:
         own = load_identity(FileStorage(tmp_path / "held"))
-        hold = None if own is None else log.parts.holds.mine.get(f"replica {own.identity.key}")
-        return None if hold is None else hold.first_lsn
+        return next((c.first_lsn for c in log.claims() if own and c.name == own.identity.key), None)
 
     with walkit.open(storage=storage, options=SMALL) as log:
         stuck = Replica(tmp_path / "held", "127.0.0.1:1", name="held")
         stuck.stop()
         log.append_many([bytes(2000)] * 50)
-        with Primary(log) as primary:
+        with Primary(log, lease_s=4) as primary:
             with Replica(tmp_path / "held", primary.address, name="held") as replica:
                 replica.wait_for(50, WAIT_S)
-                until(lambda: held_from() == 51, "the hold to move")
-            until(lambda: held_from() is None, "the session to end")
+                until(lambda: held_from() == 51, "the claim to move")
             for _ in range(3):
                 log.append_many([bytes(2000)] * 50)
             assert log.trim(log.acked_lsn) == 50
             with Replica(tmp_path / "held", primary.address, name="held", backoff=quick()) as replica:
                 replica.wait_for(200, WAIT_S)
-                until(lambda: held_from() == 201, "the hold to move on")
+                until(lambda: held_from() == 201, "the claim to move on")
                 assert log.trim(200) == 200
             with Replica(tmp_path / "late", primary.address) as late:
-                with pytest.raises(GapError) as gone:
-                    late.wait_for(200, WAIT_S)
-                assert gone.value.wanted == 1
-                assert gone.value.oldest == log.first_lsn
+                late.wait_for(200, WAIT_S)
+                assert late.log.first_lsn == log.first_lsn
 
 
 @pytest.mark.parametrize(("replica_speaks", "primary_speaks"), [((1, 1), (2, 2)), ((2, 3), (1, 1))])

@@ -17,10 +17,11 @@ from tests.replication.callers import WAIT_S, Caller, Relay, until
 from tests.replication.sim_network import history_of
 from tests.replication.test_doors import end_of, frames_of_log, held
 from walkit.errors import CorruptionError, FormatVersionError, StorageError
+from walkit.format.checksum import crc32c
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import IdentityError, Primary, Replica
-from walkit.replication.actions import Say
+from walkit.replication.actions import SendToPublisher
 from walkit.replication.backoff import Backoff
 from walkit.replication.identity import Identity, mint, new_nonce, proof_of, proves
 from walkit.replication.identity_file import OwnIdentity, drop_identity, keep_identity, load_identity
@@ -167,13 +168,18 @@ def test_a_copied_folder_is_refused_and_follows_under_a_new_identity(
         for one in (replica, seeded):
             assert one.wait_for(21, WAIT_S) == 21
         assert seeded.name != replica.name == "first"
-        until(lambda: len(held(log)) == 2, "a hold for each")
+        until(lambda: len(held(log)) == 2, "a claim for each")
     assert identity_in(tmp_path / "copy") != identity_in(tmp_path / "r")
     followed(log, tmp_path / "copy")
 
 
-def test_a_name_is_a_label_and_moves_no_ones_hold(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
-    """Come under the name of another replica and acknowledge all: its hold stays; each has its own."""
+def claims(log: walkit.WriteAheadLog) -> dict[str, int]:
+    """The claims on a log, and from which LSN on they keep records."""
+    return {claim.name: claim.needed_lsn for claim in log.claims()}
+
+
+def test_a_name_is_a_label_and_moves_no_ones_claim(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
+    """Come under the name of another replica and acknowledge all: its claim stays; each has its own."""
     with (
         Primary(log, publisher=lambda: Publisher(batch_bytes=1)) as primary,
         Caller(primary.address) as honest,
@@ -182,12 +188,12 @@ def test_a_name_is_a_label_and_moves_no_ones_hold(log: walkit.WriteAheadLog, tmp
         first = end_of(honest.welcomed("twin"), log)
         honest.say(Ack(end=first))
         assert honest.identity is not None
-        key = f"replica {honest.identity.key}"
-        until(lambda: key in log.parts.holds.mine, "the hold")
+        key = honest.identity.key
+        until(lambda: key in claims(log), "the claim")
         thief.welcomed("twin")
         thief.say(Ack(end=end_of(thief.next_of(Batch), log)))
-        until(lambda: len(log.parts.holds.mine) == 2, "the other's hold")
-        assert log.parts.holds.mine[key].first_lsn == first.last_lsn + 1
+        until(lambda: len(claims(log)) == 2, "the other's claim")
+        assert claims(log)[key] == first.last_lsn + 1
         assert {f.name for f in primary.status().followers} == {"twin"}
         assert len({f.id for f in primary.status().followers}) == 2
 
@@ -209,7 +215,7 @@ def test_an_id_without_its_secret_gets_no_place(log: walkit.WriteAheadLog) -> No
         assert "ipv4:127.0.0.1" in primary.status().trouble
         assert [f.id for f in primary.status().followers] == [mine.key]
         honest.say(Ack(end=end))
-        until(lambda: held(log) == {"r": end.last_lsn + 1}, "the honest hold")
+        until(lambda: held(log) == {"r": end.last_lsn + 1}, "the honest claim")
 
 
 def test_a_replayed_hello_and_proof_are_refused(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
@@ -305,6 +311,52 @@ def test_a_primary_that_cannot_keep_an_identity_gives_none(log: walkit.WriteAhea
 
 
 # -- files
+
+
+def sealed(name: str, body: bytes) -> bytes:
+    """Return a private file with a right checksum."""
+    return b"walkit-%s 1 %08x\n%s" % (name.encode(), crc32c(body), body)
+
+
+def test_a_registry_of_impossible_values_is_made_anew(tmp_path: Path) -> None:
+    """Put values that no registry has under a right checksum: it is damage, and the next replica gets its identity."""
+    known = mint()
+    numbers = b'{"replicas":[{"id":"%s","secret":"%s","name":"x","acked":[%s],"seen_us":%s}]}'
+    who = known.id.hex().encode(), known.secret.hex().encode()
+    bodies = [
+        numbers % (*who, b"Infinity,0,0", b"0"),
+        numbers % (*who, b"1,2,3", b"1e999"),
+        b'{"replicas":' + b"[" * 200_000,
+        b'{"replicas":' + b"9" * 6000 + b"}",
+        b'{"replicas":[null]}',
+    ]
+    for body in bodies:
+        (tmp_path / REGISTRY_NAME).write_bytes(sealed(REGISTRY_NAME, body))
+        registry = ReplicaRegistry(FileStorage(tmp_path))
+        assert registry.find(known.id) is None and "damaged" in registry.trouble
+        identity = mint()
+        assert registry.add(identity, "new", set())
+        found = ReplicaRegistry(FileStorage(tmp_path)).find(identity.id)
+        assert found is not None and found.identity == identity
+
+
+def test_no_error_of_a_damaged_identity_has_the_secret(tmp_path: Path) -> None:
+    """Cut the file at each byte, with and without a right checksum: no word, field or cause has six bytes of it."""
+    storage, own = FileStorage(tmp_path), OwnIdentity(mint(), "r")
+    keep_identity(storage, own)
+    text = (tmp_path / IDENTITY_NAME).read_bytes()
+    body, secret = text.partition(b"\n")[2], own.identity.secret.hex()
+    pieces = [secret[n : n + 12] for n in range(len(secret) - 11)]
+    for at in range(1, len(text)):
+        for spoiled in (text[at:], text[:at], sealed(IDENTITY_NAME, body[at:])):
+            (tmp_path / IDENTITY_NAME).write_bytes(spoiled)
+            with pytest.raises(CorruptionError) as raised:
+                load_identity(storage)
+            error: BaseException | None = raised.value
+            while error is not None:
+                said = f"{error!r} {vars(error)}"
+                assert not any(piece in said for piece in pieces)
+                error = error.__cause__ or error.__context__
 
 
 @pytest.mark.parametrize("spoiled", [b"", b"x", b"\n{}", b"walkit-replica-identity 1 00000000\n{}"])
@@ -429,15 +481,15 @@ def test_a_challenge_that_nothing_asked_for_is_not_answered() -> None:
         subscriber.start(0)
         subscriber.connected(0)
         steps = [subscriber.receive(Challenge(nonce=new_nonce()), 0) for _ in range(challenges)]
-        assert not any(isinstance(step, Say) for step in steps[-1])
+        assert not any(isinstance(step, SendToPublisher) for step in steps[-1])
         assert (subscriber.state, subscriber.reason) == ("detached", "protocol")
 
 
 def test_an_acknowledgement_below_the_one_before_ends_the_session(log: walkit.WriteAheadLog) -> None:
-    """Acknowledge all, then the first frame: the session ends, and the hold has not moved back."""
+    """Acknowledge all, then the first frame: the session ends, and the claim has not moved back."""
     with Primary(log) as primary, Caller(primary.address) as caller:
         batch: Batch = caller.welcomed("r")
         end = end_of(batch, log)
         refusal = caller.say(Ack(end=end)).say(Ack(end=frames_of_log(log)[0])).next_of(Refusal)
         assert refusal.reason == "protocol"
-        assert held(log) == {"r": end.last_lsn + 1}
+        until(lambda: held(log) == {"r": end.last_lsn + 1}, "the claim")

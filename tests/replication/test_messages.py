@@ -32,11 +32,14 @@ from walkit.replication.messages import (
     Ack,
     Batch,
     Challenge,
+    Chunk,
+    Fetch,
     FromPublisher,
     FromSubscriber,
     Heartbeat,
     Hello,
     Nack,
+    Plan,
     Proof,
     Refusal,
     Welcome,
@@ -67,6 +70,8 @@ TO_PUBLISHER: tuple[FromSubscriber, ...] = (
     Proof(mac=bytes(range(32))),
     Ack(end=END),
     Nack(end=END),
+    Hello(name="r", bootstrap=True),
+    Fetch(file=3, offset=1 << 33, size=1 << 20),
 )
 BATCH = Batch(
     after_position=1_280, start_position=1_280, end_position=1_408, epoch=2, epoch_id=EPOCHS[1].id, alignment=64,
@@ -81,6 +86,8 @@ TO_SUBSCRIBER: tuple[FromPublisher, ...] = (
     Challenge(nonce=bytes(range(32))),
     Refusal(reason="gap", message="gone", lsn=5, other_lsn=9),
     BATCH,
+    Plan(manifest=bytes(range(64)), sizes=(4096, 1 << 33), snapshot_lsn=9),
+    Chunk(file=1, offset=4096, data=bytes(range(64))),
     Heartbeat(sent_position=1_280, source_lsn=30, source_position=9_000),
 )
 
@@ -88,7 +95,7 @@ TO_SUBSCRIBER: tuple[FromPublisher, ...] = (
 @pytest.mark.parametrize("message", [*TO_PUBLISHER, *TO_SUBSCRIBER], ids=lambda m: type(m).__name__)
 def test_every_flipped_bit_and_every_cut_is_seen(message: FromSubscriber | FromPublisher) -> None:
     """Turn over each bit of each kind of message, and cut it at each byte: the checksum shows every one."""
-    if isinstance(message, Hello | Proof | Ack | Nack):
+    if isinstance(message, Hello | Proof | Ack | Nack | Fetch):
         data, decode = encode_from_subscriber(message), decode_from_subscriber
     else:
         data, decode = encode_from_publisher(message), decode_from_publisher  # type: ignore[assignment]
@@ -418,7 +425,7 @@ def test_a_frame_larger_than_a_replica_takes_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Follow a log with a frame above the limit: OptionsError that names the option; with that option it goes on."""
-    monkeypatch.setattr("walkit.replication.replica.FRAME_BYTES_TAKEN", 1 << 20)
+    monkeypatch.setattr("walkit.replication.replica_opening.FRAME_BYTES_TAKEN", 1 << 20)
     large = walkit.LogOptions(frame_bytes_max=4 << 20)
     with walkit.open(tmp_path / "p", options=large) as log, Primary(log) as primary:
         log.append(b"small")

@@ -21,7 +21,7 @@ from walkit.read.view import LogView
 from walkit.replication.frame_reader import FrameReader
 from walkit.replication.lineage import judge
 from walkit.replication.messages import Hello, Refusal
-from walkit.replication.source import OpenSource, StoredSource, end_at, source_of, standing_of
+from walkit.replication.source import OpenSource, StoredSource, end_at, primary_state_of, source_of
 from walkit.segments.manifest_store import load_manifest
 
 
@@ -49,7 +49,7 @@ def hellos(primary: CrashingStorage) -> list[Hello]:
 
 def answers(source: StoredSource, said: list[Hello]) -> list[Refusal | None]:
     """How the source answers each."""
-    return [judge(hello, standing_of(source, hello)) for hello in said]
+    return [judge(hello, primary_state_of(source, hello)) for hello in said]
 
 
 def compact(storage: CrashingStorage) -> None:
@@ -157,7 +157,7 @@ def test_a_change_between_two_looks_is_no_divergence(
     chosen = sorted({max(i + by, 0) for i in beside for by in (-3, 0)})
     reasons = set()
     for hello in (said[i] for i in chosen):
-        answer = judge(hello, standing_of(Disturbed(primary.process_kill(), looks, change), hello))
+        answer = judge(hello, primary_state_of(Disturbed(primary.process_kill(), looks, change), hello))
         reasons.add(answer and answer.reason)
     assert reasons <= {None, "gap"}
 
@@ -190,7 +190,7 @@ def test_damage_of_the_source_is_no_divergence_of_the_replica(primary: CrashingS
     file.write(4096 + 20, [bytes([file.read(4096 + 20, 1)[0] ^ 1])])
     hello = next(h for h in hellos(primary) if record.start_position < h.end.position < record.end_position)
     with pytest.raises(CorruptionError, match="of the source is damaged"):
-        standing_of(StoredSource(image), hello)
+        primary_state_of(StoredSource(image), hello)
     assert not walkit.verify(image).ok
 
 

@@ -120,8 +120,9 @@ def test_silence_and_missing_frames_are_told_with_their_time() -> None:
     assert lag_of(status(401 + CONTACT_MS, waiting=True)) == (0, 0, 0.0)
     beat = Heartbeat(sent_position=0, source_lsn=7, source_position=700)
     core.receive(beat, 50_000)
-    assert (status(50_000).state, status(50_000).why) == ("catching up", "")
+    assert (status(50_000).state, status(50_000).why) == ("streaming", "")
     core.receive(beat, 50_000 + STALL_MS)
+    assert status(50_000 + STALL_MS).state == "catching up"
     late = status(50_001 + STALL_MS)
     assert late.why == "the frames that are missing have not come"
     assert late.stalled_s == pytest.approx((1 + STALL_MS) / 1000)

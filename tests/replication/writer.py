@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import sys
-import threading
+import time
 from contextlib import ExitStack
 
 import walkit
@@ -14,8 +14,9 @@ from walkit.replication import Primary
 
 def main(path: str, address: str | None) -> None:
     """Append records of many sizes, transactions and deletes among them; say so once the first is acknowledged."""
-    over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    # No Event: its lock is no recursive one, and a handler that sets it while this thread is in `wait` waits for ever.
+    over: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: over.append(number))
     options = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=5)
     with ExitStack() as stack:
         log = stack.enter_context(walkit.open(path, options=options))
@@ -24,7 +25,8 @@ def main(path: str, address: str | None) -> None:
         chance = random.Random(log.acked_lsn)
         log.append(b"begun", key=b"begun")
         print("ready", flush=True)
-        while not over.wait(chance.choice((0.0, 0.001, 0.01))):
+        while not over:
+            time.sleep(chance.choice((0.0, 0.001, 0.01)))
             value = chance.randbytes(chance.randrange(1500))
             if chance.randrange(4):
                 log.append(value, key=b"%d" % chance.randrange(50))

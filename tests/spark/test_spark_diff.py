@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
 
 import walkit
 from tests.state.histories import DiffRow, Row, diff_of, newest_of, random_rows, write
@@ -18,7 +19,7 @@ from walkit.errors import OptionsError
 from walkit.models import CrashingStorage
 from walkit.record import RECORD_SCHEMA
 from walkit.spark import diff, replay
-from walkit.spark.diff import DIFF_STRUCT, SIDE, compare_sides
+from walkit.spark.diff import DIFF_STRUCT, SIDE, SideSpec, compare_sides
 from walkit.state import DIFF_SCHEMA, DiffCounts, KeyedTable
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def frame_of(spark: SparkSession, rows: list[Row]) -> DataFrame:
 def rows_of(df: DataFrame) -> list[DiffRow]:
     """The rows of a diff, by key."""
     assert df.schema == DIFF_STRUCT
-    table = df.toArrow()
+    table = df.select(*DIFF_SCHEMA.names).toArrow()
     assert table.column_names == DIFF_SCHEMA.names
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
@@ -247,7 +248,9 @@ def test_workers_say_what_the_process_says(
         [(SIDE, pa.bool_()), *(RECORD_SCHEMA.field(n) for n in ("lsn", "kind", "key", "value"))]
     )
     batches = pa.Table.from_pylist(records, schema).to_batches(max_chunksize=size)
-    found = pa.Table.from_batches(compare_sides(batches, unchanged=False), DIFF_SCHEMA)
+    found = pa.Table.from_batches(
+        compare_sides(batches, unchanged=False, sides=SideSpec()), to_arrow_schema(DIFF_STRUCT)
+    ).select(DIFF_SCHEMA.names)
     expected = in_process(left, right, at_lsn)
     assert [tuple(row.values()) for row in found.to_pylist()] == expected
     assert expected == diff_of(newest_of(left, at_lsn), newest_of(right))

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 import walkit
 from tests.spark.trimmed import OPTIONS, STEPS, Step, Told, make_store, told_in_process, values_of
 from walkit.errors import HistoryTrimmedError, OptionsError, SnapshotError, WalkitError
+from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.facts import LogFacts
 from walkit.spark.filters import LsnFilter
-from walkit.spark.source import RECORD_STRUCT, WalkitReader, plan_scan
+from walkit.spark.scan import plan_scan
+from walkit.spark.source import WalkitReader
 from walkit.state.reduce import FinalState
 from walkit.state.snapshot import snapshot_lsns, snapshot_name
 from walkit.storage import FileStorage
@@ -96,6 +98,7 @@ def test_the_oldest_snapshot_serves_unless_an_lsn_is_given(trimmed: Path) -> Non
         snapshot_lsn=0,
         from_lsn=0,
         push_filters=False,
+        path=str(trimmed),
     )
     for options, base in [({}, 40), ({"lastLsn": 59}, 40), ({"lastLsn": 60}, 60), ({"lastLsn": 999}, 60)]:
         assert plan_scan({"path": trimmed, "snapshot": True, **options}).facts.snapshot_lsn == base

@@ -13,7 +13,9 @@ import walkit
 from tests.log.logs import view_of
 from walkit.format.manifest import decode_manifest
 from walkit.segments.frame_walk import FrameWalk
-from walkit.spark.source import RECORD_STRUCT, WalkitReader, plan_scan
+from walkit.spark.columns import RECORD_STRUCT
+from walkit.spark.scan import plan_scan
+from walkit.spark.source import WalkitReader
 
 RECORDS = 6000
 OPTIONS = walkit.LogOptions(durability="none", segment_bytes=64 * 1024, frame_bytes_max=16 * 1024)

@@ -1,4 +1,4 @@
-"""The example of README.md that needs Spark."""
+"""The examples of README.md and of the page on Spark that need it."""
 
 from __future__ import annotations
 
@@ -32,3 +32,16 @@ def test_the_example_of_the_readme_runs_by_itself(
     assert state == [(b"order-9", b"paid", 2)]
     (changed,) = names["changed"].collect()
     assert (changed.change, bytes(changed.left_value), bytes(changed.right_value)) == ("C", b"new", b"paid")
+
+
+def test_the_example_of_the_page_by_task_runs(
+    spark: SparkSession, checkout: Checkout, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run the block of "Read with Spark" that needs it, its log elsewhere: two live keys, and two that changed."""
+    page = "docs/how-to/read-with-spark.md"
+    (example,) = examples((checkout.root / page).read_text())[1]
+    example = example.replace('"orders"', repr(str(tmp_path / "orders")))
+    names: dict[str, Any] = {}
+    exec(compile(example, page, "exec"), names)  # noqa: S102 - the block as it stands
+    assert names["spark"] is spark
+    assert capsys.readouterr().out.split() == ["2", "2"]

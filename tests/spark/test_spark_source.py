@@ -14,7 +14,8 @@ import pytest
 import walkit
 from walkit.read.ranges import FrameRange
 from walkit.record import RECORD_SCHEMA
-from walkit.spark.source import RECORD_STRUCT, share
+from walkit.spark.columns import RECORD_STRUCT
+from walkit.spark.scan import share
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -188,7 +189,7 @@ def test_damage_is_an_error_and_not_less_data(spark: SparkSession, many: Path, t
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"lastLsm": 5}, "unknown option 'lastlsm'.*firstLsn, lastLsn, partitions"),
+        ({"lastLsm": 5}, "unknown option 'lastlsm'.*firstLsn, lastLsn"),
         ({"firstLsn": "x"}, "option firstLsn is 'x'"),
         ({"lastLsn": -3}, "option lastLsn is '-3'"),
         ({"partitions": 0}, "option partitions is '0'"),

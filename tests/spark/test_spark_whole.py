@@ -206,13 +206,13 @@ def test_what_was_taken_off_is_not_checked(
 
 
 @pytest.mark.spark
-def test_a_stream_is_refused_in_a_sentence(
+def test_what_a_stream_does_not_take_is_refused_in_a_sentence(
     spark: SparkSession, logs: dict[str, Path], tmp_path: Path
 ) -> None:
-    """readStream: the query ends with walkit's words and no error of Spark's own handling; replay and diff refuse."""
-    stream = spark.readStream.format("walkit").load(str(logs["a"]))
+    """readStream with snapshot: the query ends in walkit's words and no error of Spark's; replay and diff refuse."""
+    stream = spark.readStream.format("walkit").option("snapshot", "true").load(str(logs["a"]))
     query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "offsets")).start()
-    with pytest.raises(Exception, match="OptionsError: a log cannot be read as a stream yet"):
+    with pytest.raises(Exception, match="OptionsError: option snapshot is for"):
         query.awaitTermination(60)
     words = str(query.exception())
     assert "PYTHON_DATA_SOURCE_ERROR" not in words and "UnboundLocalError" not in words

@@ -30,8 +30,10 @@ from walkit.errors import (
 )
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
+from walkit.read.reader import Sight, sight_of
 from walkit.segments.claim_files import drop_claim
 from walkit.segments.manifest_store import load_manifest
+from walkit.state import log_copy
 from walkit.state.log_copy import copy_into
 from walkit.storage import Storage
 from walkit.storage.file import FileStorage
@@ -323,6 +325,28 @@ def test_what_is_copied_is_kept_meanwhile(tmp_path: Path) -> None:
     check(tmp_path / "two", report.first_lsn, 60)
 
 
+def test_a_segment_that_is_rewritten_under_the_copier_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rewrite the oldest segment between the copier's look and its opening: nothing is gone, the copy is whole."""
+    with filled(tmp_path / "log", 200) as log:
+        log.wait_idle()
+        assert log.trim(30, waste_ratio=1.0) == 30
+        sights, saved = [], []
+
+        def sight(source: Storage) -> Sight:
+            sights.append(sight_of(source))
+            if len(sights) == 1:
+                saved.append(log.trim(30, waste_ratio=0.01).rewritten.bytes_after)
+            return sights[-1]
+
+        monkeypatch.setattr(log_copy, "sight_of", sight)
+        report = walkit.copy(tmp_path / "log", tmp_path / "copy")
+        assert len(sights) == 2 and saved[0] > 0
+        assert report.bytes_copied + report.bytes_kept < 200 * 3200
+    check(tmp_path / "copy", 31, 200)
+
+
 def test_the_claim_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each look renew the claim: its lease begins anew from chunk to chunk, and it is gone at the end."""
     monkeypatch.setattr("walkit.state.copy_files.RENEW_S", 0.0)
@@ -398,6 +422,36 @@ def test_targets_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "copy").rmdir()
     walkit.copy(tmp_path / "log", tmp_path / "copy", twice)
     check(tmp_path / "copy", 1, 60)
+
+
+def test_a_log_under_the_name_of_an_unfinished_copy_is_left_alone(tmp_path: Path) -> None:
+    """Copy a log that lies, or another that lies, where the copy would be made: refused, both can still be opened."""
+    for name in ("log", "other"):
+        filled(tmp_path / name).close()
+    walkit.copy(
+        tmp_path / "log", tmp_path / "one.partial"
+    )  # as a copier that was killed before its end leaves it
+    with pytest.raises(OptionsError, match="is the log itself"):
+        walkit.copy(tmp_path / "one.partial", tmp_path / "one")
+    (tmp_path / "two.partial").symlink_to(tmp_path / "one.partial")
+    with pytest.raises(OptionsError, match="is the log itself"):
+        walkit.copy(tmp_path / "one.partial", tmp_path / "two")
+    with pytest.raises(OptionsError, match="is another log"):
+        walkit.copy(tmp_path / "other", tmp_path / "one")
+    assert walkit.verify(tmp_path / "one.partial").ok
+    assert walkit.copy(tmp_path / "log", tmp_path / "one").bytes_kept > 0
+    check(tmp_path / "one", 1, 60)
+
+
+def test_a_copy_is_no_more_open_than_its_log(tmp_path: Path) -> None:
+    """Close the log's folder to others, and copy it: they are kept out of the copy, too."""
+    filled(tmp_path / "log").close()
+    for mode in (0o700, 0o750, 0o777):
+        (tmp_path / "log").chmod(mode)
+        target = tmp_path / f"copy-{mode:o}"
+        walkit.copy(tmp_path / "log", target)
+        assert target.stat().st_mode & 0o777 & ~(mode | 0o700) == 0
+        assert target.stat().st_mode & 0o700 == 0o700
 
 
 def test_retention_goes_on_after_a_copy(tmp_path: Path) -> None:

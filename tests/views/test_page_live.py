@@ -24,7 +24,7 @@ from walkit.views.page_live import LivePage
 from walkit.views.session import Session
 from walkit.views.shell import Shell
 from walkit.views.sources import Reading
-from walkit.workload import SteadyLoad
+from walkit.workload import ContinuousLoad
 
 DISK, MODEL = "this disk", "gp3, modelled"
 
@@ -56,7 +56,7 @@ def test_a_preset_sets_every_control(shell: Shell, preset: str, expected: list[d
     page = page_of(shell)
     page.controls.choose({"bytes": 5_000, "policy": "adaptive", "seed": 3})
     page.presets[preset].clicks += 1
-    assert page.controls.loads == tuple(SteadyLoad(raw=True, **fields) for fields in expected)
+    assert page.controls.loads == tuple(ContinuousLoad(raw=True, **fields) for fields in expected)
     shell.refresh()
     assert urlencode(page.state()) in str(shell.query.value)
     assert set(PRESETS[preset]) <= set(DEFAULTS)

@@ -17,7 +17,7 @@ from walkit.measure import LatencyHistogram, Run, RunRecorder, load
 from walkit.views import Shell
 from walkit.views.page import make_shell
 from walkit.views.page_runs import RunsPage
-from walkit.workload import SteadyLoad
+from walkit.workload import ContinuousLoad
 
 ROUNDS = 2
 """In place of five: each Run is a process that has to start."""
@@ -164,7 +164,8 @@ def test_what_writers_of_the_live_page_did_is_a_run(shell: Shell) -> None:
     """Two loads written and stopped, a third killed: a Run each in the table, and two of them are compared."""
     session = shell.workspace.session
     page = runs_of(shell)
-    for number, wanted in enumerate((SteadyLoad(writers=1), SteadyLoad(writers=4), SteadyLoad(writers=2)), 1):
+    loads = [ContinuousLoad(writers=count) for count in (1, 4, 2)]
+    for number, wanted in enumerate(loads, 1):
         session.start(wanted)
         until(page, lambda: session.writing and not session.busy)
         assert session._writers[0].wait_for(50, 60)
@@ -232,7 +233,7 @@ def test_what_cannot_be_is_a_sentence(shell: Shell, tmp_path: Path) -> None:
     page.controls.widgets["operations"].value = None
     page.controls.measure.clicks += 1
     assert "operations=None" in page.status.object
-    shell.workspace.session.start(SteadyLoad(writers=1))
+    shell.workspace.session.start(ContinuousLoad(writers=1))
     until(page, lambda: shell.workspace.session.writing and not shell.workspace.session.busy)
     page.controls.widgets["operations"].value = 10
     page.controls.measure.clicks += 1

@@ -22,9 +22,9 @@ from walkit.views.overview import Point
 from walkit.views.page import make_shell
 from walkit.views.page_live import LivePage
 from walkit.views.page_recovery import RecoveryPage
-from walkit.workload import SteadyLoad
+from walkit.workload import ContinuousLoad
 
-LOAD = SteadyLoad(writers=3)
+LOAD = ContinuousLoad(writers=3)
 
 
 def eventually(what: Callable[[], object], seconds: float = 90.0) -> None:
@@ -100,7 +100,7 @@ def test_frames_in_flight_and_their_order_are_chosen_and_shown() -> None:
     shell = make_shell()
     page = live_of(shell)
     try:
-        assert page.controls.loads == (SteadyLoad(raw=True),)
+        assert page.controls.loads == (ContinuousLoad(raw=True),)
         page.controls.in_flight.value, page.controls.order.value = 4, "completion"
         page.controls.policy.value = "one-record"
         (load,) = page.controls.loads
@@ -114,7 +114,7 @@ def test_frames_in_flight_and_their_order_are_chosen_and_shown() -> None:
         assert "acknowledged in completion order" in page.live.status.object
         page.session.stop()
         eventually(lambda: not page.session.busy)
-        page.session.start(SteadyLoad(writers=1))
+        page.session.start(ContinuousLoad(writers=1))
         eventually(lambda: not page.session.busy)
         assert page.session.read().problem is None
     finally:
@@ -189,8 +189,8 @@ def test_closing_ends_what_is_under_way(session: Session) -> None:
 def test_a_session_that_is_dropped_is_cleaned_up() -> None:
     """A process that forgets its session, and one that exits with it: neither leaves folder or child."""
     program = (
-        "import time; from walkit.views import Session; from walkit.workload import SteadyLoad; import psutil\n"
-        "s = Session(); s.start(SteadyLoad(writers=1))\n"
+        "import time; from walkit.views import Session; from walkit.workload import ContinuousLoad; import psutil\n"
+        "s = Session(); s.start(ContinuousLoad(writers=1))\n"
         "while s.busy: time.sleep(0.01)\n"
         "print(s.folder, *[c.pid for c in psutil.Process().children()], flush=True)\n"
     )

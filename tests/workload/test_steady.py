@@ -15,7 +15,7 @@ import pytest
 
 import walkit
 from walkit.errors import OptionsError
-from walkit.workload import ChildWriterError, SteadyLoad, SteadyWriter
+from walkit.workload import ChildWriterError, ContinuousLoad, SteadyWriter
 from walkit.workload.inject_torn_frame import leave_half_a_frame
 from walkit.workload.parent_watch import ORPHANED
 from walkit.workload.steady import LINES_WAITING_MAX, SteadyLine
@@ -28,13 +28,13 @@ PATIENCE_S = 60.0
 @pytest.mark.parametrize(
     "load",
     [
-        SteadyLoad(writers=3),
-        SteadyLoad(writers=20, style="tasks", record_bytes=3, durability="none"),
-        SteadyLoad(in_flight=4, ack_order="completion", policy="capped:2"),
+        ContinuousLoad(writers=3),
+        ContinuousLoad(writers=20, style="tasks", record_bytes=3, durability="none"),
+        ContinuousLoad(in_flight=4, ack_order="completion", policy="capped:2"),
     ],
     ids=["threads", "tasks", "in flight"],
 )
-def test_a_steady_load_is_written_until_it_is_stopped(tmp_path: Path, load: SteadyLoad) -> None:
+def test_a_steady_load_is_written_until_it_is_stopped(tmp_path: Path, load: ContinuousLoad) -> None:
     """What the lines call acknowledged is in the log, of the size asked for, with a latency for each record."""
     with SteadyWriter(tmp_path / "log", load) as writer:
         assert writer.wait_for(500, PATIENCE_S)
@@ -112,7 +112,7 @@ def test_half_a_frame_is_left_only_behind_frames(tmp_path: Path) -> None:
 def test_a_load_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     """Each field out of its range names itself and the value."""
     with pytest.raises(OptionsError) as refused:
-        SteadyLoad(**wrong)
+        ContinuousLoad(**wrong)
     assert refused.value.option in wrong
 
 
@@ -208,7 +208,7 @@ def test_the_log_is_kept_small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("style", ["threads", "tasks"])
 def test_an_open_loop_brings_as_many_records_as_arrive(tmp_path: Path, style: Any) -> None:
     """200 arrivals a second: no more records than have arrived, none before its time, and every latency counts."""
-    load = SteadyLoad(writers=4, style=style, arrivals_per_s=200, durability="none")
+    load = ContinuousLoad(writers=4, style=style, arrivals_per_s=200, durability="none")
     with SteadyWriter(tmp_path / "log", load) as writer:
         assert writer.wait_for(100, PATIENCE_S)
         writer.stop()
@@ -221,7 +221,7 @@ def test_an_open_loop_brings_as_many_records_as_arrive(tmp_path: Path, style: An
 
 def test_the_raw_device_and_single_frames_are_told(tmp_path: Path) -> None:
     """The first line has the raw rate with its spread; lines have frames whose positions are in the log."""
-    load = SteadyLoad(writers=3, in_flight=2, raw=True)
+    load = ContinuousLoad(writers=3, in_flight=2, raw=True)
     with SteadyWriter(tmp_path / "log", load) as writer:
         assert writer.wait_for(300, PATIENCE_S)
         writer.stop()
@@ -241,7 +241,7 @@ def test_the_raw_device_and_single_frames_are_told(tmp_path: Path) -> None:
 
 def test_a_modelled_volume_leaves_no_file(tmp_path: Path) -> None:
     """gp3 in memory: a frame takes the model's time at least, the raw rate is its arithmetic; nothing is on disk."""
-    load = SteadyLoad(writers=2, device="gp3", raw=True)
+    load = ContinuousLoad(writers=2, device="gp3", raw=True)
     with SteadyWriter(tmp_path / "log", load) as writer:
         assert writer.wait_for(20, PATIENCE_S)
         writer.stop()

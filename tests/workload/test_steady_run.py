@@ -6,7 +6,7 @@ import pytest
 
 from walkit.measure import LatencyHistogram, RawRate
 from walkit.metrics import LogStatistics
-from walkit.workload import SteadyLoad
+from walkit.workload import ContinuousLoad
 from walkit.workload.steady import SteadyLine
 from walkit.workload.steady_run import EVENTS_MAX, INTERVALS_MAX, SteadyRecord
 
@@ -32,7 +32,7 @@ def line(number: int, **more: object) -> SteadyLine:
 
 def test_a_long_load_is_a_run_of_bounded_size() -> None:
     """Three times as many lines as a timeline has intervals: all records, bounded series, the raw rate."""
-    record = SteadyRecord("nowhere", SteadyLoad(writers=2, seed=5))
+    record = SteadyRecord("nowhere", ContinuousLoad(writers=2, seed=5))
     count = 3 * INTERVALS_MAX
     for number in range(count + 1):
         record.take(line(number))
@@ -50,7 +50,7 @@ def test_a_long_load_is_a_run_of_bounded_size() -> None:
 
 def test_lines_without_records_are_no_run() -> None:
     """No line, one line, and two without a record between them: None. Then a failure is in the Run's words."""
-    record = SteadyRecord("nowhere", SteadyLoad(device="gp3"))
+    record = SteadyRecord("nowhere", ContinuousLoad(device="gp3"))
     assert record.run() is None
     record.take(line(0))
     assert record.run() is None

@@ -12,6 +12,7 @@ from walkit.cli import network, values
 from walkit.cli.benchout import OUT_HELP
 from walkit.cli.copying import add_copy
 from walkit.cli.places import PlaceAt, place_at
+from walkit.cli.promoting import add_promote
 
 EXIT_CODES = "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run"
 LOG_HELP = "folder of the log"
@@ -37,12 +38,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_diff(commands)
     _add_serve(commands)
     _add_follow(commands)
+    add_promote(commands, _command)
     _add_demo(commands)
     _add_bench(commands)
     _add_tools(commands)
     given = sys.argv[1:] if argv is None else list(argv)
-    if not given or given == ["bench"]:
-        asked = parser if not given else commands.choices["bench"]
+    if not given or given in (["bench"], ["simulate"]):
+        asked = commands.choices[given[0]] if given else parser
         asked.print_help(sys.stderr)
         raise SystemExit(2)  # nothing was done: a script that lost its arguments has to notice
     args = parser.parse_args(given)
@@ -228,7 +230,8 @@ def _add_follow(commands: Any) -> None:
         commands,
         "follow",
         "keep a replica of a served log in a folder",
-        ": its frames, verbatim, at the same LSNs and positions; runs until it is interrupted",
+        ": its frames, verbatim, at the same LSNs and positions; or, with --delta, the state of a log on this machine. "
+        "Runs until it is interrupted",
         "walkit follow 127.0.0.1:7070 replica.log",
         network.follow,
     )
@@ -259,6 +262,11 @@ def _add_diff(commands: Any) -> None:
             metavar="LOG[@LSN]",
             help=f"{LOG_HELP}; with @LSN as it was after that record",
         )
+    parser.add_argument(
+        "--spark",
+        action="store_true",
+        help="compare with Spark and print counts and samples; --out FILE.html saves a page",
+    )
     _add_report_options(parser, "save it there: FILE.csv or FILE.parquet gets all rows, any other the report")
 
 
@@ -292,6 +300,7 @@ def _add_demo(commands: Any) -> None:
 
 
 def _add_bench(commands: Any) -> None:
+    from walkit.cli.benchdelta import add_bench_delta
     from walkit.cli.benchorder import add_bench_order
     from walkit.cli.benchrecovery import add_bench_recovery
     from walkit.cli.benchwrite import add_bench_write
@@ -310,12 +319,15 @@ def _add_bench(commands: Any) -> None:
     add_bench_recovery(kinds)
     _add_bench_spark(kinds)
     _add_bench_replication(kinds)
+    add_bench_delta(kinds)
 
 
 def _add_tools(commands: Any) -> None:
     from walkit.cli.dashboard import add_dashboard
     from walkit.cli.doctor import add_doctor
+    from walkit.cli.world import add_simulate
 
+    add_simulate(commands)
     add_dashboard(commands)
     add_doctor(commands)
 

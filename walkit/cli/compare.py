@@ -45,6 +45,10 @@ def compare(args: argparse.Namespace) -> int:
 
     A log that is damaged cannot be compared: 3, so that 1 has one meaning.
     """
+    if args.spark:
+        from walkit.cli.compare_spark import compare_with_spark
+
+        return compare_with_spark(args)
     try:
         with ExitStack() as stack:
             left, right = (_side(stack, place) for place in (args.left, args.right))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from walkit.cli import values
 from walkit.cli.quiet import quiet_grpc
 from walkit.cli.token import add_token_options, token_of
 from walkit.cli.usage import UsageError
@@ -30,6 +31,8 @@ def serve(args: argparse.Namespace) -> int:
 
 def follow(args: argparse.Namespace) -> int:
     """Follow a served log until it is interrupted, or fails."""
+    if args.delta is not None:
+        return _follow_delta(args)
     with quiet_grpc():
         from walkit.replication.commands import follow as following
 
@@ -40,7 +43,20 @@ def follow(args: argparse.Namespace) -> int:
         tls=_client_tls(args),
         codec=None if args.codec == "none" else args.codec,
         new_identity=args.new_identity,
+        checkpoint_every=args.checkpoint_every,
+        rewind=args.rewind,
+        force_rewind=args.force_rewind,
     )
+
+
+def _follow_delta(args: argparse.Namespace) -> int:
+    """Follow a log of this machine by delta poll."""
+    if args.new_identity:
+        raise UsageError("--new-identity is for replicas: a delta reader has no identity")
+    with quiet_grpc():
+        from walkit.replication.commands import follow_delta as following
+
+    return following(args.delta, args.address, args.folder, token=token_of(args), tls=_client_tls(args))
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +88,12 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
 
 def add_follow_options(parser: argparse.ArgumentParser) -> None:
     """Add what a replica shows and trusts, and how it takes what comes."""
+    parser.add_argument(
+        "--delta",
+        metavar="LOG",
+        help="keep the state of LOG, which is on this machine and served at HOST:PORT, by delta poll; DIR has its "
+        "checkpoints",
+    )
     add_token_options(parser, "what the primary asks for")
     parser.add_argument(
         "--tls", action="store_true", help="the primary has to show a certificate of a well-known authority"
@@ -100,6 +122,23 @@ def add_follow_options(parser: argparse.ArgumentParser) -> None:
         "--new-identity",
         action="store_true",
         help="follow as another replica with the data that is there, as a copied folder must",
+    )
+    parser.add_argument(
+        "--checkpoint-every",
+        type=values.count,
+        metavar="RECORDS",
+        help="save the replica's state after so many records, and drop its log below that",
+    )
+    parser.add_argument(
+        "--rewind",
+        action="store_true",
+        help="where the histories differ, cut the replica's log back to where they part; what goes is kept under "
+        "lost+found",
+    )
+    parser.add_argument(
+        "--force-rewind",
+        action="store_true",
+        help="the same, also past what holds, claims and replicas of this one have read",
     )
 
 

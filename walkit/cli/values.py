@@ -40,3 +40,26 @@ def seconds(text: str) -> float:
     if not 0 < time < 86_400:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time: seconds above 0")
     return time
+
+
+def number(text: str) -> int:
+    """Return a whole number from 0 on."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number: a whole one from 0 on")
+    return int(text)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Return a list of whole numbers from 0 on; "none" is the empty one."""
+    return () if text == "none" else tuple(number(part) for part in text.split(","))
+
+
+def milliseconds(text: str) -> float:
+    """Return a time in milliseconds."""
+    try:
+        time = float(text)
+    except ValueError:
+        time = 0.0
+    if not 0 < time < 86_400_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: milliseconds above 0")
+    return time

@@ -28,8 +28,8 @@ from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.names import COMPACTION_NEW_NAME
 from walkit.log.contents import LogContents
 from walkit.log.holds import HoldTable
-from walkit.log.leftovers import Leftovers
 from walkit.log.lifetime import Lifetime
+from walkit.log.orphan_files import OrphanFiles
 from walkit.log.trim_rewrite import free_number
 from walkit.read.view import LogView
 from walkit.recovery.report import PhaseClock
@@ -79,7 +79,7 @@ class Compactor:
         maintenance: MaintenanceWorker,
         contents: LogContents,
         holds: HoldTable,
-        leftovers: Leftovers,
+        orphan_files: OrphanFiles,
         lifetime: Lifetime,
         events: EventSink,
         *,
@@ -88,7 +88,7 @@ class Compactor:
     ) -> None:
         self._storage, self._options, self._events = storage, options, events
         self._manifest_store, self._maintenance, self._contents = manifest_store, maintenance, contents
-        self._holds, self._leftovers, self._lifetime = holds, leftovers, lifetime
+        self._holds, self._orphan_files, self._lifetime = holds, orphan_files, lifetime
         self._upto, self._bases = upto, bases
         self._lock = threading.RLock()
         self._ended = threading.Event()
@@ -163,8 +163,8 @@ class Compactor:
                     break
             if progress is not None and groups:
                 progress("rewrite", total, total)
-            with clock.phase("tidy"), self._leftovers.lock:
-                self._leftovers.remove()
+            with clock.phase("tidy"), self._orphan_files.lock:
+                self._orphan_files.remove()
         return self._report(work, before, clock)
 
     def _go_on(self) -> None:
@@ -187,8 +187,8 @@ class Compactor:
         if self._needless:
             # Where the failure was that of the manifest, the one on stable storage may name it. The next one does not.
             self._manifest_store.update(lambda manifest: manifest.next())
-            with self._leftovers.lock:
-                self._leftovers.add(self._needless)
+            with self._orphan_files.lock:
+                self._orphan_files.add(self._needless)
             self._needless.clear()
 
     # -- what there is
@@ -364,13 +364,13 @@ class Compactor:
             )
 
         self._needless.append(record.name)
-        with self._events.held(), self._holds.claims.shut() as shut, self._leftovers.lock:
+        with self._events.held(), self._holds.claims.shut() as shut, self._orphan_files.lock:
             self._go_on()
             self._manifest_store.update(change)
             self._needless.remove(record.name)
-            self._leftovers.add(files_of(group if published else [record]))
+            self._orphan_files.add(files_of(group if published else [record]))
             shut.reopen()
-            self._leftovers.remove()
+            self._orphan_files.remove()
         if published:
             index_segment(self._storage, self._manifest_store.current, record)
         return published

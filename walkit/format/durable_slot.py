@@ -14,7 +14,7 @@ from walkit.format.layout import DURABLE_SLOT, DURABLE_SLOT_CHECKED, DURABLE_SLO
 _CRC_OFFSET = DURABLE_SLOT.size - 4
 
 
-class DurableMark(NamedTuple):
+class DurableSlot(NamedTuple):
     """Everything below `position` (frames up to `lsn`) is on stable storage. `generation` grows with every store."""
 
     generation: int
@@ -24,10 +24,10 @@ class DurableMark(NamedTuple):
     lsn: int
 
 
-NOTHING_DURABLE = DurableMark(0, 0, 0, 0, 0)
+NOTHING_DURABLE = DurableSlot(0, 0, 0, 0, 0)
 
 
-def encode_slot(mark: DurableMark | tuple[int, int, int, int, int]) -> tuple[int, bytes]:
+def encode_slot(mark: DurableSlot | tuple[int, int, int, int, int]) -> tuple[int, bytes]:
     """Return (offset in the file, bytes); generations alternate between the two places, so that one is always whole.
 
     A plain tuple of a mark's fields is taken, too: there is one for every frame.
@@ -36,14 +36,14 @@ def encode_slot(mark: DurableMark | tuple[int, int, int, int, int]) -> tuple[int
     return (mark[0] & 1) * DURABLE_SLOT_STRIDE, head + crc32c(head).to_bytes(4, "little")
 
 
-def decode_slots(cell: bytes) -> DurableMark:
+def decode_slots(cell: bytes) -> DurableSlot:
     """Return the newest whole slot; NOTHING_DURABLE where there is none."""
     best = NOTHING_DURABLE
     for offset in (0, DURABLE_SLOT_STRIDE):
         if len(cell) < min(offset + DURABLE_SLOT.size, DURABLE_SLOTS_BYTES):
             continue
         *fields, crc = DURABLE_SLOT.unpack_from(cell, offset)
-        mark = DurableMark._make(fields)
+        mark = DurableSlot._make(fields)
         if mark.generation > best.generation and crc32c(cell[offset : offset + _CRC_OFFSET]) == crc:
             best = mark
     return best

@@ -15,6 +15,13 @@ TRIM_NEW_NAME: Final = "trim.new"
 """What a trim leaves of a segment, while it is being written; becomes a segment by being renamed. Never read."""
 UNFINISHED_NAMES: Final = (COMPACTION_NEW_NAME, SNAPSHOT_NEW_NAME, SALVAGE_NEW_NAME, TRIM_NEW_NAME)
 
+BOOTSTRAP_PREFIX: Final = "bootstrap-"
+"""What a replica gathers of another log, to put it in the place of its own. No log reads it (FORMAT.md F-19)."""
+BOOTSTRAP_PLAN_NAME: Final = f"{BOOTSTRAP_PREFIX}plan"
+"""What is being gathered: a manifest."""
+BOOTSTRAP_READY_NAME: Final = f"{BOOTSTRAP_PREFIX}ready"
+"""The same, once all of it is there, checked and on stable storage: the next opening of the replica takes it."""
+
 INDEX_SUFFIX: Final = ".index"
 """After a segment's whole file name: its index (FORMAT.md F-10)."""
 

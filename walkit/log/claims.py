@@ -86,7 +86,7 @@ class ClaimTable:
     def shut(self, wait_s: float | None = None) -> Iterator[ShutClaims]:
         """Have the claims' lock in this block, or until `reopen`: none is written until the manifest is replaced.
 
-        It is taken before that of the leftovers, which others need while this one is waited for, and within a block
+        It is taken before that of the orphan files, which others need while this one is waited for, and within a block
         that keeps events. Where the block ends well, claims whose lease is over, and such as a hard cap has passed, are
         removed. StorageError (ETIMEDOUT) where the lock is not to be had within `wait_s` seconds.
         """

@@ -17,7 +17,7 @@ from walkit.commit.driver import CommitDriver
 from walkit.errors import StorageError
 from walkit.events import EventSink
 from walkit.log.holds import HoldTable
-from walkit.log.leftovers import Leftovers
+from walkit.log.orphan_files import OrphanFiles
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.segment_set import SegmentSet
 
@@ -34,7 +34,7 @@ class Finisher:
         segments: SegmentSet,
         manifest_store: ManifestStore,
         holds: HoldTable,
-        leftovers: Leftovers,
+        orphan_files: OrphanFiles,
         events: EventSink,
         limit_ms: float | None,
     ) -> None:
@@ -43,7 +43,7 @@ class Finisher:
         self._segments = segments
         self._manifest_store = manifest_store
         self._holds = holds
-        self._leftovers = leftovers
+        self._orphan_files = orphan_files
         self._events = events
         self._limit_ms = limit_ms
 
@@ -59,7 +59,7 @@ class Finisher:
                 with self._events.held():
                     self._manifest_store.update(lambda m: m.next(holds=self._holds.live(m)))
         finally:
-            with self._leftovers.lock:
+            with self._orphan_files.lock:
                 self._manifest_store.close()
             ended()
 

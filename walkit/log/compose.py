@@ -16,7 +16,7 @@ from walkit.commit.ports import CommitEntry, LogPorts
 from walkit.commit.timer import CommitClock
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.events import EventSink
-from walkit.format.durable_slot import DurableMark
+from walkit.format.durable_slot import DurableSlot
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import (
     DURABLE_SLOTS_BYTES,
@@ -29,14 +29,14 @@ from walkit.log.capacity import BoundedSink
 from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
 from walkit.log.holds import HoldTable
-from walkit.log.leftovers import Leftovers
 from walkit.log.level import note_level
 from walkit.log.lifetime import Lifetime
 from walkit.log.observe import acknowledged_frames
+from walkit.log.orphan_files import OrphanFiles
 from walkit.log.parts import LogParts
 from walkit.log.retention import Retainer
 from walkit.log.trim import Trimmer
-from walkit.log.trim_rewrite import Straddle
+from walkit.log.trim_rewrite import TrimRewriter
 from walkit.recovery.apply import apply_plan
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.planning import next_epoch
@@ -64,14 +64,14 @@ def compose(
     core = _core(options, identity, began, alignment, completion=completion, ports=ports)
     segments = _segments(storage, manifest_store, options, events, core, began=began, mark=plan.findings.slot)
     contents = LogContents(storage, manifest_store, segments, core)
-    lifetime, leftovers = Lifetime(storage.location), Leftovers(storage)
+    lifetime, orphan_files = Lifetime(storage.location), OrphanFiles(storage)
     claims = ClaimTable(storage, manifest_store, events)
-    holds = HoldTable(manifest_store, contents, leftovers, lifetime, claims, events)
-    straddle = Straddle(storage, manifest_store, leftovers, lifetime, events)
-    trimmer = Trimmer(manifest_store, core, segments.maintenance, holds, leftovers, straddle, events)
+    holds = HoldTable(manifest_store, contents, orphan_files, lifetime, claims, segments.maintenance, events)
+    rewriter = TrimRewriter(storage, manifest_store, orphan_files, lifetime, events)
+    trimmer = Trimmer(manifest_store, core, segments.maintenance, holds, orphan_files, rewriter, events)
     limits = options.retention
     retention = Retainer(
-        limits, storage.location, manifest_store, segments, holds, trimmer, leftovers, events
+        limits, storage.location, manifest_store, segments, holds, trimmer, orphan_files, events
     )
     place: FrameSink = segments
     if limits.at_capacity == "refuse":
@@ -95,7 +95,7 @@ def compose(
         records_max=RECORDS_PER_FRAME_MAX if ports.gate is None else ports.gate.records_max,
         contents=contents,
         lifetime=lifetime,
-        leftovers=leftovers,
+        orphan_files=orphan_files,
         holds=holds,
         trimmer=trimmer,
         retention=retention,
@@ -137,7 +137,7 @@ def _segments(
     core: OrderingCore[Submitted],
     *,
     began: LogEnd,
-    mark: DurableMark,
+    mark: DurableSlot,
 ) -> SegmentSet:
     segments = SegmentSet(
         storage,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from walkit.commit.batch import Submitted
-from walkit.commit.core import OrderingCore
 from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.log.progress import LogProgress
 from walkit.read.openview import view_of_open
 from walkit.read.view import LogView
 from walkit.segments.manifest_store import ManifestStore
@@ -20,12 +19,12 @@ class LogContents:
         storage: Storage,
         manifest_store: ManifestStore,
         segments: SegmentSet,
-        core: OrderingCore[Submitted],
+        progress: LogProgress,
     ) -> None:
         self._storage = storage
         self._manifest_store = manifest_store
         self._segments = segments
-        self._core = core
+        self._progress = progress
 
     @property
     def first_lsn(self) -> int:
@@ -40,11 +39,11 @@ class LogContents:
 
     def view(self) -> LogView:
         """Return what can be read now: all that is acknowledged."""
-        return self._view_to(self._core.written_position)
+        return self._view_to(self._progress.written_position)
 
     def durable_view(self) -> LogView:
         """Return the frames that are on stable storage now."""
-        return self._view_to(self._core.durable_position)
+        return self._view_to(self._progress.durable_position)
 
     def _view_to(self, position: int) -> LogView:
         return view_of_open(self._storage, self._manifest_store, self._segments, position)

@@ -14,15 +14,32 @@ from walkit.events import EventSink
 from walkit.format.manifest import HoldRecord, Manifest
 from walkit.log.claims import ClaimTable
 from walkit.log.contents import LogContents
-from walkit.log.leftovers import Leftovers
 from walkit.log.lifetime import Lifetime
+from walkit.log.orphan_files import OrphanFiles
+from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import ManifestStore
 
 LEASE_S_DEFAULT = 3600.0
 NAME_CHARS_MAX = 256
 """A name stands in the manifest, which has a limit: one over it would keep the log from being written."""
+RENEWALS = 3
+"""A hold of a log that lives is saved anew so many times in its lease, if nothing else saves it."""
+RENEW_S_MIN = 0.5
+"""And not more often than this: a lease of less than a few times this can be over when its process is killed."""
 LEASE_S_MAX = 100 * 365 * 86_400.0
 """A hundred years: a claim that is wanted without an end has one, and its end still fits the manifest."""
+
+
+def check_lease(lease_s: float) -> float:
+    """Return a lease in seconds; OptionsError for one that no hold can have."""
+    lease_s = as_seconds(lease_s, "lease_s")
+    if not 0 < lease_s <= LEASE_S_MAX:
+        raise OptionsError(
+            f"lease_s={lease_s!r}: a hold has a lease of more than 0 seconds, and at most {LEASE_S_MAX:,.0f}",
+            option="lease_s",
+            wanted=lease_s,
+        )
+    return lease_s
 
 
 class HoldTable:
@@ -32,9 +49,10 @@ class HoldTable:
         self,
         manifest_store: ManifestStore,
         contents: LogContents,
-        leftovers: Leftovers,
+        orphan_files: OrphanFiles,
         lifetime: Lifetime,
         claims: ClaimTable,
+        maintenance: MaintenanceWorker,
         events: EventSink,
     ) -> None:
         self.claims = claims
@@ -44,7 +62,8 @@ class HoldTable:
         self.contents = contents
         self.lifetime = lifetime
         self._manifest_store = manifest_store
-        self._leftovers = leftovers
+        self._orphan_files = orphan_files
+        self._maintenance = maintenance
         self._events = events
         self._released: set[str] = set()
         """Names that this process has given up, or has had to: what the manifest says of them counts no more."""
@@ -61,17 +80,11 @@ class HoldTable:
                 option="name",
                 wanted=name,
             )
-        first_lsn, lease_s = as_lsn(first_lsn, "first_lsn"), as_seconds(lease_s, "lease_s")
-        if not 0 < lease_s <= LEASE_S_MAX:
-            raise OptionsError(
-                f"lease_s={lease_s!r}: a hold has a lease of more than 0 seconds, and at most {LEASE_S_MAX:,.0f}",
-                option="lease_s",
-                wanted=lease_s,
-            )
+        first_lsn, lease_s = as_lsn(first_lsn, "first_lsn"), check_lease(lease_s)
         return run_to_end(lambda: self._take(name, first_lsn, lease_s), "hold", events=self._events)
 
     def _take(self, name: str, first_lsn: int, lease_s: float) -> Hold:
-        with self._events.held(), self._leftovers.lock:
+        with self._events.held(), self._orphan_files.lock:
             oldest = self.contents.first_lsn
             if first_lsn < oldest:
                 raise GapError(first_lsn, oldest)
@@ -86,7 +99,36 @@ class HoldTable:
                 raise
             self._released.discard(name)
             self._check()
+        # A log may be trimmed seldom, or never while it lives: what is saved must not lapse meanwhile.
+        self._maintenance.every(self._period_s(), self._renew, "renew")
+        self._maintenance.submit("renew", self._renew)  # it starts the thread
         return hold
+
+    def _period_s(self) -> float:
+        """Return how often the holds of this process are looked at, in seconds."""
+        shortest = min((h.lease_s for h in list(self.mine.values())), default=LEASE_S_DEFAULT)
+        return max(shortest / RENEWALS, RENEW_S_MIN)
+
+    def _renew(self) -> None:
+        """Save the holds of this process anew where one was not for a part of its lease; on the maintenance thread.
+
+        Frames may wait for that thread, so it waits for no lock: the thread that has the one of the orphan files saves
+        the holds, too, or the next look does.
+        """
+        if not self._is_renewal_due() or not self._orphan_files.lock.acquire(blocking=False):
+            return
+        try:
+            self.save()
+        finally:
+            self._orphan_files.lock.release()
+
+    def _is_renewal_due(self) -> bool:
+        now_us = time.time_ns() // 1000
+        saved = {record.name: record.lease_until_us for record in self._manifest_store.current.holds}
+        return any(
+            saved.get(hold.name, 0) - now_us <= hold.lease_s * 1e6 * (1 - 0.9 / RENEWALS)
+            for hold in list(self.mine.values())
+        )
 
     def _check(self) -> None:
         """Assert that what the holds of this process claim is there, and that they count; while no trim runs."""
@@ -140,7 +182,7 @@ class HoldTable:
     def dropping(self, names: Iterable[str]) -> Iterator[tuple[HoldRecord, ...]]:
         """Leave holds out of the manifest that is written in this block; where that fails, they stand as before.
 
-        Needs the lock of the leftovers held.
+        Needs the lock of the orphan files held.
         """
         gone = set(names)
         lost = tuple(h for h in self.live(self._manifest_store.current, tell=False) if h.name in gone)
@@ -171,8 +213,9 @@ class HoldTable:
 class Hold:
     """A lease on the records from `first_lsn` on: they are still needed.
 
-    Persisted in the manifest with a lease: while the object lives the log renews it, after its process has died it
-    keeps the log back until the lease runs out. Safe from any thread.
+    Persisted in the manifest with a lease: while the log is open it is renewed there, a few times in the lease and at
+    most twice a second, after its process has died it keeps the log back until the lease runs out. Safe from any
+    thread.
     """
 
     def __init__(self, table: HoldTable, name: str, first_lsn: int, lease_s: float) -> None:
@@ -184,7 +227,7 @@ class Hold:
         """Whether retention has dropped it, because the log was over its hard cap."""
 
     def move(self, lsn: int) -> None:
-        """Say that records below `lsn` are no longer needed. Saved with the next trim; never moves back.
+        """Say that records below `lsn` are no longer needed. Saved with the next trim or renewal; never moves back.
 
         GapError where retention has dropped the hold, because the log was over its hard cap: what it claimed is gone.
         """

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
-from walkit._threads import Bell
 from walkit.errors import LogClosedError
+
+
+class Follower(Protocol):
+    """What is woken where a log ends: a Bell, mostly."""
+
+    def set(self) -> None:
+        """Look again. Called on any thread; returns at once."""
 
 
 class Lifetime:
@@ -17,7 +24,7 @@ class Lifetime:
         self._closers: list[Callable[[], object]] = []
         self._lock = threading.Lock()
         """Held while `_closers` changes."""
-        self.followers: set[Bell] = set()
+        self.followers: set[Follower] = set()
         """Woken where the log ends or fails: those that follow it look again then."""
         self.closed = False
         """Whether it takes no more work. A closing that cannot be done makes it False again."""

@@ -12,8 +12,8 @@ from walkit.config import LogOptions
 from walkit.events import EventSink
 from walkit.log.contents import LogContents
 from walkit.log.holds import HoldTable
-from walkit.log.leftovers import Leftovers
 from walkit.log.lifetime import Lifetime
+from walkit.log.orphan_files import OrphanFiles
 from walkit.log.retention import Retainer
 from walkit.log.trim import Trimmer
 from walkit.segments.manifest_store import ManifestStore
@@ -38,7 +38,7 @@ class LogParts:
     """Most records of one call that stay together."""
     contents: LogContents
     lifetime: Lifetime
-    leftovers: Leftovers
+    orphan_files: OrphanFiles
     holds: HoldTable
     trimmer: Trimmer
     retention: Retainer

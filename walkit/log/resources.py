@@ -33,7 +33,7 @@ class LogResources:
             parts.segments,
             parts.manifest_store,
             parts.holds,
-            parts.leftovers,
+            parts.orphan_files,
             parts.events,
             parts.options.write_timeout_ms,
         )
@@ -89,7 +89,7 @@ class LogResources:
         )
         parts.lifetime.forget()
         self._close_lock = threading.RLock()
-        parts.leftovers.forget()
+        parts.orphan_files.forget()
         parts.holds.claims.forget()
         parts.manifest_store.forget()
         parts.segments.forget()

@@ -18,7 +18,7 @@ from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import HoldRecord, SegmentRecord
 from walkit.log.holds import HoldTable
-from walkit.log.leftovers import Leftovers
+from walkit.log.orphan_files import OrphanFiles
 from walkit.log.trim import Trimmed, Trimmer
 from walkit.recovery.report import report_html
 from walkit.segments.manifest_store import ManifestStore
@@ -180,7 +180,7 @@ class Retainer:
         segments: SegmentSet,
         holds: HoldTable,
         trimmer: Trimmer,
-        leftovers: Leftovers,
+        orphan_files: OrphanFiles,
         events: EventSink,
     ) -> None:
         self._limits = limits
@@ -189,7 +189,7 @@ class Retainer:
         self._segments = segments
         self._holds = holds
         self._trimmer = trimmer
-        self._leftovers = leftovers
+        self._orphan_files = orphan_files
         self._events = events
 
     def enforce(
@@ -228,7 +228,7 @@ class Retainer:
             with ExitStack() as locks:
                 locks.enter_context(self._events.held())
                 shut = locks.enter_context(self._holds.claims.shut(wait_s)) if plan.segments else None
-                locks.enter_context(self._leftovers.lock)
+                locks.enter_context(self._orphan_files.lock)
                 if shut is not None:
                     # Once more: from here on no hold and no claim comes.
                     plan = plan_retention(limits or self._limits, self._facts(now_us))
@@ -239,7 +239,7 @@ class Retainer:
                         trimmed = self._trimmer.move_watermark(plan.up_to_lsn)
                         lost = dropping
                     shut.reopen()
-                self._leftovers.remove(progress)
+                self._orphan_files.remove(progress)
         finally:
             # Also where a file could not be removed: the manifest has dropped the holds by then.
             for hold in lost:

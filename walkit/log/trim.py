@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from typing import Self
 
 from walkit._text import counted
-from walkit.commit.batch import Submitted
-from walkit.commit.core import OrderingCore
 from walkit.commit.to_end import run_to_end
 from walkit.events import EventSink
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord, SegmentState
 from walkit.log.claims import ClaimTable
 from walkit.log.holds import HoldTable
-from walkit.log.leftovers import Leftovers
-from walkit.log.trim_rewrite import Rewritten, Straddle, check_waste_ratio
+from walkit.log.orphan_files import OrphanFiles
+from walkit.log.progress import LogProgress
+from walkit.log.trim_rewrite import Rewritten, TrimRewriter, check_waste_ratio
 from walkit.read.view import LogView
 from walkit.record import Record
 from walkit.recovery.report import report_html
@@ -126,21 +125,21 @@ class Trimmer:
     def __init__(
         self,
         manifest_store: ManifestStore,
-        core: OrderingCore[Submitted],
+        progress: LogProgress,
         maintenance: MaintenanceWorker,
         holds: HoldTable,
-        leftovers: Leftovers,
-        straddle: Straddle,
+        orphan_files: OrphanFiles,
+        rewriter: TrimRewriter,
         events: EventSink,
     ) -> None:
-        self.straddle = straddle
+        self.rewriter = rewriter
         self.state_lsn: int | None = None
         """LSN of the newest durable snapshot of a state that is made of this log; None where none is kept."""
         self._manifest_store = manifest_store
-        self._core = core
+        self._progress = progress
         self._maintenance = maintenance
         self._holds = holds
-        self._leftovers = leftovers
+        self._orphan_files = orphan_files
         self._events = events
 
     @property
@@ -153,17 +152,17 @@ class Trimmer:
 
         `checkpoint_lsn` is that of the newest checkpoint.
         """
-        bound = self._core.durable_lsn
+        bound = self._progress.durable_lsn
         if checkpoint_lsn or self.state_lsn is not None:
             bound = min(bound, max(checkpoint_lsn, self.state_lsn or 0))
         return bound
 
     def move_watermark(self, up_to_lsn: int, checkpoint_lsn: int = 0) -> Trimmed:
-        """Drop records at or below `up_to_lsn` from the manifest; the files go when the leftovers are removed.
+        """Drop records at or below `up_to_lsn` from the manifest; the files go when the orphan files are removed.
 
         Never past a hold or a claim, never what is not durable, and where there is a state, never past its newest
         snapshot: what would then be needed to tell the state would be gone. `checkpoint_lsn` says that a durable
-        snapshot stands there from now on. Needs the claims shut, the lock of the leftovers held, and events.
+        snapshot stands there from now on. Needs the claims shut, the lock of the orphan files held, and events.
         """
         assert self._holds.claims.are_shut, "a claim could come now"
         dropped: list[SegmentRecord] = []
@@ -198,13 +197,13 @@ class Trimmer:
             )
 
         manifest = self._manifest_store.update(change)
-        self._leftovers.add(files_of(dropped))
+        self._orphan_files.add(files_of(dropped))
         return Trimmed(manifest.low_watermark, tuple(dropped))
 
     def preview(self, up_to_lsn: int) -> TrimPreview:
         """Return what `trim(up_to_lsn)` would do by the manifest as it is now. Changes nothing."""
         manifest = self._manifest_store.current
-        limits = {"": up_to_lsn, "durable": self._core.durable_lsn}
+        limits = {"": up_to_lsn, "durable": self._progress.durable_lsn}
         limits["state"] = self.bound_lsn(manifest.checkpoint_lsn)
         limits |= {f"hold {h.name}": h.first_lsn - 1 for h in self._holds.live(manifest, tell=False)}
         limits |= {f"claim {c.name}": c.first_lsn - 1 for c in self._holds.claims.live(manifest)}
@@ -218,7 +217,7 @@ class Trimmer:
     def trim(self, up_to_lsn: int, waste_ratio: float = WASTE_RATIO_DEFAULT) -> TrimReport:
         """Move the low watermark, remove the segments wholly below it, rewrite the one that straddles it.
 
-        See `move_watermark` and `Straddle.rewrite`.
+        See `move_watermark` and `TrimRewriter.rewrite`.
         """
         check_waste_ratio(waste_ratio)
         return run_to_end(lambda: self._trim(up_to_lsn, waste_ratio), "trim", events=self._events)
@@ -226,12 +225,12 @@ class Trimmer:
     def _trim(self, up_to_lsn: int, waste_ratio: float) -> TrimReport:
         began = time.perf_counter()
         self._maintenance.drain()  # what the maintenance thread is about to seal can be dropped, too
-        with self._events.held(), self._holds.claims.shut() as shut, self._leftovers.lock:
+        with self._events.held(), self._holds.claims.shut() as shut, self._orphan_files.lock:
             trimmed = self.move_watermark(up_to_lsn)
             shut.reopen()
-            self._leftovers.remove()
+            self._orphan_files.remove()
         self.tell(trimmed)
-        rewritten = self.straddle.rewrite(waste_ratio)
+        rewritten = self.rewriter.rewrite(waste_ratio)
         return TrimReport(
             trimmed.low_watermark,
             len(trimmed.segments),

@@ -18,8 +18,8 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, sealed_record
 from walkit.format.names import TRIM_NEW_NAME
 from walkit.format.segment import SegmentHeader, segment_name
-from walkit.log.leftovers import Leftovers
 from walkit.log.lifetime import Lifetime
+from walkit.log.orphan_files import OrphanFiles
 from walkit.read.readback import read_back, unlike
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.identity import check_identity, open_segment
@@ -63,7 +63,7 @@ class _Border:
     records: int
 
 
-class Straddle:
+class TrimRewriter:
     """Rewrites the oldest segment of an open log; one rewriting at a time, from any thread.
 
     Closing the log ends one between two blocks, and waits for it: what it did later would be done to another writer's
@@ -74,13 +74,13 @@ class Straddle:
         self,
         storage: Storage,
         manifest_store: ManifestStore,
-        leftovers: Leftovers,
+        orphan_files: OrphanFiles,
         lifetime: Lifetime,
         events: EventSink,
     ) -> None:
         self._storage = storage
         self._manifest_store = manifest_store
-        self._leftovers = leftovers
+        self._orphan_files = orphan_files
         self._events = events
         self._lock = threading.RLock()  # a callback of its event may trim
         self._ended = False
@@ -190,10 +190,10 @@ class Straddle:
                 raise
         if self._needless:
             self._manifest_store.update(lambda manifest: manifest.next())
-            with self._leftovers.lock:
-                self._leftovers.add(self._needless)
+            with self._orphan_files.lock:
+                self._orphan_files.add(self._needless)
                 self._needless.clear()
-                self._leftovers.remove()
+                self._orphan_files.remove()
 
     def _copy(
         self, source: StorageFile, header: SegmentHeader, new_header: SegmentHeader, new: SegmentRecord
@@ -240,14 +240,14 @@ class Straddle:
             )
 
         self._manifest_store.update(lambda m: m.next(next_segment=max(m.next_segment, new.number + 1)))
-        with self._leftovers.lock:
+        with self._orphan_files.lock:
             self._needless.append(new.name)
             self._storage.replace(TRIM_NEW_NAME, new.name)
             self._storage.sync_directory()
             self._manifest_store.update(change)
             self._needless.remove(new.name)
-            self._leftovers.add(files_of([record if published else new]))
-            self._leftovers.remove()
+            self._orphan_files.add(files_of([record if published else new]))
+            self._orphan_files.remove()
         if published:
             index_segment(self._storage, self._manifest_store.current, new)
         return published

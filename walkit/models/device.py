@@ -16,6 +16,7 @@ from itertools import pairwise
 from random import Random
 from typing import NamedTuple, Protocol
 
+from walkit import _plugins
 from walkit._html import options, shown
 from walkit.errors import OptionsError
 
@@ -289,15 +290,26 @@ Latencies are this project's choice: sellers promise none, or "under a milliseco
 
 
 def device_model(device: str | DeviceModel) -> DeviceModel:
-    """Return the model itself, or the preset of this name; OptionsError where there is none."""
+    """Return the model itself, or the one of this name; OptionsError where there is none.
+
+    Presets come first. Packages offer others as entry points of the group `walkit.devices`: a DeviceModel, or a
+    callable that returns one, which is loaded now.
+    """
     if isinstance(device, DeviceModel):
         return device
-    if device not in PRESETS:
-        known = ", ".join(sorted(PRESETS))
+    if device in PRESETS:
+        return PRESETS[device]
+    try:
+        offered = _plugins.load("walkit.devices", device)
+    except KeyError:
+        known = ", ".join(sorted({*PRESETS, *_plugins.offered("walkit.devices")}))
         raise OptionsError(
             f"device={device!r}: one of {known}, or a DeviceModel", option="device", wanted=device
-        )
-    return PRESETS[device]
+        ) from None
+    made = offered if isinstance(offered, DeviceModel) or not callable(offered) else offered()
+    if not isinstance(made, DeviceModel):
+        raise OptionsError(f"device {device!r} is {made!r}, no DeviceModel", option="device", wanted=device)
+    return made
 
 
 def quantiles_of(samples_us: Sequence[float], steps: int = 100) -> MeasuredLatency:

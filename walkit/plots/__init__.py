@@ -9,6 +9,7 @@ without plotly raises MissingExtraError.
 from walkit.plots.amplification import Amplification, amplification
 from walkit.plots.checkpoint import recovery_over_checkpoint, recovery_over_segment_size
 from walkit.plots.clock_bands import Band
+from walkit.plots.delta import HitRowLike, delta_hits, delta_latencies
 from walkit.plots.display import Figure, alt_text, figure_html, plotly_script, restored
 from walkit.plots.export import data, save_data
 from walkit.plots.framebytes import frame_bytes
@@ -31,29 +32,38 @@ from walkit.plots.positions import segments
 from walkit.plots.ratios import ratios
 from walkit.plots.recoveries import recoveries
 from walkit.plots.recovery import RecoveryRowLike, recovery_time
+from walkit.plots.replicas import LagSeries, LagUnit, StateBar, lag_over_time, sent_by_codec, state_lanes
 from walkit.plots.replication import replication_lag
 from walkit.plots.space import space_amplification
 from walkit.plots.style import Theme
 from walkit.plots.timeline import throughput_timeline
 from walkit.plots.upkeep import upkeep
+from walkit.plots.world import world_schedule
 
 __all__ = [
     "LATENCY_EDGES_S",
     "Amplification",
     "Band",
     "Figure",
+    "HitRowLike",
+    "LagSeries",
+    "LagUnit",
     "LiveSeries",
     "LoadSeries",
     "PhaseLike",
     "RecoveryReportLike",
     "RecoveryRowLike",
+    "StateBar",
     "Theme",
     "alt_text",
     "amplification",
     "data",
+    "delta_hits",
+    "delta_latencies",
     "figure_html",
     "frame_bytes",
     "group_commit",
+    "lag_over_time",
     "latency_distribution",
     "latency_over_load",
     "live_latency",
@@ -74,8 +84,11 @@ __all__ = [
     "restored",
     "save_data",
     "segments",
+    "sent_by_codec",
     "space_amplification",
+    "state_lanes",
     "svg_of",
     "throughput_timeline",
     "upkeep",
+    "world_schedule",
 ]

@@ -93,7 +93,7 @@ def claim(
         EventSink(events),
         name,
         owner or uuid.uuid4(),
-        _lease_us(lease_s),
+        lease_us_of(lease_s),
         complete=complete,
         wait_s=as_seconds(wait_s, "wait_s"),
     )
@@ -102,7 +102,8 @@ def claim(
     return made
 
 
-def _lease_us(lease_s: float) -> int:
+def lease_us_of(lease_s: float) -> int:
+    """Return a lease in microseconds; OptionsError for one that a claim cannot have."""
     lease_us = as_seconds(lease_s, "lease_s") * 1e6
     if not 1 <= lease_us <= CLAIM_LEASE_US_MAX:
         raise OptionsError(

@@ -10,13 +10,21 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from walkit._html import join, red_lines, titled
 from walkit.commit.to_end import run_to_end
 from walkit.config import as_lsn
-from walkit.errors import CorruptionError, CursorError, GapError, OptionsError, StorageError
+from walkit.errors import (
+    CorruptionError,
+    CursorDivergedError,
+    CursorError,
+    GapError,
+    OptionsError,
+    StorageError,
+)
 from walkit.events import EventSink
 from walkit.format.cursor import CursorMark, encode_cursor
 from walkit.format.manifest import HoldRecord, Manifest
@@ -43,21 +51,21 @@ class CursorPlace(NamedTuple):
 class CursorSurface(ReadSurface):
     """What a log can be asked about cursors: the same for the writer's object and for readers in other processes."""
 
+    @abstractmethod
     def _cursor_place(self) -> CursorPlace:
         """Return where the cursors are; LogClosedError once closed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _make_durable(self, lsn: int) -> int:
         """Make the log durable up to `lsn`, where this object can; return how far it is on stable storage."""
-        raise NotImplementedError
 
     def _for_consumers(self) -> tuple[LogView, int]:
         """Return what a consumer with saved progress is shown, and its last LSN: what can be read and made durable."""
         return self._now()
 
+    @abstractmethod
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
         """See the classes that can."""
-        raise NotImplementedError
 
     def cursor(self, name: str, *, start_lsn: int | None = None) -> Cursor:
         """Return the saved progress of the consumer `name`: 1 to 64 letters, digits, "_" and "-".
@@ -301,27 +309,49 @@ def lies_in(manifest: Manifest, lsn: int, epoch_id: int) -> bool:
 
 
 def _refuse_another(mark: CursorMark, name: str, manifest: Manifest, last: int) -> None:
-    """CursorError where the log cannot be gone on with from this mark without a guess."""
+    """CursorError where the log cannot be gone on with from this mark without a guess.
 
-    def refused(what: str, reason: str, expected: object, found: object) -> CursorError:
-        return CursorError(
+    It is a CursorDivergedError where what came before the mark was cut.
+    """
+
+    def said(what: str) -> str:
+        return (
             f"the cursor {name!r} stands at LSN {mark.lsn:,} {what}. Nothing was changed; drop_cursor({name!r}), and "
-            f"cursor({name!r}, start_lsn=...) begins it anew",
-            name=name,
-            reason=reason,
-            lsn=mark.lsn,
-            expected=expected,
-            found=found,
+            f"cursor({name!r}, start_lsn=...) begins it anew"
         )
 
     if mark.log_id != manifest.log_id:
-        raise refused("of another log", "foreign", manifest.log_id, mark.log_id)
+        raise CursorError(
+            said("of another log"),
+            name=name,
+            reason="foreign",
+            lsn=mark.lsn,
+            expected=manifest.log_id,
+            found=mark.log_id,
+        )
     if mark.lsn > last:
-        raise refused(f"and the log ends at {last:,}", "beyond", last, mark.lsn)
+        raise CursorDivergedError(
+            said(f"and the log ends at {last:,}"),
+            name=name,
+            reason="beyond",
+            lsn=mark.lsn,
+            first_lsn=last + 1,
+            expected=last,
+            found=mark.lsn,
+        )
     identity = identity_at(manifest, mark.lsn)[1:]
     if identity[0] not in (0, mark.epoch) or not lies_in(manifest, mark.lsn, mark.epoch_id):
         found = (mark.epoch, mark.epoch_id)
         what = (
             f"of epoch {mark.epoch}, and the record there is of epoch {identity[0]}: what it had done was cut"
         )
-        raise refused(what, "identity", identity, found)
+        after = [e.first_lsn for e in manifest.lineage if e.number > mark.epoch]
+        raise CursorDivergedError(
+            said(what),
+            name=name,
+            reason="identity",
+            lsn=mark.lsn,
+            first_lsn=min([*after, mark.lsn]),
+            expected=identity,
+            found=found,
+        )

@@ -233,3 +233,32 @@ def _up_to(walk: FrameWalk, last_lsn: int | None) -> Iterator[tuple[FrameHeader,
             yield header, frame
         if last_lsn is not None and header.last_lsn >= last_lsn:
             return
+
+
+def read_headers(
+    path: Place,
+    ranges: Iterable[FrameRange],
+    *,
+    first_lsn: int | None = None,
+    last_lsn: int | None = None,
+    bodies: bool = False,
+) -> Iterator[tuple[str, FrameHeader]]:
+    """Yield segment name and header of each frame of ranges that has a record within the LSN bounds (inclusive).
+
+    Each header is verified by its checksum and against the one before; with `bodies` the body is read and verified by
+    its checksum too, and not decoded. GapError where a range was
+    trimmed or compacted since it was planned.
+    """
+    storage = storage_at(path)
+    manifest = load_manifest(storage)
+    records = {record.number: record for record in manifest.segments}
+    for frames in ranges:
+        if not _within(frames, first_lsn, last_lsn):
+            continue
+        record = records.get(frames.segment) or manifest.uncompacted_at(frames.end_position)
+        if record is None:
+            raise GapError(frames.first_lsn, max(manifest.complete_from_lsn, manifest.first_lsn))
+        view = LogView(storage, manifest, (Span(record, frames.end_position, frames.last_lsn),))
+        last = frames.last_lsn if last_lsn is None else min(frames.last_lsn, last_lsn)
+        for header, _, name in view.frames(max(first_lsn or 0, frames.first_lsn), last, body=bodies):
+            yield name, header

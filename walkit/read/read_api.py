@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +17,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class ReadSurface:
+class ReadSurface(ABC):
     """What every log can be asked to read. Bounds are LSNs, inclusive; None is the oldest and the newest there is."""
 
+    @abstractmethod
     def _now(self) -> tuple[LogView, int]:
         """Return what can be read at this moment, and its last LSN; LogClosedError once closed."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def first_lsn(self) -> int:
         """The oldest LSN that can still be read; one more than the last where the log is empty."""
-        raise NotImplementedError
 
     @property
     def exact_from_lsn(self) -> int:

@@ -12,7 +12,7 @@ from walkit._threads import Bell
 from walkit.config import as_lsn
 from walkit.errors import CorruptionError, GapError, LogClosedError, SegmentMissingError
 from walkit.events import EventSink
-from walkit.format.durable_slot import DurableMark
+from walkit.format.durable_slot import DurableSlot
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
@@ -95,7 +95,7 @@ def live_view(storage: Storage) -> LogView:
     raise AssertionError("the last attempt returned or raised")
 
 
-def _live_sight(storage: Storage, manifest: Manifest, slot: DurableMark) -> Sight:
+def _live_sight(storage: Storage, manifest: Manifest, slot: DurableSlot) -> Sight:
     known = {e.id for e in manifest.lineage}
     end, last_lsn = manifest.end.position, manifest.end.last_lsn
     if slot.epoch_id in known and slot.position > end:
@@ -119,7 +119,7 @@ def _live_sight(storage: Storage, manifest: Manifest, slot: DurableMark) -> Sigh
     return Sight(LogView(storage, manifest, tuple(spans)), last_lsn, end, end)
 
 
-def _settled_sight(storage: Storage, manifest: Manifest, slot: DurableMark) -> Sight:
+def _settled_sight(storage: Storage, manifest: Manifest, slot: DurableSlot) -> Sight:
     plan = plan_recovery(storage, manifest, slot, "prefix")
     spans = tuple(Span(s, s.end_position, s.last_lsn) for s in plan.manifest.sealed)
     view = LogView(storage, plan.manifest, spans)

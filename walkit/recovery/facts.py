@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 
 from walkit.errors import CorruptionError, FormatVersionError, StorageError, WalkitError
-from walkit.format.durable_slot import DurableMark
+from walkit.format.durable_slot import DurableSlot
 from walkit.format.frame import FrameFault
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
@@ -146,7 +146,7 @@ class LogFindings:
     """Facts about a whole log."""
 
     manifest: Manifest
-    slot: DurableMark
+    slot: DurableSlot
     sealed: list[SegmentFinding] = field(default_factory=list)
     unsealed: list[SegmentFinding] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from walkit.errors import LogExhaustedError
 from walkit.events import EventSink
-from walkit.format.durable_slot import DurableMark
+from walkit.format.durable_slot import DurableSlot
 from walkit.format.layout import EPOCH_MAX
 from walkit.format.manifest import Manifest
 from walkit.recovery.plan import RecoveryPlan, make_plan
@@ -16,7 +16,7 @@ from walkit.storage.interface import Storage
 def plan_recovery(
     storage: Storage,
     manifest: Manifest,
-    slot: DurableMark,
+    slot: DurableSlot,
     policy: str,
     *,
     deep: bool = False,

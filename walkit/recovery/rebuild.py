@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from walkit.errors import CorruptionError, NotALogError, StorageError
-from walkit.format.durable_slot import DurableMark
+from walkit.format.durable_slot import DurableSlot
 from walkit.format.layout import (
     ALIGNMENT_BUFFERED,
     ALIGNMENT_DIRECT,
@@ -229,7 +229,7 @@ def _frames_of(storage: Storage, header: SegmentHeader, following: SegmentHeader
 
 
 def _lineage_of(
-    ours: list[SegmentHeader], end: LogEnd, slot: DurableMark, by_frames: dict[int, EpochRecord]
+    ours: list[SegmentHeader], end: LogEnd, slot: DurableSlot, by_frames: dict[int, EpochRecord]
 ) -> tuple[EpochRecord, ...]:
     """Return each epoch as its oldest segment says; without headers, as a frame or the slot says."""
     lineage: dict[int, EpochRecord] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from walkit.errors import CorruptionError, FormatVersionError, SegmentMissingError, StorageError, WalkitError
-from walkit.format.durable_slot import NOTHING_DURABLE, DurableMark, decode_slots
+from walkit.format.durable_slot import NOTHING_DURABLE, DurableSlot, decode_slots
 from walkit.format.layout import DURABLE_SLOTS_BYTES, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import Manifest
 from walkit.recovery.facts import (
@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 SLOT_TRIES = 8
 
 
-def read_durable_slot(storage: Storage) -> DurableMark:
+def read_durable_slot(storage: Storage) -> DurableSlot:
     """Return what the durable slot says; NOTHING_DURABLE where it is missing."""
     cell = storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=False)
     if cell is None:
@@ -51,7 +51,7 @@ def read_durable_slot(storage: Storage) -> DurableMark:
 def scan_log(
     storage: Storage,
     manifest: Manifest,
-    slot: DurableMark,
+    slot: DurableSlot,
     *,
     deep: bool = False,
     progress: Progress | None = None,
@@ -171,7 +171,7 @@ class ProgressCounter:
 
 
 def look_around(
-    storage: Storage, manifest: Manifest, slot: DurableMark, *, salvage: bool = False
+    storage: Storage, manifest: Manifest, slot: DurableSlot, *, salvage: bool = False
 ) -> LogFindings:
     """Return the facts about what stands beside the segments. CorruptionError for a manifest of an earlier time.
 
@@ -211,7 +211,7 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
             raise _older_manifest(name, f"segment {header.number} from LSN {header.first_lsn:,} on")
 
 
-def _is_known(manifest: Manifest, slot: DurableMark) -> bool:
+def _is_known(manifest: Manifest, slot: DurableSlot) -> bool:
     """Say whether a slot is of an epoch of the lineage, or older than one: a manifest made anew may not know those."""
     epoch = manifest.epoch_of(slot.epoch)
     if epoch is not None:

@@ -9,7 +9,17 @@ from walkit.errors import WalkitError
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.frame_batch import FrameRun
 from walkit.replication.identity import Identity
-from walkit.replication.messages import FromPublisher, FromSubscriber, Hello, Welcome
+from walkit.replication.messages import (
+    Ack,
+    Batch,
+    Chunk,
+    Fetch,
+    FromPublisher,
+    FromSubscriber,
+    Hello,
+    Plan,
+    Welcome,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +30,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class SendToPublisher:
     """Send this message to the publisher."""
 
     message: FromSubscriber
@@ -48,6 +58,18 @@ class MoveHold:
     """The subscriber needs records from here on; those before are on its stable storage."""
 
     first_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class MakePlan:
+    """The subscriber's log cannot be continued: claim what there is, and answer with `planned`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """Read these bytes of a file of the plan, and give them to `part`."""
+
+    fetch: Fetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +114,44 @@ class Import:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepare:
+    """Find out what of this plan is there already, and answer with `prepared`."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class StorePart:
+    """Put these bytes into their file, beside the log."""
+
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """All files of the plan are there: check them, put the log in their place, and answer with `published`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fail:
     """Replication cannot continue, and trying again does not help."""
 
     error: WalkitError
 
 
-PublisherStep: TypeAlias = Send | Admit | Read | MoveHold | End
-SubscriberStep: TypeAlias = Say | Connect | Disconnect | Keep | Adopt | Import | Fail
+PublisherStep: TypeAlias = Send | Admit | Read | MoveHold | MakePlan | ReadPart | End
+SubscriberStep: TypeAlias = (
+    SendToPublisher | Connect | Disconnect | Keep | Adopt | Import | Prepare | StorePart | Publish | Fail
+)
+
+
+def in_brief(what: object) -> str:
+    """Return an event or a step in words; of what happens with each batch a few, as the repr of a dataclass is slow."""
+    if isinstance(what, Send) and isinstance(what.message, Batch):
+        batch = what.message
+        return f"Send(Batch {batch.after_position} to {batch.end_position}, {batch.codec or 'plain'} {len(batch.data)})"
+    if isinstance(what, Ack):
+        return f"Ack({what.end.last_lsn} at {what.end.position})"
+    if isinstance(what, Read):
+        return f"Read(after {what.after.position}, {what.limit_bytes})"
+    return what if isinstance(what, str) else repr(what)

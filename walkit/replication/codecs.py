@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 CODECS = ("zstd", "snappy")
 """What both sides know, beside sending frames as they are stored."""
 ZSTD_LEVEL = 1
+_of_thread = threading.local()
 
 
 def chosen(offered: Iterable[str]) -> str:
@@ -26,12 +28,20 @@ def chosen(offered: Iterable[str]) -> str:
 def pack(data: bytes, codec: str) -> tuple[str, bytes]:
     """Return (codec, bytes) of what is sent: compressed where that is agreed and smaller, else as it is and ""."""
     if codec == "zstd":
-        packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(data)
+        packed = _compressor().compress(data)
     elif codec == "snappy":
         packed = _snappy().compress(data, asbytes=True)
     else:
         return "", data
     return (codec, packed) if len(packed) < len(data) else ("", data)
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    """Return this thread's compressor: to make one takes longer than to compress a small batch."""
+    made = getattr(_of_thread, "compressor", None)
+    if made is None:
+        made = _of_thread.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+    return made
 
 
 def unpack(data: bytes, codec: str, size: int) -> bytes | None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from walkit._threads import Bell
+from walkit.replication.delta_reader import DeltaReader
 from walkit.replication.primary import Primary
 from walkit.replication.replica import Replica
 from walkit.replication.tls import ClientTLS, ServerTLS
@@ -54,6 +55,9 @@ def follow(
     tls: ClientTLS | None = None,
     codec: str | None = "zstd",
     new_identity: bool = False,
+    checkpoint_every: int | None = None,
+    rewind: bool = False,
+    force_rewind: bool = False,
 ) -> int:
     """Follow a primary into a folder, printing its status when that changes. 3 where replication has failed.
 
@@ -61,7 +65,17 @@ def follow(
     """
     with (
         _until_told() as over,
-        Replica(directory, address, codec, tls=tls, token=token, new_identity=new_identity) as replica,
+        Replica(
+            directory,
+            address,
+            codec,
+            tls=tls,
+            token=token,
+            new_identity=new_identity,
+            checkpoint_every=checkpoint_every,
+            rewind=rewind or force_rewind,
+            force_rewind=force_rewind,
+        ) as replica,
     ):
         _say(f"following {address} into {directory}")
         told: object = None
@@ -74,6 +88,33 @@ def follow(
                 told, told_at = news, time.monotonic()
                 _say(status.line())
             if status.state == "failed":
+                print(f"walkit follow: {status.error}", file=sys.stderr)
+                return FAILED
+            if ending:
+                return FINE
+
+
+def follow_delta(
+    log: Place, address: str, directory: Place, *, token: str | None = None, tls: ClientTLS | None = None
+) -> int:
+    """Follow a log of this machine by delta poll, with checkpoints in a folder, printing the status when it changes.
+
+    3 where the reader has failed.
+    """
+    with (
+        _until_told() as over,
+        DeltaReader(log, address, checkpoint=directory, token=token, tls=tls) as reader,
+    ):
+        _say(f"following {log} by polls of {address}, checkpoints in {directory}")
+        told: object = None
+        while True:
+            ending = over.wait(0 if told is None else REPORT_S)
+            status = reader.status()
+            news = (status.state, status.applied_lsn, status.error)
+            if news != told:
+                told = news
+                _say(status.line())
+            if status.error is not None:
                 print(f"walkit follow: {status.error}", file=sys.stderr)
                 return FAILED
             if ending:

@@ -87,7 +87,7 @@ class Connection:
         except WireError as error:
             end = str(error)
         except grpc.RpcError as error:
-            end = _told(error, self._destination)
+            end = told(error, self._destination)
         except BaseException as error:  # noqa: BLE001 - the replica's thread raises it: this one has no caller
             end = error
         self._tell(end)
@@ -104,7 +104,7 @@ class Connection:
         self._channel.close()
 
 
-def _told(error: Any, destination: Destination) -> WalkitError | str:
+def told(error: Any, destination: Destination) -> WalkitError | str:
     """Return an error that lasts, or the words of one that may pass."""
     code, details = error.code(), plain_text(error.details() or "")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):

@@ -18,7 +18,13 @@ from walkit.log.level import require_promises
 from walkit.log.observe import Observation, ObservedFrames
 from walkit.log.wal import WriteAheadLog
 from walkit.replication.delta_messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
-from walkit.replication.delta_poll import DeltaCounts, DeltaOptions, DeltaPolls, Reply
+from walkit.replication.delta_poll import (
+    DeltaCounts,
+    DeltaOptions,
+    DeltaPolls,
+    Reply,
+    SessionStatus,
+)
 
 
 def monotonic_ms() -> float:
@@ -27,10 +33,11 @@ def monotonic_ms() -> float:
 
 
 class PollCall:
-    """One poll that is under way: `answer` is there once `done` is set."""
+    """One poll that is under way: `answer` is there once `done` is set, unless its caller is `gone`."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
+        self.gone = False
         self.answer: PollAnswer | PollRefusal | None = None
 
 
@@ -77,6 +84,11 @@ class DeltaFeed:
         """What was answered so far."""
         return self._core.counts
 
+    def described(self) -> tuple[SessionStatus, ...]:
+        """Return each session of this moment."""
+        with self._lock:
+            return self._core.described()
+
     @property
     def is_observing(self) -> bool:
         """Whether the log's frames are taken: only while there is a session."""
@@ -84,9 +96,14 @@ class DeltaFeed:
 
     def poll(self, request: PollRequest) -> PollAnswer | PollRefusal:
         """Return the answer to a poll; waits for news up to the long poll's time. ProtocolError for a senseless one."""
-        call = self.begin(request)
+        answer = self.wait(self.begin(request))
+        assert answer is not None, "only another thread hangs up"
+        return answer
+
+    def wait(self, call: PollCall) -> PollAnswer | PollRefusal | None:
+        """Return the answer to a poll that was begun; None where `hang_up` has ended the waiting."""
         try:
-            while call.answer is None:
+            while call.answer is None and not call.gone:
                 call.done.wait(self._pause_s())
                 self.tick()
         except BaseException:  # an interrupt: the answer, if one is made, is kept for a retry
@@ -117,6 +134,8 @@ class DeltaFeed:
         """The caller is gone: its poll gets no answer, and its session ends unless it is asked again soon."""
         with self._lock:
             self._core.hang_up(call, self._clock_ms())
+        call.gone = True
+        call.done.set()
 
     def tick(self) -> None:
         """Answer polls that waited long enough, and end sessions that expired: to be called while polls wait."""

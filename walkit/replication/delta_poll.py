@@ -87,6 +87,22 @@ class DeltaCounts:
     sessions_closed: int = 0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionStatus:
+    """One delta reader as the server of its log sees it. LSNs, and bytes of frames that are kept for it."""
+
+    id: str
+    """Random, in hexadecimal digits; new at each begin of a session."""
+    state: str
+    """"syncing": the next answer can have frames; "not sync": it says to read the log."""
+    applied_lsn: int
+    """Up to here the reader said that it has applied the log."""
+    answered_lsn: int
+    held_bytes: int
+    waiting: int
+    """Polls that wait now."""
+
+
 @dataclass(slots=True, eq=False)
 class _Session:
     """One reader's place. At most one of `pending` and `waiting` is there."""
@@ -163,6 +179,20 @@ class DeltaPolls:
     def applied(self) -> dict[int, DeltaEnd]:
         """Return what each session's reader has said that it has applied; what comes after is still needed by it."""
         return {session.id: session.applied for session in self._sessions.values()}
+
+    def described(self) -> tuple[SessionStatus, ...]:
+        """Return what each session is at."""
+        return tuple(
+            SessionStatus(
+                id=f"{session.id:016x}",
+                state=session.delta.state.value,
+                applied_lsn=session.applied.lsn,
+                answered_lsn=session.delta.answered.lsn,
+                held_bytes=session.held_bytes,
+                waiting=len(session.waiting),
+            )
+            for session in self._sessions.values()
+        )
 
     def poll(
         self, request: PollRequest, token: Hashable, end: DeltaEnd, now_ms: float, *, seen_after_lsn: int = 0

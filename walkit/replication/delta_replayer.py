@@ -7,6 +7,7 @@ over nothing else: an error is tried again, or it ends the replay; no range is e
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -122,11 +123,14 @@ class DeltaReplayer:
         self._log_id, self._chance, self._check_delta = log_id, chance, frames_of
         self._parts: list[_Part] = []
         self._numbers = 0
+        self._pumped_ms = -math.inf
+        """When it was last looked at what may be loaded."""
 
     @property
     def known(self) -> DeltaEnd:
-        """The newest end that is applied or on its way."""
-        return self._parts[-1].end if self._parts else self.applied
+        """The newest end that is applied or on its way. Safe from any thread."""
+        last = self._parts[-1:]
+        return last[0].end if last else self.applied
 
     @property
     def held_bytes(self) -> int:
@@ -135,9 +139,12 @@ class DeltaReplayer:
 
     @property
     def wake_at_ms(self) -> float | None:
-        """When to call `tick`: at the next time at which a load is tried again."""
+        """When to call `tick`: at the next time at which a load is tried again.
+
+        A load whose time has come waits for room, not for a time: what makes room is an event of its own.
+        """
         times = (part.retry_at_ms for part in self._parts if part.state == "waiting" and part.tries)
-        return None if self.failure else min(times, default=None)
+        return min((time for time in times if time > self._pumped_ms), default=None)
 
     def answered(self, answer: PollAnswer, now_ms: float) -> list[ReplayStep]:
         """A poll was answered: the log is durable up to the answer's end, and its delta may be there."""
@@ -255,6 +262,7 @@ class DeltaReplayer:
     def _pump(self, now_ms: float) -> list[ReplayStep]:
         if self.failure is not None:
             return []
+        self._pumped_ms = now_ms
         steps: list[ReplayStep] = []
         loading = sum(part.state == "loading" for part in self._parts)
         at = 0

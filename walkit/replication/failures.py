@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walkit.errors import WalkitError
+from walkit.errors import DivergenceError, WalkitError
 
 
 class ProtocolError(WalkitError):
@@ -31,6 +31,21 @@ class IdentityError(WalkitError):
     def __init__(self, message: str, *, reason: str, location: str = "") -> None:
         super().__init__(message)
         self.reason, self.location = reason, location
+
+
+class RewindError(DivergenceError):
+    """A log that differs from its primary's from `first_lsn` on was not rewound. Nothing was changed.
+
+    `reason`: "held" (`readers` have read what would go: holds, claims, chained replicas), "bootstrap" (a snapshot, a
+    trim or a compaction has passed the common point, so that only a bootstrap from the primary helps), or "foreign"
+    (nothing is common).
+    """
+
+    code = "rewind"
+
+    def __init__(self, message: str, *, first_lsn: int, reason: str, readers: tuple[str, ...] = ()) -> None:
+        super().__init__(message, first_lsn=first_lsn)
+        self.reason, self.readers = reason, readers
 
 
 class ReplicaFailedError(WalkitError):

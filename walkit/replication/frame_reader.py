@@ -9,7 +9,7 @@ from walkit.format.frame import FrameHeader, FrameIdentity
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.format.segment import SegmentHeader
 from walkit.replication.frame_batch import FrameLimits, FrameRun
-from walkit.replication.source import Source, refuse_walk, sendable
+from walkit.replication.source import Source, refuse_walk, verbatim_spans
 from walkit.segments.frame_walk import FrameWalk, last_chain_of
 from walkit.storage.interface import StorageFile
 
@@ -58,13 +58,15 @@ class FrameReader:
             if walk.fault is not None:
                 refuse_walk(walk, segment)
             return None
+        if walk.position >= walk.end_position and not self._frames:
+            self._walk, self._iterator = None, iter(())  # its memory, which is that of a large frame
         return FrameRun(
             identity=FrameIdentity(segment.log_id, segment.epoch, segment.epoch_id),
             limits=FrameLimits(segment.alignment, segment.frame_bytes_max),
             after=after,
             start_position=headers[0].position,
             headers=tuple(headers),
-            data=b"".join(parts),
+            data=_joined(parts),
         )
 
     def lineage(self) -> tuple[EpochRecord, ...]:
@@ -91,7 +93,7 @@ class FrameReader:
         if position <= after.position:
             return False
         view = self.source.view()
-        spans = sendable(view)
+        spans = verbatim_spans(view)
         span = next((s for s in spans if s.end_position > after.position), None)
         if span is None:
             if after.last_lsn < view.manifest.low_watermark:
@@ -129,3 +131,11 @@ class FrameReader:
             self._file.close()
         self._file = self._segment = self._walk = None
         self._number = 0
+
+
+def _joined(parts: list[memoryview]) -> bytes:
+    """Return the bytes of all parts; of one that is a whole buffer, as a large frame is, that one without a copy."""
+    whole = parts[0].obj
+    if len(parts) == 1 and isinstance(whole, bytes) and len(whole) == len(parts[0]):
+        return whole
+    return b"".join(parts)

@@ -42,7 +42,7 @@ def load_identity(storage: Storage) -> OwnIdentity | None:
             Identity(bytes.fromhex(facts["id"]), bytes.fromhex(facts["secret"])), str(facts["name"])
         )
         written = None if facts["inode"] is None else FileNumber(int(facts["device"]), int(facts["inode"]))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CorruptionError(
             f"{storage.location}/{IDENTITY_NAME} is no identity: {error!r}. {NEW_IDENTITY} mints another",
             segment=IDENTITY_NAME,

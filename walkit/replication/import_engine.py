@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from walkit.commit.commit_signal import CommitSignal
@@ -21,15 +21,17 @@ from walkit.format.frame import FrameIdentity
 from walkit.format.layout import DURABLE_SLOTS_BYTES
 from walkit.format.manifest import MANIFEST_NAME, EpochRecord, LogEnd, Manifest, encode_manifest
 from walkit.log.finalizer import run_for_dropped, tell_dropped
+from walkit.log.lifetime import Lifetime
 from walkit.log.report import recovery_report
-from walkit.read.openview import view_of_open
 from walkit.read.view import LogView
 from walkit.recovery.apply import apply_plan, settle_unsealed
 from walkit.recovery.planning import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock, RecoveryReport
 from walkit.recovery.scan import read_durable_slot
+from walkit.replication.bootstrap_folder import take_place
 from walkit.replication.frame_batch import FrameRun
 from walkit.replication.imported_segments import ImportedSegments
+from walkit.replication.replica_upkeep import ReplicaUpkeep
 from walkit.segments.manifest_store import (
     DURABLE_NAME,
     LOCK_NAME,
@@ -48,16 +50,20 @@ _engines: weakref.WeakSet[ImportEngine] = weakref.WeakSet()
 class ImportEngine:
     """Storage, lock, manifest and segments of one replica's log that is open for importing. One thread imports.
 
-    Made on a thread that no interrupt reaches: see `run_to_end`.
+    It is its log's `LogProgress`: all that is imported is durable. Made on a thread that no interrupt reaches: see
+    `run_to_end`.
     """
 
     def __init__(self, storage: Storage, options: LogOptions, events: EventSink) -> None:
         """Take the writer's lock and recover. Raises what opening a log for writing raises; then nothing is held."""
         self.storage, self.options, self.events = storage, options, events
-        self.closed = self.adopted = False
+        self.adopted = False
+        self.lifetime = Lifetime(storage.location)
+        """What works on the log's files ends with it: a checkpoint, a trim."""
         self.recovery: RecoveryReport | None = None
         self.failure: BaseException | None = None
         self.news, self._closing = CommitSignal(), threading.RLock()
+        self._watchers: list[Callable[[], object]] = []
         storage.create()
         lock = storage.lock(LOCK_NAME)
         if isinstance(lock, LockHolder):
@@ -69,7 +75,7 @@ class ImportEngine:
         try:
             self._open()
         except BaseException:
-            self.closed = True
+            self.lifetime.closed = True
             lock.release()
             raise
         _engines.add(self)
@@ -78,6 +84,7 @@ class ImportEngine:
         clock = PhaseClock()
         with clock.phase("open") as detail:
             try:
+                take_place(self.storage, self.events)
                 manifest = load_manifest(self.storage)
             except LogNotFoundError:
                 self.end = LogEnd()
@@ -112,6 +119,9 @@ class ImportEngine:
             name=os.path.basename(self.storage.location.rstrip("/")) or "replica",
         )
         self.segments.poison = self.segments.maintenance.broken = self._poison
+        self.upkeep = ReplicaUpkeep.on(
+            self.storage, self.store, self.segments, self, self.lifetime, self.options, self.events
+        )
         self.adopted = True
 
     def adopt(self, log_id: int, *, created_us: int, ack_order: str, extra: Mapping[str, Any]) -> None:
@@ -149,7 +159,29 @@ class ImportEngine:
         with self.news.lock:
             self.end = end
             self.news.notify_locked()
+        self._tell_watchers()
         return end
+
+    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
+        """Call `news` after each import and at the closing; returns what ends it. It must only wake something."""
+        with self.news.lock:
+            self._watchers = [*self._watchers, news]
+
+        def unwatch() -> None:
+            with self.news.lock:
+                self._watchers = [each for each in self._watchers if each is not news]
+
+        return unwatch
+
+    def watched_by(self, before: ImportEngine) -> None:
+        """Take over who watches the engine that this one takes the place of."""
+        with self.news.lock:
+            self._watchers = before._watchers
+        self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
+        for news in self._watchers:
+            news()
 
     def _poison(self, cause: BaseException) -> None:
         """Import nothing more: a write or sync has failed, here or on the maintenance thread."""
@@ -160,34 +192,69 @@ class ImportEngine:
         """Return what can be read now."""
         if not self.adopted:
             return LogView(self.storage, self.store.current, ())
-        return view_of_open(self.storage, self.store, self.segments, self.end.position)
+        return self.upkeep.contents.view()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log has been closed."""
+        return self.lifetime.closed
+
+    @property
+    def acked_lsn(self) -> int:
+        """See LogProgress."""
+        return self.end.last_lsn
+
+    @property
+    def durable_lsn(self) -> int:
+        """See LogProgress."""
+        return self.end.last_lsn
+
+    @property
+    def written_position(self) -> int:
+        """See LogProgress."""
+        return self.end.position
+
+    @property
+    def durable_position(self) -> int:
+        """See LogProgress."""
+        return self.end.position
 
     def close(self) -> None:
         """Seal what is open and free the lock. Closing twice does nothing; an interrupt does not end it."""
         run_to_end(self._close, "close", events=self.events)
 
     def _close(self) -> None:
-        with self._closing:  # the second caller returns when the lock is free, too
+        # The second caller returns when the lock is free, too; but for one that the first may wait for: a callback.
+        if not self._closing.acquire(blocking=not self.events.is_calling):
+            return
+        try:
             if self.closed:
                 return
+            self.lifetime.end_work()
             if self.adopted:
                 self.segments.maintenance.close()  # first: no file is closed, no lock freed under its job
             with self.news.lock:
-                self.closed = True
+                self.lifetime.closed = True
                 self.news.notify_locked()
             try:
                 if self.adopted:
                     self.segments.close(poisoned=self.failure is not None)
+                    self.upkeep.save_holds(self.store, self.events)
             finally:
                 self.store.close()
                 self._lock.release()
+                self.lifetime.end()
+                self._tell_watchers()
+        finally:
+            self._closing.release()
 
     def forget(self) -> None:
         """In a forked child: this copy is dead, the parent's log continues untouched."""
-        self.closed = True
+        self.lifetime.forget()
         self.news, self._closing = CommitSignal(), threading.RLock()
         self.store.forget()
         if self.adopted:
+            self.upkeep.forget()
             self.segments.forget()
         self._lock.forget()
 

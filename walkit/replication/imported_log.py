@@ -7,16 +7,22 @@ processes read it like any log. It mints no epoch: its lineage is that of the pr
 
 from __future__ import annotations
 
+import threading
+import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from walkit.commit.to_end import run_to_end
-from walkit.config import LogOptions, Retention
-from walkit.errors import GapError, LogClosedError, OptionsError
+from walkit.config import LogOptions, as_lsn
+from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.finalizer import watch_exit
+from walkit.log.holds import LEASE_S_DEFAULT, Hold
+from walkit.log.lifetime import Lifetime
+from walkit.log.progress import LogProgress
+from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
 from walkit.read.read_api import ReadSurface
 from walkit.read.view import LogView
 from walkit.record import Record
@@ -24,6 +30,8 @@ from walkit.recovery.report import RecoveryReport
 from walkit.replication.frame_batch import FrameRun
 from walkit.replication.import_engine import ImportEngine, close_dropped
 from walkit.replication.imported_segments import ImportedSegments
+from walkit.replication.replica_upkeep import ReplicaUpkeep
+from walkit.segments.manifest_store import ManifestStore
 from walkit.storage.interface import Storage
 
 
@@ -46,14 +54,17 @@ class ImportedLog(ReadSurface):
                 option="direct_io",
                 wanted=True,
             )
-        if given.retention != Retention():
+        if given.retention.at_capacity == "refuse":
             raise OptionsError(
-                f"retention={given.retention!r}: a replica keeps what its primary has sent",
+                "retention with at_capacity='refuse': a replica takes what its primary sends; 'drop' drops what its "
+                "newest snapshot has",
                 option="retention",
                 wanted=given.retention,
             )
-        sink = events or EventSink()
+        self._reopening, self._is_reopening = threading.RLock(), False
+        self._open(storage, given, events or EventSink())
 
+    def _open(self, storage: Storage, given: LogOptions, sink: EventSink) -> None:
         def opened() -> ImportEngine:
             # All of it where no interrupt comes: one after the lock and before the finaliser would leave it taken.
             self._engine = engine = ImportEngine(storage, given, sink)
@@ -68,6 +79,22 @@ class ImportedLog(ReadSurface):
     def adopt(self, log_id: int, *, created_us: int, ack_order: str, extra: Mapping[str, Any]) -> None:
         """Become a replica of this log, at the first contact; durable on return."""
         self._engine.adopt(log_id, created_us=created_us, ack_order=ack_order, extra=extra)
+
+    def reopen(self) -> None:
+        """Close this log and open what was gathered in its place; by the importing thread.
+
+        A thread that waits for a record still gets it. Raises what opening raises: then the log is closed.
+        """
+        with self._reopening:
+            self._is_reopening = True
+            try:
+                before = self._engine
+                before.close()
+                self._finalizer.detach()
+                self._open(before.storage, before.options, before.events)
+                self._engine.watched_by(before)
+            finally:
+                self._is_reopening = False
 
     def import_run(self, run: FrameRun, lineage: tuple[EpochRecord, ...]) -> LogEnd:
         """Take frames that follow the end of this log; on stable storage on return. Returns the new end.
@@ -92,6 +119,27 @@ class ImportedLog(ReadSurface):
         return self._engine.segments
 
     @property
+    def upkeep(self) -> ReplicaUpkeep:
+        """What trims this log and holds it back. LogNotFoundError before the first contact: there is no log then."""
+        self.require_log()
+        return self._engine.upkeep
+
+    @property
+    def manifest_store(self) -> ManifestStore:
+        """The manifest in its place."""
+        return self._engine.store
+
+    @property
+    def lifetime(self) -> Lifetime:
+        """What ends with this log."""
+        return self._engine.lifetime
+
+    @property
+    def progress(self) -> LogProgress:
+        """How far this log is, for what outlives this object."""
+        return self._engine
+
+    @property
     def recovery(self) -> RecoveryReport | None:
         """What this opening found and did; None where there was no log."""
         return self._engine.recovery
@@ -109,7 +157,7 @@ class ImportedLog(ReadSurface):
     @property
     def closed(self) -> bool:
         """Whether the log has been closed."""
-        return self._engine.closed
+        return self._engine.closed and not self._is_reopening
 
     # -- reading
 
@@ -150,6 +198,17 @@ class ImportedLog(ReadSurface):
         newest = self._engine.end.last_lsn
         return self._engine.view(), newest
 
+    def view(self) -> LogView:
+        """Return what can be read at this moment."""
+        return self._engine.view()
+
+    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
+        """Call `news` after each import and at the closing, on their thread: it must only wake something.
+
+        Returns what ends it.
+        """
+        return self._engine.watch(news)
+
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
         """Yield records from `first_lsn` on, and continue as more are imported.
 
@@ -169,8 +228,42 @@ class ImportedLog(ReadSurface):
 
     def wait_for(self, lsn: int, timeout: float | None = None) -> bool:
         """Wait until this LSN is imported; False where the time is over or the log is closed before."""
-        self._engine.news.wait_for(lambda: self.closed or self._engine.end.last_lsn >= lsn, timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.closed and self._engine.end.last_lsn < lsn:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            self._wait_in(self._engine, lsn, left)
+            with self._reopening:  # where the log is being replaced, wait for the other one
+                pass
         return self._engine.end.last_lsn >= lsn
+
+    @staticmethod
+    def _wait_in(engine: ImportEngine, lsn: int, timeout: float | None) -> None:
+        engine.news.wait_for(lambda: engine.closed or engine.end.last_lsn >= lsn, timeout)
+
+    # -- consumers and maintenance
+
+    def hold(self, name: str, first_lsn: int, lease_s: float = LEASE_S_DEFAULT) -> Hold:
+        """Keep records from `first_lsn` on from being trimmed here; see `WriteAheadLog.hold`.
+
+        LogNotFoundError before the first contact with the primary.
+        """
+        return self.upkeep.holds.take(name, first_lsn, lease_s)
+
+    def trim(self, up_to_lsn: int, *, waste_ratio: float = WASTE_RATIO_DEFAULT) -> TrimReport:
+        """Drop records at or below `up_to_lsn` of this replica; see `WriteAheadLog.trim`. The primary keeps its own.
+
+        Never past the newest snapshot here: `Replica.checkpoint` takes one. LogNotFoundError before the first contact.
+        """
+        return self.upkeep.trimmer.trim(as_lsn(up_to_lsn, "up_to_lsn"), waste_ratio)
+
+    def require_log(self) -> None:
+        """LogNotFoundError before the first contact with the primary, LogClosedError once the log is closed."""
+        if self.closed:
+            raise LogClosedError(f"the replica's log at {self.location} is closed")
+        if not self.adopted:
+            raise LogNotFoundError(self.location)
 
     def close(self) -> None:
         """Seal what is open and free the log. Closing twice does nothing; an interrupt does not end it."""

@@ -10,6 +10,7 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import EpochRecord, Manifest, prepared_record
 from walkit.format.segment import SegmentHeader
 from walkit.replication.frame_batch import FrameRun
+from walkit.replication.role import as_replica
 from walkit.segments.segment_set import SegmentSet
 
 
@@ -111,5 +112,8 @@ class ImportedSegments(SegmentSet):
         record = prepared_record(number, self.identity.epoch, self.options.segment_bytes)
         following = max(manifest.next_segment, number + 1)
         return manifest.next(
-            segments=(*manifest.segments, record), next_segment=following, lineage=self.lineage
+            segments=(*manifest.segments, record),
+            next_segment=following,
+            lineage=self.lineage,
+            extra=as_replica(manifest.extra),
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from walkit.format.manifest import EpochRecord, LogEnd
+from walkit.replication.identity import KnownReplica
 from walkit.replication.messages import (
     LINEAGE_EPOCHS_MAX,
     NAME_CHARS_MAX,
@@ -22,7 +23,7 @@ from walkit.replication.messages import (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class PrimaryState:
     """What the source has, as far as it matters to one hello."""
 
     log_id: int
@@ -66,7 +67,7 @@ def judge_alone(hello: Hello, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCO
 
 
 def judge(
-    hello: Hello, standing: Standing, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
+    hello: Hello, standing: PrimaryState, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)
 ) -> Refusal | None:
     """Return why the subscriber cannot be served; None where it can."""
     refusal = judge_alone(hello, versions)
@@ -81,13 +82,34 @@ def judge(
     return _judge_lineage(hello, standing) or _judge_end(hello, standing)
 
 
+def rewound(hello: Hello, known: KnownReplica | None, claimed_lsn: int) -> Refusal | None:
+    """Return the refusal of a replica that ends below what it has acknowledged before: it was put back.
+
+    `known` is what its primary keeps of it, `claimed_lsn` the last LSN that it has given up by its claim.
+    """
+    acked = LogEnd() if known is None else known.acked
+    if hello.end.position >= acked.position and hello.end.last_lsn >= claimed_lsn:
+        return None
+    known_lsn = max(acked.last_lsn, claimed_lsn)
+    text = (
+        f"replica {hello.name!r} has acknowledged LSN {known_lsn:,} before and ends at {hello.end.last_lsn:,} "
+        "now: its folder was put back to an earlier state"
+    )
+    return Refusal(reason="rewound", message=text, lsn=hello.end.last_lsn, other_lsn=known_lsn)
+
+
+def is_bootstrap(hello: Hello, refusal: Refusal | None) -> bool:
+    """Return whether a subscriber that would be refused gets its log anew instead: nothing else is wrong."""
+    return refusal is not None and refusal.reason == "gap" and hello.bootstrap
+
+
 def too_many_epochs(epochs: int) -> Refusal:
     """Return the refusal of a log whose lineage no message holds."""
     text = f"the source's log has {epochs:,} epochs, and {LINEAGE_EPOCHS_MAX:,} are the most that a replica takes"
     return Refusal(reason="lineage", message=text)
 
 
-def _judge_lineage(hello: Hello, standing: Standing) -> Refusal | None:
+def _judge_lineage(hello: Hello, standing: PrimaryState) -> Refusal | None:
     ours, theirs = standing.lineage, hello.lineage
     common = 0
     while common < min(len(ours), len(theirs)) and ours[common] == theirs[common]:
@@ -111,7 +133,7 @@ def _judge_lineage(hello: Hello, standing: Standing) -> Refusal | None:
     return None
 
 
-def _judge_end(hello: Hello, standing: Standing) -> Refusal | None:
+def _judge_end(hello: Hello, standing: PrimaryState) -> Refusal | None:
     end = hello.end
     if standing.gone or end.position < standing.oldest_position:
         return Refusal(

@@ -23,6 +23,11 @@ LINEAGE_EPOCHS_MAX = 1 << 16
 BATCH_BYTES_MAX = 4 << 20
 """A batch of several frames holds at most so much; one that is larger holds one frame."""
 
+CHUNK_BYTES_MAX = 1 << 20
+"""So many bytes of a file are asked for at once."""
+PLAN_FILES_MAX = 1 << 20
+"""A plan with more files is not taken."""
+
 
 def is_name(text: object) -> bool:
     """Return whether a subscriber may have this name: the manifest of the primary's log holds it."""
@@ -46,6 +51,8 @@ class Hello:
     """The largest frame that it takes."""
     id: bytes = b""
     """16 bytes, which the publisher minted; b"" where it has none yet."""
+    bootstrap: bool = False
+    """Whether it takes a Plan where its log cannot be continued."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,5 +166,36 @@ class Nack:
     end: LogEnd
 
 
-FromSubscriber: TypeAlias = Hello | Proof | Ack | Nack
-FromPublisher: TypeAlias = Challenge | Welcome | Refusal | Batch | Heartbeat
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What the subscriber's log is to be, where it cannot be continued: a manifest, and files to fetch.
+
+    `manifest` are the bytes of one whose segments are all sealed, `sizes` those of the segments' files in its order,
+    then of the snapshot at `snapshot_lsn`, where that is not 0.
+    """
+
+    manifest: bytes = field(repr=False)
+    sizes: tuple[int, ...]
+    snapshot_lsn: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetch:
+    """The subscriber asks for `size` bytes at `offset` of a file of the plan, by the index of its size."""
+
+    file: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """The answer to a Fetch. Answers come in the order of what was asked."""
+
+    file: int
+    offset: int
+    data: bytes = field(repr=False)
+
+
+FromSubscriber: TypeAlias = Hello | Proof | Ack | Nack | Fetch
+FromPublisher: TypeAlias = Challenge | Welcome | Refusal | Batch | Heartbeat | Plan | Chunk

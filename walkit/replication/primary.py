@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from walkit._text import counted
 from walkit._threads import Bell, LogThread
 from walkit.errors import OptionsError, WalkitError
+from walkit.events import EventCallback, EventSink
+from walkit.format.layout import CLAIMS_MAX
 from walkit.log.wal import WriteAheadLog
-from walkit.metrics import TrafficStatistics
+from walkit.metrics import DeltaServedStatistics, TrafficStatistics
+from walkit.read.claim import LEASE_S_DEFAULT
 from walkit.read.reader import LogReader
-from walkit.recovery.report import report_html
 from walkit.replication.access import Doorkeeper, Tokens, tokens_of
 from walkit.replication.calls import WAITING_MAX, CallTable
 from walkit.replication.codecs import Traffic
+from walkit.replication.delta_poll import DeltaOptions
+from walkit.replication.delta_service import DeltaService
+from walkit.replication.delta_wire import POLL_METHOD
+from walkit.replication.imported_log import ImportedLog
 from walkit.replication.listening import listen_address
+from walkit.replication.primary_status import PrimaryStatus, follower_status
 from walkit.replication.publisher import Publisher
 from walkit.replication.registry import ReplicaRegistry
+from walkit.replication.replica_claims import ReplicaClaims, check_lease
 from walkit.replication.session import Session, now_ms
+from walkit.replication.shared_runs import SharedRuns
 from walkit.replication.source import source_of
 from walkit.replication.tls import ServerTLS, server_credentials
 from walkit.replication.transport import DaemonExecutor, grpc, server_options
@@ -33,67 +41,28 @@ from walkit.store import Store
 PLACES = 32
 PLACES_MAX = 1024
 HOLDS = 64
-HOLDS_MAX = 4096
-"""So many holds of replicas, at most 1.5 KiB each, are in the log's manifest."""
+HOLDS_MAX = CLAIMS_MAX
+"""So many replicas may have a claim on the log: as many as there are claims."""
 ENDING_MAX = 16
 """Calls that have been given up and have not ended yet do not count against those that come."""
 STALL_CHECK_S = 0.5
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FollowerStatus:
-    """One replica as its primary sees it. LSNs; bytes that were sent and not acknowledged."""
-
-    name: str
-    """The label that it gives itself."""
-    id: str
-    """Its id in hexadecimal digits, which is the name of its hold."""
-    acked_lsn: int
-    in_flight_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrimaryStatus:
-    """What a primary serves, and to whom. `durable_lsn` is how far replicas can come now.
-
-    `state`: "new", "serving", "closed" (the log that it was made of is closed: replicas get the rest of it, and are
-    then notified), "failed" (the log cannot be read, or may not be served, now), "stopped". `why` says it in words; ""
-    where it serves.
-    """
-
-    address: str
-    state: str
-    why: str
-    durable_lsn: int
-    durable_position: int
-    followers: tuple[FollowerStatus, ...]
-    trouble: str = ""
-    """Which peer last said what no replica says, with its address; "" where none did."""
-
-    def _repr_html_(self) -> str:
-        state = f"{self.state}: {self.why}" if self.why else self.state
-        rows = [("state", state), ("durable LSN", f"{self.durable_lsn:,}")]
-        rows.append(("replicas", f"{len(self.followers):,}"))
-        rows += [
-            (f.name, f"acknowledged LSN {f.acked_lsn:,}, {f.in_flight_bytes:,} bytes in flight")
-            for f in self.followers
-        ]
-        if self.trouble:
-            rows.append(("last trouble", self.trouble))
-        return report_html(f"primary at {self.address or 'no address yet'}", rows)
-
-
 class Primary:
     """Serves the durable frames of a log to replicas. A context manager. Safe from any thread.
 
-    `source` is an open log or Store, or a LogReader, path or storage: then the durable prefix of a log that another
-    process may be writing. An open log gets a hold for each replica from its first acknowledgement on, so that trimming
-    does not outrun it; when a replica goes away, its hold remains until its lease is over. `places` replicas are served
-    at a time, one session for each, and `holds` have a hold; one more is refused, and tries again. What it keeps of
-    their identities is a private file in the log's folder, or in the folder `registry`: one that it can write.
+    `source` is an open log or Store, a replica's log, or a LogReader, path or storage: then the durable prefix of a log
+    that another process may be writing. Either way each replica has a claim on the log from its first acknowledgement
+    on, so that trimming does not outrun it; when a replica goes away, its claim remains for `lease_s` seconds. `places`
+    replicas are served at a time, one session for each, and `holds` have a claim; one more is refused, and tries again.
+    Where the log's folder can only be read there are no claims, and `status` says so. What it keeps of their identities
+    is a private file in the log's folder, or in the folder `registry`: one that it can write.
 
     With `token`, or one of `tokens.read`, only replicas that send it are served; with `tls` nothing goes in the clear.
-    Another address than loopback needs both, or `insecure=True`.
+    Another address than loopback needs both, or `insecure=True`. An open log is served to delta readers too, as `delta`
+    says; a primary of a log that another process writes has nothing that they could not read themselves.
+
+    The states of sessions are events, sent to `events`, or where there is no callback to the log's own.
 
     OptionsError for files of `tls` that cannot be used, for a log of durability "none", for an address off loopback
     without TLS and token, and for one that cannot be had.
@@ -101,16 +70,19 @@ class Primary:
 
     def __init__(
         self,
-        source: WriteAheadLog | Store | LogReader | Place,
+        source: WriteAheadLog | Store | ImportedLog | LogReader | Place,
         listen: str = "127.0.0.1:0",
         tls: ServerTLS | None = None,
         token: str | None = None,
         *,
         tokens: Tokens | None = None,
         insecure: bool = False,
+        lease_s: float = LEASE_S_DEFAULT,
         places: int = PLACES,
         holds: int = HOLDS,
         registry: Place | None = None,
+        delta: DeltaOptions | None = None,
+        events: EventCallback | None = None,
         publisher: Callable[[], Publisher] = Publisher,
     ) -> None:
         server_credentials(tls)
@@ -121,7 +93,14 @@ class Primary:
         self.source = source_of(source)
         self._calls = CallTable(places, holds)
         self._registry = ReplicaRegistry(self.source.storage if registry is None else _made(registry))
+        self._events = EventSink(events) if events is not None else self.source.events
+        self._claims = ReplicaClaims(self.source.storage, self.source.events, check_lease(lease_s))
         self._publisher = publisher
+        written = source.log if isinstance(source, Store) else source
+        self._delta = DeltaService(
+            written if isinstance(written, WriteAheadLog) else None, self._doorkeeper, delta
+        )
+        self._shared = SharedRuns()
         self._server: Any = None
         self._address = ""
         self._durable = (0, 0)
@@ -137,14 +116,20 @@ class Primary:
         """Begin to serve; returns this primary. Starting twice is an OptionsError."""
         if self._server is not None:
             raise OptionsError(f"this primary serves at {self._address} already", option="listen")
-        calls_max = self._calls.places + WAITING_MAX + ENDING_MAX
+        calls_max = self._calls.places + WAITING_MAX + 2 * ENDING_MAX + self._delta.callers_max
         server = grpc.server(DaemonExecutor(), options=server_options(), maximum_concurrent_rpcs=calls_max)
         _, service, method = METHOD.split("/")
         follow = grpc.stream_stream_rpc_method_handler(self._doorkeeper.guarded("read", self._follow))
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: follow}),))
+        calls = {
+            method: follow,
+            POLL_METHOD.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._delta.poll),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, calls),))
         address = self._listen.bind(server, server_credentials(self._tls))
+        self._delta.start()
         server.start()
         self._server, self._address, self._stopped = server, address, Bell()
+        self._claims.start()
         LogThread(
             target=self._watch, args=(self._stopped,), name="walkit-publisher-watch", daemon=True
         ).start()
@@ -157,6 +142,10 @@ class Primary:
             for traffic in (self._traffic, *(s.core.traffic for s in self._sessions)):
                 total.add(traffic)
         return total.statistics()
+
+    def delta_statistics(self) -> DeltaServedStatistics:
+        """Return what delta readers were answered since this primary was made."""
+        return self._delta.statistics()
 
     @property
     def address(self) -> str:
@@ -175,7 +164,8 @@ class Primary:
             state = "closed"
         lsn, position = self._durable
         with self._lock:
-            cores, trouble = [s.core for s in self._sessions], self._trouble or self._registry.trouble
+            cores = [s.core for s in self._sessions]
+            trouble = self._trouble or self._registry.trouble or self._claims.trouble
         return PrimaryStatus(
             address=self._address,
             state=state,
@@ -183,13 +173,12 @@ class Primary:
             durable_lsn=lsn,
             durable_position=position,
             followers=tuple(
-                FollowerStatus(
-                    name=c.name, id=c.key, acked_lsn=c.acked.last_lsn, in_flight_bytes=c.in_flight_bytes
-                )
+                follower_status(c, self._durable, now_ms(), self._claims.held_from(c.key))
                 for c in cores
-                if c.state == "streaming"
+                if c.state in ("streaming", "planning", "bootstrapping")
             ),
             trouble=trouble,
+            delta_readers=self._delta.described(),
         )
 
     def stop(self) -> None:
@@ -202,7 +191,9 @@ class Primary:
             sessions = list(self._sessions)
         for session in sessions:
             session.stop()
+        self._delta.stop()
         server.stop(grace=1.0).wait()
+        self._claims.stop()
         self._registry.save(now=True)
 
     def __enter__(self) -> Self:
@@ -227,8 +218,11 @@ class Primary:
             self._calls,
             context,
             registry=self._registry,
+            claims=self._claims,
             unpacking=self._unpacking,
             on_trouble=self._note_trouble,
+            events=self._events,
+            shared=self._shared,
         )
         with self._lock:
             self._sessions.add(session)
@@ -248,10 +242,11 @@ class Primary:
                 self._traffic.add(session.core.traffic)
 
     def _watch(self, stopped: Bell) -> None:
-        """End the calls whose peers read nothing: their sessions wait for that, and cannot look at the time."""
+        """Look at the time for what cannot: sessions whose peers read nothing, delta readers that are gone."""
         while not stopped.wait(STALL_CHECK_S):
             self._calls.cancel_stalled(now_ms())
             self._registry.save()
+            self._delta.tick()
 
     def _note_trouble(self, text: str) -> None:
         with self._lock:

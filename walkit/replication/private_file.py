@@ -56,7 +56,7 @@ def read_private(storage: Storage, name: str) -> tuple[dict[str, Any], FileNumbe
     head, _, body = data.partition(b"\n")
     words = head.split(b" ")
     if len(data) > FILE_BYTES_MAX or len(words) != 3 or words[0] != _title(name) or not words[1].isdigit():
-        raise _damaged(where, "does not begin as one", _title(name).decode(), head[:40])
+        raise _damaged(where, "does not begin as one", _title(name).decode(), "something else")
     if int(words[1][:9]) > VERSION:
         raise FormatVersionError(where, found=int(words[1][:9]), supported=VERSION)
     computed = b"%08x" % crc32c(body)
@@ -64,10 +64,14 @@ def read_private(storage: Storage, name: str) -> tuple[dict[str, Any], FileNumbe
         raise _damaged(
             where, "has a wrong checksum", words[2][:8].decode("ascii", "replace"), computed.decode()
         )
+    # Raised without the decoder's error, which has the whole text with it, and the secret in that.
+    fault, facts = "", None
     try:
         facts = json.loads(body.decode("utf-8", "surrogatepass"))
-    except ValueError as error:
-        raise _damaged(where, "cannot be read", "JSON", str(error)) from error
+    except (ValueError, RecursionError) as error:
+        fault = type(error).__name__
+    if fault:
+        raise _damaged(where, "cannot be read", "JSON", fault)
     if not isinstance(facts, dict):
         raise _damaged(where, "holds no facts", "an object", type(facts).__name__)
     return facts, number

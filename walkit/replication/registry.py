@@ -112,6 +112,11 @@ class ReplicaRegistry:
         with self._lock:
             return {known.identity.key: known.name for known in self._known.values()}
 
+    def stored(self) -> list[KnownReplica]:
+        """Return the replicas that the file names; none where it is damaged. StorageError where it cannot be read."""
+        with self._file_lock:
+            return self._stored() or []
+
     def _move(self, replica_id: bytes, **changes: Any) -> None:
         with self._lock:
             known = self._known.get(replica_id)
@@ -133,7 +138,7 @@ class ReplicaRegistry:
         try:
             found = read_private(self._storage, REGISTRY_NAME)
             return [] if found is None else [_known_of(facts) for facts in found[0]["replicas"]]
-        except (CorruptionError, KeyError, TypeError, ValueError) as error:
+        except (CorruptionError, KeyError, TypeError, ValueError, OverflowError) as error:
             self.trouble = f"the registry of replicas is damaged, and is made anew: {error}"
             return None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import time
 import weakref
 from types import TracebackType
@@ -20,7 +18,7 @@ from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
 from walkit.replication.codecs import CODECS
 from walkit.replication.connection import Destination
-from walkit.replication.identity_file import OwnIdentity, drop_identity, load_identity
+from walkit.replication.identity_file import OwnIdentity, load_identity
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import (
     NAME_CHARS_MAX,
@@ -28,15 +26,14 @@ from walkit.replication.messages import (
     PROTOCOL_MIN,
     is_name,
 )
-from walkit.replication.replica_loop import EXTRA_KEY, ReplicaLoop, now_ms, stop_dropped
+from walkit.replication.replica_loop import ReplicaLoop, now_ms, stop_dropped
+from walkit.replication.replica_opening import ReplicaOpening
 from walkit.replication.replicastore import ReplicaStore
 from walkit.replication.status import ReplicaStatus, replica_status
 from walkit.replication.subscriber import Subscriber
 from walkit.replication.tls import ClientTLS, channel_credentials
+from walkit.state.checkpoint import CheckpointReport
 from walkit.storage.address import Place, storage_at
-
-FRAME_BYTES_TAKEN = 64 << 20
-"""The largest frame that any replica takes; `frame_bytes_max` of its options may say more."""
 
 
 class Replica:
@@ -49,6 +46,15 @@ class Replica:
     the folder is refused as an IdentityError; with `new_identity` the identity is forgotten and the data kept, so a
     replica can be seeded from a copy. A frame of more than 64 MiB is taken where `frame_bytes_max` of `options` is as
     large.
+
+    The replica's store begins with its newest snapshot and the log after it. `checkpoint` takes one and drops the log
+    below it; with `checkpoint_every` that is done after so many records. `retention` of `options` drops what its newest
+    snapshot has; no hold or claim in `dir` is passed but by a hard cap.
+
+    A log that differs from the primary's is refused as a DivergenceError. With `rewind` it is cut back to where the
+    histories part, what goes is kept under lost+found, and the replica follows on under a new identity; see
+    `walkit.replication.rewind.rewind` for what is refused as a RewindError, and `force_rewind` for what is cut all the
+    same.
 
     A replica that is dropped without `stop` stops by itself, with a ResourceWarning unless the process is ending; its
     log and store are closed then, also where they are still referred to. An interrupt (Ctrl-C) of opening leaves the
@@ -75,6 +81,9 @@ class Replica:
         versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX),
         backoff: Backoff | None = None,
         new_identity: bool = False,
+        checkpoint_every: int | None = None,
+        rewind: bool = False,
+        force_rewind: bool = False,
     ) -> None:
         channel_credentials(tls)
         if codec is not None and codec not in CODECS:
@@ -84,37 +93,36 @@ class Replica:
         destination = Destination(self._address, check_token(token), tls)
         if name is not None:
             _check_name(name)
-        frame_bytes_max = 0 if options is None else options.frame_bytes_max
         storage, sink = storage_at(dir), EventSink(events)
-        check_bool(new_identity, "new_identity")
+        for given, option in (
+            (new_identity, "new_identity"),
+            (rewind, "rewind"),
+            (force_rewind, "force_rewind"),
+        ):
+            check_bool(given, option)
+        if force_rewind and not rewind:
+            raise OptionsError("force_rewind=True goes with rewind=True", option="force_rewind", wanted=True)
         own: OwnIdentity | None = None if new_identity else load_identity(storage)
-
-        def opened() -> tuple[ImportedLog, ReplicaStore]:
-            log = ImportedLog(storage, options, sink)
-            try:
-                if new_identity:
-                    drop_identity(storage)  # with the writer's lock: no other replica is in this folder
-                return log, ReplicaStore(log)
-            except BaseException:
-                log.close()
-                raise
-
-        self._log, self._store = run_to_end(opened, "open", events=sink, undo=lambda both: both[0].close())
-        manifest = self._log.manifest
-        stored = own.name if own else "" if new_identity else manifest.extra.get(EXTRA_KEY, {}).get("name")
-        self.name = name or stored or _name_of(self._log.location)
-        self._core = Subscriber(
-            self.name,
-            log_id=manifest.log_id,
-            lineage=manifest.lineage,
-            end=self._log.end,
-            codecs=() if codec is None else (codec,),
+        opening = ReplicaOpening(
+            storage=storage,
+            options=options,
+            events=sink,
+            name=name,
+            codec=codec,
             versions=versions,
             backoff=backoff,
-            frame_bytes_max=max(frame_bytes_max, FRAME_BYTES_TAKEN),
-            identity=own.identity if own else None,
+            checkpoint_every=checkpoint_every,
+            rewinds=rewind,
+            forced=force_rewind,
         )
-        self._loop = ReplicaLoop(self._log, self._store, self._core, destination)
+        opened = run_to_end(
+            lambda: opening.open(own, new_identity=new_identity),
+            "open",
+            events=sink,
+            undo=lambda opened: opened.log.close(),
+        )
+        self.name = opened.core.name
+        self._loop = ReplicaLoop(opened, opening, destination)
         self._finalizer = weakref.finalize(self, stop_dropped, self._loop)
         watch_exit()
 
@@ -123,7 +131,7 @@ class Replica:
     def start(self) -> Self:
         """Begin to follow; returns this replica. Starting again does nothing; LogClosedError once it was stopped."""
         if self._loop.stopping:
-            raise LogClosedError(f"the replica at {self._log.location} was stopped; make a new one")
+            raise LogClosedError(f"the replica at {self.log.location} was stopped; make a new one")
         self._loop.start()
         return self
 
@@ -134,25 +142,40 @@ class Replica:
         the replica is stopped.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while self._store.applied_lsn < lsn:
-            if self._core.error is not None:
-                raise self._core.error
-            if self._log.closed or (self._loop.thread is not None and self._loop.thread.ended):
-                raise LogClosedError(f"the replica at {self._log.location} is stopped")
+        loop = self._loop
+        while (opened := loop.opened).store.applied_lsn < lsn or loop.is_rewinding:
+            closed = opened.log.closed or (loop.thread is not None and loop.thread.ended)
+            # Looked at after that: a rewind closes this log, and another one is opened before it is over.
+            rewinding = loop.is_rewinding
+            if loop.error is not None:
+                raise loop.error
+            if closed and not rewinding and loop.opened is opened:
+                raise LogClosedError(f"the replica at {opened.log.location} is stopped")
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError(f"LSN {lsn:,} did not come in time: {self.status().line()}")
-            self._store.wait_for(lsn, min(left, 1.0), lambda: self._core.error is not None)
-        return self._log.durable_lsn
+            if rewinding:
+                loop.rewound.wait(min(left, 1.0))
+            else:
+                opened.store.wait_for(lsn, min(left, 1.0), lambda: opened.core.error is not None)
+        return loop.opened.log.durable_lsn
 
     def status(self) -> ReplicaStatus:
         """Return the replica's state now."""
+        log, store, core = self._loop.opened
+        loop = self._loop
+        if loop.is_rewinding:
+            life = "rewinding"
+        elif log.closed and (loop.stopping or loop.error is None):
+            life = "stopped"
+        else:
+            life = "new" if loop.thread is None else ""
         return replica_status(
-            self._core,
-            self._log.end,
+            core,
+            log.end,
             source=self._address,
-            applied_lsn=self._store.applied_lsn,
-            life="stopped" if self._log.closed else "new" if self._loop.thread is None else "",
+            applied_lsn=store.applied_lsn,
+            life=life,
             waiting=bool(self._loop.inbox),
             now_ms=now_ms(),
         )
@@ -161,24 +184,35 @@ class Replica:
         """Return what this replica has taken in of frames since it was made, in all and by codec."""
         return self._core.traffic.statistics()
 
+    def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
+        """Save the replica's state beside its log and drop what that makes needless; see `ReplicaStore.checkpoint`."""
+        return self.store.checkpoint(trim=trim)
+
     @property
     def error(self) -> WalkitError | None:
         """What ended replication for good; None while it runs. `wait_for` raises it."""
-        return self._core.error
+        return self._loop.error
 
     @property
     def log(self) -> ImportedLog:
-        """The replica's log: read it like any other. Empty until the first contact."""
-        return self._log
+        """The replica's log: read it like any other. Empty until the first contact.
+
+        After a rewind it is another object, and so is the store: those of before are closed.
+        """
+        return self._loop.opened.log
 
     @property
     def store(self) -> ReplicaStore:
         """The keyed table that the imported records come to."""
-        return self._store
+        return self._loop.opened.store
+
+    @property
+    def _core(self) -> Subscriber:
+        return self._loop.opened.core
 
     def stop(self) -> None:
         """Stop following, seal the log and free it. Stopping twice does nothing; an interrupt does not end it."""
-        run_to_end(self._loop.stop, "stop", events=self._log.events)
+        run_to_end(self._loop.stop, "stop", events=self.log.events)
         if self._loop.is_over:  # stopped by its own thread, that one may be in the midst of a step still
             self._finalizer.detach()
 
@@ -205,9 +239,3 @@ def _check_name(name: object) -> None:
             option="name",
             wanted=name,
         )
-
-
-def _name_of(location: str) -> str:
-    """Return a name that no other replica has, after the folder where that can be said."""
-    folder = "".join(c for c in os.path.basename(location.rstrip("/")) if c.isprintable())
-    return f"{folder[: NAME_CHARS_MAX // 2] or 'replica'}-{secrets.token_hex(4)}"

@@ -14,19 +14,42 @@ from contextlib import suppress
 
 from walkit._interrupts import uninterrupted
 from walkit._threads import Bell, LogThread
-from walkit.errors import OptionsError, WalkitError
+from walkit.errors import (
+    CorruptionError,
+    DivergenceError,
+    FormatVersionError,
+    OptionsError,
+    SnapshotError,
+    StorageError,
+    WalkitError,
+)
 from walkit.log.finalizer import run_for_dropped, tell_dropped
-from walkit.replication.actions import Adopt, Connect, Disconnect, Fail, Import, Keep, Say, SubscriberStep
+from walkit.replication.actions import (
+    Adopt,
+    Connect,
+    Disconnect,
+    Fail,
+    Import,
+    Keep,
+    Prepare,
+    Publish,
+    SendToPublisher,
+    StorePart,
+    SubscriberStep,
+)
+from walkit.replication.bootstrap_folder import BootstrapFolder
 from walkit.replication.connection import Connection, Destination, Heard
 from walkit.replication.failures import ReplicaFailedError
 from walkit.replication.frame_batch import join_runs
 from walkit.replication.identity_file import OwnIdentity, keep_identity
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import Batch
+from walkit.replication.replica_opening import Opened, ReplicaOpening
 from walkit.replication.replicastore import ReplicaStore
+from walkit.replication.role import REPLICA_KEY
+from walkit.replication.states import report_moves
 from walkit.replication.subscriber import Subscriber
 
-EXTRA_KEY = "replica"
 GATHER_BYTES = 1 << 20
 """Frames that have come already share a synced write of about this size."""
 
@@ -37,10 +60,14 @@ class ReplicaLoop:
     `start` and `stop` are safe from any thread; everything else is the loop's own thread's.
     """
 
-    def __init__(
-        self, log: ImportedLog, store: ReplicaStore, core: Subscriber, destination: Destination
-    ) -> None:
-        self.log, self.store, self.core, self.destination = log, store, core, destination
+    def __init__(self, opened: Opened, opening: ReplicaOpening, destination: Destination) -> None:
+        self.opened = opened
+        """What is worked on; replaced as a whole by a rewind."""
+        self.destination = destination
+        self.rewound = Bell()
+        """Set at the end of a rewind, for those that wait meanwhile."""
+        self._opening = opening
+        self._gave_up: WalkitError | None = None
         self.inbox: deque[tuple[Connection, Heard, int]] = deque()
         self.thread: LogThread | None = None
         self.stopping = False
@@ -50,6 +77,34 @@ class ReplicaLoop:
         self._connection: Connection | None = None
         self._waiting: list[Import] = []
         self._waiting_bytes = 0
+        self.folder = BootstrapFolder(opened.log.storage, opened.log.events)
+
+    @property
+    def log(self) -> ImportedLog:
+        """The log that is imported to now."""
+        return self.opened.log
+
+    @property
+    def store(self) -> ReplicaStore:
+        """Its store."""
+        return self.opened.store
+
+    @property
+    def core(self) -> Subscriber:
+        """The protocol core that follows into it."""
+        return self.opened.core
+
+    @property
+    def error(self) -> WalkitError | None:
+        """What ended replication for good; None while it runs, and while a rewind may mend it."""
+        return self._gave_up if self.is_rewinding or self._gave_up is not None else self.core.error
+
+    @property
+    def is_rewinding(self) -> bool:
+        """Whether the two histories are known to differ, and the log is being cut back to where they part."""
+        if self._gave_up is not None or self.thread is None or self.thread.ended:
+            return False
+        return self._opening.mends(self.core.error)
 
     def start(self) -> None:
         """Start the thread, the first time. RuntimeError where the system has none to give; then try again."""
@@ -74,6 +129,9 @@ class ReplicaLoop:
         thread = self.thread
         if thread is not None and thread is not threading.current_thread() and thread.ident is not None:
             thread.join()  # one that has no ident yet sees first that it is to stop
+        if thread is None:
+            self.core.states.move("stopped", now_ms())
+            self._report()
         self.log.close()
         self.store.wake()
 
@@ -92,21 +150,54 @@ class ReplicaLoop:
             try:
                 self._follow()
             except WalkitError as error:
+                self._gave_up = error
                 self._take(self.core.fail(error, now_ms()))
             finally:
                 self._hang_up()
         except BaseException as error:  # noqa: BLE001 - nothing else tells the waiting callers that the thread is gone
             self._give_up(error)
+        if self.stopping:
+            self.core.states.move("stopped", now_ms())
         if self.core.error is not None:
             self.store.wake()
-            self.log.events.emit(
-                "walkit.replica.fail",
-                name=self.core.name,
-                source=self.destination.address,
-                error=str(self.core.error),
+        self._report()
+
+    def _report(self) -> None:
+        """Emit the edges that were taken."""
+        if self.core.states.moves:
+            report_moves(
+                self.core.states, self.log.events, name=self.core.name, source=self.destination.address
             )
 
     def _follow(self) -> None:
+        """Follow, and cut a diverged suffix off where that was asked for."""
+        self._follow_one()
+        while self.is_rewinding and not self.stopping:
+            self._rewind()
+            self._follow_one()
+
+    def _rewind(self) -> None:
+        """Continue with the log cut back. What keeps it from that ends replication."""
+        diverged = self.core.error
+        assert isinstance(diverged, DivergenceError)
+        self.core.states.move("rewinding", now_ms())
+        self._report()
+        self._hang_up()
+        self.inbox.clear()
+        refused: WalkitError | None = None
+        try:
+            self.opened, refused = self._opening.rewound(self.opened, diverged)
+        except BaseException as error:
+            self._gave_up = error if isinstance(error, WalkitError) else self._failure(error)
+            raise
+        finally:
+            self._gave_up = self._gave_up or refused
+            self.rewound.set()
+            self.rewound = Bell()
+        if refused is not None:
+            raise refused
+
+    def _follow_one(self) -> None:
         self._take(self.core.start(now_ms()))
         while not self.stopping and self.core.state != "failed":
             self._wake.clear()
@@ -116,6 +207,7 @@ class ReplicaLoop:
                 self._take(self._heard(connection, what))
             self._import_waiting()
             self._take(self.core.tick(now_ms()))
+            self._report()
             wake_at = self.core.wake_at_ms
             if not self.inbox and not self.stopping and wake_at is not None:
                 self._wake.wait(max(wake_at - now_ms(), 0) / 1000)
@@ -124,14 +216,18 @@ class ReplicaLoop:
         """Note an error that is not one of walkit's, unless an earlier one has ended replication."""
         if self.core.error is not None:
             return
+        error = self._failure(cause)
+        with suppress(Exception):  # the state and the error are set before its history is written
+            self.core.fail(error, now_ms())
+
+    def _failure(self, cause: BaseException) -> ReplicaFailedError:
         what = f"{type(cause).__name__}: {cause}".removesuffix(": ")
         error = ReplicaFailedError(
             f"the thread of the replica at {self.log.location} ended: {what}. What it has imported stays",
             cause=what,
         )
         error.__cause__ = cause
-        with suppress(Exception):  # the state and the error are set before its history is written
-            self.core.fail(error, now_ms())
+        return error
 
     def _heard(self, connection: Connection, what: Heard) -> list[SubscriberStep]:
         if connection is not self._connection:
@@ -148,7 +244,7 @@ class ReplicaLoop:
 
     def _take(self, steps: list[SubscriberStep]) -> None:
         for step in steps:
-            if isinstance(step, Say):
+            if isinstance(step, SendToPublisher):
                 if self._connection is not None:
                     self._connection.send(step.message)
             elif isinstance(step, Import):
@@ -165,10 +261,45 @@ class ReplicaLoop:
                     welcome.log_id,
                     created_us=welcome.created_us,
                     ack_order=welcome.ack_order,
-                    extra={EXTRA_KEY: {"name": self.core.name}},
+                    extra={REPLICA_KEY: {"name": self.core.name}},
                 )
+            elif isinstance(step, Prepare | StorePart | Publish):
+                self._take(self._bootstrap(step))
             else:
                 assert isinstance(step, Fail)  # `_run` reports every end
+
+    def _bootstrap(self, step: Prepare | StorePart | Publish) -> list[SubscriberStep]:
+        """Gather another log, or put it in the place of this one. What goes wrong is tried again, with a backoff."""
+        folder, core = self.folder, self.core
+        try:
+            if isinstance(step, Prepare):
+                self._import_waiting()
+                wants = folder.prepare(step.plan, core.log_id, core.lineage)
+                self._tell_bootstrap("begin", sum(want.size - want.offset for want in wants))
+                return core.prepared(wants, now_ms())
+            if isinstance(step, StorePart):
+                folder.store(step.chunk)
+                return []
+            folder.finish()
+            self.log.reopen()
+            self.store.reload()
+        except DivergenceError as error:
+            return core.refused(error.code, error, now_ms())
+        except (CorruptionError, FormatVersionError, SnapshotError, StorageError) as error:
+            if self.log.closed:
+                raise
+            folder.close()
+            reason = "connection" if isinstance(error, StorageError) else "frames"
+            return core.lost(f"{type(error).__name__}: {error}", now_ms(), reason)
+        self._tell_bootstrap("finish", 0)
+        return core.published(self.log.end, self.log.manifest.lineage, now_ms())
+
+    def _tell_bootstrap(self, what: str, missing_bytes: int) -> None:
+        about = {"name": self.core.name, "source": self.destination.address, "lsn": self.log.end.last_lsn}
+        if what == "begin":
+            self.log.events.emit("walkit.replica.bootstrap", **about, missing_bytes=missing_bytes)
+        else:
+            self.log.events.emit("walkit.replica.replace", **about)
 
     def _connect(self) -> list[SubscriberStep]:
         try:

@@ -6,21 +6,26 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 from walkit._threads import Bell
-from walkit.errors import GapError, LogClosedError, OptionsError, WalkitError
-from walkit.log.holds import Hold
-from walkit.replication.actions import Admit, End, MoveHold, PublisherStep, Read, Send
+from walkit.errors import ClaimError, DivergenceError, GapError, LogClosedError, OptionsError, WalkitError
+from walkit.events import EventSink
+from walkit.format.manifest import EpochRecord
+from walkit.replication.actions import Admit, End, MakePlan, MoveHold, PublisherStep, Read, ReadPart, Send
+from walkit.replication.bootstrap_plan import PlannedFiles
 from walkit.replication.calls import CallTable
+from walkit.replication.frame_batch import FrameRun
 from walkit.replication.frame_reader import FrameReader
 from walkit.replication.identity import Identity, mint, new_nonce
-from walkit.replication.lineage import judge
-from walkit.replication.messages import Hello, Refusal
+from walkit.replication.lineage import is_bootstrap, judge
+from walkit.replication.messages import Batch, FromPublisher, Hello, Refusal
 from walkit.replication.publisher import Publisher
 from walkit.replication.registry import ReplicaRegistry
-from walkit.replication.source import Source, hold_name, standing_of
+from walkit.replication.replica_claims import ReplicaClaims, claimed_lsn, epoch_of, replicas_with_claims
+from walkit.replication.shared_runs import SharedRuns
+from walkit.replication.source import Source, primary_state_of
+from walkit.replication.states import report_moves
 from walkit.replication.transport import ByteBudget, grpc
 from walkit.replication.wire import (
     REPLY_BYTES_MAX,
@@ -30,8 +35,8 @@ from walkit.replication.wire import (
     encode_from_publisher,
 )
 
-POLL_S = 0.005
-"""How often a session looks whether more is durable, where no observer notifies it."""
+GATHER_MS = 2.0
+"""So long after a batch the next one waits for company, where all was sent: few large batches cost less than many."""
 INBOX_BYTES = 64 << 10
 """The session reads no more from its replica while so much was received and not handled."""
 NOTE_MS = 1_000.0
@@ -56,21 +61,30 @@ class Session:
         context: Any,
         *,
         registry: ReplicaRegistry,
+        claims: ReplicaClaims,
         unpacking: threading.Lock,
         on_trouble: Callable[[str], None],
+        events: EventSink,
+        shared: SharedRuns,
     ) -> None:
         self.core = core
+        self._shared = shared
+        core.pack = shared.pack
+        shared.enter()
         self._source, self._calls, self._context = source, calls, context
-        self._registry = registry
-        self._unpacking, self._on_trouble = unpacking, on_trouble
+        self._registry, self._claims = registry, claims
+        self._unpacking, self._on_trouble, self._events = unpacking, on_trouble, events
         self._reader = FrameReader(source)
         self._inbox: deque[bytes] = deque()
         self._room = ByteBudget(INBOX_BYTES)
         self._wake = Bell()
+        self._hurry = Bell()
         self._gone = False
         self._stopping = False
         self._sending_ms: float | None = None
-        self._hold: Hold | None = None
+        self._claim_lost: WalkitError | None = None
+        self._planned: PlannedFiles | None = None
+        self._batch_ms = 0.0
         self._id = b""
         self._noted_ms = 0.0
         self._unwatch = source.watch(self._wake.set)
@@ -95,11 +109,13 @@ class Session:
         self._gone = True
         self._room.close()
         self._wake.set()
+        self._hurry.set()
 
     def stop(self) -> None:
         """The primary stops serving."""
         self._stopping = True
         self._wake.set()
+        self._hurry.set()
 
     def cancel(self) -> None:
         """See Call."""
@@ -109,7 +125,8 @@ class Session:
     def is_stalled(self, now_ms: float) -> bool:
         """See Call: the session's own thread is in the midst of sending then, and cannot look at the time."""
         since = self._sending_ms
-        limit_ms = self.core.silence_ms if self.core.state == "streaming" else self.core.hello_ms
+        served = self.core.state in ("streaming", "bootstrapping")
+        limit_ms = self.core.silence_ms if served else self.core.hello_ms
         return since is not None and now_ms - since > limit_ms
 
     # -- the session's own thread
@@ -119,31 +136,52 @@ class Session:
         self.core.began(now_ms())
         steps: deque[PublisherStep] = deque()
         while not self._gone:
+            self._gather()
             self._wake.clear()
             while self._inbox and not steps:
                 steps.extend(self._heard())
             if self._stopping:
                 steps.extend(self._refuse("closed", "the primary stops"))
+            if self._claim_lost is not None:
+                steps.extend(self._without_claim(self._claim_lost))
             if not steps:
                 steps.extend(self._look())
+            self._report()
             if not steps:
                 self._wake.wait(self._pause_s())
             while steps and not self._gone:
                 step = steps.popleft()
                 if isinstance(step, Send):
-                    if isinstance(step.message, Refusal) and step.message.reason in PEER_FAULTS:
-                        self._on_trouble(f"{self._context.peer()}: {step.message.message}")
+                    out = [self._encoded(step.message)]
+                    del step  # a large frame is in memory once while gRPC sends it, not as a message and as its parts
                     self._sending_ms = now_ms()
-                    yield encode_from_publisher(step.message)
+                    yield out.pop()
                     self._sending_ms = None
                 elif isinstance(step, End):
                     return
                 else:
                     steps.extend(self._do(step))
 
+    def _report(self) -> None:
+        """Emit the edges that were taken."""
+        if self.core.states.moves:
+            report_moves(self.core.states, self._events, name=self.core.name, id=self.core.key)
+
+    def _encoded(self, message: FromPublisher) -> bytes:
+        """Return the bytes of a message that is about to be sent."""
+        if isinstance(message, Refusal) and message.reason in PEER_FAULTS:
+            self._on_trouble(f"{self._context.peer()}: {message.message}")
+        if isinstance(message, Batch):
+            self._batch_ms = now_ms()
+        return encode_from_publisher(message)
+
+    def _gather(self) -> None:
+        """Wait a while where a batch has just gone out, so that more of what follows travels together."""
+        left_ms = self._batch_ms + GATHER_MS - now_ms()
+        if left_ms > 0 and self.core.has_sent_all:
+            self._hurry.wait(left_ms / 1000)
+
     def _pause_s(self) -> float:
-        if self.core.state == "streaming":
-            return POLL_S
         wake_at_ms = self.core.wake_at_ms
         return 0 if wake_at_ms is None else max(wake_at_ms - now_ms(), 0) / 1000
 
@@ -189,22 +227,23 @@ class Session:
             raise LogClosedError(why)
         minted = None if proved else mint()
         self._id = hello.id if minted is None else minted.id
-        refusal = self._calls.seat(self, self._id.hex(), hello.name, self._source.held())
+        refusal = self._calls.seat(self, self._id.hex(), hello.name, self._held())
         if refusal is not None:
             return self.core.refuse(refusal, now_ms())
-        standing = standing_of(self._source, hello)
+        standing = primary_state_of(self._source, hello)
         if minted is None:
             self._registry.seen(hello.id, hello.name)
-        elif judge(hello, standing, self.core.versions) is None:
+        elif (refusal := judge(hello, standing, self.core.versions)) is None or is_bootstrap(hello, refusal):
             why = self._not_kept(minted, hello.name)
             if why:
                 return self._refuse("full", why)
-        return self.core.hello(hello, standing, now_ms(), minted)
+        given_up = claimed_lsn(self._source.storage, self._id.hex(), standing.log_id) if proved else 0
+        return self.core.hello(hello, standing, now_ms(), minted, given_up)
 
     def _not_kept(self, minted: Identity, name: str) -> str:
         """Keep a new identity, durably, before it is given out; return why that fails."""
         try:
-            if self._registry.add(minted, name, self._calls.seated() | self._source.held()):
+            if self._registry.add(minted, name, self._calls.seated() | self._held()):
                 return ""
         except WalkitError as error:
             return (
@@ -230,29 +269,72 @@ class Session:
     def _do(self, step: PublisherStep) -> list[PublisherStep]:
         try:
             if isinstance(step, Read):
-                run = self._reader.read(step.after, step.limit_bytes)
-                return self.core.frames(run, self._reader.lineage(), now_ms())
+                return self.core.frames(*self._read(step), now_ms())
             if isinstance(step, Admit):
                 return self._admit(step.hello, step.proved)
+            if isinstance(step, MakePlan):
+                return self._plan()
+            if isinstance(step, ReadPart):
+                assert self._planned is not None
+                return self.core.part(step.fetch, self._planned.read(step.fetch), now_ms())
             if isinstance(step, MoveHold):
-                self._move_hold(step.first_lsn)
+                self._move_claim(step.first_lsn)
         except WalkitError as error:
             return self._failed(error)
         return []
 
-    def _move_hold(self, first_lsn: int) -> None:
-        log = self._source.log
-        if log is None or log.closed:
-            return
-        if self._hold is None:
-            self._hold = log.hold(hold_name(self.core.key), first_lsn)
-        else:
-            self._hold.move(first_lsn)
+    def _read(self, step: Read) -> tuple[FrameRun | None, tuple[EpochRecord, ...]]:
+        """Return the next frames and the lineage of the source: those that another session has read, or from it."""
+        kept = self._shared.get(self.core.log_id, step.after, step.limit_bytes)
+        if kept is not None:
+            return kept
+        run, lineage = self._reader.read(step.after, step.limit_bytes), self._reader.lineage()
+        if run is not None:
+            self._shared.put(run, lineage)
+        return run, lineage
+
+    def _plan(self) -> list[PublisherStep]:
+        """Claim all that there is for the replica, then say what its log is to be."""
+        self._claims.take_all(self.core.key, self._lose_claim)
+        self._planned = PlannedFiles(self._source)
+        return self.core.planned(self._planned.plan, now_ms())
+
+    def _held(self) -> frozenset[str]:
+        """Return the ids of the replicas that have a claim; none where the log's folder cannot be read now."""
+        try:
+            return replicas_with_claims(self._source.storage)
+        except WalkitError:
+            return frozenset()
+
+    def _move_claim(self, first_lsn: int) -> None:
+        epoch_id = epoch_of(self._source.manifest().lineage, first_lsn - 1)
+        self._claims.want(self.core.key, first_lsn, epoch_id, self._lose_claim)
+
+    def _lose_claim(self, error: WalkitError) -> None:
+        """Take note, on the thread of the claims, that there is no claim for this replica any more."""
+        self._claim_lost = error
+        self._wake.set()
+
+    def _without_claim(self, error: WalkitError) -> list[PublisherStep]:
+        """End the session: what its replica needs is gone, or another session has its claim."""
+        self._claim_lost = None
+        if isinstance(error, ClaimError):
+            return self._refuse(
+                "busy", f"another session has the claim of replica {self.core.name!r}: {error}"
+            )
+        if isinstance(error, DivergenceError):
+            refusal = Refusal(reason="divergence", message=str(error), lsn=error.first_lsn)
+            return self.core.refuse(refusal, now_ms())
+        if isinstance(error, OptionsError):
+            return self._refuse("protocol", f"an acknowledgement below the claim of the replica: {error}")
+        return self._failed(error)
 
     def _refuse(self, reason: str, message: str) -> list[PublisherStep]:
         return self.core.refuse(Refusal(reason=reason, message=message), now_ms())
 
     def _failed(self, error: WalkitError) -> list[PublisherStep]:
+        if isinstance(error, GapError) and self.core.state in ("planning", "bootstrapping"):
+            return self._refuse("closed", f"what was being sent was dropped meanwhile: {error}")
         if isinstance(error, GapError):
             refusal = Refusal(reason="gap", message=str(error), lsn=error.wanted, other_lsn=error.oldest)
             return self.core.refuse(refusal, now_ms())
@@ -263,15 +345,16 @@ class Session:
         return self._refuse(reason, f"{what}{error}")
 
     def close(self) -> None:
-        """Release files and observer; the hold remains until its lease is over."""
+        """Release files and observer; the claim remains until its lease is over."""
+        self.core.gone(now_ms(), "the call is over")
+        self._report()
         self._room.close()
         if self.core.key:
             self._registry.acknowledged(self._id, self.core.acked)
             self._registry.save(now=True)
+            self._claims.leave(self.core.key)
         self._unwatch()
         self._reader.close()
-        if self._hold is not None:
-            with suppress(
-                WalkitError
-            ):  # the log is closing, or its disk is gone: the claim remains as it was saved
-                self._hold.leave()
+        if self._planned is not None:
+            self._planned.close()
+        self._shared.leave()

@@ -1,4 +1,4 @@
-"""Where a publisher's frames come from: a log that is open here, or one that another process may be writing.
+"""Where a publisher's frames come from: a log or a replica's log that is open here, or one that another process writes.
 
 Only durable frames are given out. Of an open log that is what its commit path knows to be on stable storage; of a
 stored one what its durable slot and its manifest say, whether a writer lives or not: what a killed writer left in the
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol
 
 from walkit.errors import CorruptionError, GapError
+from walkit.events import EventSink
 from walkit.format.frame import FrameFault
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
@@ -23,7 +24,9 @@ from walkit.log.wal import WriteAheadLog
 from walkit.read.reader import LogReader, live_view, view_of
 from walkit.read.view import LogView, Span
 from walkit.recovery.scan import read_durable_slot
-from walkit.replication.lineage import Standing
+from walkit.replication.end_watch import EndWatch
+from walkit.replication.imported_log import ImportedLog
+from walkit.replication.lineage import PrimaryState
 from walkit.replication.messages import Hello
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.manifest_store import load_manifest
@@ -31,14 +34,8 @@ from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
 from walkit.store import Store
 
-HOLD_PREFIX = "replica "
 MANIFEST_S = 0.2
 """An opening can make more durable without moving the slot, so the manifest is read again after this time."""
-
-
-def hold_name(key: str) -> str:
-    """Return the name of the hold that a log has for the replica with this id, in hexadecimal digits."""
-    return HOLD_PREFIX + key
 
 
 class Source(Protocol):
@@ -59,19 +56,58 @@ class Source(Protocol):
     def manifest(self) -> Manifest:
         """Return the manifest of this moment."""
 
-    def held(self) -> frozenset[str]:
-        """Return the ids of the replicas that have a hold now, connected or not."""
-
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
-        """Call `news` when there may be more durable frames, where that is known; returns what ends it."""
+        """Call `news` when there may be more durable frames, or the source has ended; returns what ends it."""
 
     @property
     def storage(self) -> Storage:
         """Where the log is: what the primary keeps of its replicas is beside it."""
 
     @property
-    def log(self) -> WriteAheadLog | None:
-        """The open log, which can hold records back from trimming; None where another process writes."""
+    def events(self) -> EventSink:
+        """Where events about the source go."""
+
+
+class ImportedSource:
+    """A replica's log that is open for importing in this process: the replica serves replicas of its own."""
+
+    def __init__(self, log: ImportedLog) -> None:
+        log.require_log()
+        require_promises(level_of(log.manifest))
+        self.storage: Storage = log.storage
+        self.events: EventSink = log.events
+        self._imported = log
+
+    def durable(self) -> tuple[int, int]:
+        """See Source."""
+        end = self._imported.end
+        return end.last_lsn, end.position
+
+    def ended(self) -> str:
+        """See Source."""
+        if not self._imported.closed:
+            return ""
+        return (
+            f"the replica's log at {self._imported.location} was closed, and another opening may write it now: "
+            "make a new Primary of that"
+        )
+
+    def view(self) -> LogView:
+        """See Source."""
+        return self._imported.view()
+
+    def widest_view(self) -> tuple[LogView, int]:
+        """See Source. Nothing is imported that is not durable."""
+        newest = self._imported.end.last_lsn
+        return self._imported.view(), newest
+
+    def manifest(self) -> Manifest:
+        """See Source."""
+        return self._imported.manifest
+
+    def watch(self, news: Callable[[], object]) -> Callable[[], object]:
+        """See Source."""
+        return self._imported.watch(news)
 
 
 class OpenSource:
@@ -79,15 +115,11 @@ class OpenSource:
 
     def __init__(self, log: WriteAheadLog) -> None:
         require_promises(log.options.durability)
-        self.log: WriteAheadLog | None = log
         parts, self._location = log.parts, log.location
         self.storage: Storage = parts.storage
         self._core, self._contents, self._lifetime = parts.core, parts.contents, parts.lifetime
-        self._manifest_store, self._holds, self._delivery = (
-            parts.manifest_store,
-            parts.holds,
-            parts.driver.delivery,
-        )
+        self._manifest_store, self._delivery = parts.manifest_store, parts.driver.delivery
+        self.events: EventSink = parts.events
 
     def durable(self) -> tuple[int, int]:
         """See Source."""
@@ -117,29 +149,46 @@ class OpenSource:
         """See Source."""
         return self._manifest_store.current
 
-    def held(self) -> frozenset[str]:
-        """See Source."""
-        holds = self._holds.live(self._manifest_store.current, tell=False)
-        return frozenset(h.name.removeprefix(HOLD_PREFIX) for h in holds if h.name.startswith(HOLD_PREFIX))
-
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
-        """See Source."""
-        return Observation(self._delivery, lambda _: news(), news=True).close
+        """See Source. A sync that is no frame's own makes more durable too, and the end of the log is news."""
+        observation = Observation(self._delivery, lambda _: news(), news=True)
+        synced: Callable[[int], object] = lambda _: news()  # noqa: E731 - it is left by its identity
+        ended = _Follower(news)
+        self._delivery.await_durable(synced)
+        self._lifetime.followers.add(ended)
+
+        def unwatch() -> None:
+            self._lifetime.followers.discard(ended)
+            self._delivery.leave_durable(synced)
+            observation.close()
+
+        return unwatch
+
+
+class _Follower:
+    """Is woken where a log ends or fails."""
+
+    def __init__(self, news: Callable[[], object]) -> None:
+        self._news = news
+
+    def set(self) -> None:
+        """Pass it on."""
+        self._news()
 
 
 class StoredSource:
     """A log in its place, read without its lock."""
 
-    log: WriteAheadLog | None = None
-
     def __init__(self, storage: Storage) -> None:
         require_promises(level_of(load_manifest(storage)))
         self.storage = storage
+        self.events = EventSink()
         self._lock = threading.Lock()
         self._generation = -1
         self._log_id = 0
         self._manifest_until = 0.0
         self._durable = (0, 0)
+        self._watch = EndWatch(storage, self.durable)
 
     def durable(self) -> tuple[int, int]:
         """See Source. Reads the durable slot; the manifest only when the slot has moved, or now and then."""
@@ -176,17 +225,18 @@ class StoredSource:
         """See Source."""
         return load_manifest(self.storage)
 
-    def held(self) -> frozenset[str]:
-        """See Source. What is not open here has no holds of this process."""
-        return frozenset()
-
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
-        """See Source. Another process's progress is not signalled: the server polls."""
-        return lambda: None
+        """See Source. Another process's progress is not signalled: one thread polls for all that watch."""
+        return self._watch.add(news)
 
 
-def source_of(what: WriteAheadLog | Store | LogReader | Place) -> Source:
-    """Return the source that a log, a Store, a LogReader, a path, a URL or a storage means."""
+def source_of(what: WriteAheadLog | Store | ImportedLog | LogReader | Place) -> Source:
+    """Return the source that a log, a Store, a replica's log, a LogReader, a path, a URL or a storage means.
+
+    LogNotFoundError for a replica that had no contact with its primary yet: it has no log.
+    """
+    if isinstance(what, ImportedLog):
+        return ImportedSource(what)
     if isinstance(what, Store):
         what = what.log
     if isinstance(what, WriteAheadLog):
@@ -196,7 +246,7 @@ def source_of(what: WriteAheadLog | Store | LogReader | Place) -> Source:
     return StoredSource(storage_at(what))
 
 
-def standing_of(source: Source, hello: Hello) -> Standing:
+def primary_state_of(source: Source, hello: Hello) -> PrimaryState:
     """Return what the source has, as far as it matters to this hello."""
     lsn, position = source.durable()
     # The histories are compared first: what is trimmed or compacted meanwhile is gone from what can be sent, too, and
@@ -206,10 +256,11 @@ def standing_of(source: Source, hello: Hello) -> Standing:
         there, gone = end_at(wide, hello.end), False
     except GapError:
         there, gone = None, True
-    served = sendable(source.view())
+    served = verbatim_spans(source.view())
     manifest = source.manifest()
     low = served[0] if served else None
-    return Standing(
+    gone |= manifest.gap_after(hello.end.position) != hello.end.position and hello.end.position < position
+    return PrimaryState(
         log_id=manifest.log_id,
         created_us=manifest.created_us,
         ack_order=manifest.ack_order,
@@ -224,7 +275,7 @@ def standing_of(source: Source, hello: Hello) -> Standing:
     )
 
 
-def sendable(view: LogView) -> tuple[Span, ...]:
+def verbatim_spans(view: LogView) -> tuple[Span, ...]:
     """Return the spans that can be sent verbatim: those after the last compacted one, whose frames are others."""
     spans = view.spans
     for index in range(len(spans), 0, -1):

@@ -9,20 +9,34 @@ from walkit._text import counted
 from walkit.format.manifest import LogEnd
 from walkit.recovery.report import report_html
 from walkit.replication.publisher import HEARTBEAT_MS
+from walkit.replication.states import StateTracker
 from walkit.replication.subscriber import Subscriber
 
-CONTACT_MS = 6 * HEARTBEAT_MS
+CONTACT_MS = 3 * HEARTBEAT_MS
 """A primary with nothing to send says so every `HEARTBEAT_MS`: after this time its end is not known any more."""
 STALL_MS = 1_000.0
 """Frames that are known of and have not come for this time are worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpan:
+    """For how long one state lasted: seconds since 1970; `until` is None of the state that lasts."""
+
+    state: str
+    since: float
+    until: float | None
+    why: str
+    """Why it came to be, as last known; "" where the state says all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaStatus:
     """One moment of a replica.
 
-    `state`: "new", "connecting" (no contact), "catching up", "streaming" (nothing missing of what it knows of),
-    "failed" (for good: `error` says why), "stopped".
+    `state`: "new", "connecting" (no contact), "bootstrapping" (it gets its log anew), "catching up" (it lacks what the
+    primary had when that state began), "streaming" (it has all but the frames of the last moment), "rewinding" (its log
+    is being cut back to where the histories part), "failed" (for good: `error` says why), "stopped".
+    docs/replication.md has the table of states.
 
     The lag is None where it is not known: without contact, or where the primary has said nothing for some time.
     """
@@ -58,6 +72,10 @@ class ReplicaStatus:
     """Why it does not advance now; "" where it does, or has all that there is."""
     stalled_s: float | None
     """For how long it has not; None where `why` is ""."""
+    state_s: float | None
+    """For how many seconds it has been in this state; None before `start`."""
+    history: tuple[StateSpan, ...]
+    """Its states since `start`, oldest first; at most the newest 64."""
 
     @property
     def since(self) -> float | None:
@@ -74,9 +92,7 @@ class ReplicaStatus:
         return text
 
     def _lag(self) -> str:
-        if self.lag_records is None or self.lag_ms is None:
-            return "unknown"
-        return f"{counted(self.lag_records, 'record')}, {self.lag_ms:,.0f} ms"
+        return lag_text(self.lag_records, self.lag_ms)
 
     def _repr_html_(self) -> str:
         bytes_behind = "" if self.lag_bytes is None else f", {counted(self.lag_bytes, 'byte')}"
@@ -99,21 +115,40 @@ class ReplicaStatus:
         return report_html(f"replica {self.name}", facts)
 
 
+def lag_text(records: int | None, ms: float | None) -> str:
+    """Return a lag in words; "unknown" where it is None."""
+    return "unknown" if records is None or ms is None else f"{counted(records, 'record')}, {ms:,.0f} ms"
+
+
+def spans_of(tracker: StateTracker, now_ms: float) -> tuple[StateSpan, ...]:
+    """Return the past of a state on the clock of the machine."""
+    zero_s = time.time() - now_ms / 1000
+    return tuple(
+        StateSpan(
+            span.state,
+            zero_s + span.since_ms / 1000,
+            None if span.until_ms is None else zero_s + span.until_ms / 1000,
+            span.why,
+        )
+        for span in tracker.spans()
+    )
+
+
 def replica_status(
     core: Subscriber, end: LogEnd, *, source: str, applied_lsn: int, life: str, waiting: bool, now_ms: float
 ) -> ReplicaStatus:
     """Return the status of a replica with this core, whose log ends at `end`.
 
-    `life` is "new" or "stopped", or "" while its thread runs; `waiting` says that messages have come and wait.
+    `life` is "new", "rewinding" or "stopped", or "" while its thread runs; `waiting` says that messages have come and
+    wait.
     """
     heard_ms, since_ms = core.heard_ms, core.since_ms
     contact = not life and core.state == "streaming" and heard_ms is not None
     known = heard_ms is not None and contact and (waiting or now_ms - heard_ms <= CONTACT_MS)
-    missing = max(core.source_lsn - end.last_lsn, 0)
-    missing_bytes = max(core.source_position - end.position, 0)
-    state = life or ("failed" if core.state == "failed" else "connecting")
-    if contact:
-        state = "catching up" if missing else "streaming"
+    missing = max(core.lag.source_lsn - end.last_lsn, 0)
+    missing_bytes = max(core.lag.source_position - end.position, 0)
+    state = life or core.states.shown
+    state_ms = core.states.since_ms
     why, from_ms = "", since_ms
     if state == "failed":
         why = str(core.error)
@@ -122,7 +157,7 @@ def replica_status(
     elif contact and not known:
         why, from_ms = "the primary is connected and says nothing", heard_ms
     elif missing and since_ms is not None and not waiting:
-        from_ms = max(since_ms, now_ms - core.lag_ms(now_ms))
+        from_ms = max(since_ms, now_ms - core.lag.ms(now_ms))
         if contact and now_ms - from_ms > STALL_MS:
             why = "frames came damaged" if core.damaged_here else "the frames that are missing have not come"
     return ReplicaStatus(
@@ -132,10 +167,10 @@ def replica_status(
         id="" if core.identity is None else core.identity.key,
         lsn=end.last_lsn,
         applied_lsn=applied_lsn,
-        source_lsn=max(core.source_lsn, end.last_lsn) if core.welcomed else None,
+        source_lsn=max(core.lag.source_lsn, end.last_lsn) if core.welcomed else None,
         lag_records=missing if known else None,
         lag_bytes=missing_bytes if known else None,
-        lag_ms=core.lag_ms(now_ms) if known else None,
+        lag_ms=core.lag.ms(now_ms) if known else None,
         reconnects=max(core.connections - 1, 0),
         duplicates=core.duplicates,
         gaps=core.gaps,
@@ -144,4 +179,6 @@ def replica_status(
         reason=core.reason,
         why=why,
         stalled_s=max(now_ms - (now_ms if from_ms is None else from_ms), 0.0) / 1000 if why else None,
+        state_s=None if state_ms is None else max(now_ms - state_ms, 0.0) / 1000,
+        history=spans_of(core.states, now_ms),
     )

@@ -9,19 +9,32 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
-from walkit.errors import DivergenceError, FormatVersionError, GapError, OptionsError, WalkitError
-from walkit.format.frame import FrameFault, FrameIdentity
+from walkit.errors import DivergenceError, WalkitError
+from walkit.format.frame import FrameFault
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import EpochRecord, LogEnd
-from walkit.replication.actions import Adopt, Connect, Disconnect, Fail, Import, Keep, Say, SubscriberStep
+from walkit.replication.actions import (
+    Adopt,
+    Connect,
+    Disconnect,
+    Fail,
+    Import,
+    Keep,
+    Prepare,
+    Publish,
+    SendToPublisher,
+    StorePart,
+    SubscriberStep,
+)
 from walkit.replication.backoff import Backoff
-from walkit.replication.codecs import Traffic, unpack
+from walkit.replication.batch_check import checked_run
+from walkit.replication.bootstrap import Transfer, Want
+from walkit.replication.codecs import Traffic
 from walkit.replication.content import check_content, plain_text
-from walkit.replication.failures import IdentityError, ProtocolError
-from walkit.replication.frame_batch import FrameLimits, FrameRun, check_run
+from walkit.replication.failures import ProtocolError
 from walkit.replication.identity import Identity, proof_of
+from walkit.replication.lag import Lag
 from walkit.replication.messages import (
-    BATCH_BYTES_MAX,
     LASTING,
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -29,23 +42,26 @@ from walkit.replication.messages import (
     Ack,
     Batch,
     Challenge,
+    Chunk,
     FromPublisher,
     Heartbeat,
     Hello,
     Nack,
+    Plan,
     Proof,
     Refusal,
     Welcome,
 )
 from walkit.replication.publisher import HISTORY_CHARS, HISTORY_EVENTS, SILENCE_MS
+from walkit.replication.refusals import first_difference, lasting_error, unknown_version
+from walkit.replication.states import StateTracker
 
 RENACK_MS = 1_000.0
 """After this time without progress the same range is asked for once more."""
 DAMAGED_MAX = 3
 """So many times one range may arrive damaged before the connection is given up."""
-NEWS_MAX = 1024
 
-State = Literal["detached", "connecting", "greeting", "streaming", "failed"]
+State = Literal["detached", "connecting", "greeting", "streaming", "bootstrapping", "failed"]
 
 
 class Subscriber:
@@ -69,9 +85,13 @@ class Subscriber:
         silence_ms: float = SILENCE_MS,
         frame_bytes_max: int = FRAME_BYTES_LIMIT,
         identity: Identity | None = None,
+        bootstraps: bool = False,
     ) -> None:
-        self.frame_bytes_max = frame_bytes_max
-        self.name, self.codecs, self.versions = name, codecs, versions
+        self.bootstraps = bootstraps
+        """Whether it takes the log anew where its own cannot be continued."""
+        self.transfer: Transfer | None = None
+        """What comes of the files of a plan, while it does."""
+        self.name, self.codecs, self.versions, self.frame_bytes_max = name, codecs, versions, frame_bytes_max
         self.log_id, self.lineage = log_id, lineage
         self.identity = identity
         """None before the first contact: then the publisher mints one."""
@@ -80,6 +100,8 @@ class Subscriber:
         self.next = self.end
         """The end of the frames that were verified and given out to be imported: what the next batch must follow."""
         self.state: State = "detached"
+        """What the core goes by; `states` says it as states.py has it."""
+        self.states = StateTracker("replica", "new")
         self.error: WalkitError | None = None
         self.welcomed = False
         """Whether a publisher has ever said where its log ends."""
@@ -87,22 +109,25 @@ class Subscriber:
         """Why the last connection ended: in words, and as one of `messages.REASONS` or "connection", "silence",
         "frames" (they came damaged) or "failure"."""
         self.heard_ms: float | None = None
-        """When the publisher said something on this connection; None where there is no contact."""
+        """When the publisher was last heard on this connection; None where there is no contact."""
         self.since_ms: float | None = None
         """Since when there is no contact, or no frame was imported; None before `start`."""
-        self.source_lsn = self.source_position = 0
+        self.lag = Lag()
         self.connections = self.duplicates = self.gaps = self.damaged = 0
         self.traffic = Traffic()
         """What was taken in of frames, since this object was made."""
         self.history: deque[str] = deque(maxlen=HISTORY_EVENTS)
         self.wake_at_ms: float | None = None
-        self._backoff = backoff or Backoff()
-        self._silence_ms = silence_ms
+        self._backoff, self._silence_ms = backoff or Backoff(), silence_ms
         self._nacked: tuple[int, float] | None = None
-        self.damaged_here = 0
-        self._refused_for = ""
+        self.damaged_here, self._refused_for = 0, ""
         self._hello: Hello | None = None
-        self._news: deque[tuple[int, float]] = deque()
+
+    def continue_as(self, before: Subscriber) -> None:
+        """Go on with the name and the counts of a core whose log was opened again. Before `start`."""
+        self.name, self.traffic, self.history = before.name, before.traffic, before.history
+        self.connections, self.duplicates = before.connections, before.duplicates
+        self.gaps, self.damaged, self.states = before.gaps, before.damaged, before.states
 
     # -- events of the shell
 
@@ -115,7 +140,7 @@ class Subscriber:
         """There is a connection."""
         if self.state != "connecting":
             return []
-        self.state = "greeting"
+        self._enter("greeting", now_ms)
         self.connections += 1
         self._heard(now_ms)
         low, high = self.versions
@@ -129,23 +154,25 @@ class Subscriber:
             codecs=self.codecs,
             frame_bytes_max=self.frame_bytes_max,
             id=b"" if self.identity is None else self.identity.id,
+            bootstrap=self.bootstraps,
         )
-        return self._note("connected", [Say(self._hello)], now_ms)
+        return self._note("connected", [SendToPublisher(self._hello)], now_ms)
 
     def lost(self, why: str, now_ms: float, reason: str = "connection") -> list[SubscriberStep]:
         """The connection is gone, or there was none to be had."""
         if self.state in ("detached", "failed"):
             return []
         self._lose_contact(now_ms)
-        self.state, self.trouble, self.reason = "detached", plain_text(why), reason
-        self._nacked, self.damaged_here = None, 0
+        self.trouble, self.reason = plain_text(why), reason
+        self._enter("detached", now_ms, self.trouble)
+        self._nacked, self.damaged_here, self.transfer = None, 0, None
         self.next = self.end
         self.wake_at_ms = now_ms + self._backoff.next_ms()
         return self._note(f"lost: {why}", [Disconnect(why)], now_ms)
 
     def receive(self, message: FromPublisher, now_ms: float) -> list[SubscriberStep]:
         """The publisher has said something on this connection."""
-        if self.state not in ("greeting", "streaming"):
+        if self.state not in ("greeting", "streaming", "bootstrapping"):
             return []
         if isinstance(message, Refusal):
             return self._refused(message, now_ms)
@@ -157,12 +184,15 @@ class Subscriber:
             return self._note(message, self._challenged(message, now_ms), now_ms)
         if isinstance(message, Welcome):
             return self._note(message, self._welcome(message, now_ms), now_ms)
+        if isinstance(message, Plan | Chunk) or self.state == "bootstrapping":
+            return self._note(message, self._bootstrap(message, now_ms), now_ms)
         if self.state != "streaming":
             return []
         self._heard(now_ms)
-        self._source_at(message.source_lsn, message.source_position, now_ms)
+        assert isinstance(message, Batch | Heartbeat)
+        self.lag.source_at(message.source_lsn, message.source_position, self.end.last_lsn, now_ms)
         if isinstance(message, Heartbeat):
-            steps: list[SubscriberStep] = [Say(Ack(end=self.end))]
+            steps: list[SubscriberStep] = [SendToPublisher(Ack(end=self.end))]
             if message.sent_position > self.next.position:
                 steps += self._ask_again(now_ms)
             return self._note(message, steps, now_ms)
@@ -176,9 +206,27 @@ class Subscriber:
         self.damaged_here = 0
         self._refused_for = ""
         self._backoff.reset()
-        while self._news and self._news[0][0] <= end.last_lsn:
-            self._news.popleft()
-        return self._note(f"imported to {end.position}", [Say(Ack(end=end))], now_ms)
+        self.lag.reached(end.last_lsn)
+        return self._note(f"imported to {end.position}", [SendToPublisher(Ack(end=end))], now_ms)
+
+    def prepared(self, wants: tuple[Want, ...], now_ms: float) -> list[SubscriberStep]:
+        """The answer to `Prepare`: what is missing of the plan's files."""
+        if self.state != "bootstrapping":
+            return []
+        self.transfer = Transfer(wants)
+        return self._note("prepared", self._fetch(), now_ms)
+
+    def published(self, end: LogEnd, lineage: tuple[EpochRecord, ...], now_ms: float) -> list[SubscriberStep]:
+        """The answer to `Publish`: the log is another one now, and ends there. It is continued by a new connection."""
+        if self.state != "bootstrapping":
+            return []
+        self.end = self.next = end
+        self.lineage = lineage
+        self.since_ms, self._refused_for, self.transfer = now_ms, "", None
+        self._lose_contact(now_ms)
+        self.lag.reached(end.last_lsn)
+        self._backoff.reset()
+        return self._connect(f"published to {end.position}", now_ms)
 
     def refused(self, reason: str, error: WalkitError, now_ms: float) -> list[SubscriberStep]:
         """The publisher has said what ends replication for good. The first time it is asked once more."""
@@ -189,10 +237,10 @@ class Subscriber:
 
     def fail(self, error: WalkitError, now_ms: float) -> list[SubscriberStep]:
         """Something that trying again does not mend; also for the shell, when its own disk fails."""
-        self.error, self.state, self.reason = error, "failed", "failure"
+        self.error, self.reason, self.trouble, self.transfer = error, "failure", str(error), None
+        self._enter("failed", now_ms, self.trouble)
         self.wake_at_ms = None
         self._lose_contact(now_ms)
-        self.trouble = str(error)
         return self._note(error, [Disconnect(str(error)), Fail(error)], now_ms)
 
     def tick(self, now_ms: float) -> list[SubscriberStep]:
@@ -203,20 +251,21 @@ class Subscriber:
             return self._connect("tick", now_ms)
         return self.lost("the publisher has been silent for too long", now_ms, "silence")
 
-    def lag_ms(self, now_ms: float) -> float:
-        """For how long the source has been known to be ahead of the replica; 0 where it is not."""
-        return max(now_ms - self._news[0][1], 0.0) if self._news else 0.0
-
     # -- what comes of it
 
+    def _enter(self, state: State, now_ms: float, why: str = "") -> None:
+        """Change the state, as the table of states allows it."""
+        self.state = state
+        self.states.move(self.lag.begin(self.end.last_lsn) if state == "streaming" else state, now_ms, why)
+
     def _connect(self, event: str, now_ms: float) -> list[SubscriberStep]:
-        self.state = "connecting"
+        self._enter("connecting", now_ms)
         self._heard(now_ms)
         return self._note(event, [Connect()], now_ms)
 
     def _heard(self, now_ms: float) -> None:
         self.wake_at_ms = now_ms + self._silence_ms
-        if self.state == "streaming":
+        if self.state in ("streaming", "bootstrapping"):
             self.heard_ms = now_ms
 
     def _lose_contact(self, now_ms: float) -> None:
@@ -224,21 +273,13 @@ class Subscriber:
         if self.heard_ms is not None or self.since_ms is None:
             self.heard_ms, self.since_ms = None, now_ms
 
-    def _source_at(self, lsn: int, position: int, now_ms: float) -> None:
-        if lsn > max(self.source_lsn, self.end.last_lsn):
-            if len(self._news) == NEWS_MAX:
-                self._news.pop()  # the oldest gives the lag; the newest comes again
-            self._news.append((lsn, now_ms))
-        self.source_lsn = max(self.source_lsn, lsn)
-        self.source_position = max(self.source_position, position)
-
     def _challenged(self, challenge: Challenge, now_ms: float) -> list[SubscriberStep]:
         """Prove the identity, once for each hello."""
         hello, self._hello = self._hello, None
         if hello is None or self.identity is None:
             return self.lost("the publisher sent a challenge that nothing asked for", now_ms, "protocol")
         self._heard(now_ms)
-        return [Say(Proof(mac=proof_of(self.identity, challenge.nonce, hello)))]
+        return [SendToPublisher(Proof(mac=proof_of(self.identity, challenge.nonce, hello)))]
 
     def _welcome(self, welcome: Welcome, now_ms: float) -> list[SubscriberStep]:
         if self.log_id not in (0, welcome.log_id):
@@ -246,12 +287,15 @@ class Subscriber:
             return self.refused("divergence", DivergenceError(text, first_lsn=1), now_ms)
         low, high = self.versions
         if not low <= welcome.version <= high:
-            return self.refused("version", self._unknown_version(welcome.version, welcome.version), now_ms)
+            return self.refused(
+                "version", unknown_version(welcome.version, welcome.version, self.versions), now_ms
+            )
         first = self.state != "streaming"
+        self.lag.source_at(welcome.source_lsn, welcome.source_position, self.end.last_lsn, now_ms)
         if first:
-            self.state, self.since_ms, self.welcomed = "streaming", now_ms, True
+            self.since_ms, self.welcomed = now_ms, True
+            self._enter("streaming", now_ms)
         self._heard(now_ms)
-        self._source_at(welcome.source_lsn, welcome.source_position, now_ms)
         steps: list[SubscriberStep] = []
         if welcome.id and first:
             self.identity = Identity(welcome.id, welcome.secret)
@@ -265,47 +309,48 @@ class Subscriber:
         if refusal.reason not in LASTING:
             reason = refusal.reason if refusal.reason in REASONS else "protocol"
             return self.lost(refusal.message, now_ms, reason)
-        error: WalkitError
-        said = plain_text(refusal.message)
-        if refusal.reason == "divergence":
-            text = f"{said}. The first difference is LSN {refusal.lsn:,}; nothing was merged"
-            error = DivergenceError(text, first_lsn=refusal.lsn)
-        elif refusal.reason in ("identity", "rewound"):
-            text = f"the primary refused this replica: {said}. With new_identity=True (walkit follow --new-identity) "
-            error = IdentityError(
-                f"{text}it follows as another one, with the data it has", reason=refusal.reason
-            )
-        elif refusal.reason == "gap":
-            error = GapError(refusal.lsn, refusal.other_lsn)
-        elif refusal.reason != "version":
-            option = {"frame": "frame_bytes_max"}.get(refusal.reason, refusal.reason)
-            error = OptionsError(f"the primary refused this replica: {said}", option=option)
-        else:
-            error = self._unknown_version(refusal.version_min, refusal.version_max)
-        return self.refused(refusal.reason, error, now_ms)
+        return self.refused(refusal.reason, lasting_error(refusal, self.versions), now_ms)
 
-    def _unknown_version(self, low: int, high: int) -> FormatVersionError:
-        ours = f"{self.versions[0]} to {self.versions[1]}"
-        return FormatVersionError(
-            "the publisher's replication protocol", found=f"{low} to {high}", supported=ours
-        )
+    def _bootstrap(self, message: FromPublisher, now_ms: float) -> list[SubscriberStep]:
+        """Take a plan, or a part of its files."""
+        self._heard(now_ms)
+        if isinstance(message, Plan) and self.state == "streaming" and self.bootstraps:
+            self._enter("bootstrapping", now_ms)
+            return [Prepare(message)]
+        if isinstance(message, Heartbeat):
+            return [SendToPublisher(Ack(end=self.end))]
+        transfer = self.transfer
+        if not isinstance(message, Chunk) or transfer is None:
+            return self.lost(f"the publisher sent a {type(message).__name__} out of turn", now_ms, "protocol")
+        wrong = transfer.take(message)
+        if wrong:
+            return self.lost(wrong, now_ms, "protocol")
+        self.traffic.count("", len(message.data), len(message.data))
+        return [StorePart(message), *self._fetch()]
+
+    def _fetch(self) -> list[SubscriberStep]:
+        """Ask for what is missing; with all of it there the connection is of no more use."""
+        assert self.transfer is not None
+        if self.transfer.is_done:
+            return [Disconnect("all of the plan is there"), Publish()]
+        return [SendToPublisher(fetch) for fetch in self.transfer.ask()]
 
     def _batch(self, batch: Batch, now_ms: float) -> list[SubscriberStep]:
         if batch.end_position <= self.next.position:
             self.duplicates += 1
-            return [Say(Ack(end=self.end))]
+            return [SendToPublisher(Ack(end=self.end))]
         if batch.after_position > self.next.position:
             self.gaps += 1
             return self._ask_again(now_ms)
         lineage = batch.lineage or self.lineage
         if self.lineage != lineage[: len(self.lineage)] and lineage != self.lineage[: len(lineage)]:
             text = "the publisher's epochs are not those that this replica has followed"
-            first_lsn = _first_difference(self.lineage, lineage)
+            first_lsn = first_difference(self.lineage, lineage)
             return self.refused("divergence", DivergenceError(text, first_lsn=first_lsn), now_ms)
         begun = next((e for e in lineage if (e.number, e.id) == (batch.epoch, batch.epoch_id)), None)
         if begun is None:
             return self._ask_again(now_ms)
-        run, fault = self._checked(batch)
+        run, fault = checked_run(batch, self.log_id, self.next, self.frame_bytes_max)
         if run is None:
             return self._spoiled(fault, now_ms)
         self.traffic.count(batch.codec, batch.end_position - batch.start_position, len(batch.data))
@@ -315,33 +360,12 @@ class Subscriber:
             self.lineage = lineage
         return [Import(run, tuple(e for e in self.lineage if e.number <= batch.epoch))]
 
-    def _checked(self, batch: Batch) -> tuple[FrameRun | None, FrameFault | None]:
-        """Unpack and verify what follows the end of the log; what it has already is cut off."""
-        size = batch.end_position - batch.start_position
-        limit = max(min(batch.frame_bytes_max, self.frame_bytes_max), BATCH_BYTES_MAX)
-        data = unpack(batch.data, batch.codec, size) if size <= limit else None
-        if data is None or not batch.after_position <= batch.start_position:
-            return None, FrameFault.SHORT
-        start, at = batch.start_position, self.next.position
-        if at > start:
-            data, start = data[at - start :], at
-        elif at != batch.after_position:
-            return None, FrameFault.POSITION
-        identity = FrameIdentity(self.log_id, batch.epoch, batch.epoch_id)
-        limits = FrameLimits(batch.alignment, batch.frame_bytes_max)
-        try:
-            run, fault, _ = check_run(data, identity, limits, self.next, start)
-        except FormatVersionError:
-            return None, FrameFault.HEADER
-        return run, fault
-
     def _spoiled(self, fault: FrameFault | None, now_ms: float) -> list[SubscriberStep]:
         """Frames that follow by their positions are damaged, or are of another history."""
         if fault in (FrameFault.CHAIN, FrameFault.LSN, FrameFault.EPOCH, FrameFault.FOREIGN):
             lsn = self.next.last_lsn + 1
-            text = f"intact frames came from the publisher that do not follow LSN {lsn - 1:,}: {fault.value}"
-            error = DivergenceError(f"{text}. Nothing was merged", first_lsn=lsn)
-            return self.refused("divergence", error, now_ms)
+            text = f"intact frames came that do not follow LSN {lsn - 1:,}: {fault.value}. Nothing was merged"
+            return self.refused("divergence", DivergenceError(text, first_lsn=lsn), now_ms)
         self.damaged += 1
         self.damaged_here += 1
         if self.damaged_here >= DAMAGED_MAX:
@@ -355,24 +379,22 @@ class Subscriber:
         if self._nacked is not None and self._nacked[0] == at and now_ms - self._nacked[1] < RENACK_MS:
             return []
         self._nacked = (at, now_ms)
-        return [Say(Nack(end=self.next))]
+        return [SendToPublisher(Nack(end=self.next))]
 
     def _check(self) -> None:
         """Assert what holds after every event; in constant time."""
         assert self.end.position <= self.next.position and self.end.last_lsn <= self.next.last_lsn
         assert (self.error is not None) == (self.state == "failed")
         assert (self.wake_at_ms is None) == (self.state == "failed" or self.since_ms is None)
-        assert self.heard_ms is None or self.state == "streaming", "contact without a welcome"
-        assert len(self._news) <= NEWS_MAX and 0 <= self.damaged_here <= self.damaged
+        assert self.heard_ms is None or self.state in ("streaming", "bootstrapping"), (
+            "contact without a welcome"
+        )
+        assert 0 <= self.damaged_here <= self.damaged
+        self.lag.check()
 
     def _note(self, event: object, steps: list[SubscriberStep], now_ms: float) -> list[SubscriberStep]:
+        if self.state == "streaming":
+            self.states.move(self.lag.judged(self.states.state, self.end.last_lsn, now_ms), now_ms)
         self._check()
         self.history.append(f"{now_ms:.1f} {event!r} -> {steps!r}"[:HISTORY_CHARS])
         return steps
-
-
-def _first_difference(ours: tuple[EpochRecord, ...], theirs: tuple[EpochRecord, ...]) -> int:
-    for mine, other in zip(ours, theirs, strict=False):
-        if mine != other:
-            return min(mine.first_lsn, other.first_lsn)
-    return 1

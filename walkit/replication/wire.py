@@ -15,20 +15,25 @@ from walkit.format.layout import LSN_MAX, POSITION_MAX
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.messages import (
     BATCH_BYTES_MAX,
+    CHUNK_BYTES_MAX,
     CODECS_MAX,
     ID_BYTES,
     LINEAGE_EPOCHS_MAX,
     NONCE_BYTES,
+    PLAN_FILES_MAX,
     PROOF_BYTES,
     SECRET_BYTES,
     Ack,
     Batch,
     Challenge,
+    Chunk,
+    Fetch,
     FromPublisher,
     FromSubscriber,
     Heartbeat,
     Hello,
     Nack,
+    Plan,
     Proof,
     Refusal,
     Welcome,
@@ -47,6 +52,8 @@ METHOD = "/walkit.replication.Replication/Follow"
 CRC_TAG = b"\x7d"
 """How the field `crc` begins: number 15, a fixed32. The checksum follows, and nothing after it."""
 CRC_BYTES = 5
+BATCH_TAG, DATA_TAG = b"\x1a", b"\x62"
+"""How the fields `batch` (3) of a PublisherMessage and `data` (12) of a Batch begin: both are counted bytes."""
 EPOCH_BYTES = 4 * 8 + 4
 WORDS_BYTES = 64 << 10
 """Room in a message for all that is neither frames nor lineage."""
@@ -88,15 +95,18 @@ def encode_from_subscriber(message: FromSubscriber) -> bytes:
             codecs=message.codecs,
             frame_bytes_max=message.frame_bytes_max,
             id=message.id,
+            bootstrap=message.bootstrap,
         )
         outer = pb.SubscriberMessage(hello=hello)
     elif isinstance(message, Proof):
         outer = pb.SubscriberMessage(proof=pb.Proof(mac=message.mac))
+    elif isinstance(message, Fetch):
+        outer = pb.SubscriberMessage(fetch=pb.Fetch(**_facts(message, _FETCH_FACTS)))
     elif isinstance(message, Ack):
         outer = pb.SubscriberMessage(ack=pb.Ack(end=_end_out(message.end)))
     else:
         outer = pb.SubscriberMessage(nack=pb.Nack(end=_end_out(message.end)))
-    return _sealed(outer)
+    return sealed(outer)
 
 
 def decode_from_subscriber(data: bytes, epochs_max: int = LINEAGE_EPOCHS_MAX) -> FromSubscriber:
@@ -104,7 +114,7 @@ def decode_from_subscriber(data: bytes, epochs_max: int = LINEAGE_EPOCHS_MAX) ->
 
     Of a lineage at most the first `epochs_max` epochs are taken: one more than a publisher has is enough to decide.
     """
-    outer = _parsed(pb.SubscriberMessage, data)
+    outer = parsed(pb.SubscriberMessage, data)
     kind = outer.WhichOneof("message")
     if kind == "hello":
         m = outer.hello
@@ -120,9 +130,12 @@ def decode_from_subscriber(data: bytes, epochs_max: int = LINEAGE_EPOCHS_MAX) ->
             codecs=tuple(m.codecs),
             frame_bytes_max=m.frame_bytes_max,
             id=_sized(m.id, "the id of a replica", 0, ID_BYTES),
+            bootstrap=m.bootstrap,
         )
     if kind == "proof":
         return Proof(mac=_sized(outer.proof.mac, "a proof", PROOF_BYTES))
+    if kind == "fetch":
+        return Fetch(**_facts(outer.fetch, _FETCH_FACTS))
     if kind == "ack":
         return Ack(end=_end_in(outer.ack.end))
     if kind == "nack":
@@ -135,13 +148,15 @@ def decode_from_subscriber(data: bytes, epochs_max: int = LINEAGE_EPOCHS_MAX) ->
 def encode_from_publisher(message: FromPublisher) -> bytes:
     """Return the bytes of a PublisherMessage."""
     if isinstance(message, Batch):
-        facts = {name: getattr(message, name) for name in _BATCH_FACTS}
-        batch = pb.Batch(**facts, lineage=_lineage_out(message.lineage), data=message.data)
-        outer = pb.PublisherMessage(batch=batch)
-    elif isinstance(message, Heartbeat):
+        return _batch_out(message)
+    if isinstance(message, Heartbeat):
         outer = pb.PublisherMessage(heartbeat=pb.Heartbeat(**_facts(message, _HEARTBEAT_FACTS)))
     elif isinstance(message, Welcome):
         outer = pb.PublisherMessage(welcome=pb.Welcome(**_facts(message, _WELCOME_FACTS)))
+    elif isinstance(message, Chunk):
+        outer = pb.PublisherMessage(chunk=pb.Chunk(**_facts(message, _CHUNK_FACTS)))
+    elif isinstance(message, Plan):
+        outer = pb.PublisherMessage(plan=pb.Plan(**_facts(message, _PLAN_FACTS)))
     elif isinstance(message, Challenge):
         outer = pb.PublisherMessage(challenge=pb.Challenge(nonce=message.nonce))
     else:
@@ -149,12 +164,12 @@ def encode_from_publisher(message: FromPublisher) -> bytes:
         text = message.message.encode("utf-8", "backslashreplace").decode()  # a path in it may be no UTF-8
         facts["message"] = text[:TEXT_CHARS_MAX]
         outer = pb.PublisherMessage(refusal=pb.Refusal(**facts))
-    return _sealed(outer)
+    return sealed(outer)
 
 
 def decode_from_publisher(data: bytes) -> FromPublisher:
     """Return the message; WireError where it is none, DamagedMessageError where its checksum is another."""
-    outer = _parsed(pb.PublisherMessage, data)
+    outer = parsed(pb.PublisherMessage, data)
     kind = outer.WhichOneof("message")
     if kind == "batch":
         m = outer.batch
@@ -168,6 +183,14 @@ def decode_from_publisher(data: bytes) -> FromPublisher:
         _sized(m.id, "the id of a replica", 0, ID_BYTES)
         _sized(m.secret, "a secret", SECRET_BYTES if m.id else 0)
         return Welcome(**_facts_in(m, _WELCOME_FACTS))
+    if kind == "chunk":
+        if len(outer.chunk.data) > CHUNK_BYTES_MAX:
+            raise WireError(f"a chunk of {len(outer.chunk.data):,} bytes: {CHUNK_BYTES_MAX:,} is the most")
+        return Chunk(**_facts(outer.chunk, _CHUNK_FACTS))
+    if kind == "plan":
+        if len(outer.plan.sizes) > PLAN_FILES_MAX:
+            raise WireError(f"a plan of {len(outer.plan.sizes):,} files: {PLAN_FILES_MAX:,} is the most")
+        return Plan(**_facts(outer.plan, _PLAN_FACTS) | {"sizes": tuple(outer.plan.sizes)})
     if kind == "refusal":
         return Refusal(**_facts_in(outer.refusal, _REFUSAL_FACTS))
     raise WireError(
@@ -187,6 +210,9 @@ _BATCH_FACTS = (
     "source_position",
     "codec",
 )
+_FETCH_FACTS = ("file", "offset", "size")
+_CHUNK_FACTS = ("file", "offset", "data")
+_PLAN_FACTS = ("manifest", "sizes", "snapshot_lsn")
 _HEARTBEAT_FACTS = ("sent_position", "source_lsn", "source_position")
 _WELCOME_FACTS = (
     "version",
@@ -219,13 +245,36 @@ def _sized(data: bytes, what: str, *sizes: int) -> bytes:
     return data
 
 
-def _sealed(message: Any) -> bytes:
+def sealed(message: Any) -> bytes:
     """Return the bytes of a message with its checksum after them."""
     data: bytes = message.SerializeToString()
     return b"".join((data, CRC_TAG, crc32c(data).to_bytes(4, "little")))
 
 
-def _parsed(kind: Any, data: bytes) -> Any:
+def _batch_out(message: Batch) -> bytes:
+    """Return the bytes of a batch, its frames copied once: protobuf would copy them into its memory and out."""
+    facts = pb.Batch(
+        **_facts(message, _BATCH_FACTS), lineage=_lineage_out(message.lineage)
+    ).SerializeToString()
+    start = DATA_TAG + _varint(len(message.data)) if message.data else b""
+    size = len(facts) + len(start) + len(message.data)
+    head = b"".join((BATCH_TAG, _varint(size), facts, start))
+    crc = crc32c(message.data, crc32c(head))
+    return b"".join((head, message.data, CRC_TAG, crc.to_bytes(4, "little")))
+
+
+def _varint(number: int) -> bytes:
+    """Return a number as protobuf writes it: 7 bits a byte, the lowest first."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def parsed(kind: Any, data: bytes) -> Any:
+    """Return the message of this kind; DamagedMessageError for another checksum, WireError for other bytes."""
     content = memoryview(data)[:-CRC_BYTES]
     if data[-CRC_BYTES : 1 - CRC_BYTES] != CRC_TAG:
         raise DamagedMessageError(f"a message of {len(data):,} bytes came without its checksum")

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from walkit._interrupts import uninterrupted
 from walkit._threads import LogThread
@@ -14,8 +15,17 @@ from walkit.commit.commit_signal import CommitSignal
 from walkit.errors import StorageError, WalkitError
 from walkit.events import EventSink
 
-_ORDER = {"seal": 0, "prepare": 1, "retain": 2, "zero": 3, "index": 4}
+_ORDER = {"seal": 0, "prepare": 1, "renew": 2, "retain": 3, "zero": 4, "index": 5}
 _WAITED_FOR = ("seal", "prepare", "retain")
+
+
+@dataclass(slots=True)
+class _Periodic:
+    """A job that is done from time to time: how often, in seconds, and when it is due by the monotonic clock."""
+
+    job: Callable[[], None]
+    period_s: float
+    due_s: float
 
 
 class MaintenanceWorker:
@@ -38,17 +48,24 @@ class MaintenanceWorker:
         self.steps = 0
         """Moves on with each answer of the device to a job, and to `close` of the log."""
         self._limit_ms = limit_ms
-        self._period_s: float | None = None
-        self._periodic: Callable[[], None] | None = None
+        self._periodic: dict[str, _Periodic] = {}
+        """By kind."""
         self.broken: Callable[[BaseException], object] = lambda _: None
         """Called with an error that is no WalkitError; raises nothing."""
 
-    def every(self, period_s: float, job: Callable[[], None]) -> None:
-        """Do a job of kind "retain" every so many seconds, once the thread has been started by another."""
-        self._period_s, self._periodic = period_s, job
+    def every(self, period_s: float, job: Callable[[], None], kind: str = "retain") -> None:
+        """Do a job of this kind every so many seconds, once the thread has been started by another.
+
+        There is one of each kind: it takes the place of the one before, and is due no later than that was.
+        """
+        with self._news.lock:
+            due_s, before = time.monotonic() + period_s, self._periodic.get(kind)
+            if before is not None:
+                due_s = min(due_s, before.due_s)
+            self._periodic[kind] = _Periodic(job, period_s, due_s)
 
     def submit(self, kind: str, job: Callable[[], None]) -> None:
-        """Queue a job of kind "seal", "prepare", "retain", "zero" or "index". Dropped once the log closes."""
+        """Queue a job of kind "seal", "prepare", "renew", "retain", "zero" or "index". Dropped once the log closes."""
         with self._news.lock:
             if self._closing:
                 return
@@ -59,6 +76,14 @@ class MaintenanceWorker:
                     thread.start()
                     self._thread = thread
             self._news.notify_locked()
+
+    def _queue_due(self) -> None:
+        """Queue the periodic jobs that are due. Needs the lock held."""
+        now_s = time.monotonic()
+        for kind, periodic in self._periodic.items():
+            if now_s >= periodic.due_s:
+                periodic.due_s = now_s + periodic.period_s
+                self._jobs[kind].append(periodic.job)
 
     def _take(self) -> tuple[str, Callable[[], None]] | None:
         for kind in _ORDER:
@@ -71,12 +96,13 @@ class MaintenanceWorker:
             with self._news.lock:
                 self._doing = None
                 self._news.notify_locked()
-            woken = self._news.wait_for(lambda: self._closing or any(self._jobs.values()), self._period_s)
+                due_s = min((p.due_s for p in self._periodic.values()), default=None)
+            nap_s = None if due_s is None else max(due_s - time.monotonic(), 0)
+            self._news.wait_for(lambda: self._closing or any(self._jobs.values()), nap_s)
             with self._news.lock:
                 if self._closing:
                     return
-                if not woken and self._periodic is not None:
-                    self._jobs["retain"].append(self._periodic)
+                self._queue_due()
                 taken = self._take()
                 self._doing = None if taken is None else taken[0]
             if taken is None:

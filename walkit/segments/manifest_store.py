@@ -143,6 +143,19 @@ class ManifestStore:
             self.current = manifest
             return manifest
 
+    def put_back(self, manifest: Manifest) -> None:
+        """Replace the manifest by that of the same log with an earlier end; durable on return.
+
+        For a rewind alone: nothing else of the log may be under way, and nothing may read its records meanwhile.
+        """
+        with self._lock:
+            current = self.current
+            assert not self._closed and manifest.generation > current.generation
+            assert manifest.log_id == current.log_id and manifest.next_segment >= current.next_segment
+            assert manifest.low_watermark <= manifest.end.last_lsn <= current.end.last_lsn
+            write_whole(self._storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+            self.current = manifest
+
     def _check(self, following: Manifest) -> None:
         """Assert that a manifest may follow the current one: what only grows has grown."""
         current = self.current

@@ -18,7 +18,7 @@ from walkit.commit.frame import SealedFrame
 from walkit.config import ALIGNMENT_BUFFERED, ALIGNMENT_DIRECT, LogOptions
 from walkit.errors import LogFullError, StorageError
 from walkit.events import EventSink
-from walkit.format.durable_slot import DurableMark, encode_slot
+from walkit.format.durable_slot import DurableSlot, encode_slot
 from walkit.format.frame import FrameIdentity
 from walkit.format.index import has_index
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
@@ -54,7 +54,7 @@ class SegmentSet:
         identity: FrameIdentity,
         epoch_began: LogEnd,
         cell: Cell | None,
-        mark: DurableMark,
+        mark: DurableSlot,
         events: EventSink,
         name: str,
         alignment: int = ALIGNMENT_BUFFERED,

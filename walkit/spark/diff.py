@@ -10,13 +10,15 @@ a shared machine, 4 shuffle partitions; best and median of three warm runs, all 
 | newest LSN of both sides in one aggregation of numbers, then two left joins on the LSN | 2.9 s | 4.1 s |
 | two left-semi joins (`replay`), then a full outer join on the key | 3.5 s | 4.4 s |
 
-It also reads each log once, where the joins read it twice. What it costs: a worker holds the states of one shuffle
+It also reads each log once, where the joins read it twice; a log at two LSNs is read and shuffled once for both. What
+it costs: a worker holds the states of one shuffle
 partition in memory (not their histories), so `spark.sql.shuffle.partitions` has to grow with the states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -27,6 +29,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from walkit.errors import OptionsError
+from walkit.spark.causes import SideLog, cause_fields, with_causes
+from walkit.spark.facts import LogFacts
+from walkit.spark.merge import refuse_log_ids
 from walkit.spark.replay import records_up_to
 from walkit.spark.workers import make_importable
 from walkit.state.diff import DIFF_SCHEMA, diff_states, narrowed
@@ -40,9 +45,11 @@ DIFF_STRUCT = StructType(
         StructField("right_value", BinaryType()),
         StructField("left_lsn", LongType()),
         StructField("right_lsn", LongType()),
+        *cause_fields("left"),
+        *cause_fields("right"),
     ]
 )
-"""`walkit.state.diff.DIFF_SCHEMA` as Spark has it."""
+"""`walkit.state.diff.DIFF_SCHEMA` as Spark has it, and where the records are."""
 
 SIDE = "walkit_side"
 OUTPUT_ROWS = 10_000
@@ -64,38 +71,114 @@ def diff(left: Side, right: Side, unchanged: bool = False) -> DataFrame:
     `walkit.state.diff.DIFF_SCHEMA`). Null-safe: an absent value equals an absent one only. Records without a key are
     no part of it, and neither is a key that is live on neither side.
 
+    After these columns, for `left` and `right` each, the record that is responsible: `_source`: "frame" as it was
+    written, "compacted" in a frame that compaction made, "snapshot" in a snapshot alone, "dropped" where it is no
+    longer there; `_segment`, `_position` and `_frame_lsn`, the frame's segment, position and first LSN; and of a
+    deletion that was dropped `_from_lsn` and `_to_lsn`, inclusive, between which it was. They are null where nothing
+    is known: a DataFrame that is no load of one log, or a key that another log need never have had.
+
+    Where both sides are one DataFrame, as `diff((df, 100), df)`, it is read and shuffled once.
+
     Lazy, like any DataFrame, in no order. For each side it raises what `walkit.spark.replay` raises:
     HistoryTrimmedError where the records are known not to give the state, `OptionsError` where the plan shows records
     that are left out or there twice or a load with `pushFilters`, for a column that is missing or of another type, and
     for an LSN that is none. Where two rows turn out to be the newest record of one key, the query fails and names it.
     """
-    sides = _side(left, "left").union(_side(right, "right"))
-    make_importable(sides.sparkSession)
-    together = sides.repartition(F.col("key"))
-    found: DataFrame = together.mapInArrow(partial(compare_sides, unchanged=unchanged), DIFF_STRUCT)
-    return found
+    sides = Sides.of(left, right)
+    return sides.apart_by_key(partial(compare_sides, unchanged=unchanged, sides=sides.spec), DIFF_STRUCT)
 
 
-def _side(side: Side, name: str) -> DataFrame:
+@dataclass(frozen=True, slots=True)
+class SideSpec:
+    """What a worker knows of the two sides. Picklable."""
+
+    at_lsns: tuple[int | None, int | None] | None = None
+    """Where both sides are one DataFrame: the last LSN of each, None for all; None where each row has its side."""
+    left: SideLog | None = None
+    right: SideLog | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The records of both sides in one DataFrame, and how to distinguish them."""
+
+    records: DataFrame
+    spec: SideSpec
+
+    @classmethod
+    def of(cls, left: Side, right: Side) -> Sides:
+        """Return both sides together. Raises as `diff` does."""
+        (left_df, left_lsn), (right_df, right_lsn) = _parts(left, "left"), _parts(right, "right")
+        (left_rows, left_log), (right_rows, right_log) = (
+            _side(left_df, left_lsn, "left"),
+            _side(right_df, right_lsn, "right"),
+        )
+        if left_df is right_df or left_df.sameSemantics(right_df):
+            is_left_later = left_lsn is None or (right_lsn is not None and left_lsn > right_lsn)
+            rows = left_rows if is_left_later else right_rows
+            return cls(rows, SideSpec((left_lsn, right_lsn), left_log, right_log))
+        marked = [
+            rows.withColumn(SIDE, F.lit(is_right))
+            for rows, is_right in ((left_rows, False), (right_rows, True))
+        ]
+        return cls(marked[0].union(marked[1]), SideSpec(None, left_log, right_log))
+
+    def apart_by_key(
+        self, work: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: StructType
+    ) -> DataFrame:
+        """Return what `work` gives for each part of the keys, of all their records."""
+        make_importable(self.records.sparkSession)
+        found: DataFrame = self.records.repartition(F.col("key")).mapInArrow(work, schema)
+        return found
+
+
+def _parts(side: Side, name: str) -> tuple[DataFrame, int | None]:
     if isinstance(side, tuple) and len(side) != 2:
         raise OptionsError("a side with an LSN is a pair: (DataFrame, LSN)", option=name, wanted=side)
-    df, at_lsn = side if isinstance(side, tuple) else (side, None)
-    records, _ = records_up_to(df, at_lsn, f"diff ({name} side)")
+    return side if isinstance(side, tuple) else (side, None)
+
+
+def _side(df: DataFrame, at_lsn: int | None, name: str) -> tuple[DataFrame, SideLog | None]:
+    refuse_log_ids(df, f"diff ({name} side)")
+    records, have_unique_lsns = records_up_to(df, at_lsn, f"diff ({name} side)")
     keyed = records.where(F.col("key").isNotNull())
-    return keyed.select(
-        F.lit(name == "right").alias(SIDE), "lsn", F.col("kind").cast("byte").alias("kind"), "key", "value"
-    )
+    log = SideLog.of(LogFacts.of(df), at_lsn) if have_unique_lsns else None
+    return keyed.select("lsn", F.col("kind").cast("byte").alias("kind"), "key", "value"), log
 
 
-def compare_sides(batches: Iterable[pa.RecordBatch], *, unchanged: bool) -> Iterator[pa.RecordBatch]:
-    """Yield the diff of the keys whose records are in `batches`, all of them."""
+def compare_sides(
+    batches: Iterable[pa.RecordBatch], *, unchanged: bool, sides: SideSpec
+) -> Iterator[pa.RecordBatch]:
+    """Yield the diff of the keys whose records are in `batches`, all of them, with the places of the records."""
+    left, right = states_of(batches, sides.at_lsns)
+    found = narrowed(diff_states(left, right, unchanged=unchanged), DIFF_SCHEMA)
+    yield from with_causes(found, sides.left, sides.right).to_batches(max_chunksize=OUTPUT_ROWS)
+
+
+def states_of(
+    batches: Iterable[pa.RecordBatch], at_lsns: tuple[int | None, int | None] | None
+) -> tuple[pa.Table, pa.Table]:
+    """Return the newest record of each key of the left side and of the right, as tables of `RECORDS_SCHEMA`."""
     left, right = FinalState(), FinalState()
+    if at_lsns is None:
+        for batch in batches:
+            is_right = batch.column(SIDE)
+            right.add(batch.filter(is_right))
+            left.add(batch.filter(pc.invert(is_right)))
+        return _newest(left, "left"), _newest(right, "right")
+    earlier = min((lsn for lsn in at_lsns if lsn is not None), default=None)
     for batch in batches:
-        is_right = batch.column(SIDE)
-        right.add(batch.filter(is_right))
-        left.add(batch.filter(pc.invert(is_right)))
-    found = diff_states(_newest(left, "left"), _newest(right, "right"), unchanged=unchanged)
-    yield from narrowed(found, DIFF_SCHEMA).to_batches(max_chunksize=OUTPUT_ROWS)
+        if earlier is None:
+            left.add(batch)
+            continue
+        is_early = pc.less_equal(batch.column("lsn"), earlier)
+        left.add(batch.filter(is_early))
+        right.add(batch.filter(pc.invert(is_early)))
+    early = _newest(left, "left" if at_lsns[0] == earlier else "right")
+    for batch in early.to_batches():
+        right.add(batch)
+    late = _newest(right, "right" if at_lsns[0] == earlier else "left")
+    return (early, late) if at_lsns[0] == earlier else (late, early)
 
 
 def _newest(state: FinalState, side: str) -> pa.Table:

@@ -41,6 +41,8 @@ class LogFacts:
     """Option `firstLsn`; 0 where it was not given."""
     push_filters: bool
     """Option `pushFilters`: rows may be those of another query's condition."""
+    path: str = ""
+    """Where the log is, as workers find it; empty where that is not known."""
 
     def to_metadata(self) -> dict[str, Any]:
         """Return the metadata of the column."""
@@ -59,12 +61,19 @@ class LogFacts:
         if lsn <= 0 or lsn == self.snapshot_lsn:
             return
         if lsn < self.exact_from_lsn:
-            raise self._refusal(lsn, self.exact_from_lsn)
+            raise self.refusal(lsn, self.exact_from_lsn)
         begun = self.first_lsn == 1 or self.from_lsn or 0 < self.snapshot_lsn < lsn
         if not begun:
-            raise self._refusal(1, self.first_lsn)
+            raise self.refusal(1, self.first_lsn)
 
-    def _refusal(self, wanted: int, exact_from_lsn: int) -> HistoryTrimmedError:
+    def require_records(self, first_lsn: int) -> None:
+        """Raise HistoryTrimmedError where the state before this LSN, or a record from there on, is not known."""
+        self.require_state(first_lsn - 1)
+        if first_lsn < self.exact_from_lsn:
+            raise self.refusal(first_lsn - 1, self.exact_from_lsn)
+
+    def refusal(self, wanted: int, exact_from_lsn: int) -> HistoryTrimmedError:
+        """Return the error that names the state that is wanted, and what may give it."""
         error = HistoryTrimmedError(wanted, exact_from_lsn)
         error.add_note(
             "The records in the DataFrame do not give this state. A snapshot may: load the log with option "

@@ -12,12 +12,16 @@ sorted them: a DataFrame that has a record twice fails there, for any reason (a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, ByteType, DataType, IntegerType, LongType, ShortType
 
 from walkit.errors import OptionsError
 from walkit.record import Kind
+from walkit.spark.facts import LogFacts
+from walkit.spark.merge import LOG_ID, merged
 from walkit.spark.whole import require_lsn, require_state
 
 COLUMN_TYPES: dict[str, tuple[type[DataType], ...]] = {
@@ -29,16 +33,23 @@ COLUMN_TYPES: dict[str, tuple[type[DataType], ...]] = {
 """The columns that replay reads, and the types each may have."""
 
 
-def replay(df: DataFrame, at_lsn: int | None = None) -> DataFrame:
+def replay(
+    df: DataFrame, at_lsn: int | None = None, *, logs: Sequence[str] | None = None, keys: int | None = None
+) -> DataFrame:
     """Return the live keys of the log in `df`: columns `key`, `value`, and `lsn` of the record that won.
 
     `df` has the columns of `walkit.RECORD_SCHEMA` (more do no harm) and holds records of one log, each once; in any
     order, from the log's first record or from a snapshot's worth of puts on. `at_lsn` stops the replay after this LSN,
-    inclusive; 0 is the state before the first record. Records of several logs may come together where no key is in two
-    of them: their LSNs do not compare.
+    inclusive; 0 is the state before the first record.
 
-    Lazy, like any DataFrame; one shuffle by key and one by key and LSN; no Python worker beside those that read the
-    log.
+    Records of several logs may come together where no key is in two of them: their LSNs do not compare. Where `df` has
+    a column `log_id`, a key that two logs have fails the query, or with `logs`, the log ids in the order in which they
+    are merged, has the record of the last log that has it; a delete there deletes it. Records of a log that is not
+    named fail the query.
+
+    Lazy, like any DataFrame; no Python worker beside those that read the log. The newest LSN of each key is sent to
+    every worker, and no value is shuffled, where the log has at most `BROADCAST_LSNS` LSNs, or `keys`, as many keys as
+    there may be, is at most that; else one shuffle by key and one by LSN.
 
     Raises HistoryTrimmedError, before Spark does anything, where trimming or compaction has dropped what the state is
     made of: option `snapshot` of `load()` may help. That is known from what `load()` notes in the metadata of column
@@ -52,11 +63,20 @@ def replay(df: DataFrame, at_lsn: int | None = None) -> DataFrame:
     from rows; `df.withMetadata("lsn", {})` takes off what is known. What the plan does not show, the data do: where two
     rows are the newest record of one key, Spark fails the query in words that name the key and the LSN.
     """
+    if keys is not None and (type(keys) is not int or keys < 0):
+        raise OptionsError(f"keys is {keys!r}; give how many there may be", option="keys", wanted=keys)
     records, have_unique_lsns = records_up_to(df, at_lsn, "replay")
     keyed = records.where(F.col("key").isNotNull())
+    if logs is not None or LOG_ID in df.columns:
+        return merged(keyed, logs)
     newest = keyed.groupBy("key").agg(F.max("lsn").alias("lsn"))
     if have_unique_lsns:
-        picked = keyed.join(newest.select("lsn"), "lsn", "left_semi")
+        wanted = newest.select("lsn")
+        facts = LogFacts.of(df)
+        lsns = 0 if facts is None else min(facts.last_lsn, facts.last_lsn if at_lsn is None else at_lsn)
+        if (lsns if keys is None else keys) <= BROADCAST_LSNS:
+            wanted = F.broadcast(wanted)
+        picked = keyed.join(wanted, "lsn", "left_semi")
         live = picked.where(F.col("kind") != int(Kind.DELETE)).select("key", "value", "lsn")
         return live.withMetadata("lsn", {})
     picked = keyed.join(newest, ["lsn", "key"], "left_semi").select("lsn", "kind", "key", "value")
@@ -69,6 +89,8 @@ def replay(df: DataFrame, at_lsn: int | None = None) -> DataFrame:
 
 
 ROWS = "walkit_rows"
+BROADCAST_LSNS = 1 << 17
+"""Up to so many LSNs, keys or newest LSNs go to each worker, in place of a shuffle of the values; see decision 0098."""
 
 
 def _twice() -> Column:

@@ -56,6 +56,7 @@ def session(
     app_name: str = "walkit",
     config: Mapping[str, str] | None = None,
     quiet: bool = True,
+    ui: bool = False,
 ) -> SparkSession:
     """Return a Spark session that knows `format("walkit")`.
 
@@ -66,7 +67,8 @@ def session(
     `master` is Spark's; for one that is not `local`, addresses and the workers' Python are left to you, and
     walkit has to be installed on the workers. `config` goes over walkit's settings. `quiet` keeps what the
     JVM writes to its standard error (warnings, log lines of Spark) from the terminal; if it does not start,
-    the error shows it.
+    the error shows it. `ui` starts Spark's pages in the browser, at `spark.sparkContext.uiWebUrl`, with the progress of
+    each job, and shows that progress on the terminal.
 
     Sets PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON in this process, for local masters; other variables change
     only for the JVM. Raises `JavaNotFoundError`, `SparkStartError`. Safe from any thread; the session may be
@@ -76,7 +78,7 @@ def session(
         spark = active_session()
         if spark is None:
             config = config or {}
-            settings = {**session_settings(config.get("spark.master", master), app_name), **config}
+            settings = {**session_settings(config.get("spark.master", master), app_name, ui=ui), **config}
             # A process has one JVM, which outlives the session it was started for.
             java = find_java() if SparkContext._gateway is None else None
             if java is not None:
@@ -109,13 +111,13 @@ def active_session() -> SparkSession | None:
     return None if stopped else spark
 
 
-def session_settings(master: str, app_name: str) -> dict[str, str]:
+def session_settings(master: str, app_name: str, *, ui: bool = False) -> dict[str, str]:
     """Return the settings of a new session."""
     settings = {
         "spark.master": master,
         "spark.app.name": app_name,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
+        "spark.ui.enabled": str(ui).lower(),
+        "spark.ui.showConsoleProgress": str(ui).lower(),
         "spark.sql.session.timeZone": "UTC",
         PUSHDOWN_SWITCH: "true",
     }

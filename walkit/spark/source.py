@@ -4,12 +4,7 @@ The ranges of frames are planned once, by `load()`, and kept in the DataFrame: i
 that the log had then, however often it is used and however the log grows. Replay depends on this, as it reads
 its input twice. `load()` again sees more.
 
-| option | what it does |
-|---|---|
-| `firstLsn`, `lastLsn` | bounds of the records, inclusive; segments and ranges of frames outside are not read |
-| `snapshot` | "true": where the log was trimmed, the records of a snapshot come first; default "false" |
-| `partitions` | how many partitions there should be, which is reached as far as the log has frames |
-| `pushFilters` | "true": conditions on the LSN skip ranges of frames; default "false" |
+`docs/spark.md` has the options (`walkit.spark.options`).
 
 A user's schema picks columns: `.schema("lsn bigint, key binary")`.
 
@@ -21,7 +16,7 @@ snapshot is read. A snapshot is verified by `load()` and read as a separate part
 (HistoryTrimmedError, SnapshotError) where no snapshot will do. What it noted of the log's history is in the metadata of
 column `lsn`: see `walkit.spark.facts`.
 
-A stream is not built yet: `spark.readStream` accepts the format, and its query ends with the words of `NoStream`.
+`spark.readStream` takes the same path: see `walkit.spark.stream`.
 
 `pushFilters` lets conditions on the LSN (`=`, `<=>`, `<`, `<=`, `>`, `>=`, `IN`,
 AND-ed) skip ranges of frames as well, where Spark's switch `spark.sql.python.filterPushdown.enabled` is on, as in
@@ -37,7 +32,6 @@ takes Arrow batches (four times as fast as tuples), and has no column pruning.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,59 +46,25 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, ByteType, LongType, StructField, StructType, TimestampType
+from pyspark.sql.types import StructField, StructType
 
-from walkit.errors import OptionsError
-from walkit.format.frame import FrameIdentity
-from walkit.read.ranges import FrameRange, ranges_of, read_ranges
-from walkit.read.reader import view_of
-from walkit.spark.facts import SOURCE_NAME, LogFacts
+from walkit.read.ranges import read_ranges
+from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT, require_subset
+from walkit.spark.facts import SOURCE_NAME
 from walkit.spark.filters import LsnFilter, take_filters
-from walkit.state.base_snapshots import base_at, base_of_all
-from walkit.state.snapshot import identity_at, snapshot_batches
+from walkit.spark.hosts import on_a_worker
+from walkit.spark.many import ManyReader
+from walkit.spark.options import OF_A_STREAM, OPTION_NAMES, LoadOptions, read_options
+from walkit.spark.scan import Scan, SnapshotPart, plan_log, share
+from walkit.spark.stream import WalkitStreamReader
+from walkit.spark.tables import STRUCTS, TablePlan, TableReader, plan_table
+from walkit.state.snapshot import snapshot_batches
 from walkit.storage.address import storage_at
 
 if TYPE_CHECKING:
     from typing import Any
 
-RECORD_STRUCT = StructType(
-    [
-        StructField("lsn", LongType(), nullable=False),
-        StructField("kind", ByteType(), nullable=False),
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("timestamp", TimestampType()),
-    ]
-)
-"""`walkit.RECORD_SCHEMA` as Spark has it."""
-
-OPTIONS = ("path", "firstLsn", "lastLsn", "partitions", "pushFilters", "snapshot")
-
-PARTITION_BYTES = 128 << 20
-"""How many bytes of frames a partition has at most, about, where the user does not say how many he wants."""
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotPart:
-    """A snapshot that is read before the frames: of which LSN, and of which log and epoch it has to be. Picklable."""
-
-    lsn: int
-    identity: FrameIdentity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
-    """What one `load()` will read: a snapshot, ranges of frames of the log at `path`, and which LSNs of them."""
-
-    path: str
-    facts: LogFacts
-    snapshot: SnapshotPart | None
-    ranges: tuple[FrameRange, ...]
-    frames_from: int
-    """The first LSN that is taken from the frames: above the low watermark and above the snapshot's LSN."""
-    parts: int | None
-    """The number of partitions asked for."""
-    lsns: LsnFilter
+    from walkit.read.ranges import FrameRange
 
 
 class WalkitDataSource(DataSource):
@@ -122,53 +82,93 @@ class WalkitDataSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self.scan = plan_scan(options)
+        # Spark 4.3 hands over no option at all where a table of its catalog is read: see `Loaded.schema`.
+        self.loaded = plan_load(options) if options else None
 
     def schema(self) -> StructType:
-        """Return `walkit.RECORD_SCHEMA` as Spark has it, with what is known of the log at column `lsn`."""
-        lsn, *others = RECORD_STRUCT.fields
-        noted = StructField(lsn.name, lsn.dataType, lsn.nullable, self.scan.facts.to_metadata())
-        return StructType([noted, *others])
+        """Return the columns; of records `walkit.RECORD_SCHEMA`, with what is known of a single log at column `lsn`."""
+        return (self.loaded or plan_load({})).schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of these columns; `OptionsError` for one that the log does not have."""
-        require_subset(schema)
-        pushes = self.scan.facts.push_filters and pushdown_is_on()
-        return (FilteringReader if pushes else WalkitReader)(self.scan, schema)
+        return (self.loaded or plan_load(options_of_table(schema))).reader(schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Return what refuses the query. `readStream.load()` itself asks nothing that a batch would not ask."""
-        return NoStream(self.scan.path)
+        """Return the reader of a query; what a stream does not take is refused at its first question.
+
+        An error raised here would come out under an error of Spark's about its own handling of it.
+        """
+        loaded = self.loaded or plan_load(options_of_table(schema))
+        return WalkitStreamReader(loaded.options, schema)
 
 
-class NoStream(DataSourceStreamReader):
-    """Refuses a stream in walkit's words, at the first thing that a query asks.
+TABLE_KEY = "walkit_table"
+"""Under this name the options of a table are in the metadata of its first column."""
 
-    An error in `streamReader` itself would come out under an error of Spark's about its own handling of it.
-    """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What one load reads: its options, and the plan of each of its logs. Picklable."""
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Refuse: where a new query begins."""
-        raise self._refusal()
+    options: LoadOptions
+    plans: tuple[Scan | TablePlan, ...]
+    table: dict[str, str] | None
+    """The options as text, where a table of Spark's catalog is made of them."""
 
-    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Refuse: where a query continues from a checkpoint."""
-        raise self._refusal()
+    def schema(self) -> StructType:
+        """Return the columns of the load.
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Refuse."""
-        raise self._refusal()
+        Those of a table carry its options. Spark's catalog keeps the columns, and Spark 4.3 forgets the options when
+        it reads the table: so the table is planned anew by each query, and nothing is noted of the log's history.
+        """
+        first, *others = self._of_one()
+        if self.table is not None:
+            first = StructField(first.name, first.dataType, first.nullable, {TABLE_KEY: self.table})
+        return StructType([first, *others, *(LOG_FIELDS if self.options.many else ())])
 
-    def _refusal(self) -> OptionsError:
-        return OptionsError(
-            f"a log cannot be read as a stream yet. spark.read.format('{SOURCE_NAME}').load({self.path!r}) reads what "
-            "it holds now; walkit.open(path, mode='r').follow(lsn) continues with what comes",
-            option="readStream",
-            wanted=self.path,
-        )
+    def _of_one(self) -> list[StructField]:
+        if self.options.view != "records":
+            return list(STRUCTS[self.options.view].fields)
+        lsn, *others = RECORD_STRUCT.fields
+        (first, *more) = self.plans
+        if more or not isinstance(first, Scan):
+            return [lsn, *others]
+        return [StructField(lsn.name, lsn.dataType, lsn.nullable, first.facts.to_metadata()), *others]
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of these columns; `OptionsError` for one that the log does not have."""
+        self.options.refuse(OF_A_STREAM, "is for spark.readStream, and this is spark.read")
+        known = self.schema()
+        require_subset(schema, known)
+        if not self.options.many:
+            return _reader_of(self.plans[0], schema)
+        added = {field.name for field in LOG_FIELDS}
+        of_one = [field for field in schema.fields if field.name not in added]
+        read = StructType(of_one or [known.fields[0]])
+        names = [(plan.path, plan.log_id) for plan in self.plans]
+        return ManyReader([_reader_of(plan, read) for plan in self.plans], names, schema)
+
+
+def plan_load(options: Mapping[str, str]) -> Loaded:
+    """Return what a load with these options reads, of the logs as they are now."""
+    found = read_options(options)
+    plan = plan_log if found.view == "records" else plan_table
+    table = {name: str(value) for name, value in options.items() if name.lower() in OPTION_NAMES}
+    of_catalog = any(name.lower() == "provider" for name in options)
+    return Loaded(found, tuple(plan(path, found) for path in found.paths), table if of_catalog else None)
+
+
+def options_of_table(schema: StructType) -> dict[str, str]:
+    """Return the options that a table's columns carry; none for columns that are no table's."""
+    found = next((field.metadata.get(TABLE_KEY) for field in schema.fields if field.metadata), None)
+    return found if isinstance(found, dict) else {}
+
+
+def _reader_of(plan: Scan | TablePlan, schema: StructType) -> DataSourceReader:
+    if isinstance(plan, TablePlan):
+        return TableReader(plan, schema)
+    pushes = plan.facts.push_filters and pushdown_is_on()
+    return (FilteringReader if pushes else WalkitReader)(plan, schema)
 
 
 class WalkitReader(DataSourceReader):
@@ -200,9 +200,10 @@ class WalkitReader(DataSourceReader):
         # Where there is no partition, Spark makes one whose value is None.
         part = partition.value or ()
         batches = self._of_snapshot(part) if isinstance(part, SnapshotPart) else self._of_ranges(part)
-        for batch in batches:
-            columns = [batch.column(name) for name in wanted.names]
-            yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+        with on_a_worker(self.scan.path):
+            for batch in batches:
+                columns = [batch.column(name) for name in wanted.names]
+                yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
     def _of_snapshot(self, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
         for batch in snapshot_batches(storage_at(self.scan.path), part.lsn, part.identity):
@@ -236,95 +237,3 @@ def pushdown_is_on() -> bool:
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return PUSHDOWN_WORKER in sys.argv or (spec is not None and spec.name == PUSHDOWN_WORKER)
-
-
-def plan_scan(options: Mapping[str, Any]) -> Scan:
-    """Return what a `load()` with these options reads; the case of an option's name does not matter."""
-    given = {name.lower(): str(value) for name, value in options.items()}
-    known = {name.lower(): name for name in OPTIONS}
-    for name in given:
-        if name not in known:
-            raise OptionsError(f"unknown option {name!r}; walkit knows {', '.join(OPTIONS)}", option=name)
-    if "path" not in given:
-        raise OptionsError("give the path of one log: load(path)", option="path")
-    path = os.path.abspath(given["path"])
-    first_lsn, last_lsn, parts = (
-        _number(given, known[name]) for name in ("firstlsn", "lastlsn", "partitions")
-    )
-    with_snapshot = _switch(given, "snapshot")
-    if with_snapshot and first_lsn is not None:
-        raise OptionsError(
-            "option firstLsn leaves out what option snapshot puts first; give one of them", option="firstLsn"
-        )
-    # One view for all: what is noted of the log's history has to be of the moment of the ranges.
-    view, newest = view_of(storage_at(path))
-    end = newest if last_lsn is None else min(last_lsn, newest)
-    base = 0
-    if with_snapshot and end:
-        base = base_of_all(view, newest) if last_lsn is None else base_at(view, end)
-    ranges: list[FrameRange] = []
-    if base < end or not base:
-        begin = base + 1 if base else first_lsn
-        ranges = ranges_of(view, newest, parts=parts, first_lsn=begin, last_lsn=last_lsn)
-    facts = LogFacts(
-        log_id=f"{view.manifest.log_id:016x}",
-        first_lsn=view.first_lsn,
-        last_lsn=end,
-        exact_from_lsn=view.manifest.exact_from_lsn,
-        snapshot_lsn=base,
-        from_lsn=first_lsn or 0,
-        push_filters=_switch(given, "pushFilters"),
-    )
-    return Scan(
-        path=path,
-        facts=facts,
-        snapshot=SnapshotPart(base, identity_at(view.manifest, base)) if base else None,
-        ranges=tuple(ranges),
-        frames_from=max(view.manifest.low_watermark, base) + 1,
-        parts=parts,
-        lsns=LsnFilter(first_lsn=first_lsn, last_lsn=last_lsn),
-    )
-
-
-def share(ranges: Sequence[FrameRange], parts: int | None) -> tuple[tuple[FrameRange, ...], ...]:
-    """Put neighbouring ranges together into at most `parts` partitions of about the same size in bytes.
-
-    Without `parts`: one for each processor of the driver's machine, and more where they would pass
-    `PARTITION_BYTES`. Each one costs about 60 ms, so the ranges themselves would be too many.
-    """
-    total = sum(frames.end_position - frames.start_position for frames in ranges)
-    count = parts or max(os.cpu_count() or 1, -(-total // PARTITION_BYTES))
-    groups: list[list[FrameRange]] = [[] for _ in range(count)]
-    before = 0
-    for frames in ranges:
-        groups[before * count // total].append(frames)
-        before += frames.end_position - frames.start_position
-    return tuple(tuple(group) for group in groups if group)
-
-
-def _number(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name.lower())
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise OptionsError(f"option {name} is {text!r}; give a whole number of 1 or more", option=name)
-    return int(text)
-
-
-def _switch(given: Mapping[str, str], name: str) -> bool:
-    text = given.get(name.lower(), "false").lower()
-    if text not in ("true", "false"):
-        raise OptionsError(f"option {name} is {text!r}; give true or false", option=name)
-    return text == "true"
-
-
-def require_subset(schema: StructType) -> None:
-    """Raise `OptionsError` unless each column of `schema` is one of the log's, with its type."""
-    types = {field.name: field.dataType for field in RECORD_STRUCT.fields}
-    for field in schema.fields:
-        if types.get(field.name) != field.dataType:
-            columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
-            raise OptionsError(
-                f"the schema asks for {field.name} {field.dataType.simpleString()}; a log has {columns}",
-                option="schema",
-            )

@@ -12,16 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from walkit._threads import Bell, LogThread
-from walkit.commit.batch import Submitted
-from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
 from walkit.commit.to_end import run_to_end
 from walkit.errors import LogClosedError, SnapshotError, StorageError
 from walkit.events import EventSink
-from walkit.log.leftovers import Leftovers
 from walkit.log.lifetime import Lifetime
+from walkit.log.orphan_files import OrphanFiles
 from walkit.log.parts import LogParts
+from walkit.log.progress import LogProgress
 from walkit.log.trim import Trimmed, Trimmer
 from walkit.recovery.report import Phase, PhaseClock, report_html
 from walkit.segments.maintenance_worker import MaintenanceWorker
@@ -95,10 +94,10 @@ class Checkpointer:
         storage: Storage,
         codec: str | None,
         manifest_store: ManifestStore,
-        driver: CommitDriver,
+        make_durable: Callable[[int], object],
         maintenance: MaintenanceWorker,
         trimmer: Trimmer,
-        leftovers: Leftovers,
+        orphan_files: OrphanFiles,
         lifetime: Lifetime,
         events: EventSink,
         *,
@@ -109,10 +108,10 @@ class Checkpointer:
         self._storage = storage
         self._codec = codec
         self._manifest_store = manifest_store
-        self._driver = driver
+        self._make_durable = make_durable
         self._maintenance = maintenance
         self._trimmer = trimmer
-        self._leftovers = leftovers
+        self._orphan_files = orphan_files
         self._lifetime = lifetime
         self._events = events
         self._machine = machine
@@ -192,13 +191,13 @@ class Checkpointer:
                 info = self._standing(image.lsn) or self._write(image)
                 detail["records"], detail["bytes"] = info.records, info.size_bytes
             self._maintenance.drain()  # what it is about to seal can be dropped, too
-            with self._events.held(), self._trimmer.claims.shut() as shut, self._leftovers.lock:
+            with self._events.held(), self._trimmer.claims.shut() as shut, self._orphan_files.lock:
                 with clock.phase("watermark") as detail:
                     trimmed = self._trimmer.move_watermark(info.lsn if trim else 0, info.lsn)
                     detail["low_watermark"] = trimmed.low_watermark
                     shut.reopen()
                 with clock.phase("trim") as detail:
-                    self._leftovers.remove()
+                    self._orphan_files.remove()
                     detail["segments"] = len(trimmed.segments)
             with clock.phase("tidy") as detail:
                 removed = self._tidy(trimmed.low_watermark, info.lsn)
@@ -231,13 +230,6 @@ class Checkpointer:
             image = take_image(self._machine, self._follower.applied_lsn)
             self._writing = image.lsn
             return image
-
-    def _make_durable(self, lsn: int) -> None:
-        driver = self._driver
-        if driver.core.durable_lsn < lsn:
-            driver.wait_acked()
-            driver.sync()
-        assert driver.core.durable_lsn >= lsn
 
     def _standing(self, lsn: int) -> SnapshotInfo | None:
         """Return the newest snapshot where it is of this LSN already and the manifest says so."""
@@ -294,16 +286,23 @@ def checkpointer_on(
         parts.storage,
         parts.options.codec,
         parts.manifest_store,
-        parts.driver,
+        lambda lsn: _make_durable(parts.driver, lsn),
         parts.segments.maintenance,
         parts.trimmer,
-        parts.leftovers,
+        parts.orphan_files,
         parts.lifetime,
         parts.events,
         machine=machine,
         follower=follower,
         restored=restored,
     )
+
+
+def _make_durable(driver: CommitDriver, lsn: int) -> None:
+    if driver.core.durable_lsn < lsn:
+        driver.wait_acked()
+        driver.sync()
+    assert driver.core.durable_lsn >= lsn
 
 
 class CheckpointThread:
@@ -319,12 +318,12 @@ class CheckpointThread:
         checkpointer: Checkpointer,
         every: int,
         name: str,
-        core: OrderingCore[Submitted],
+        log_progress: LogProgress,
         lifetime: Lifetime,
         events: EventSink,
         admission: Admission | None = None,
     ) -> None:
-        self._core = core
+        self._progress = log_progress
         self._events = events
         self._checkpointer = checkpointer
         self._every = every
@@ -338,12 +337,16 @@ class CheckpointThread:
         lifetime.on_close(self.end, first=True)
         if admission is not None and admission.margin:
             admission.demand = self._wake.set
-            if core.acked_lsn >= self._due_lsn:
+            if log_progress.acked_lsn >= self._due_lsn:
                 self._wake.set()
 
     def feed(self, frame: SealedFrame) -> None:
         """Take a frame that is acknowledged: the log's sink. Never waits."""
-        if frame.last_lsn >= self._due_lsn:
+        self.reached(frame.last_lsn)
+
+    def reached(self, lsn: int) -> None:
+        """Note that the log has come to this LSN. Never waits."""
+        if lsn >= self._due_lsn:
             self._wake.set()
 
     def end(self) -> None:
@@ -367,7 +370,7 @@ class CheckpointThread:
                 return
             except Exception as error:  # noqa: BLE001 - after any error appends may wait for the next one
                 self._failed(error)
-            if self._core.acked_lsn >= self._due_lsn:
+            if self._progress.acked_lsn >= self._due_lsn:
                 self._wake.set()
 
     def _failed(self, error: Exception) -> None:
@@ -376,4 +379,4 @@ class CheckpointThread:
         if self._admission is not None:
             after = min(after, max(self._admission.room() // 2, 1))
             self._admission.failed(error)
-        self._due_lsn = self._core.acked_lsn + after
+        self._due_lsn = self._progress.acked_lsn + after

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import check_progress
-from walkit.errors import LogLockedError, NotALogError, OptionsError, WalkitError
+from walkit.errors import ClaimError, GapError, LogLockedError, NotALogError, OptionsError, WalkitError
 from walkit.format.index import has_index
 from walkit.format.manifest import MANIFEST_NAME, LogEnd, Manifest, SegmentRecord, encode_manifest
 from walkit.read.claim import Claim, claim
@@ -42,6 +43,8 @@ from walkit.storage.io_errors import Translated
 PARTIAL_SUFFIX = ".partial"
 LEASE_S = 300.0
 """How long the claim of a copier that died keeps records, unless the copy is begun again."""
+LOOKS_MAX = 8
+"""How often the log is looked at anew where its oldest segment was rewritten meanwhile; each time is another trim."""
 
 
 def copy(path: Place, target: str | os.PathLike[str], progress: Progress | None = None) -> CopyReport:
@@ -91,6 +94,12 @@ def _refuse_place(source: Storage, folder: str) -> None:
         raise _exists(folder)
     if isinstance(source, FileStorage):
         outer, inner = os.path.realpath(source.location), os.path.realpath(folder)
+        if outer == os.path.realpath(folder + PARTIAL_SUFFIX):
+            raise OptionsError(
+                f"{folder}{PARTIAL_SUFFIX} is the log itself, and is where its copy would be made; give another target",
+                option="target",
+                wanted=folder,
+            )
         if inner.startswith(outer.rstrip(os.sep) + os.sep):
             raise OptionsError(
                 f"{folder} lies in the folder of the log; give a place outside it",
@@ -112,6 +121,7 @@ def _copy(source: Storage, folder: str, progress: Progress | None) -> CopyReport
     partial = FileStorage(folder + PARTIAL_SUFFIX)
     partial.create()
     with _locked(partial):
+        _keep_private(source, partial)
         _refuse_place(source, folder)
         report = copy_into(source, partial, progress, folder)
         _refuse_place(source, folder)
@@ -119,6 +129,16 @@ def _copy(source: Storage, folder: str, progress: Progress | None) -> CopyReport
             os.rename(partial.location, folder)
         FileStorage(os.path.dirname(folder)).sync_directory()
     return report
+
+
+def _keep_private(source: Storage, partial: FileStorage) -> None:
+    """Keep out of the copy's folder whom the log's folder keeps out, before there is anything in it."""
+    if isinstance(source, FileStorage):
+        with Translated("set the permissions of the folder", "", partial.location):
+            mode = stat.S_IMODE(os.stat(partial.location).st_mode)
+            wanted = mode & (stat.S_IMODE(os.stat(source.location).st_mode) | stat.S_IRWXU)
+            if wanted != mode:
+                os.chmod(partial.location, wanted)
 
 
 @contextmanager
@@ -142,7 +162,7 @@ def copy_into(source: Storage, target: Storage, progress: Progress | None, locat
     """
     began = time.perf_counter()
     target.create()
-    _clear(target)
+    _clear(target, load_manifest(source).log_id)
     name = f"copy-{hashlib.sha256(location.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
     drop_claim(source, name)  # of a copier to this target that died
     claimed = claim(source, name, lease_s=LEASE_S, complete=False)
@@ -153,13 +173,19 @@ def copy_into(source: Storage, target: Storage, progress: Progress | None, locat
             claimed.release()
 
 
-def _clear(target: Storage) -> None:
-    """Make of what an earlier copy left no log, if it was one already; refuse what is not a copy's."""
+def _clear(target: Storage, log_id: int) -> None:
+    """Make of what an earlier copy left no log, if it was one already; refuse what is not a copy of this log."""
     others = [name for name in target.names() if not is_of_a_copy(name)]
     if others:
         raise OptionsError(
             f"{target.location} has files that no copy leaves ({others[0]}); remove that folder, or give another "
             "target. Nothing was changed",
+            option="target",
+            wanted=target.location,
+        )
+    if MANIFEST_NAME in target.names() and load_manifest(target).log_id != log_id:
+        raise OptionsError(
+            f"{target.location} is another log; remove it, or give another target. Nothing was changed",
             option="target",
             wanted=target.location,
         )
@@ -175,8 +201,7 @@ def _claimed(
     meter = Meter(progress, claimed)
     # Snapshots before the marks: the log is on stable storage up to each of them, and a later checkpoint may remove it.
     snapshots, unusable = copy_snapshots(source, target, meter)
-    view, durable_position = _durable_view(source)
-    segments = CopyOfSegments(view, target, meter, durable_position).copy()
+    view, segments = _segments(source, target, claimed, meter)
     manifest = _manifest_of(view.manifest, segments.records, segments.end)
     beyond = [lsn for lsn in snapshots if lsn > manifest.end.last_lsn]  # their records were cut off by damage
     snapshots = [lsn for lsn in snapshots if lsn not in beyond]
@@ -202,6 +227,31 @@ def _claimed(
         bytes_kept=meter.bytes_kept,
         duration_s=time.perf_counter() - began,
     )
+
+
+def _segments(
+    source: Storage, target: Storage, claimed: Claim, meter: Meter
+) -> tuple[LogView, CopyOfSegments]:
+    """Copy the segments of the log as it is now; GapError where records that are claimed are gone.
+
+    What was below the low watermark before the claim is not claimed: a trim may put a copy of its end in the place of
+    the oldest segment between the look at the manifest and the opening. Then all is looked at again, and what is whole
+    stays.
+    """
+    for left in reversed(range(LOOKS_MAX)):
+        view, durable_position = _durable_view(source)
+        total = meter.total
+        try:
+            return view, CopyOfSegments(view, target, meter, durable_position).copy()
+        except GapError as gap:
+            try:
+                claimed.renew()  # GapError where records that it keeps are gone
+            except ClaimError:
+                raise gap from None
+            if not left:
+                raise
+            meter.total = total
+    raise AssertionError("the last look returns or raises")
 
 
 def _durable_view(source: Storage) -> tuple[LogView, int]:

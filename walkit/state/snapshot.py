@@ -214,14 +214,17 @@ def snapshot_lsns(storage: Storage) -> list[int]:
     return sorted(lsn for name in storage.names() if (lsn := lsn_of_name(name)) is not None)
 
 
-def verify_snapshot(storage: Storage, lsn: int, *, identity: FrameIdentity | None = None) -> SnapshotInfo:
+def verify_snapshot(
+    storage: Storage, lsn: int, *, identity: FrameIdentity | None = None, name: str | None = None
+) -> SnapshotInfo:
     """Check every byte of the snapshot at this LSN, in bounded memory, and return what its header says.
 
-    With `identity` it also has to be of that log and epoch. SnapshotError (stage "open", "header", "identity" or
-    "verify", the cause chained) where it cannot be used; FormatVersionError where a newer walkit wrote it.
+    With `identity` it also has to be of that log and epoch; `name` is its file's, where that is another.
+    SnapshotError (stage "open", "header", "identity" or "verify", the cause
+    chained) where it cannot be used; FormatVersionError where a newer walkit wrote it.
     """
     with _reading(lsn, "open"):
-        file = storage.open(snapshot_name(lsn), "read")
+        file = storage.open(name or snapshot_name(lsn), "read")
     try:
         return _verify(file, lsn, identity)
     finally:
@@ -230,7 +233,7 @@ def verify_snapshot(storage: Storage, lsn: int, *, identity: FrameIdentity | Non
 
 def _verify(file: StorageFile, lsn: int, identity: FrameIdentity | None) -> SnapshotInfo:
     with _reading(lsn, "header"):
-        info = read_header(file)
+        info = read_header(file, snapshot_name(lsn))
     if identity is not None and identity != info.identity:
         _refuse(info, identity)
     with _reading(lsn, "verify"):

@@ -277,9 +277,12 @@ def _checked(part: Batch, lsn: int, last_key: bytes | None) -> tuple[Columns, by
 # -- reading
 
 
-def read_header(file: StorageFile) -> SnapshotInfo:
-    """Return what a snapshot's header says, once the file has the size it says. Reads no frame."""
-    info = SnapshotInfo.decode(file.read(0, HEADER_BYTES), file.name)
+def read_header(file: StorageFile, name: str | None = None) -> SnapshotInfo:
+    """Return what a snapshot's header says, once the file has the size it says. Reads no frame.
+
+    `name` is the one that the snapshot is to have, where its file has another now.
+    """
+    info = SnapshotInfo.decode(file.read(0, HEADER_BYTES), name or file.name)
     size = file.size()
     if size != info.size_bytes:
         raise damaged(file.name, "has another size than its header says", info.size_bytes, size)

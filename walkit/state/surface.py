@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, TypeVar, overload
@@ -19,7 +20,7 @@ from walkit.state.table import KeyedTable, checksum_of, table_of
 T = TypeVar("T")
 
 
-class KeyedSurface:
+class KeyedSurface(ABC):
     """What can be read of a table that follows a log. Safe from any thread.
 
     Each call sees at least everything acknowledged to a caller before it. A key is bytes or another buffer;
@@ -29,9 +30,9 @@ class KeyedSurface:
     _table: KeyedTable
     _follower: Follower
 
+    @abstractmethod
     def _see_acknowledged(self) -> None:
         """Bring the table to what is acknowledged, or refuse."""
-        raise NotImplementedError
 
     @overload
     def get(self, key: Any) -> bytes | None: ...

@@ -14,6 +14,7 @@ A machine's test module is mostly inheritance::
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
@@ -77,12 +78,12 @@ class CountingMachine:
         return sum(count << 16 * place for place, count in enumerate(counts)) & (1 << 64) - 1
 
 
-class StateMachineHooks:
+class StateMachineHooks(ABC):
     """Override `make_machine`; `records` and the histories as the machine is."""
 
+    @abstractmethod
     def make_machine(self) -> StateMachine:
         """Return a new, empty machine."""
-        raise NotImplementedError
 
     def records(self, seed: int) -> Batch:
         """Return records that the machine takes, from LSN 1 on: by default puts, deletes, events, bundles, links."""

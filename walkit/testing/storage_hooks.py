@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +24,7 @@ def all_files(storage: Storage, folder: str = "") -> list[str]:
     return sorted(files)
 
 
-class StorageHooks:
+class StorageHooks(ABC):
     """Override `make_storage`, `reopen`, `raw_read` and `raw_write`; the rest as the backend is.
 
     `place` is an empty folder for the test's own use (pytest's tmp_path); a backend that needs none ignores it.
@@ -32,21 +33,21 @@ class StorageHooks:
     asks_without_disturbing = True
     """Whether `is_locked` can never make a `lock` at the same moment fail."""
 
+    @abstractmethod
     def make_storage(self, place: Path) -> Storage:
         """Return a storage that is not created yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reopen(self, storage: Storage) -> Storage:
         """Return another opening of the same place, as another part of the process would have it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def raw_read(self, storage: Storage, name: str) -> bytes:
         """Return a file's bytes without using the storage's own code."""
-        raise NotImplementedError
 
+    @abstractmethod
     def raw_write(self, storage: Storage, name: str, data: bytes) -> None:
         """Make a file of these bytes without using the storage's own code."""
-        raise NotImplementedError
 
     def in_other_process(self, storage: Storage) -> str | None:
         """Return Python source that sets `storage` to an opening of the same place; None where none is possible."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, get_args
 from walkit.config import MIB
 from walkit.models.device import PRESETS as DEVICES
 from walkit.views.parts import IntInput, Select, View, pn
-from walkit.workload.steady import ARRIVALS_PER_S_MAX, SEED_MAX, WRITERS_MAX, SteadyLoad, Style
+from walkit.workload.steady import ARRIVALS_PER_S_MAX, SEED_MAX, WRITERS_MAX, ContinuousLoad, Style
 
 IN_FLIGHT_MAX = 64
 STYLES = {"writer threads": "threads", "asyncio tasks": "tasks"}
@@ -95,12 +95,12 @@ class LoadControls(View):
             self.named[name].value = value
 
     @property
-    def loads(self) -> tuple[SteadyLoad, ...]:
+    def loads(self) -> tuple[ContinuousLoad, ...]:
         """What is asked for: one load, or one on this disk and one on a modelled volume, from one seed.
 
         OptionsError: it cannot be.
         """
-        disk = SteadyLoad(
+        disk = ContinuousLoad(
             writers=self.writers.value or 0,
             style=cast("Style", STYLES[self.style.value]),
             record_bytes=self.record_bytes.value or 0,

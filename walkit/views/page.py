@@ -15,6 +15,7 @@ from walkit.views.page_compaction import CompactionPage
 from walkit.views.page_inspector import InspectorPage
 from walkit.views.page_live import LivePage
 from walkit.views.page_recovery import RecoveryPage
+from walkit.views.page_replication import ReplicationPage
 from walkit.views.page_runs import RunsPage
 from walkit.views.parts import pn, tick
 from walkit.views.shell import PageKind, Shell, template_of
@@ -23,6 +24,7 @@ from walkit.views.workspace import DataRoot, Workspace
 PAGES = (
     PageKind("live", "Live", LivePage),
     PageKind("recovery", "Recovery", RecoveryPage),
+    PageKind("replication", "Replication", ReplicationPage),
     PageKind("compaction", "Compaction", CompactionPage),
     PageKind("inspector", "Inspector", InspectorPage),
     PageKind("runs", "Runs", RunsPage),

@@ -14,7 +14,7 @@ from walkit.views.fault_lab import FaultLab, cut_frame, opened
 from walkit.views.fault_reports import FAULTS, FaultName, FaultReport
 from walkit.views.jobs import Job, Jobs
 from walkit.workload.inject_torn_frame import leave_half_a_frame
-from walkit.workload.steady import SteadyLoad
+from walkit.workload.steady import ContinuousLoad
 
 REPORTS_MAX = 8
 """Recoveries of a session that are kept to be compared with."""
@@ -33,7 +33,7 @@ class Killed(NamedTuple):
     """Writers of the scratch log that were killed."""
 
     path: str
-    load: SteadyLoad
+    load: ContinuousLoad
     acked_lsn: int
     """Last LSN that they had told to be acknowledged."""
 
@@ -42,7 +42,7 @@ class RecoveryLab:
     """What a session has broken and opened again. Any thread asks and reads; the work is done by the session's jobs."""
 
     def __init__(
-        self, folder: str, jobs: Jobs, kill: Callable[[SteadyLoad], Killed], events: EventCallback
+        self, folder: str, jobs: Jobs, kill: Callable[[ContinuousLoad], Killed], events: EventCallback
     ) -> None:
         """`kill` kills the writers of the scratch log; `events` takes the events of its opening."""
         self.reports: tuple[FaultReport, ...] = ()
@@ -60,9 +60,9 @@ class RecoveryLab:
         """The report of the last fault; None before the first."""
         return self.reports[-1] if self.reports else None
 
-    def do(self, fault: FaultName, load: SteadyLoad | None = None) -> None:
+    def do(self, fault: FaultName, load: ContinuousLoad | None = None) -> None:
         """Do a fault and open the log again; `load` is of the writers that are started where none are at work."""
-        self._jobs.start(FAULTS[fault].job, lambda job: self._do(fault, load or SteadyLoad(), job))
+        self._jobs.start(FAULTS[fault].job, lambda job: self._do(fault, load or ContinuousLoad(), job))
 
     def salvage(self) -> None:
         """Open a copy of the log that the newest report could not open, with policy "salvage"."""
@@ -72,11 +72,11 @@ class RecoveryLab:
         """Measure recovery over the checkpoint interval and over the segment size; see `sweep_recovery`."""
         self._jobs.start("measuring recovery times", self._measure)
 
-    def _do(self, fault: FaultName, load: SteadyLoad, job: Job) -> None:
+    def _do(self, fault: FaultName, load: ContinuousLoad, job: Job) -> None:
         made = self._scratch(fault, load) if fault in OF_THE_SCRATCH_LOG else self._faults.do(fault, job)
         self.reports = (*self.reports, made)[-REPORTS_MAX:]
 
-    def _scratch(self, fault: FaultName, load: SteadyLoad) -> FaultReport:
+    def _scratch(self, fault: FaultName, load: ContinuousLoad) -> FaultReport:
         killed = self._kill(load)
         storage = FileStorage(killed.path)
         torn = leave_half_a_frame(killed.path) if fault == "half-frame" else 0

@@ -27,7 +27,7 @@ from walkit.views.recovery_lab import Killed, RecoveryLab
 from walkit.views.run_list import Entry
 from walkit.views.sources import ChildSource, Reading
 from walkit.workload.process import ChildWriterError
-from walkit.workload.steady import SteadyLoad, SteadyWriter
+from walkit.workload.steady import ContinuousLoad, SteadyWriter
 from walkit.workload.steady_run import SteadyRecord
 
 RECORDS_BEFORE_KILL = 200
@@ -136,7 +136,7 @@ class Session:
         """The durability of the newest writers' log; empty before there are any."""
         return self._durability
 
-    def start(self, *loads: SteadyLoad) -> None:
+    def start(self, *loads: ContinuousLoad) -> None:
         """Start writers, those of each load in a child of its own. Loads of one time are on different places."""
         self.jobs.start("starting the writers", lambda _: self._start(*loads))
 
@@ -162,7 +162,7 @@ class Session:
 
     # -- what the worker thread does
 
-    def _start(self, *loads: SteadyLoad) -> None:
+    def _start(self, *loads: ContinuousLoad) -> None:
         if self._writers:
             raise OptionsError("the writers are at work already; stop them first")
         self._start_ns = self._start_ns or perf_counter_ns()
@@ -187,7 +187,7 @@ class Session:
             self._end()
             raise
 
-    def _name_of(self, load: SteadyLoad) -> str:
+    def _name_of(self, load: ContinuousLoad) -> str:
         """The name of a load's log. The order is fixed for a log's life, so each has a log of its own."""
         name = "log" if load.ack_order == "append" else "log-completion"
         return name if self._logs_made == 1 else f"{name}-{self._logs_made}"
@@ -247,7 +247,7 @@ class Session:
         self._durability = ""
         self._event("new log", {"name": self.log_name})
 
-    def _kill(self, load: SteadyLoad) -> Killed:
+    def _kill(self, load: ContinuousLoad) -> Killed:
         """Kill the writers of the scratch log; where none are at work, some with `load` are started first."""
         if not self._writers:
             self._start(load)

@@ -8,7 +8,7 @@ from walkit.workload.drive import drive
 from walkit.workload.flights import flight_operations, load_flights
 from walkit.workload.operations import Operation, OperationGroup, OperationStream, operation_mask
 from walkit.workload.spec import YCSB, OpenLoop, Workload, ycsb
-from walkit.workload.steady import SteadyLoad, SteadyWriter
+from walkit.workload.steady import ContinuousLoad, SteadyWriter
 from walkit.workload.sweep import sweep
 from walkit.workload.trace import trace_operations
 
@@ -17,6 +17,7 @@ __all__ = [
     "ChildOutcome",
     "ChildWriter",
     "ChildWriterError",
+    "ContinuousLoad",
     "EmpiricalBytes",
     "KeyChoice",
     "Mix",
@@ -24,7 +25,6 @@ __all__ = [
     "Operation",
     "OperationGroup",
     "OperationStream",
-    "SteadyLoad",
     "SteadyWriter",
     "UniformBytes",
     "Workload",

@@ -40,7 +40,7 @@ Style = Literal["threads", "tasks"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SteadyLoad:
+class ContinuousLoad:
     """What is appended, over and over, by writers that have one record under way each."""
 
     writers: int = 8
@@ -180,7 +180,7 @@ class SteadyLine:
 
 
 class SteadyWriter:
-    """A child process that drives a SteadyLoad into the log at `path`. A context manager: no child outlives it.
+    """A child process that drives a ContinuousLoad into the log at `path`. A context manager: no child outlives it.
 
     Used by one thread, but for `read`, `statistics`, `writing` and `kill`, which any thread may call. If this process
     dies, the child ends too.
@@ -189,13 +189,13 @@ class SteadyWriter:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        load: SteadyLoad | None = None,
+        load: ContinuousLoad | None = None,
         on_line: Callable[[SteadyLine], object] | None = None,
     ) -> None:
         """`on_line` is called with each line as it comes, on the thread that reads them; it ends before `wait` does."""
         self._on_line = on_line
         self.path = os.path.abspath(path)
-        self.load = load or SteadyLoad()
+        self.load = load or ContinuousLoad()
         self._lines: deque[SteadyLine] = deque(maxlen=LINES_WAITING_MAX)
         self._statistics: LogStatistics | None = None
         text = json.dumps(asdict(self.load))

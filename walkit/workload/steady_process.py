@@ -31,7 +31,7 @@ from walkit.storage.memory import MemoryStorage
 from walkit.workload.line_reporter import LineReporter, report_lines, taken
 from walkit.workload.parent_watch import end_with
 from walkit.workload.spec import OpenLoop
-from walkit.workload.steady import SteadyLoad
+from walkit.workload.steady import ContinuousLoad
 
 LINE_S = 0.25
 """Time between two lines."""
@@ -50,7 +50,7 @@ LATENCIES_MAX = 1_000_000
 class SteadyWriters:
     """The writers of one load: threads, or tasks on one thread with an event loop. The first error ends them all."""
 
-    def __init__(self, log: WriteAheadLog, load: SteadyLoad) -> None:
+    def __init__(self, log: WriteAheadLog, load: ContinuousLoad) -> None:
         self.latencies_ns: deque[int] = deque(maxlen=LATENCIES_MAX)
         """Of the records acknowledged since it was last emptied."""
         self.errors: list[BaseException] = []
@@ -165,7 +165,7 @@ def keep_small(log: WriteAheadLog, *, modelled: bool = False) -> None:
 
 def drive_until(
     log: WriteAheadLog,
-    load: SteadyLoad,
+    load: ContinuousLoad,
     lines: LineReporter,
     stop: threading.Event,
     raw: RawRate | None = None,
@@ -198,7 +198,7 @@ def drive_until(
         raise writers.errors[0]
 
 
-def raw_of(path: str, load: SteadyLoad) -> RawRate | None:
+def raw_of(path: str, load: ContinuousLoad) -> RawRate | None:
     """Return what the bare device does with frames of this load; None where the place has no room to measure it."""
     size, threads = load.expected_frame_bytes, load.in_flight
     if load.device:
@@ -222,11 +222,11 @@ def raw_of(path: str, load: SteadyLoad) -> RawRate | None:
 def main(arguments: list[str] | None = None) -> int:
     """Drive the load into the log at PATH, with JSON lines about it on standard output."""
     path, text = sys.argv[1:] if arguments is None else arguments
-    load = SteadyLoad(**json.loads(text))
+    load = ContinuousLoad(**json.loads(text))
     return report_lines(lambda lines: _drive(path, load, lines))
 
 
-def _drive(path: str, load: SteadyLoad, lines: LineReporter) -> None:
+def _drive(path: str, load: ContinuousLoad, lines: LineReporter) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
     end_with(sys.stdin.fileno(), stop)

@@ -21,7 +21,7 @@ from walkit.measure import (
 )
 from walkit.measure.condensed import Condensed, Int64Array, fine_counts, percentile_ns
 from walkit.measure.machine import walkit_version
-from walkit.workload.steady import SteadyLine, SteadyLoad
+from walkit.workload.steady import ContinuousLoad, SteadyLine
 
 INTERVALS_MAX = 400
 """Most intervals of a timeline; of a longer load each covers more time."""
@@ -44,7 +44,7 @@ class Interval(NamedTuple):
 class SteadyRecord:
     """Takes the lines of one child, and makes a Run of them. Its memory is bounded. Used by one thread at a time."""
 
-    def __init__(self, path: str, load: SteadyLoad) -> None:
+    def __init__(self, path: str, load: ContinuousLoad) -> None:
         self._path, self._load = path, load
         self._started_at = datetime.now(UTC)
         self._first: SteadyLine | None = None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from walkit._text import counted
 from walkit.errors import CorruptionError, WalkitError
-from walkit.format.durable_slot import DurableMark
+from walkit.format.durable_slot import DurableSlot
 from walkit.format.frame import FrameFault
 from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
@@ -28,7 +28,7 @@ class ScanContext:
         self,
         storage: Storage,
         manifest: Manifest,
-        slot: DurableMark,
+        slot: DurableSlot,
         *,
         live: bool,
         bodies: bool,

@@ -10,7 +10,7 @@ from walkit.errors import StorageError
 from walkit.storage.interface import Storage
 
 
-class Leftovers:
+class OrphanFiles:
     """The files of an open log that are to be removed. The next opening removes what is still there.
 
     `lock` is held by the thread that gives files up: from taking them, or the records in them, out of the manifest

@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Make the site of the documentation, and the book with it: notebooks are executed once for both. `make docs`.
+
+    python scripts/make_docs.py [--out build/docs] [--no-execute] [--executed build/executed]
+
+The site needs no network and no server: open build/docs/index.html. Its source is a tree that is put together anew
+each time: the Markdown of docs/, FORMAT.md, the changelog and others, the notebooks with their outputs, and what these
+show or lead to; links are set to where a page is in the site. Sphinx builds the tree with docs/conf.py, and a warning
+is an error. With `--no-execute` the notebooks are those in the folder `--executed` where they are there, else as they
+are committed, without outputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from time import monotonic
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parent.parent
+if not __package__:  # run as a script: the checkout is what it is about, installed or not
+    sys.path.insert(0, str(ROOT))
+
+from scripts import book  # noqa: E402
+from walkit import plots  # noqa: E402
+
+OUT = ROOT / "build" / "docs"
+EXECUTED = ROOT / "build" / "executed"
+ELSEWHERE = {
+    "walkit/format/FORMAT.md": "format.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "data/README.md": "data.md",
+}
+"""Pages of the site that are not in docs/, by their path in the repository."""
+INDEX, FIRST = "00-index", "01-one-record-on-disk"
+"""The notebook that lists the others, and the one that is the tutorial and stands by itself."""
+CONTENTS = {"docs/decisions/README.md": "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"}
+"""What a page gets at its end: the pages that follow it, where its own tables list them."""
+PROSE_OR_CODE = re.compile(
+    r"(^(`{3,}|~{3,}).*?^\2[ \t]*$|(`+)(?!`).+?(?<!`)\3(?!`))", re.MULTILINE | re.DOTALL
+)
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(\s*<?([^)\s>]+)>?((?:\s+\"[^\"]*\")?)\s*\)")
+
+
+@dataclass
+class Tree:
+    """The source of the site while it is put together, and the files of the repository that its pages lead to."""
+
+    root: Path
+    source: Path
+    files: set[str] = field(default_factory=set)
+
+    def place_of(self, path: str) -> str | None:
+        """Return where a file of the repository is in the site: a page, or a copy of the file; None for a folder."""
+        if path in ("README.md", "docs"):
+            return "index.md"
+        if path in ELSEWHERE:
+            return ELSEWHERE[path]
+        if re.fullmatch(r"docs/.+\.md", path):
+            return re.sub(r"(^|/)README\.md$", r"\1index.md", path.removeprefix("docs/"))
+        if re.fullmatch(r"notebooks/[^/]+\.ipynb", path):
+            return path
+        if not (self.root / path).is_file():
+            return None
+        self.files.add(path)
+        return f"files/{path}"
+
+    def at_home(self, path: str, text: str) -> str:
+        """Return a page's Markdown with its relative links as they lead in the site; a folder is named, not linked."""
+        own = PurePosixPath(self.place_of(path) or path).parent
+
+        def moved(match: re.Match[str]) -> str:
+            picture, words, target, title = match.groups()
+            words = LINK.sub(moved, words) if "](" in words else words
+            if re.match(r"[a-z][a-z0-9+.-]*:|#", target):
+                return f"{picture}[{words}]({target}{title})"
+            name, _, anchor = target.partition("#")
+            place = self.place_of(os.path.normpath(PurePosixPath(path).parent / name))
+            if place is None:
+                return words
+            if anchor and not place.endswith(".md"):
+                anchor = ""
+            to = os.path.relpath(place, own) + (f"#{anchor}" if anchor else "")
+            return f"{picture}[{words}]({to}{title})"
+
+        def contents(match: re.Match[str]) -> str:
+            return match[1] + "".join(self.listed(path, line, own) for line in match[2].splitlines())
+
+        return TOCTREE.sub(contents, outside_code(text, lambda prose: LINK.sub(moved, prose)))
+
+    def listed(self, path: str, line: str, own: PurePosixPath) -> str:
+        """Return a line of a list of pages as it leads in the site: `page`, or `Title <page>`, without its ending."""
+        title, target = re.fullmatch(r"(?:(.+) <)?([^<>]+?)>?", line.strip()).groups()  # type: ignore[union-attr]
+        if "*" in target:
+            return f"{target}\n"
+        name = os.path.normpath(PurePosixPath(path).parent / target)
+        for ending in (".md", ".ipynb"):
+            if (self.root / f"{name}{ending}").is_file():
+                place = os.path.relpath((self.place_of(f"{name}{ending}") or name).removesuffix(ending), own)
+                return f"{title} <{place}>\n" if title else f"{place}\n"
+        raise FileNotFoundError(f"{path} lists {target}, and there is no such page")
+
+    def write(self, path: str, text: str) -> None:
+        """Put a file of the site into the tree, at its place in it."""
+        target = self.source / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+
+    def copy_files(self) -> None:
+        """Put in what the pages show or lead to."""
+        for name in sorted(self.files):
+            target = self.source / "files" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.root / name, target)
+
+
+def outside_code(text: str, change: Callable[[str], str]) -> str:
+    """Return Markdown with `change` made to what is not code."""
+    parts, at = [], 0
+    for match in PROSE_OR_CODE.finditer(text):
+        parts += [change(text[at : match.start()]), match[0]]
+        at = match.end()
+    return "".join([*parts, change(text[at:])])
+
+
+TOCTREE = re.compile(r"(^```\{toctree\}\n(?::\w+:.*\n)*\n)((?:[^`\n]+\n)+)(?=```)", re.MULTILINE)
+"""A list of pages: its head, and a path on each line, which leads in the repository as links do."""
+
+
+def gather(source: Path, executed: Path | None = None, root: Path = ROOT) -> Tree:
+    """Put the source of the site together in the folder `source`, with the outputs of `executed` where they are."""
+    shutil.rmtree(source, ignore_errors=True)
+    tree = Tree(root, source)
+    (source / "extra" / "notebooks" / "data").mkdir(parents=True)
+    pages = sorted(str(page.relative_to(root)) for page in (root / "docs").rglob("*.md"))
+    for path in [*pages, *(name for name in ELSEWHERE if (root / name).is_file())]:
+        text = (root / path).read_text("utf-8") + CONTENTS.get(path, "")
+        tree.write(tree.place_of(path) or path, tree.at_home(path, text))
+    figures = 0
+    for notebook in sorted((root / "notebooks").glob("*.ipynb")):
+        figures += add_notebook(tree, notebook, executed)
+    if figures:
+        (source / "extra" / "_static").mkdir()
+        (source / "extra" / "_static" / book.SCRIPT).write_text(plots.plotly_script(), encoding="utf-8")
+    shutil.copy(root / "docs" / "conf.py", source)
+    shutil.copytree(root / "docs" / "_static", source / "_static")
+    tree.copy_files()
+    return tree
+
+
+def add_notebook(tree: Tree, notebook: Path, executed: Path | None) -> int:
+    """Put one notebook into the tree, with what it shows; return how many figures it has."""
+    path = f"notebooks/{notebook.name}"
+    ran = executed / notebook.name if executed is not None else notebook
+    content = nbformat.read(ran if ran.is_file() else notebook, as_version=4)
+    if notebook.stem == INDEX:
+        listed = [
+            other.stem
+            for other in sorted(notebook.parent.glob("*.ipynb"))
+            if other.stem not in (INDEX, FIRST)
+        ]
+        contents = "\n".join(["```{toctree}", ":hidden:", "", *listed, "```"])
+        content.cells.append(nbformat.v4.new_markdown_cell(contents))
+    figures = book.draw_still(content, notebook.stem, tree.source / "extra" / "notebooks" / "data")
+    for cell in content.cells:
+        if cell.cell_type == "markdown":
+            cell.source = tree.at_home(path, cell.source)
+    tree.write(path, json.dumps(content))
+    return figures
+
+
+def build(source: Path, out: Path) -> None:
+    """Build the site of a source tree in `out`, replacing the one that is there; RuntimeError where Sphinx warns."""
+    from sphinx.cmd.build import build_main
+
+    shutil.rmtree(out, ignore_errors=True)
+    doctrees = source.with_name(f"{source.name}-doctrees")
+    arguments = ["-q", "-E", "-W", "--keep-going", "-b", "html", "-d", str(doctrees), str(source), str(out)]
+    if build_main(arguments):
+        raise RuntimeError("Sphinx warned: its words are above")
+    shutil.rmtree(doctrees, ignore_errors=True)
+    (out / "_static" / "webpack-macros.html").unlink(missing_ok=True)  # a template of the theme, and no page
+    for page in out.rglob("*.html"):  # where no script runs the theme would be neither light nor dark
+        html = page.read_text("utf-8")
+        page.write_text(html.replace('data-theme="auto"', 'data-theme="light"', 1), encoding="utf-8")
+
+
+def main() -> int:
+    """Make the site as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument(
+        "--executed", type=Path, default=EXECUTED, help="where notebooks with outputs are kept"
+    )
+    parser.add_argument("--no-execute", action="store_true", help="take them from there instead")
+    given = parser.parse_args()
+    if not given.no_execute:
+        book.make(sorted(book.NOTEBOOKS.glob("*.ipynb")), book.OUT, executed=given.executed)
+    began = monotonic()
+    source = given.out.with_name(f"{given.out.name}-source")
+    gather(source, given.executed)
+    build(source, given.out)
+    pages = sum(1 for _ in given.out.rglob("*.html"))
+    print(f"{pages} pages in {monotonic() - began:.0f} s: {given.out / 'index.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

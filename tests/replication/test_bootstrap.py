@@ -1,0 +1,332 @@
+"""Bootstrap: a replica whose log cannot be continued gets the primary's snapshot and segments, and then the tail."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.log.in_flight_logs import Flight
+from tests.replication.callers import WAIT_S, until
+from tests.replication.proxy import TcpProxy
+from tests.replication.test_replica_checkpoint import put
+from tests.stores import SMALL
+from walkit.format.names import BOOTSTRAP_PREFIX
+from walkit.models import FaultyStorage
+from walkit.replication import Primary, Replica
+from walkit.replication.backoff import Backoff
+from walkit.replication.bootstrap import FETCHES_MAX, Transfer, Want, wrong_fetch
+from walkit.replication.messages import Chunk, Fetch
+from walkit.segments.claim_files import claim_facts, drop_claim
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage.file import FileStorage
+from walkit.store import Store
+
+
+def quick() -> Backoff:
+    """Try again at once."""
+    return Backoff(1.0, 20.0)
+
+
+def follower(folder: Path, primary: Primary, **more: Any) -> Replica:
+    """A replica of this primary that tries again at once."""
+    return Replica(folder, primary.address, options=SMALL, backoff=quick(), **more)
+
+
+def gathered(folder: Path) -> list[str]:
+    """What a bootstrap has left in a folder."""
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith(BOOTSTRAP_PREFIX))
+
+
+def drop_claims(log: walkit.WriteAheadLog) -> None:
+    """Drop all claims on a log, as an operator does."""
+    for fact in log.claims():
+        drop_claim(log.parts.storage, fact.name)
+
+
+def test_an_empty_replica_of_a_checkpointed_store(tmp_path: Path) -> None:
+    """Checkpoint a store, append more, follow with nothing: state and tail are the primary's, also opened again."""
+    with Store.open(tmp_path / "p", options=SMALL) as store, Primary(store) as primary:
+        put(store, 120)
+        assert store.checkpoint().low_watermark == 120
+        last = put(store, 20, 15)
+        with follower(tmp_path / "r", primary) as replica:
+            replica.wait_for(last, WAIT_S)
+            assert replica.store.items() == store.items()
+            replica.wait_for(put(store, 3), WAIT_S)
+            assert replica.store.items() == store.items()
+            until(
+                lambda: bool(claim_facts(store.log.parts.storage, store.log.parts.manifest_store.current)),
+                "a claim",
+            )
+        with follower(tmp_path / "r", primary) as replica:
+            assert replica.store.items() == store.items()
+    assert walkit.verify(tmp_path / "r").ok
+    assert gathered(tmp_path / "r") == []
+
+
+def test_a_replica_that_is_too_far_behind(tmp_path: Path) -> None:
+    """Follow, go away, lose the claim, checkpoint past it, come back: the old files are gone, the state is equal."""
+    with Store.open(tmp_path / "p", options=SMALL) as store, Primary(store) as primary:
+        with follower(tmp_path / "r", primary) as replica:
+            replica.wait_for(put(store, 30), WAIT_S)
+            until(lambda: len(store.log.claims()) == 1, "the claim")
+        drop_claims(store.log)
+        put(store, 120)
+        assert store.checkpoint().low_watermark == 150
+        last = put(store, 7)
+        events: list[str] = []
+        with follower(tmp_path / "r", primary, events=lambda name, _: events.append(name)) as replica:
+            replica.wait_for(last, WAIT_S)
+            assert replica.store.items() == store.items()
+            assert replica.log.first_lsn > 100
+            assert events.count("walkit.replica.replace") == 1
+            manifest = replica.log.manifest
+        names = {path.name for path in (tmp_path / "r").iterdir() if path.name.endswith(".segment")}
+        assert names == {record.name for record in load_manifest(FileStorage(str(tmp_path / "r"))).sealed}
+        assert manifest.low_watermark == 150
+    assert walkit.verify(tmp_path / "r").ok
+
+
+def test_an_empty_replica_of_a_compacted_store(tmp_path: Path) -> None:
+    """Compact a store without a checkpoint, follow with nothing: the compacted segments come as they are."""
+    with Store.open(tmp_path / "p", options=SMALL) as store, Primary(store) as primary:
+        put(store, 150)
+        store.compact()
+        last = put(store, 5)
+        assert store.log.complete_from_lsn > 1
+        with follower(tmp_path / "r", primary) as replica:
+            replica.wait_for(last, WAIT_S)
+            assert replica.store.items() == store.items()
+    assert walkit.verify(tmp_path / "r").ok
+
+
+def test_an_empty_replica_of_a_trimmed_log(tmp_path: Path) -> None:
+    """Trim a plain log, follow with nothing: the records that are left come, and those that follow."""
+    with walkit.open(tmp_path / "p", options=SMALL) as log, Primary(log) as primary:
+        for n in range(100):
+            log.append(b"%d" % n + bytes(3000))
+        log.trim(60)
+        with follower(tmp_path / "r", primary) as replica:
+            replica.wait_for(log.append(b"more").last_lsn, WAIT_S)
+            first = replica.log.first_lsn
+            assert [r.value for r in replica.log.read(first)] == [r.value for r in log.read(first)]
+            assert first == log.first_lsn
+    assert walkit.verify(tmp_path / "r").ok
+
+
+def trimmed(folder: Path, records: int = 200) -> walkit.WriteAheadLog:
+    """A log of this many records of 12 kB, of which the first forty were trimmed."""
+    log = walkit.open(folder, options=SMALL)
+    noise = random.Random(3)
+    for _ in range(records):
+        log.append(noise.randbytes(12_000))
+    log.trim(40)
+    return log
+
+
+def assert_equal(log: walkit.WriteAheadLog, replica: Replica) -> None:
+    """The replica has the primary's records, with the same frames at the same positions."""
+    first = log.first_lsn
+    assert replica.log.first_lsn == first
+    assert [r.value for r in replica.log.read(first)] == [r.value for r in log.read(first)]
+    assert replica.log.end.position == log.parts.core.durable_position
+
+
+CHILD = """
+    import fnmatch, json, os, signal, sys
+    from walkit.models import FaultyStorage
+    from walkit.replication import Replica
+    from walkit.storage import FileStorage
+    from tests.stores import SMALL
+
+    path, address, name, pattern, nth, lsn = json.loads(sys.argv[1])
+
+    class Killing(FaultyStorage):
+        left = nth
+        def perform(self, operation, *how, **else_):
+            if operation.name == name and fnmatch.fnmatchcase(operation.file, pattern):
+                self.left -= 1
+                if self.left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return super().perform(operation, *how, **else_)
+
+    with Replica(Killing(FileStorage(path)), address, options=SMALL) as replica:
+        replica.wait_for(lsn, 60)
+"""
+KILLS = [
+    ("write", "bootstrap-*.part", 9),
+    ("write", "bootstrap-*.part", 9),
+    ("replace", "bootstrap-ready", 1),
+    ("replace", "*.segment", 3),
+    ("replace", "manifest", 1),
+]
+SINGLE_KILLS = [
+    *(("write", "bootstrap-*.part", nth) for nth in (1, 2, 17)),
+    *(("sync", "bootstrap-*.part", nth) for nth in (1, 4)),
+    *(("synced_write", "bootstrap-*.part", nth) for nth in (1, 5)),
+    *(("replace", name, 1) for name in ("bootstrap-plan", "*.segment")),
+    *(("replace", "manifest", 2), ("remove", "bootstrap-ready", 1)),
+]
+
+
+def killed(folder: Path, primary: Primary, lsn: int, kill: tuple[str, str, int]) -> bool:
+    """Follow in a process that is killed by SIGKILL before the nth such change; say whether it came to that."""
+    argument = json.dumps([str(folder), primary.address, *kill, lsn])
+    code = [sys.executable, "-c", textwrap.dedent(CHILD), argument]
+    status = subprocess.run(code, timeout=90, check=False).returncode
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def test_a_replica_that_is_killed_continues_where_it_was(tmp_path: Path) -> None:
+    """Kill a bootstrap at parts, renames and the manifest, one after the other: it resumes, little is sent twice."""
+    with trimmed(tmp_path / "p") as log, Primary(log) as primary:
+        for kill in KILLS:
+            assert killed(tmp_path / "r", primary, log.acked_lsn, kill), kill
+        with follower(tmp_path / "r", primary) as replica:
+            replica.wait_for(log.append(b"the last").last_lsn, WAIT_S)
+            assert_equal(log, replica)
+        needed = log.parts.core.durable_position - log.parts.manifest_store.current.sealed[0].start_position
+        in_flight = FETCHES_MAX * (SMALL.segment_bytes + 4096)
+        assert primary.statistics().frame_bytes < needed + 3 * in_flight
+    assert walkit.verify(tmp_path / "r").ok
+    assert gathered(tmp_path / "r") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", SINGLE_KILLS, ids=str)
+def test_a_replica_that_is_killed_once_ends_equal(tmp_path: Path, kill: tuple[str, str, int]) -> None:
+    """Kill a bootstrap before one change of its folder, at every stage: the next run has the primary's log."""
+    with trimmed(tmp_path / "p") as log, Primary(log) as primary:
+        assert killed(tmp_path / "r", primary, log.acked_lsn, kill)
+        with follower(tmp_path / "r", primary) as replica:
+            replica.wait_for(log.append(b"the last").last_lsn, WAIT_S)
+            assert_equal(log, replica)
+    assert walkit.verify(tmp_path / "r").ok
+    assert gathered(tmp_path / "r") == []
+
+
+@pytest.mark.parametrize("trouble", ["cut", "flip"])
+def test_a_network_that_cuts_and_flips(tmp_path: Path, trouble: str) -> None:
+    """Bootstrap through a proxy that cuts the connection again and again, or flips bits for a while: it ends equal."""
+    with trimmed(tmp_path / "p") as log, Primary(log) as primary, TcpProxy(primary.address, seed=5) as proxy:
+        proxy.trouble = "flip" if trouble == "flip" else ""
+        with Replica(tmp_path / "r", proxy.address, options=SMALL, backoff=quick()) as replica:
+            if trouble == "flip":
+                until(lambda: proxy.flipped > 3, "flipped bits")
+                proxy.trouble = ""
+            for _ in range(6 if trouble == "cut" else 0):
+                connections = proxy.connections
+                proxy.cut()
+                until(lambda n=connections: proxy.connections > n, "the next connection")  # type: ignore[misc]
+            replica.wait_for(log.append(b"the last").last_lsn, WAIT_S)
+            assert_equal(log, replica)
+    assert walkit.verify(tmp_path / "r").ok
+
+
+def test_a_part_that_was_damaged_is_fetched_again(tmp_path: Path) -> None:
+    """Kill a bootstrap, flip a byte of a part, go on: the check finds it, that part alone comes again, all is equal."""
+    with trimmed(tmp_path / "p") as log, Primary(log) as primary:
+        assert killed(tmp_path / "r", primary, log.acked_lsn, ("write", "bootstrap-*.part", 20))
+        part = tmp_path / "r" / next(name for name in gathered(tmp_path / "r") if name.endswith(".part"))
+        data = bytearray(part.read_bytes())
+        data[9000] ^= 4
+        part.write_bytes(data)
+        missing: list[int] = []
+        with follower(
+            tmp_path / "r", primary, events=lambda _, facts: missing.append(facts.get("missing_bytes", 0))
+        ) as replica:
+            replica.wait_for(log.append(b"the last").last_lsn, WAIT_S)
+            assert_equal(log, replica)
+        first, again = [size for size in missing if size]
+        assert again == len(data) < first
+
+
+def test_a_full_disk_is_tried_again(tmp_path: Path) -> None:
+    """Fail the writing of parts with ENOSPC: the replica says so and keeps what it has; with room it goes on."""
+    storage = FaultyStorage(FileStorage(str(tmp_path / "r")))
+    full = storage.fail("write", "bootstrap-*.part", nth=9, times=None, errno=errno.ENOSPC)
+    with (
+        trimmed(tmp_path / "p") as log,
+        Primary(log) as primary,
+        Replica(storage, primary.address, options=SMALL, backoff=quick()) as replica,
+    ):
+        until(lambda: full.hits > 2, "the full disk")
+        assert replica.status().state != "failed"
+        full.cancel()
+        replica.wait_for(log.append(b"the last").last_lsn, WAIT_S)
+        assert_equal(log, replica)
+
+
+def test_a_primary_that_moved_on_sends_what_changed(tmp_path: Path) -> None:
+    """Kill a bootstrap, append and restart the primary: the segment that grew is continued, the others are kept."""
+    with trimmed(tmp_path / "p") as log, Primary(log) as primary:
+        assert killed(tmp_path / "r", primary, log.acked_lsn, ("write", "bootstrap-*.part", 20))
+        there = {name: (tmp_path / "r" / name).stat().st_ino for name in gathered(tmp_path / "r")}
+        assert len(there) > 10
+    with walkit.open(tmp_path / "p", options=SMALL) as log, Primary(log) as primary:
+        for _ in range(10):
+            log.append(bytes(3000))
+        with follower(tmp_path / "r", primary) as replica:
+            replica.wait_for(log.acked_lsn, WAIT_S)
+            assert_equal(log, replica)
+        needed = log.parts.core.durable_position - log.parts.manifest_store.current.sealed[0].start_position
+        assert primary.statistics().frame_bytes < needed * 0.9
+
+
+def test_a_transfer_asks_in_order_and_takes_what_it_asked_for() -> None:
+    """Ask for files of several sizes, some there in part: bounded, in order; each wrong answer is said."""
+    transfer = Transfer((Want(0, 0, 25), Want(1, 7, 7), Want(2, 5, 8)), chunk_bytes=10)
+    asked = [(f.file, f.offset, f.size) for f in transfer.ask()]
+    assert asked == [(0, 0, 10), (0, 10, 10), (0, 20, 5), (2, 5, 3)]
+    for wrong in (Chunk(file=0, offset=10, data=bytes(10)), Chunk(file=0, offset=0, data=bytes(9))):
+        assert "were asked for" in transfer.take(wrong)
+    for file, offset, size in asked:
+        assert not transfer.is_done
+        assert transfer.take(Chunk(file=file, offset=offset, data=bytes(size))) == ""
+    assert transfer.is_done and transfer.missing_bytes == 0 and transfer.ask() == []
+    assert "nothing asked for" in transfer.take(Chunk(file=0, offset=0, data=b"x"))
+    assert len(Transfer((Want(0, 0, 1 << 40),)).ask()) == FETCHES_MAX
+    assert Transfer(()).is_done
+
+
+@pytest.mark.parametrize(
+    ("fetch", "wrong"),
+    [
+        (Fetch(file=0, offset=0, size=10), False),
+        (Fetch(file=1, offset=1 << 20, size=1 << 20), False),
+        (Fetch(file=0, offset=1, size=10), True),
+        (Fetch(file=0, offset=0, size=0), True),
+        (Fetch(file=2, offset=0, size=1), True),
+        (Fetch(file=1, offset=0, size=(1 << 20) + 1), True),
+        (Fetch(file=1, offset=(1 << 64) - 1, size=1), True),
+    ],
+)
+def test_a_publisher_sends_only_what_lies_in_its_plan(fetch: Fetch, wrong: bool) -> None:
+    """Fetch within and beyond the files of a plan of 10 bytes and 2 MiB: only what lies within is read."""
+    assert bool(wrong_fetch(fetch, (10, 2 << 20))) == wrong
+
+
+def test_a_replica_at_a_hole(tmp_path: Path) -> None:
+    """Recover a log with a hole between its frames, follow with nothing: it has what is after the hole, too."""
+    image = Flight(order="completion", base=4, flying=4).landed((4, 6, 7))
+    with (
+        walkit.open(storage=image, options=walkit.LogOptions(recovery="holes")) as log,
+        Primary(log) as primary,
+    ):
+        assert log.parts.manifest_store.current.holes
+        last = log.append(b"after").last_lsn
+        with Replica(tmp_path / "r", primary.address, backoff=quick()) as replica:
+            replica.wait_for(last, WAIT_S)
+            assert [(r.lsn, r.value) for r in replica.log.read(1)] == [(r.lsn, r.value) for r in log.read(1)]
+    assert walkit.verify(tmp_path / "r").ok

@@ -1,0 +1,153 @@
+"""Promotion: a replica's folder becomes a log that is written on, once, and the old primary is another history."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import walkit
+from tests.crash_recorder import Filmed
+from tests.log.logs import lsns
+from tests.replication.callers import until
+from tests.replication.killing import kills
+from tests.replication.test_replica_checkpoint import put
+from tests.stores import SMALL
+from walkit.cli import main
+from walkit.errors import DivergenceError, LogLockedError, LogNotFoundError, OptionsError
+from walkit.models import CrashingStorage
+from walkit.replication import Primary, Replica, promote
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage import FileStorage, Storage
+from walkit.store import Store
+
+
+def followed(path: Path, replica: Path | Storage, count: int = 60) -> None:
+    """Make a store with so many records, and a replica of it that has a snapshot in the middle."""
+    with (
+        Store.open(path, options=SMALL) as store,
+        Primary(store) as primary,
+        Replica(replica, primary.address, options=SMALL) as following,
+    ):
+        following.wait_for(put(store, count // 2), 30)
+        following.checkpoint()
+        following.wait_for(put(store, count - count // 2), 30)
+
+
+def test_a_promoted_replica_is_written_on_and_the_old_primary_is_refused(tmp_path: Path) -> None:
+    """Promote, append on both sides, follow the new primary by a replica and by the old log: the latter diverges."""
+    followed(tmp_path / "old", tmp_path / "new")
+    report = promote(tmp_path / "new")
+    assert (report.first_lsn, report.already) == (61, False)
+    again = promote(tmp_path / "new")
+    assert again.already and (again.epoch, again.first_lsn) == (report.epoch, 61)
+    with Store.open(tmp_path / "old", options=SMALL) as old:
+        put(old, 5)
+    with Store.open(tmp_path / "new", options=SMALL) as store, Primary(store) as primary:
+        assert store.put(b"new", b"value").last_lsn == 61
+        with Replica(tmp_path / "old", primary.address) as refused, pytest.raises(DivergenceError) as caught:
+            refused.wait_for(100, 30)
+        assert caught.value.first_lsn == 61
+        walkit.copy(tmp_path / "new", tmp_path / "next")
+        with Replica(tmp_path / "next", primary.address) as following:
+            following.wait_for(store.put(b"more", b"value").last_lsn, 30)
+            assert following.store.items() == store.items()
+    assert walkit.verify(tmp_path / "new").ok
+
+
+def test_a_promoted_replica_diverges_before_its_first_record(tmp_path: Path) -> None:
+    """Promote and append nothing, append to the old primary: the promoted folder follows it no more."""
+    followed(tmp_path / "old", tmp_path / "new")
+    promote(tmp_path / "new")
+    with Store.open(tmp_path / "old", options=SMALL) as store, Primary(store) as primary:
+        put(store, 5)
+        with Replica(tmp_path / "new", primary.address) as refused, pytest.raises(DivergenceError):
+            refused.wait_for(65, 30)
+
+
+def test_chained_replicas_continue_with_the_promoted_one(tmp_path: Path) -> None:
+    """Promote the middle of three: the last one goes on with it, under its own identity, and has all its records."""
+    followed(tmp_path / "old", tmp_path / "middle")
+    with (
+        Replica(tmp_path / "middle", "127.0.0.1:1", options=SMALL) as middle,
+        Primary(middle.log) as second,
+    ):
+        walkit.copy(tmp_path / "middle", tmp_path / "last")
+        with Replica(tmp_path / "last", second.address) as last:
+            until(lambda: last.status().state == "streaming", "the contact")
+            address = second.address
+            second.stop()
+            middle.stop()
+            promote(tmp_path / "middle")
+            with Store.open(tmp_path / "middle", options=SMALL) as store, Primary(store, address):
+                last.wait_for(put(store, 10), 30)
+                assert last.store.items() == store.items()
+
+
+def test_what_is_no_replica_or_runs_is_refused(tmp_path: Path) -> None:
+    """Promote nothing, a log, and a replica that runs: typed errors, and the manifest is as it was."""
+    with pytest.raises(LogNotFoundError):
+        promote(tmp_path / "nothing")
+    walkit.open(tmp_path / "log").close()
+    before = load_manifest(FileStorage(str(tmp_path / "log")))
+    with pytest.raises(OptionsError):
+        promote(tmp_path / "log")
+    assert load_manifest(FileStorage(str(tmp_path / "log"))) == before
+    followed(tmp_path / "old", tmp_path / "new")
+    with Replica(tmp_path / "new", "127.0.0.1:1"):
+        with pytest.raises(LogLockedError):
+            promote(tmp_path / "new")
+        assert "replica" in load_manifest(FileStorage(str(tmp_path / "new"))).extra
+
+
+def test_the_command_says_that_the_old_primary_is_not_fenced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run `walkit promote` on a replica, as text and as JSON, and on a log: 0, 0 and 2."""
+    followed(tmp_path / "old", tmp_path / "new")
+    assert main(["promote", str(tmp_path / "new")]) == 0
+    assert "not fenced" in capsys.readouterr().out
+    assert main(["promote", str(tmp_path / "new"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["already"] and said["old_primary_fenced"] is False and said["first_lsn"] == 61
+    assert main(["promote", str(tmp_path / "old")]) == 2
+
+
+def test_a_promotion_that_is_killed_is_done_by_the_next(tmp_path: Path) -> None:
+    """SIGKILL a promotion before each of its changes: a replica or a promoted one, and the next promotion ends it."""
+    followed(tmp_path / "old", tmp_path / "replica")
+    found = set()
+    for kill in kills("promote"):
+        folder = tmp_path / "turn"
+        shutil.copytree(tmp_path / "replica", folder)
+        killed = kill(folder)
+        assert walkit.verify(folder).ok
+        found.add("promoted" in load_manifest(FileStorage(str(folder))).extra)
+        report = promote(folder)
+        assert report.first_lsn == 61
+        assert killed or report.already
+        with Store.open(folder, options=SMALL) as store:
+            assert store.put(b"new", b"value").last_lsn == 61
+            assert lsns(store.log.read()) == list(range(31, 62))
+        shutil.rmtree(folder)
+    assert found == {False, True}
+
+
+def test_a_power_cut_at_any_change_leaves_a_replica_or_a_promoted_one() -> None:
+    """Cut the power before each change of a promotion: the next one gives the same LSN, and a log with all records."""
+    base = CrashingStorage()
+    with Store.open(storage=CrashingStorage(), options=SMALL) as store, Primary(store) as primary:
+        with Replica(base, primary.address, options=SMALL) as replica:
+            replica.wait_for(put(store, 20), 30)
+        items = store.items()
+    film = Filmed(base.process_kill(), every_way=True)
+    film.running = True
+    promote(film)
+    film.take("the end")
+    assert len(film.images) > 10
+    for moment, image in film.images:
+        assert promote(image).first_lsn == 21, moment
+        with Store.open(storage=image, options=SMALL) as opened:
+            assert opened.items() == items, moment

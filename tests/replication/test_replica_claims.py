@@ -1,0 +1,208 @@
+"""The claims of replicas: they keep what was not acknowledged, of an open log and of one written elsewhere."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.log.crashes import SMALL
+from tests.replication.callers import WAIT_S, Caller, until
+from tests.replication.test_doors import frames_of_log
+from walkit.errors import OptionsError, WalkitError
+from walkit.events import EventSink
+from walkit.format.names import claim_file_name
+from walkit.models import FaultyStorage
+from walkit.replication import Primary, Replica, replica_claims
+from walkit.replication.identity import mint
+from walkit.replication.identity_file import load_identity
+from walkit.replication.messages import Ack, Heartbeat, Refusal, Welcome
+from walkit.replication.publisher import Publisher
+from walkit.replication.registry import ReplicaRegistry
+from walkit.replication.replica_claims import ReplicaClaims, replicas_with_claims
+from walkit.segments.claim_files import claims_locked
+from walkit.storage.file import FileStorage
+
+
+def test_a_replica_of_a_log_that_is_written_elsewhere_holds_it_back(tmp_path: Path) -> None:
+    """Serve a folder whose writer is open, follow and leave: a trim keeps what was not acknowledged; it comes later."""
+    with walkit.open(tmp_path / "p", options=SMALL) as log:
+        log.append_many([bytes(2000)] * 50)
+        with Primary(tmp_path / "p", lease_s=4) as primary:
+            with Replica(tmp_path / "r", primary.address) as replica:
+                replica.wait_for(50, WAIT_S)
+                until(lambda: [c.first_lsn for c in log.claims()] == [51], "the claim")
+            for _ in range(3):
+                log.append_many([bytes(2000)] * 50)
+            assert log.trim(log.acked_lsn) == 50
+            with Replica(tmp_path / "r", primary.address) as replica:
+                replica.wait_for(200, WAIT_S)
+                until(lambda: primary.status().followers[0].held_from is not None, "the status")
+                until(lambda: [c.first_lsn for c in log.claims()] == [201], "the claim to move")
+            assert log.trim(200) == 200
+
+
+def test_a_session_moves_and_renews_its_claim(tmp_path: Path) -> None:
+    """Stay connected with a lease of a second: the claim moves with what comes, and counts after three leases."""
+    with (
+        walkit.open(tmp_path / "p", options=SMALL) as log,
+        Primary(log, lease_s=1.0) as primary,
+        Replica(tmp_path / "r", primary.address) as replica,
+    ):
+        last = log.append(b"first").last_lsn
+        replica.wait_for(last, WAIT_S)
+        until(lambda: [c.first_lsn for c in log.claims()] == [last + 1], "the claim")
+        written = {log.claims()[0].lease_until_us}
+        until(lambda: len(written | {c.lease_until_us for c in log.claims()}) > 1, "the renewal")
+        last = log.append(b"second").last_lsn
+        until(lambda: [(c.state, c.first_lsn) for c in log.claims()] == [("live", last + 1)], "the move")
+
+
+def test_a_folder_that_cannot_be_written_has_no_claims_and_says_so(tmp_path: Path) -> None:
+    """Fail each creation of a claim with EROFS: records come, the status says why nothing is kept, with one event."""
+    storage = FaultyStorage(FileStorage(str(tmp_path / "p")))
+    storage.create()
+    told: list[tuple[str, dict[str, Any]]] = []
+    with (
+        walkit.open(storage=storage, options=SMALL, events=lambda *event: told.append(event)) as log,
+        Primary(log, lease_s=1.0) as primary,
+        Replica(tmp_path / "r", primary.address) as replica,
+    ):
+        replica.wait_for(log.append(b"v").last_lsn, WAIT_S)
+        until(lambda: len(log.claims()) == 1, "the claim")
+        name = claim_file_name(log.claims()[0].name, new=True)
+        storage.fail("create", name, times=None, errno=errno.EROFS)
+        replica.wait_for(log.append(b"w").last_lsn, WAIT_S)
+        until(lambda: "cannot be written" in primary.status().trouble, "the trouble")
+        assert [name for name, _ in told].count("walkit.replica.unclaimed") == 1
+
+
+def test_two_primaries_serve_one_session_of_an_id(tmp_path: Path) -> None:
+    """Follow by one primary, then with the same id by another of the same log: the first session ends as busy."""
+    with (
+        walkit.open(tmp_path / "p", options=SMALL) as log,
+        Primary(log, lease_s=1.0, publisher=lambda: Publisher(heartbeat_ms=20)) as first,
+        Primary(tmp_path / "p", lease_s=1.0, publisher=lambda: Publisher(heartbeat_ms=20)) as second,
+        Caller(first.address) as one,
+    ):
+        log.append(b"v")
+        log.wait_idle()
+        end = frames_of_log(log)[-1]
+        one.welcomed("r")
+        one.say(Ack(end=end))
+        until(lambda: len(log.claims()) == 1, "the claim of the first")
+        before = log.claims()[0].mark
+        assert one.identity is not None
+        with Caller(second.address) as other:
+            manifest = log.parts.manifest_store.current
+            facts: dict[str, Any] = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
+            other.prove(one.identity, **facts).next_of(Heartbeat)
+            other.say(Ack(end=end))
+            until(lambda: log.claims()[0].mark != before, "the claim of the second")
+            assert one.next_of(Refusal).reason == "busy"
+
+
+def test_a_replica_below_its_claim_is_refused(tmp_path: Path) -> None:
+    """Claim up to the end for an id, forget the registry's acknowledgement, come with nothing: refused as put back."""
+    with walkit.open(tmp_path / "p", options=SMALL) as log:
+        log.append(b"v")
+        log.wait_idle()
+        end = frames_of_log(log)[-1]
+        with Primary(log) as primary:
+            with Caller(primary.address) as caller:
+                caller.welcomed("r")
+                identity = caller.identity
+                assert identity is not None
+            until(lambda: not primary.status().followers, "the session to end")
+            claimed = walkit.claim(
+                tmp_path / "p", identity.key, end.last_lsn + 1, owner=uuid.UUID(hex=identity.key)
+            )
+            with Caller(primary.address) as caller:
+                refusal = caller.prove(identity).next()
+                assert isinstance(refusal, Refusal)
+                assert (refusal.reason, refusal.other_lsn) == ("rewound", end.last_lsn)
+            claimed.release()
+            until(lambda: not primary.status().followers, "the session to end")
+            with Caller(primary.address) as caller:
+                assert isinstance(caller.prove(identity).next(), Welcome)
+
+
+def test_a_registry_keeps_the_replicas_with_claims(tmp_path: Path) -> None:
+    """Fill a registry of two, one with a claim: the third takes the place of the other, and the claim's owner stays."""
+    with walkit.open(tmp_path / "p", options=SMALL) as log, Primary(log) as primary:
+        last = log.append(b"v").last_lsn
+        with Replica(tmp_path / "r", primary.address) as replica:
+            replica.wait_for(last, WAIT_S)
+            until(lambda: len(log.claims()) == 1, "the claim")
+        own = load_identity(FileStorage(str(tmp_path / "r")))
+        assert own is not None
+        registry = ReplicaRegistry(log.parts.storage, limit=2)
+        keep = replicas_with_claims(log.parts.storage)
+        assert keep == {own.identity.key}
+        assert registry.add(mint(), "second", keep)
+        assert registry.add(mint(), "third", keep)
+        assert set(registry.names().values()) == {own.name, "third"}
+        assert not ReplicaRegistry(log.parts.storage, limit=1).add(mint(), "fourth", registry.names())
+
+
+@pytest.mark.parametrize("lease_s", [0, 0.5, float("nan"), 1e9])
+def test_a_lease_that_cannot_be_renewed_is_refused(tmp_path: Path, lease_s: float) -> None:
+    """Make primaries with such leases: an OptionsError that names the option."""
+    with walkit.open(tmp_path / "p") as log, pytest.raises(OptionsError) as refused:
+        Primary(log, lease_s=lease_s)
+    assert refused.value.option == "lease_s"
+
+
+def test_a_stopped_holder_of_the_lock_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stop the claims of eight replicas while another has the claims' lock: one wait, and they stand as before."""
+    monkeypatch.setattr(replica_claims, "LOCK_S", 0.3)
+    keys = [mint().key for _ in range(8)]
+    with walkit.open(tmp_path / "log", options=SMALL) as log:
+        log.append_many([b"value"] * 20)
+        storage = FileStorage(tmp_path / "log")
+        claims = ReplicaClaims(storage, EventSink(None))
+        claims.start()
+        for key in keys:
+            claims.want(key, 2, log.parts.core.identity.epoch_id, lambda error: None)
+        until(lambda: replicas_with_claims(storage) == frozenset(keys), "eight claims")
+        for key in keys:
+            claims.want(key, 20, log.parts.core.identity.epoch_id, lambda error: None)
+        with claims_locked(storage):
+            began = time.monotonic()
+            claims.stop()
+            assert time.monotonic() - began < 4 * 0.3 < len(keys) * 0.3
+        assert all(claims.held_from(key) == 2 for key in keys)
+        assert "was not free" in claims.trouble
+        claims.start()
+        claims.stop()
+        assert {fact.first_lsn for fact in log.claims()} == {20} and claims.trouble == ""
+
+
+def test_what_an_ended_session_wanted_is_not_written_over_a_bootstraps_claim(tmp_path: Path) -> None:
+    """Let the last writing of a session wait for the lock while its replica begins anew: all is kept for that one."""
+    with walkit.open(tmp_path / "log", options=SMALL) as log:
+        log.append_many([b"value"] * 20)
+        epoch_id = log.parts.core.identity.epoch_id
+        storage, held = FileStorage(tmp_path / "log"), threading.Event()
+        claims = ReplicaClaims(storage, EventSink(None))
+        for _ in range(5):
+            key, lost = mint().key, list[WalkitError]()
+            claims.want(key, 15, epoch_id, lost.append)
+            with claims_locked(storage):
+                claims.start()  # it writes, and waits for the lock
+                claims.leave(key)
+                anew = threading.Thread(target=claims.take_all, args=(key, lost.append))
+                anew.start()
+                held.wait(0.1)
+            anew.join()
+            claims.stop()
+            assert claims.held_from(key) == 1 and not lost
+            assert [fact.first_lsn for fact in log.claims() if fact.name == key] == [1]

@@ -1,0 +1,149 @@
+"""The seeded world: it holds its rules, it repeats, it finds mutants of the cores, and it shrinks what it finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from tests.simulate.world_mutants import MUTANTS, Mutant
+from walkit.errors import OptionsError
+from walkit.simulate.world import Outcome, run_schedule
+from walkit.simulate.world_faults import CHAOS_MS, KINDS, LINK_KINDS, NODES, Schedule, draw_faults
+from walkit.simulate.world_report import WorldReport, explore
+from walkit.simulate.world_rules import RULES
+
+SCHEDULES = 200
+SCHEDULES_OF_A_MUTANT = 60
+EARLY = MUTANTS[1]
+
+
+def first_failure(mutant: Mutant, schedules: int = SCHEDULES_OF_A_MUTANT) -> Outcome | None:
+    """Return the first schedule that breaks a rule with this mutant installed."""
+    with mutant.installed():
+        outcomes = (run_schedule(Schedule(seed=seed)) for seed in range(schedules))
+        return next((outcome for outcome in outcomes if outcome.failed), None)
+
+
+@pytest.fixture(scope="module")
+def report() -> WorldReport:
+    """The schedules of this test run, each run once."""
+    return explore(0, SCHEDULES)
+
+
+def test_every_rule_holds_in_200_schedules(report: WorldReport) -> None:
+    """Run 200 schedules of faults: no rule is broken at any step, and everything becomes equal after them."""
+    assert not report.failures, report.text()
+    assert report.schedules == SCHEDULES
+
+
+def test_the_schedules_reach_what_they_are_there_for(report: WorldReport) -> None:
+    """Count what happened in them: deltas, loads, copies, snapshots, and each kind of fault at each target."""
+    assert min(report.deltas, report.loads, report.records) > 10 * SCHEDULES
+    assert min(report.reseeded, report.begun_anew) >= 10
+    faults = [fault for seed in range(SCHEDULES) for fault in draw_faults(seed)]
+    assert {fault.kind for fault in faults} == set(KINDS)
+    links = {fault.target for fault in faults if fault.kind in LINK_KINDS}
+    assert len(links) == 2 * (len(NODES) - 1)
+    assert {fault.target for fault in faults if fault.kind == "crash"} == set(NODES)
+
+
+def test_one_seed_gives_the_same_run_in_another_process() -> None:
+    """Run three seeds here and in a process with another hash seed: equal digests; another seed has another one."""
+    code = (
+        "from walkit.simulate.world_report import explore; import json; "
+        "r = explore(5, 3).to_dict(); r.pop('real_s'); print(json.dumps(r))"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True, env=_environment("77")
+    )
+    here = explore(5, 3).to_dict()
+    here.pop("real_s")
+    assert json.loads(there.stdout) == here
+    assert explore(8, 3).digest != here["digest"]
+
+
+def _environment(hash_seed: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONHASHSEED": hash_seed}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_the_world_finds_each_mutant(mutant: Mutant) -> None:
+    """Change one line of a core: a rule is broken within 60 schedules."""
+    found = first_failure(mutant)
+    assert found is not None, f"{mutant.name} was not found"
+    assert found.rule in RULES
+
+
+def test_a_mutant_leaves_the_core_as_it_was() -> None:
+    """Install a mutant and take it out again: the schedule that it failed passes."""
+    found = first_failure(EARLY)
+    assert found is not None
+    assert found.rule == "acknowledged"
+    assert not run_schedule(found.schedule).failed
+
+
+def test_a_failing_schedule_is_shrunk_to_what_it_needs() -> None:
+    """Let a range be skipped in loads that fail: what is left has few faults, fails by the same rule, and repeats."""
+    mutant = next(m for m in MUTANTS if m.name == "an error counted as progress")
+    found = first_failure(mutant)
+    assert found is not None
+    with mutant.installed():
+        whole = explore(found.schedule.seed)
+        (failure,) = whole.failures
+        shortest = failure.shortest
+        again = run_schedule(shortest.schedule)
+    assert whole.failed
+    assert shortest.rule == found.rule == again.rule
+    assert (again.text, again.digest) == (shortest.text, shortest.digest)
+    assert len(shortest.schedule.faults()) < len(found.schedule.faults())
+    assert any(fault.kind == "storage" for fault in shortest.schedule.faults())
+    assert shortest.schedule.command in whole.text()
+    assert shortest.schedule.command in whole._repr_html_()
+    assert not run_schedule(shortest.schedule).failed
+
+
+def test_the_command_names_exactly_the_schedule() -> None:
+    """Write schedules as commands: the seed alone, with what is kept, without any fault, and with a shorter time."""
+    assert Schedule(seed=4).command == "walkit simulate world --seed 4"
+    assert Schedule(seed=4, keep=(1, 3)).command.endswith("--seed 4 --keep 1,3")
+    assert Schedule(seed=4, keep=(), chaos_ms=750).command.endswith("--keep none --chaos-ms 750")
+    kept = Schedule(seed=4, keep=(1, 3)).faults()
+    assert [fault.number for fault in kept] == [1, 3]
+    assert all(fault in draw_faults(4) for fault in kept)
+
+
+def test_a_world_without_faults_keeps_its_connections() -> None:
+    """Keep no fault of a seed: everyone has one connection's worth of messages, and everything is equal at the end."""
+    outcome = run_schedule(Schedule(seed=9, keep=()), sample_ms=50)
+    assert not outcome.failed
+    assert (outcome.reseeded, outcome.begun_anew) == (0, 0)
+    last = outcome.samples[-1]
+    assert not last.down
+    assert outcome.records > 20
+    assert min(last.lsns.values()) > 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"seed": -1}, {"schedules": 0}, {"chaos_ms": 0.0}, {"chaos_ms": CHAOS_MS + 1}]
+)
+def test_numbers_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    """Ask for schedules with a number out of its bounds: an OptionsError names it before anything runs."""
+    with pytest.raises(OptionsError) as caught:
+        explore(**wrong)
+    assert caught.value.option == next(iter(wrong))
+
+
+@pytest.mark.slow
+def test_every_rule_holds_in_10_000_schedules() -> None:
+    """Run 10,000 schedules of other seeds: no rule is broken; 1,000 virtual seconds take 60 of a processor at most."""
+    began_s = time.process_time()
+    report = explore(1_000, 10_000)
+    took_s = time.process_time() - began_s
+    assert not report.failures, report.text()
+    assert took_s <= report.virtual_s * 60 / 1000

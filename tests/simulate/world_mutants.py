@@ -1,0 +1,175 @@
+"""Mutants of the cores: each a small change of one function's source, with the fault that it stands for."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+PUBLISHER = "walkit.replication.publisher:Publisher"
+SUBSCRIBER = "walkit.replication.subscriber:Subscriber"
+POLLS = "walkit.replication.delta_poll:DeltaPolls"
+POLLER = "walkit.replication.delta_poller:DeltaPoller"
+REPLAYER = "walkit.replication.delta_replayer:DeltaReplayer"
+SESSION = "walkit.replication.delta_session:DeltaSession"
+CORE = "walkit.commit.core:OrderingCore"
+RETENTION = "walkit.log.retention:"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In the source of `target` ("module:Class.function") `old`, which is there once, becomes `new`."""
+
+    name: str
+    target: str
+    old: str
+    new: str
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Have the changed function in the place of the right one in this block."""
+        module_name, _, path = self.target.partition(":")
+        right: Any = importlib.import_module(module_name)
+        for name in path.split("."):
+            right = getattr(right, name)
+        source = textwrap.dedent(inspect.getsource(right))
+        assert source.count(self.old) == 1, f"{self.name}: {self.target} has changed"
+        made: dict[str, Any] = {}
+        code = "from __future__ import annotations\n" + source.replace(self.old, self.new)
+        exec(compile(code, f"<mutant {self.name}>", "exec"), right.__globals__, made)  # noqa: S102 - the mutant
+        kept, right.__code__ = right.__code__, made[right.__name__].__code__  # for all who have imported it
+        try:
+            yield
+        finally:
+            right.__code__ = kept
+
+
+MUTANTS = (
+    Mutant("an acknowledgement dropped", f"{PUBLISHER}._acknowledged", "self.acked = end\n", "return []\n"),
+    Mutant(
+        "acknowledged before it is on the disk",
+        f"{SUBSCRIBER}._batch",
+        "return [Import(run",
+        "return [SendToPublisher(Ack(end=run.end)), Import(run",
+    ),
+    Mutant(
+        "frames that came twice acknowledged before they are on the disk",
+        f"{SUBSCRIBER}._batch",
+        "SendToPublisher(Ack(end=self.end))",
+        "SendToPublisher(Ack(end=self.next))",
+    ),
+    Mutant(
+        "asking again taken for an acknowledgement",
+        f"{PUBLISHER}.receive",
+        "if isinstance(message, Ack):",
+        "if True:",
+    ),
+    Mutant(
+        "a hold that is one record ahead",
+        f"{PUBLISHER}._acknowledged",
+        "MoveHold(end.last_lsn + 1)",
+        "MoveHold(end.last_lsn + 2)",
+    ),
+    Mutant("a range skipped where it is asked for again", f"{PUBLISHER}.receive", "self.sent = end", "pass"),
+    Mutant(
+        "a gap in the stream counted as progress",
+        f"{SUBSCRIBER}._batch",
+        "self.gaps += 1\n        return self._ask_again(now_ms)",
+        "self.next = LogEnd(last_lsn=self.next.last_lsn, position=batch.end_position)\n        return []",
+    ),
+    Mutant(
+        "never asked again",
+        f"{SUBSCRIBER}._ask_again",
+        "return [SendToPublisher(Nack(end=self.next))]",
+        "return []",
+    ),
+    Mutant(
+        "silence that never ends a session",
+        f"{SUBSCRIBER}.tick",
+        'return self.lost("the publisher has been silent for too long", now_ms, "silence")',
+        "return []",
+    ),
+    Mutant("acknowledged in the order of completion", f"{CORE}.written", "if self.completion:", "if True:"),
+    Mutant(
+        "retention that overlooks claims",
+        f"{RETENTION}plan_retention",
+        "*((c, True) for c in facts.claims)",
+        "*()",
+    ),
+    Mutant(
+        "retention that overlooks holds",
+        f"{RETENTION}plan_retention",
+        "*((h, False) for h in facts.holds)",
+        "*()",
+    ),
+    Mutant(
+        "trimmed past the snapshot",
+        f"{RETENTION}plan_retention",
+        "if segment.last_lsn > facts.bound_lsn:",
+        "if False:",
+    ),
+    Mutant(
+        "a range between two deltas skipped",
+        f"{REPLAYER}.answered",
+        "if first.lsn > known.lsn:",
+        "if False:",
+    ),
+    Mutant(
+        "an error counted as progress",
+        f"{REPLAYER}.load_failed",
+        "part.backoff = part.backoff or Backoff(chance=self._chance)",
+        "return self.loaded(number, (part.first.lsn + 1, []), 0, part.end, now_ms)",
+    ),
+    Mutant(
+        "a short load counted as a whole one",
+        f"{REPLAYER}.loaded",
+        "if end.lsn != part.end.lsn:",
+        "if False:",
+    ),
+    Mutant(
+        "loads applied in the order in which they come",
+        f"{REPLAYER}._pump",
+        "head = self._parts[0] if self._parts else None",
+        'head = next((part for part in self._parts if part.state in ("ready", "applying")), None)',
+    ),
+    Mutant(
+        "a failed load that is never tried again",
+        f"{REPLAYER}.load_failed",
+        "part.retry_at_ms = now_ms + part.backoff.next_ms()",
+        "part.retry_at_ms = float('inf')",
+    ),
+    Mutant(
+        "a stale session believed by the reader",
+        f"{POLLER}.answered",
+        "self.session_id, self.session_epoch = answer.session_id, answer.session_epoch + 1",
+        "self.session_epoch = answer.session_epoch + 1",
+    ),
+    Mutant(
+        "an answer that is kept after it was taken",
+        f"{POLLS}._ask",
+        "session.pending, session.epoch = None, request.session_epoch",
+        "session.epoch = request.session_epoch",
+    ),
+    Mutant(
+        "a session that expires while its poll waits",
+        f"{POLLS}.tick",
+        "if not session.waiting and now_ms >= session.expires_ms:",
+        "if now_ms >= session.expires_ms - 780:",
+    ),
+    Mutant(
+        "an overflow that keeps the session in step",
+        f"{SESSION}.append",
+        "self._move(DeltaEvent.OVERFLOW)",
+        "pass",
+    ),
+    Mutant(
+        "the end of the log answered before it is durable",
+        f"{SESSION}.append",
+        "self.newest = DeltaEnd(frames.last_lsn, frames.next_position)",
+        "self.newest = DeltaEnd(frames.last_lsn + 1, frames.next_position)",
+    ),
+)

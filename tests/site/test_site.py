@@ -1,0 +1,295 @@
+"""The site of the documentation: built once, whole, without a network, with every public name, light and dark."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import nbformat
+import pytest
+from sphinx.util.inventory import InventoryFile
+
+import walkit
+from scripts.browsing import find_browser, open_browser
+from scripts.make_docs import Tree
+from walkit import plots
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+    from tests.conftest import Checkout
+
+pytestmark = pytest.mark.timeout(
+    900
+)  # the build is one core's half minute, on a machine with nothing else to do
+
+WITH_A_FIGURE = "06-group-commit"
+LOOKED_AT = ("index", "operations", "api/policy", f"notebooks/{WITH_A_FIGURE}")
+LIST = "```{toctree}\n:hidden:\n\n"
+LOADS = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src")}
+
+
+@dataclass
+class Links(HTMLParser):
+    """The anchors of a page, what it loads, and where it leads."""
+
+    html: str
+    ids: set[str] = field(default_factory=set)
+    loaded: list[str] = field(default_factory=list)
+    linked: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.feed(self.html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("id", "name") and value:
+                self.ids.add(value)
+            elif (tag, name) in LOADS and value:
+                self.loaded.append(value)
+            elif name == "href" and value:
+                self.linked.append(value)
+
+
+def dead_links(pages: Mapping[str, Links], files: set[str]) -> list[str]:
+    """Links and loads that lead to no file of the site, or to no anchor of a page; `pages` by path from the root."""
+    found = []
+    for path, page in pages.items():
+        for target in (*page.loaded, *page.linked):
+            if re.match(r"[a-z][a-z0-9+.-]*:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            place = _normal(path, unquote(name.partition("?")[0]))
+            known = pages[place].ids if place in pages else {anchor}
+            if place not in files or (anchor and unquote(anchor) not in known):
+                found.append(f"{path}: {target}")
+    return found
+
+
+def _normal(path: str, name: str) -> str:
+    parts = path.split("/")[:-1] if name else path.split("/")
+    for part in name.split("/"):
+        if part == "..":
+            parts = parts[:-1]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/".join(parts)
+
+
+@dataclass(frozen=True)
+class Site:
+    """The built site, and its pages by path."""
+
+    root: Path
+    pages: Mapping[str, Links]
+    files: set[str]
+    said: str
+
+
+@pytest.fixture(scope="module")
+def site(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """The site as `make docs ARGS=--no-execute` makes it, with one figure in a notebook that was executed before."""
+    place = tmp_path_factory.mktemp("site")
+    figure = plots.replication_lag([(0.0, 2, 1), (1.0, 5, 5)])
+    cell = nbformat.v4.new_code_cell("lag")
+    cell.outputs = [nbformat.v4.new_output("display_data", figure._repr_mimebundle_())]
+    heading = nbformat.v4.new_markdown_cell(
+        "# Group commit\n\n[the architecture](../docs/architecture.md#words)"
+    )
+    (place / "executed").mkdir()
+    executed = place / "executed" / f"{WITH_A_FIGURE}.ipynb"
+    metadata = {"language_info": {"name": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=[heading, cell], metadata=metadata), executed)
+    command = [sys.executable, "scripts/make_docs.py", "--no-execute", "--out", str(place / "out")]
+    done = subprocess.run(
+        [*command, "--executed", str(place / "executed")], cwd=checkout.root, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    root = place / "out"
+    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    pages = {path: Links((root / path).read_text("utf-8")) for path in files if path.endswith(".html")}
+    return Site(root, pages, files, done.stdout)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The machine's Chromium."""
+    path = find_browser()
+    if path is None:
+        pytest.skip("no Chromium here; `make browser` installs one")
+    with open_browser(path) as found:
+        yield found
+
+
+def test_no_link_is_dead_and_nothing_comes_from_elsewhere(site: Site) -> None:
+    """Walk every page: what it links to and loads is a file of the site, anchors included; no load names a host."""
+    assert len(site.pages) > 130
+    assert sum(len(page.linked) for page in site.pages.values()) > 5_000
+    found = dead_links(site.pages, site.files)
+    assert not found, "\n".join(found[:40])
+    outside = {
+        f"{path}: {target[:80]}"
+        for path, page in site.pages.items()
+        for target in page.loaded
+        if re.match(r"(https?:)?//", target)
+    }
+    assert outside == set()
+
+
+def test_the_walker_of_links_notices() -> None:
+    """A small site: a page, an anchor and a picture that are not there are named; those that are there are not."""
+    good = Links(
+        '<a href="b/c.html#x"></a><img src="d.png?v=1"><a href="#y" id="y"></a><a href="https://e.org"></a>'
+    )
+    pages = {"a.html": good, "b/c.html": Links('<p id="x"><a href="../a.html"></a>')}
+    files = {"a.html", "b/c.html", "d.png"}
+    assert dead_links(pages, files) == []
+    assert dead_links(pages, files - {"d.png"}) == ["a.html: d.png?v=1"]
+    bad = {**pages, "a.html": Links('<a href="b/c.html#z"></a><script src="no.js"></script>')}
+    assert sorted(dead_links(bad, files)) == ["a.html: b/c.html#z", "a.html: no.js"]
+
+
+def test_every_page_of_the_repository_is_in_the_site(site: Site, checkout: Checkout) -> None:
+    """Each Markdown file of docs/, the format, the changelog and each notebook is a page with a heading of its own."""
+    tree = Tree(checkout.root, Path("nowhere"))
+    wanted = {
+        re.sub(r"\.(md|ipynb)$", ".html", tree.place_of(path) or "")
+        for path in checkout.names()
+        if re.match(r"(docs/.*\.md|notebooks/.*\.ipynb|CHANGELOG\.md|walkit/format/FORMAT\.md)$", path)
+    }
+    assert len(wanted) > 120
+    assert wanted - site.pages.keys() == set()
+
+
+def documented(site: Site) -> set[str]:
+    """The names of the reference, dotted."""
+    with (site.root / "objects.inv").open("rb") as file:
+        inventory = InventoryFile.load(file, "", lambda base, uri: uri)
+    return {name for kind, names in _items(inventory) if kind.startswith("py:") for name in names}
+
+
+def _items(inventory: Any) -> list[tuple[str, Any]]:
+    return list(getattr(inventory, "data", inventory).items())
+
+
+def test_every_public_name_is_in_the_reference(site: Site) -> None:
+    """Each name of __all__ of walkit and of each public room, and each public method of a class, has its entry."""
+    found = documented(site)
+    last = {name.rsplit(".", 1)[-1] for name in found}
+    modules = [
+        "walkit",
+        *(f"walkit.{name}" for name in dir(walkit) if inspect.ismodule(getattr(walkit, name))),
+    ]
+    wanted: dict[str, Any] = {}
+    for name in modules:
+        module = importlib.import_module(name)
+        wanted |= {f"{name}.{key}": getattr(module, key) for key in getattr(module, "__all__", ())}
+    assert len(wanted) > 250
+    missing = []
+    for name, value in wanted.items():
+        if inspect.ismodule(value):
+            continue
+        key = name.rsplit(".", 1)[-1]
+        # A class or a function that several modules show is on one page; what is neither, under its own module.
+        is_shared = inspect.isclass(value) or inspect.isroutine(value)
+        if name not in found and not (is_shared and key in last):
+            missing.append(name)
+        if inspect.isclass(value) and value.__module__.startswith("walkit"):
+            methods = [
+                part for part, own in vars(value).items() if part[0] != "_" and inspect.isfunction(own)
+            ]
+            entries = {entry.rsplit(".", 1)[-1] for entry in found if f".{key}." in f".{entry}"}
+            missing += [f"{name}.{part}" for part in methods if part not in entries]
+    assert missing == []
+
+
+def look(browser: Browser, site: Site, name: str, **settings: Any) -> tuple[Page, list[str]]:
+    """Open a page of the site from its file in a window of its own; the list gets what it complains of and asks for."""
+    page = browser.new_context(**settings).new_page()
+    said: list[str] = []
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("console", lambda line: said.append(line.text) if line.type in ("error", "warning") else None)
+    page.on("request", lambda asked: said.append(asked.url) if asked.url.startswith("http") else None)
+    page.goto((site.root / f"{name}.html").as_uri())
+    return page, said
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_a_phone_and_are_accessible(site: Site, browser: Browser, scheme: str) -> None:
+    """Four kinds of page at 390 pixels, light and dark: no sideways scroll, no complaint, nothing serious for axe."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found: list[str] = []
+    for name in LOOKED_AT:
+        page, said = look(browser, site, name, viewport={"width": 390, "height": 844}, color_scheme=scheme)
+        assert page.evaluate("document.documentElement.dataset.theme") == scheme
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        found += [f"{name}: {wide} px wide"] if wide > 390 else []
+        found += [f"{name}: {line}" for line in said]
+        # Figures are plotly's, and are judged with the dashboard's pages.
+        outside = {"exclude": [[".plotly-graph-div"]]}
+        axe = Axe().run(page, context=outside, options={"resultTypes": ["violations"]})
+        results = axe.response["violations"]
+        found += [
+            f"{name}: {violation['id']}: {node['html'][:200]}"
+            for violation in results
+            if violation["impact"] in ("serious", "critical")
+            for node in violation["nodes"]
+        ]
+        page.context.close()
+    assert found == []
+
+
+def test_a_figure_is_drawn_and_is_a_picture_without_scripts(site: Site, browser: Browser) -> None:
+    """The page with a figure: plotly draws it, its words follow the theme; without scripts a picture and the text."""
+    name = f"notebooks/{WITH_A_FIGURE}"
+    page, _ = look(browser, site, name, color_scheme="dark")
+    page.locator(".js-plotly-plot .main-svg").first.wait_for()
+    colour = "getComputedStyle(document.querySelector('.main-svg .gtitle, .main-svg .xtick text')).fill"
+    assert page.evaluate(colour) == "rgb(214, 217, 222)"
+    page.evaluate("document.documentElement.dataset.theme = 'light'")
+    page.wait_for_function(f"{colour} === 'rgb(51, 55, 61)'")
+    page.context.close()
+    still, _ = look(browser, site, name, java_script_enabled=False, color_scheme="dark")
+    assert still.locator("img[alt][data-figure]").count() == 1
+    assert still.locator("h1").inner_text().startswith("Group commit")
+    assert still.locator("a[download]").count() == 2
+    still.context.close()
+
+
+def test_search_finds_without_a_network(site: Site, browser: Browser) -> None:
+    """Ask the site's own search for a word that few pages have: the page that explains it is among the results."""
+    page, said = look(browser, site, "search")
+    page.goto(f"{(site.root / 'search.html').as_uri()}?q=tombstone")
+    page.get_by_role("link", name="Glossary").first.wait_for()
+    assert [line for line in said if line.startswith("http")] == []
+    page.context.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "moved"),
+    [
+        ("[a](../walkit/format/FORMAT.md#rules)", "[a](format.md#rules)"),
+        ("[a](decisions/README.md)", "[a](decisions/index.md)"),
+        ("[a](../README.md)", "[a](index.md)"),
+        ("![a](rooms.svg)", "![a](files/docs/rooms.svg)"),
+        ("[the tests](../tests)", "the tests"),
+        ("[a](https://e.org) [b](#here) `[c](../tests)`", "[a](https://e.org) [b](#here) `[c](../tests)`"),
+        ("[![p](rooms.svg)](architecture.md)", "[![p](files/docs/rooms.svg)](architecture.md)"),
+        (f"{LIST}One <../CHANGELOG>\ninstall\n```", f"{LIST}One <changelog>\ninstall\n```"),
+    ],
+)
+def test_links_are_set_to_where_pages_are(checkout: Checkout, text: str, moved: str) -> None:
+    """Each kind of link of a page in docs/: to a page, a picture, a folder, elsewhere, in code, in a list of pages."""
+    tree = Tree(checkout.root, Path("nowhere"))
+    assert tree.at_home("docs/some.md", text) == moved

@@ -1,0 +1,240 @@
+"""The change feed and histories in Spark against a loop over the records, and against states in process."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import walkit
+from tests.spark.trimmed import make_store, values_of
+from tests.spark.trimmed import told_in_process as told
+from tests.state.histories import Row, diff_of, newest_of, random_rows, state_of, write
+from walkit.errors import HistoryTrimmedError, OptionsError
+from walkit.record import RECORD_SCHEMA
+from walkit.spark import changes, history, states
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+Changed = tuple[bytes, str, bytes | None, bytes | None, int]
+
+LEFT, RIGHT = 40, 90
+"""The state before the range, and its last LSN."""
+
+
+def frame_of(spark: SparkSession, rows: list[Row]) -> DataFrame:
+    """The records of a history, shuffled, each with its LSN in seconds as its time."""
+    records = [
+        {
+            "lsn": lsn,
+            "kind": kind,
+            "key": key,
+            "value": value,
+            "timestamp": dt.datetime.fromtimestamp(lsn, dt.UTC),
+        }
+        for lsn, (kind, key, value) in enumerate(rows, 1)
+    ]
+    random.Random(7).shuffle(records)
+    return spark.createDataFrame(pa.Table.from_pylist(records, RECORD_SCHEMA))
+
+
+def in_order(rows: Iterable[Any]) -> list[Any]:
+    """The rows in an order that absent values do not disturb."""
+    return sorted(rows, key=repr)
+
+
+def rows_of(df: DataFrame) -> list[Any]:
+    """The rows of a result, in one order."""
+    return in_order(tuple(row.values()) for row in df.toArrow().to_pylist())
+
+
+def expected(rows: list[Row], first_lsn: int, last_lsn: int) -> list[Changed]:
+    """The feed by the rule read aloud: each record is compared with the state that it meets."""
+    state = state_of(rows, first_lsn - 1)
+    found: list[Changed] = []
+    for lsn, (kind, key, value) in enumerate(rows[:last_lsn], 1):
+        if lsn < first_lsn or key is None:
+            continue
+        before = state.pop(key, None)
+        if kind != 2:
+            state[key] = (value, lsn)
+        if before is not None or kind != 2:
+            change = "I" if before is None else "D" if kind == 2 else "C"
+            found.append((key, change, before and before[0], None if kind == 2 else value, lsn))
+    return in_order(found)
+
+
+def net_of(rows: list[Row], first_lsn: int, last_lsn: int) -> list[Any]:
+    """What the diff of the two states says, with the LSN of the right side."""
+    found = diff_of(newest_of(rows, first_lsn - 1), newest_of(rows, last_lsn))
+    return in_order((key, change, left, right, lsn or 0) for key, change, left, right, _, lsn in found)
+
+
+def test_a_change_of_each_kind(spark: SparkSession) -> None:
+    """Six records by hand: the feed in both styles, and net of what came back to where it was."""
+    rows: list[Row] = [
+        (1, b"a", b"1"),
+        (1, b"b", b"1"),
+        (2, b"none", None),
+        (1, b"a", b"2"),
+        (2, b"b", None),
+        (1, b"a", b"1"),
+    ]
+    df = frame_of(spark, rows)
+    assert rows_of(changes(df, 2, 6)) == [
+        (b"a", "C", b"1", b"2", 4),
+        (b"a", "C", b"2", b"1", 6),
+        (b"b", "D", b"1", None, 5),
+        (b"b", "I", None, b"1", 2),
+    ]
+    assert rows_of(changes(df, 3, net=True)) == [(b"b", "D", b"1", None, 5)]
+    feed = changes(df, 4, style="cdc")
+    assert feed.columns == ["key", "value", "_change_type", "_commit_version", "_commit_timestamp"]
+    assert [row[:4] for row in rows_of(feed)] == [
+        (b"a", b"1", "update_postimage", 6),
+        (b"a", b"1", "update_preimage", 4),
+        (b"a", b"2", "update_postimage", 4),
+        (b"a", b"2", "update_preimage", 6),
+        (b"b", b"1", "delete", 5),
+    ]
+    assert {row[4].timestamp() for row in rows_of(feed)} == {4, 5, 6}
+
+
+one_row = st.tuples(
+    st.sampled_from([1, 1, 2]), st.sampled_from([b"", b"a", b"b"]), st.sampled_from([None, b"", b"v", b"w"])
+).map(lambda row: row if row[0] == 1 else (2, row[1], None))
+several = st.lists(st.lists(one_row, min_size=5, max_size=5), min_size=20, max_size=20)
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(histories=several, cuts=st.tuples(st.integers(1, 100), st.integers(1, 100)))
+def test_state_and_changes_make_the_later_state(
+    spark: SparkSession, histories: list[list[Row]], cuts: tuple[int, int]
+) -> None:
+    """20 histories an example, woven into one log: the state before a range and its changes give the one at its end."""
+    rows: list[Row] = [
+        (kind, b"%d %b" % (number, key or b""), value)
+        for turn in zip(*histories, strict=True)
+        for number, (kind, key, value) in enumerate(turn)
+    ]
+    first, last = min(cuts), max(cuts)
+    df = frame_of(spark, rows)
+    found = rows_of(changes(df, first, last))
+    state = state_of(rows, first - 1)
+    for key, change, before, after, lsn in sorted(found, key=lambda row: row[-1]):
+        known = state.pop(key, None)
+        assert (known is None) == (change == "I") and (known is None or known[0] == before)
+        if change != "D":
+            state[key] = (after, lsn)
+    assert state == state_of(rows, last)
+    assert found == expected(rows, first, last)
+    assert rows_of(changes(df, first, last, net=True)) == net_of(rows, first, last)
+
+
+def test_a_log_tells_its_changes_and_histories(spark: SparkSession, tmp_path: Path) -> None:
+    """A seeded log over two epochs: changes, the histories of its keys and states at six LSNs are those of a loop."""
+    rows = random_rows(3, 130)
+    write(str(tmp_path / "log"), rows, 2)
+    df = spark.read.format("walkit").load(str(tmp_path / "log"))
+    assert rows_of(changes(df, LEFT + 1, RIGHT)) == expected(rows, LEFT + 1, RIGHT)
+    wanted = (0, 1, LEFT, LEFT + 1, RIGHT, 130)
+    found = rows_of(states(df, wanted))
+    assert found == in_order(
+        (at, key, value, lsn) for at in wanted for key, (value, lsn) in state_of(rows, at).items()
+    )
+    key = b"key-3"
+    held = rows_of(history(df, key))
+    assert all(row[0] == key for row in held) and len(held) > 3
+    for at in range(1, 131):
+        now = [(row[1], row[2]) for row in held if row[2] <= at and (row[3] is None or at <= row[3])]
+        state = state_of(rows, at)
+        assert now == ([state[key]] if key in state else [])
+    assert rows_of(history(df, [key, b"absent"], RIGHT)) == [
+        row for row in held if row[3] is None or row[3] >= RIGHT
+    ]
+    assert len(rows_of(history(df, None))) == sum(kind == 1 and key is not None for kind, key, _ in rows)
+
+
+def test_only_touched_keys_are_shuffled(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Look at the plan: the keys of the range are broadcast, and what follows the join is all that is exchanged."""
+    with walkit.open(tmp_path / "log") as log:
+        log.append_many([b"v"] * 50, [b"%d" % (n % 7) for n in range(50)])
+    df = spark.read.format("walkit").load(str(tmp_path / "log"))
+    changes(df, 49).explain()
+    plan = capsys.readouterr().out
+    assert "BroadcastHashJoin" in plan and "LeftSemi" in plan and "SortMergeJoin" not in plan
+    assert [row[0] for row in rows_of(changes(df, 49))] == [b"0", b"6"]
+
+
+def test_what_was_trimmed_or_compacted_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """A trimmed store: below what is exact each use refuses; from there on the feed is the process's."""
+    past = make_store(
+        tmp_path / "s", [("work", 3, 90), ("checkpoint", True), ("work", 4, 60), ("compact", 0.8)]
+    )
+    df = spark.read.format("walkit").option("snapshot", True).load(str(tmp_path / "s"))
+    facts = df.schema["lsn"].metadata["walkit"]
+    exact, newest = facts["exact_from_lsn"], facts["last_lsn"]
+    assert 1 < exact < newest
+    uses: list[Callable[[], DataFrame]] = [
+        lambda: changes(df, exact - 1),
+        lambda: changes(df, 1, newest),
+        lambda: history(df, b"key-1"),
+        lambda: states(df, [newest, exact - 2]),
+    ]
+    for make in uses:
+        with pytest.raises(HistoryTrimmedError) as caught:
+            make()
+        assert caught.value.exact_from_lsn >= exact
+    state = values_of(told(tmp_path / "s", exact))
+    for key, change, before, after, _ in sorted(rows_of(changes(df, exact + 1)), key=lambda row: row[-1]):
+        assert state.pop(key, None) == before
+        if change != "D":
+            state[key] = after
+    assert state == past[newest]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda df: changes(df, 0, 3), "first_lsn is 0"),
+        (lambda df: changes(df, 1, True), "last_lsn is True"),
+        (lambda df: changes(df, 3, 2), "first_lsn 3 is after last_lsn 2"),
+        (lambda df: changes(df, 1, 2, style="delta"), "style is 'delta'; give images or cdc"),  # type: ignore[arg-type]
+        (lambda df: changes(df.drop("timestamp"), 1, 2, style="cdc"), "needs a column 'timestamp'"),
+        (lambda df: changes(df.drop("kind"), 1, 2), "no column 'kind'"),
+        (lambda df: history(df, "text"), "give a key of bytes"),  # type: ignore[arg-type]
+        (lambda df: history(df, []), "give a key of bytes"),
+        (lambda df: history(df, b"k", 0), "first_lsn is 0"),
+        (lambda df: states(df, []), "give 1 to 1,000 LSNs"),
+        (lambda df: states(df, [-1]), "at_lsn is -1"),
+    ],
+)
+def test_misuse_is_refused_before_spark_runs(
+    spark: SparkSession, make: Callable[[DataFrame], DataFrame], text: str
+) -> None:
+    """Ranges, styles, keys and columns that are none: an error that names them, at once."""
+    with pytest.raises(OptionsError, match=text):
+        make(frame_of(spark, [(1, b"k", b"v")]))
+
+
+def test_a_record_twice_fails_the_query(spark: SparkSession) -> None:
+    """A DataFrame with a record twice: each of the three fails, and names the key and the LSN."""
+    df = frame_of(spark, [(1, b"k", b"v"), (1, b"k", b"w")]).coalesce(1)
+    twice = df.union(df)
+    for found in (changes(twice, 2), changes(twice, 2, net=True), history(twice, b"k"), states(twice, [2])):
+        with pytest.raises(
+            Exception, match="each record once; of key 0x6B the DataFrame has more than one row"
+        ):
+            found.collect()

@@ -1,0 +1,232 @@
+"""`spark.readStream.format("walkit")`: each LSN once, whatever happens to the log and to the query."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+import walkit
+from walkit.spark.columns import RECORD_STRUCT
+from walkit.spark.options import read_options
+from walkit.spark.stream import WalkitStreamReader
+
+if TYPE_CHECKING:
+    pass
+
+
+def reader_of(path: Path, **options: object) -> WalkitStreamReader:
+    """The reader of a query, as Spark makes it."""
+    return WalkitStreamReader(read_options({"path": str(path), **options}), RECORD_STRUCT)
+
+
+def filled(path: Path, count: int = 300, each: int = 10, **options: Any) -> Path:
+    """A closed log of `count` records in transactions of `each`, with few keys."""
+    with walkit.open(path, options=walkit.LogOptions(segment_bytes=64 * 1024, **options)) as log:
+        append(log, count, each)
+    return path
+
+
+def append(log: walkit.WriteAheadLog, count: int, each: int = 10) -> None:
+    """Append `count` records in transactions of `each`."""
+    for start in range(0, count, each):
+        with log.transaction() as tx:
+            for n in range(start, start + each):
+                tx.put(b"key-%d" % (n % 7), b"%0200d" % n)
+
+
+def rows_of(reader: WalkitStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    """The LSNs of one batch."""
+    parts = reader.partitions(start, end)
+    return [lsn for part in parts for batch in reader.read(part) for lsn in batch.column("lsn").to_pylist()]
+
+
+def batches_of(reader: WalkitStreamReader, start: dict[str, Any]) -> Iterator[list[int]]:
+    """Drive a reader as Spark does, batch by batch with commits, until there is nothing new."""
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        yield rows_of(reader, start, end)
+        reader.commit(end)
+        start = end
+
+
+def test_batches_end_where_frames_end(tmp_path: Path) -> None:
+    """Limit a batch to 25 records of transactions of ten: batches of 20, no transaction in two of them."""
+    reader = pickle.loads(pickle.dumps(reader_of(filled(tmp_path / "log"), maxRecordsPerTrigger=25)))
+    batches = list(batches_of(reader, reader.initialOffset()))
+    assert [lsn for lsns in batches for lsn in lsns] == list(range(1, 301))
+    assert {len(lsns) for lsns in batches} == {20}
+
+
+@pytest.mark.parametrize("limit", [{"maxRecordsPerTrigger": 3}, {"maxBytesPerTrigger": 1}])
+def test_a_frame_over_the_limit_is_a_batch(tmp_path: Path, limit: dict[str, object]) -> None:
+    """Give limits below one transaction: each batch is one whole transaction, and the stream gets on."""
+    reader = reader_of(filled(tmp_path / "log", 50), **limit)
+    assert [len(lsns) for lsns in batches_of(reader, reader.initialOffset())] == [10] * 5
+
+
+def test_limits_skip_through_sealed_segments(tmp_path: Path) -> None:
+    """Limit batches to some whole segments and a part: never over the limit, each LSN once."""
+    reader = reader_of(filled(tmp_path / "log", 3000), maxRecordsPerTrigger=700, maxBytesPerTrigger=1 << 20)
+    batches = list(batches_of(reader, reader.initialOffset()))
+    assert [lsn for lsns in batches for lsn in lsns] == list(range(1, 3001))
+    assert all(len(lsns) <= 700 for lsns in batches) and len(batches) == 5
+
+
+def test_bounds_of_a_stream_are_inclusive(tmp_path: Path) -> None:
+    """Begin and end within transactions by option: these records, no others, and then nothing new."""
+    reader = reader_of(filled(tmp_path / "log"), firstLsn=15, lastLsn=77)
+    assert [lsn for lsns in batches_of(reader, reader.initialOffset()) for lsn in lsns] == list(range(15, 78))
+
+
+def test_read_all_passes_over_the_limits(tmp_path: Path) -> None:
+    """Spark asks for all that there is (Trigger.Once): one batch, whatever the options are."""
+    reader = reader_of(filled(tmp_path / "log"), maxRecordsPerTrigger=20)
+    assert isinstance(reader.getDefaultReadLimit(), ReadMaxRows)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end["lsn"] == 300 and rows_of(reader, start, end) == list(range(1, 301))
+
+
+def test_available_now_ends_where_the_log_ended(tmp_path: Path) -> None:
+    """Prepare for Trigger.AvailableNow, append, and drive: what came later is left for the next query."""
+    path = filled(tmp_path / "log")
+    reader = reader_of(path, maxRecordsPerTrigger=100)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    filled(path, 50)
+    assert [lsn for lsns in batches_of(reader, start) for lsn in lsns] == list(range(1, 301))
+
+
+def test_the_claim_keeps_what_was_not_read(tmp_path: Path) -> None:
+    """Trim and compact beside a query that has read a part: nothing unread goes, and what was committed may."""
+    options = walkit.LogOptions(segment_bytes=64 * 1024)
+    with walkit.Store.open(tmp_path / "log", options=options) as store:
+        append(store.log, 2000)
+        reader = reader_of(tmp_path / "log", maxRecordsPerTrigger=500)
+        found, claimed = list[int](), list[int | None]()
+        for lsns in batches_of(reader, reader.initialOffset()):
+            found += lsns
+            store.compact()
+            store.checkpoint()
+            claimed += [claim.first_lsn for claim in store.log.claims()]
+        assert found == list(range(1, 2001))
+        assert claimed == [1, 501, 1001, 1501]
+        assert [claim.first_lsn for claim in store.log.claims()] == [2001]
+
+
+def test_a_query_that_begins_again_has_its_claim_back(tmp_path: Path) -> None:
+    """Make a reader anew from an offset that was not committed: the same claim, and the same batch again."""
+    path = filled(tmp_path / "log")
+    reader = reader_of(path, maxRecordsPerTrigger=100)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    first = rows_of(reader, start, end)
+    again = reader_of(path, maxRecordsPerTrigger=100)
+    assert rows_of(again, start, end) == first == list(range(1, 101))
+    again.commit(end)
+    with walkit.open(path, mode="r") as log:
+        (claim,) = log.claims()
+    assert (claim.owner, claim.first_lsn) == (end["owner"], 101)
+
+
+def test_a_name_of_a_claim_is_of_one_query(tmp_path: Path) -> None:
+    """Begin two queries with one name for the claim: the second is refused, and `none` takes no claim."""
+    path = filled(tmp_path / "log")
+
+    def begun(claim: str) -> str:
+        reader = reader_of(path, claim=claim)
+        ends = [reader.latestOffset(reader.initialOffset(), ReadAllAvailable()) for _ in range(2)]
+        assert ends[0] == ends[1]
+        return str(ends[0]["owner"])
+
+    begun("mart")
+    with pytest.raises(walkit.ClaimError, match="'mart' is another owner's"):
+        begun("mart")
+    assert begun("none") == "none"
+    with walkit.open(path, mode="r") as log:
+        assert [claim.name for claim in log.claims()] == ["mart"]
+
+
+def test_what_was_trimmed_is_a_gap(tmp_path: Path) -> None:
+    """Without a claim, trim and compact past a query: GapError with what to do, at each question."""
+    options = walkit.LogOptions(segment_bytes=64 * 1024)
+    with walkit.open(tmp_path / "log", options=options) as log:
+        append(log, 2000)
+        reader = reader_of(tmp_path / "log", claim="none")
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        log.trim(1000)
+        questions: list[Callable[[], object]] = [
+            lambda: reader.latestOffset(start, ReadAllAvailable()),
+            lambda: reader.partitions(start, end),
+        ]
+        for ask in questions:
+            with pytest.raises(walkit.GapError, match="record 1 is gone") as caught:
+                ask()
+            assert "new checkpoint" in caught.value.__notes__[0]
+        with pytest.raises(walkit.GapError):
+            reader_of(tmp_path / "log", firstLsn=5).initialOffset()
+
+
+def test_what_compaction_had_left_before_is_taken(tmp_path: Path) -> None:
+    """Begin at a compacted log: what is there. Compact further, without a claim: GapError, and never a skip."""
+    options = walkit.LogOptions(segment_bytes=64 * 1024)
+    with walkit.Store.open(tmp_path / "log", options=options) as store:
+        append(store.log, 2000)
+        store.compact()
+        reader = reader_of(tmp_path / "log", claim="none", maxRecordsPerTrigger=10)
+        start = reader.initialOffset()
+        with walkit.open(tmp_path / "log", mode="r") as log:
+            expected = [record.lsn for record in log.read()]
+        assert len(expected) < 2000
+        assert [lsn for lsns in batches_of(reader, start) for lsn in lsns] == expected
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        append(store.log, 2000)
+        store.compact()
+        with pytest.raises(walkit.GapError):
+            reader.latestOffset(end, ReadAllAvailable())
+
+
+def test_another_log_or_history_is_a_divergence(tmp_path: Path) -> None:
+    """Put another log, an older copy, and a copy that went on by itself under the path: DivergenceError for each."""
+    path = filled(tmp_path / "log", 100)
+    shutil.copytree(path, tmp_path / "older")
+    filled(path, 50)
+    reader = reader_of(path, claim="none")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    shutil.copytree(path, tmp_path / "kept")
+    for other, first_lsn in (
+        (filled(tmp_path / "other", 200), 1),
+        (tmp_path / "older", 101),
+        (filled(tmp_path / "older", 80), 101),
+    ):
+        shutil.rmtree(path)
+        shutil.copytree(other, path)
+        with pytest.raises(walkit.DivergenceError, match="new checkpoint") as caught:
+            reader.latestOffset(end, ReadAllAvailable())
+        assert caught.value.first_lsn == first_lsn
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "kept", path)
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_what_a_stream_does_not_take_is_one_sentence(tmp_path: Path) -> None:
+    """Options of a batch, several logs, a checkpoint of another source, a start after the end: OptionsError by name."""
+    path = filled(tmp_path / "log", 20)
+    for options, words in (
+        ({"snapshot": "true"}, "snapshot is for spark.read"),
+        ({"view": "frames"}, "view 'records'"),
+        ({"mode": "permissive"}, "mode 'failfast'"),
+        ({"firstLsn": 22}, "the log ends at 20"),
+    ):
+        with pytest.raises(walkit.OptionsError, match=words):
+            reader_of(path, **options).initialOffset()
+    with pytest.raises(walkit.OptionsError, match="one log"):
+        WalkitStreamReader(read_options({"path": f"{tmp_path}/*"}), RECORD_STRUCT).initialOffset()
+    with pytest.raises(walkit.OptionsError, match="another source"):
+        reader_of(path).latestOffset({"files": 3}, ReadAllAvailable())

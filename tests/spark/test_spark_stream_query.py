@@ -1,0 +1,239 @@
+"""Streams as queries: Parquet sinks under rotation, compaction, reopening and kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+
+import walkit
+from tests.spark.test_spark_stream import append, filled
+from walkit.record import RECORD_SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = pytest.mark.spark
+
+OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024)
+
+
+def started(
+    spark: SparkSession, folder: Path, *, available_now: bool = False, per_trigger: int = 300
+) -> StreamingQuery:
+    """A query from `folder`/log into `folder`/sink, begun or begun again."""
+    stream = spark.readStream.format("walkit").option("maxRecordsPerTrigger", per_trigger)
+    writer = stream.load(str(folder / "log")).writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    writer = (
+        writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
+    )
+    return writer.start(str(folder / "sink"))
+
+
+def finish(spark: SparkSession, folder: Path) -> None:
+    """Read what is left with Trigger.AvailableNow."""
+    for _ in range(4):
+        query = started(spark, folder, available_now=True, per_trigger=100_000)
+        try:
+            assert query.awaitTermination(120), query.lastProgress
+            return
+        except StreamingQueryException as error:
+            # Spark gives a planner ten seconds to start, which a loaded machine does not always keep.
+            if "failed to connect back" not in str(error):
+                raise
+    raise AssertionError("no planner of Spark's started")
+
+
+def sunk(spark: SparkSession, folder: Path) -> pa.Table:
+    """What the sink holds for those who read it with Spark, in LSN order."""
+    return spark.read.parquet(str(folder / "sink")).orderBy("lsn").toArrow()
+
+
+class Churn(threading.Thread):
+    """Appends transactions, rotates, checkpoints, compacts and reopens until it is told to end; keeps the values."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path, self.values = path, list[bytes]()
+        self.ended = threading.Event()
+        self.reopened = self.compacted = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Open, append, upkeep, close, again and again."""
+        try:
+            while not self.ended.is_set():
+                with walkit.Store.open(self.path, options=OPTIONS) as store:
+                    self._write(store)
+                self.reopened += 1
+        except BaseException as error:
+            self.error = error
+
+    def _write(self, store: walkit.Store) -> None:
+        for _ in range(20):
+            with store.transaction() as tx:
+                for _ in range(15):
+                    value = b"%0150d" % len(self.values)
+                    tx.put(b"key-%d" % (len(self.values) % 9), value)
+                    self.values.append(value)
+            if self.ended.wait(0.02):
+                break
+        if store.log.claims():  # from now on upkeep spares what the stream has not read
+            self.compacted += store.compact().segments_rewritten
+            store.checkpoint()
+
+
+@contextmanager
+def churned(path: Path) -> Iterator[Churn]:
+    """A log under churn; on leaving, the churn has ended without an error."""
+    walkit.Store.open(path, options=OPTIONS).close()
+    churn = Churn(path)
+    churn.start()
+    try:
+        yield churn
+    finally:
+        churn.ended.set()
+        churn.join()
+    assert churn.error is None
+
+
+def planners() -> list[int]:
+    """The Python processes that plan the streams of this process's session.
+
+    Not its other workers: Spark 4.3 keeps those that are idle, and hands a dead one out to whatever asks next.
+    """
+    parents, named = dict[int, int](), set[int]()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            stat, command = (folder / "stat").read_text(), (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
+        if b"python_streaming_source_runner" in command:
+            named.add(int(folder.name))
+
+    def is_ours(pid: int) -> bool:
+        while pid in parents and pid != os.getpid():
+            pid = parents[pid]
+        return pid == os.getpid()
+
+    return [pid for pid in named if is_ours(pid)]
+
+
+def wait_for_batches(query: StreamingQuery, count: int, seconds: float = 60) -> None:
+    """Return when a query has done so many batches, or has ended; fail after a time that only a hang takes."""
+    end = time.monotonic() + seconds
+    while query.isActive and len(query.recentProgress) < count:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_stream_that_is_killed_has_each_lsn_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Kill -9 a whole session, and twice what plans a query, while the log churns: each LSN once in the sink."""
+    choice = random.Random(23)
+    with churned(tmp_path / "log") as churn:
+        kill_session(tmp_path, (tmp_path / "checkpoint" / "commits" / "1").exists)
+        kills = 0
+        for _ in range(8):
+            query = started(spark, tmp_path)
+            wait_for_batches(query, 1)
+            churn.ended.wait(choice.uniform(0, 0.7))
+            for pid in planners():
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+            with pytest.raises(StreamingQueryException):
+                query.awaitTermination(60)
+            if kills >= 2:
+                break
+    assert kills >= 2
+    finish(spark, tmp_path)
+    check_sink(sunk(spark, tmp_path), churn)
+
+
+def check_sink(found: pa.Table, churn: Churn) -> None:
+    """Assert that the sink has every record of a churned log once, with its value, and that the log did churn."""
+    assert found.column("lsn").to_pylist() == list(range(1, len(churn.values) + 1))
+    assert found.column("value").to_pylist() == churn.values
+    assert churn.reopened > 2 and churn.compacted > 0
+
+
+def test_a_stream_is_a_stream_of_records(spark: SparkSession, tmp_path: Path) -> None:
+    """Run to the end with Trigger.AvailableNow, append, and run again: all columns of all records, and the claim."""
+    filled(tmp_path / "log", 500)
+    finish(spark, tmp_path)
+    with walkit.open(tmp_path / "log") as log:
+        append(log, 100)
+        log.delete(b"key-1")
+    query = started(spark, tmp_path, available_now=True)
+    assert query.awaitTermination(120)
+    with walkit.open(tmp_path / "log", mode="r") as log:
+        assert sunk(spark, tmp_path).cast(RECORD_SCHEMA).equals(log.to_arrow())
+        # Spark commits a batch when it begins the next: the claim is never ahead of the checkpoint.
+        assert [claim.first_lsn for claim in log.claims()] == [501]
+    (source,) = query.recentProgress[0]["sources"]
+    assert json.loads(source["endOffset"])["lsn"] == json.loads(source["latestOffset"])["lsn"] == 601
+
+
+def test_a_stream_over_another_log_ends_in_walkits_words(spark: SparkSession, tmp_path: Path) -> None:
+    """Put another log under a query's path between two runs: the query ends with DivergenceError."""
+    filled(tmp_path / "log", 50)
+    finish(spark, tmp_path)
+    os.rename(tmp_path / "log", tmp_path / "gone")
+    filled(tmp_path / "log", 50)
+    query = started(spark, tmp_path, available_now=True)
+    with pytest.raises(Exception, match="DivergenceError: the query has read log"):
+        query.awaitTermination(120)
+
+
+CHILD = """
+import sys
+import walkit.spark
+from pathlib import Path
+from tests.spark.test_spark_stream_query import started
+spark = walkit.spark.session(master="local[2]", config={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
+query = started(spark, Path(sys.argv[1]))
+print("started", flush=True)
+query.awaitTermination()
+"""
+
+
+def kill_session(folder: Path, reached: Callable[[], bool]) -> None:
+    """Begin a query in a session of its own, and kill driver, JVM and workers when a moment is reached."""
+    command = [sys.executable, "-c", CHILD, str(folder)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert child.stdout is not None and child.stdout.readline() == "started\n"
+        end = time.monotonic() + 60
+        while not reached():
+            assert child.poll() is None and time.monotonic() < end
+            time.sleep(0.02)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+
+
+@pytest.mark.slow
+def test_twenty_kills_of_the_whole_session(spark: SparkSession, tmp_path: Path) -> None:
+    """Kill -9 driver, JVM and workers of a query 20 times, while the log churns: each LSN once in the sink."""
+    choice = random.Random(7)
+    with churned(tmp_path / "log") as churn:
+        for _ in range(20):
+            moment = time.monotonic() + choice.uniform(2, 12)
+            kill_session(tmp_path, lambda moment=moment: time.monotonic() >= moment)  # type: ignore[misc]
+    finish(spark, tmp_path)
+    check_sink(sunk(spark, tmp_path), churn)

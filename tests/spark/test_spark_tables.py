@@ -1,0 +1,210 @@
+"""Addresses of logs, several logs in one load, tables of Spark's catalog, and the views that are no records."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import walkit
+import walkit.spark
+from tests.spark.test_spark_stream import append
+from walkit.errors import LogNotFoundError, OptionsError
+from walkit.spark.options import read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024)
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with three logs `a`, `b`, `damaged`: 1,000 records, 500, and `a` with a flipped bit."""
+    folder = tmp_path_factory.mktemp("logs")
+    for name, count in (("a", 1000), ("b", 500)):
+        with walkit.open(folder / name, options=OPTIONS) as log:
+            append(log, count)
+    shutil.copytree(folder / "a", folder / "damaged")
+    path = sorted((folder / "damaged").glob("*.segment"))[1]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+    return folder
+
+
+def load(spark: SparkSession, path: str | list[str], **options: object) -> DataFrame:
+    """A load with options."""
+    return spark.read.format("walkit").options(**options).load(path)  # type: ignore[arg-type]
+
+
+def test_addresses_mean_one_path(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name a log as a path, relative, from home and as file URLs: one absolute path, and no load of several."""
+    monkeypatch.chdir(logs)
+    monkeypatch.setenv("HOME", str(logs))
+    for address in (
+        f"{logs}/a",
+        "a",
+        "./b/../a",
+        "~/a",
+        f"file://{logs}/a",
+        f"file:{logs}/a",
+        f"file://{logs}/%61",
+    ):
+        found = read_options({"path": address})
+        assert (found.paths, found.many) == ((f"{logs}/a",), False)
+
+
+def test_lists_and_patterns_mean_several(logs: Path) -> None:
+    """Name logs by a list, by patterns and by a pattern for one: sorted paths, and a load of several."""
+    a, b = f"{logs}/a", f"{logs}/b"
+    for options, paths in (
+        ({"paths": f'["{b}", "{a}"]'}, (b, a)),
+        ({"path": f"{logs}/[ab]"}, (a, b)),
+        ({"path": f"{logs}/[a]/"}, (a,)),
+    ):
+        found = read_options(options)
+        assert (found.paths, found.many) == (paths, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"path": "memory://x"}, OptionsError, "memory of one process"),
+        ({"path": "s3://bucket/log"}, OptionsError, "file:///PATH"),
+        ({"path": "file://other/log"}, OptionsError, "names the host other"),
+        ({"path": "/nowhere/*/log"}, LogNotFoundError, r"/nowhere/\*/log"),
+        ({"paths": '["/x/y", "/x/./y"]'}, OptionsError, "named twice"),
+        ({}, OptionsError, "give the path"),
+        ({"path": "/x", "view": "rows"}, OptionsError, "records, frames, segments, damage"),
+        ({"path": "/x", "mode": "dropmalformed"}, OptionsError, "failfast, permissive"),
+        ({"path": "/x", "view": "frames", "snapshot": "true"}, OptionsError, "is for view 'records'"),
+        ({"path": "/x", "bodies": "true"}, OptionsError, "is for view 'frames'"),
+        ({"paths": '["/x", "/y"]', "lastLsn": "7"}, OptionsError, "lastLsn is of one log"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_by_name(
+    options: dict[str, str], error: type[Exception], words: str
+) -> None:
+    """Give addresses and options that cannot be: an error that names them, before anything is read."""
+    with pytest.raises(error, match=words):
+        read_options(options)
+
+
+@pytest.mark.spark
+def test_several_logs_say_which_is_which(spark: SparkSession, logs: Path) -> None:
+    """Load two logs by pattern and by list: the rows of each, with its path and its id; columns are picked."""
+    with walkit.open(logs / "b", mode="r") as reader:
+        expected = reader.to_arrow()
+    both = load(spark, f"{logs}/[ab]")
+    assert both.groupBy("log").count().orderBy("log").collect() == [(f"{logs}/a", 1000), (f"{logs}/b", 500)]
+    assert len({row.log_id for row in both.select("log_id").distinct().collect()}) == 2
+    part = both.where(f"log = '{logs}/b'").drop("log", "log_id").orderBy("lsn").toArrow()
+    assert part.cast(expected.schema).equals(expected)
+    listed = spark.read.format("walkit").schema("log string").load([str(logs / "b"), str(logs / "a")])
+    assert listed.distinct().count() == 2
+
+
+@pytest.mark.spark
+def test_a_log_is_a_table_of_the_catalog(spark: SparkSession, logs: Path) -> None:
+    """CREATE TABLE with OPTIONS and with LOCATION: records by SQL, and by the next query what was appended since."""
+    shutil.copytree(logs / "b", logs / "growing")
+    try:
+        spark.sql(f"create table by_option using walkit options (path '{logs}/growing', firstLsn '2')")
+        spark.sql(f"create table by_location using walkit location '{logs}/growing'")
+        assert spark.sql("select count(*), min(lsn) from by_option").collect() == [(499, 2)]
+        assert spark.sql("select count(*) from by_location where kind = 1").collect() == [(500,)]
+        with walkit.open(logs / "growing") as log:
+            append(log, 20)
+        for table in ("by_option", "by_location"):
+            assert spark.table(table).agg({"lsn": "max"}).collect() == [(520,)]
+    finally:
+        shutil.rmtree(logs / "growing")
+        for table in ("by_option", "by_location"):
+            spark.sql(f"drop table if exists {table}")
+
+
+@pytest.mark.spark
+def test_frames_and_segments_are_tables(spark: SparkSession, logs: Path) -> None:
+    """Load the views: the frames that a scan lists, the segments of the manifest, and records summed from headers."""
+    listed = [frame for frame in walkit.scan(logs / "a").frame_rows() if frame.records]
+    rows = load(spark, f"{logs}/a", view="frames").orderBy("position").collect()
+    assert [(r.segment, r.position, r.first_lsn, r.last_lsn, r.bytes) for r in rows] == [
+        (f.segment, f.position, f.first_lsn, f.last_lsn, f.footprint) for f in listed
+    ]
+    both = load(spark, f"{logs}/[ab]", view="frames").groupBy("log").agg({"records": "sum"})
+    assert sorted(row[1] for row in both.collect()) == [500, 1000]
+    segments = load(spark, f"{logs}/a", view="segments", firstLsn=1000).collect()
+    assert [(row.last_lsn, row.sealed) for row in segments] == [(1000, True)]
+    with pytest.raises(Exception, match="the schema asks for key binary; a log has segment string"):
+        spark.read.format("walkit").option("view", "frames").schema("key binary").load(f"{logs}/a").count()
+
+
+@pytest.mark.spark
+def test_a_damaged_log_gives_what_is_intact(spark: SparkSession, logs: Path) -> None:
+    """Load a damaged log: an error as a rule; permissive, all intact records; and the damage says what is missing."""
+    with pytest.raises(Exception, match="CorruptionError"):
+        load(spark, f"{logs}/damaged").count()
+    intact = {row.lsn for row in load(spark, f"{logs}/damaged", mode="permissive").select("lsn").collect()}
+    (damage,) = load(spark, f"{logs}/damaged", view="damage").collect()
+    assert damage.verdict == "corrupt" and damage.reason
+    lost = set(range(1, 1001)) - intact
+    assert lost and {damage.first_lsn, damage.last_lsn} <= lost and len(lost) < 100
+    assert load(spark, f"{logs}/a", view="damage").count() == 0
+    with pytest.raises(walkit.HistoryTrimmedError):
+        walkit.spark.replay(load(spark, f"{logs}/damaged", mode="permissive"))
+
+
+@pytest.mark.spark
+def test_last_lsn_0_is_an_empty_read(spark: SparkSession, logs: Path) -> None:
+    """Load up to LSN 0: no rows, and the state before the first record."""
+    df = load(spark, f"{logs}/a", lastLsn=0)
+    assert df.count() == 0 and walkit.spark.replay(df).count() == 0
+
+
+@pytest.mark.spark
+def test_many_logs_are_verified_at_once(spark: SparkSession, logs: Path) -> None:
+    """Verify a whole, a damaged and an absent log: a row each, as walkit.verify judges them."""
+    rows = {
+        Path(row.log).name: row
+        for row in walkit.spark.verify([logs / "a", logs / "damaged", logs / "absent"]).collect()
+    }
+    assert (rows["a"].ok, rows["a"].records, rows["a"].problem) == (True, 1000, None)
+    assert not rows["damaged"].ok and "damaged" in rows["damaged"].problem
+    assert not rows["absent"].ok and "LogNotFoundError" in rows["absent"].problem
+
+
+@pytest.mark.spark
+def test_a_pair_is_verified_by_its_frames(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    """Compare copies: equal frame by frame; one that has less; one with another record, found by its LSN; a damaged."""
+    walkit.copy(logs / "a", tmp_path / "copy")
+    report = walkit.spark.verify_pair(logs / "a", tmp_path / "copy")
+    assert report.equal and report.frames == report.equal_frames == 100
+    assert (report.first_lsn, report.last_lsn) == (1, 1000)
+    for name, value in (("left", b"one"), ("right", b"two")):
+        shutil.copytree(logs / "b", tmp_path / name)
+        with walkit.open(tmp_path / name) as log:
+            append(log, 10)
+            log.append(value, key=b"k")
+    report = walkit.spark.verify_pair(logs / "b", tmp_path / "left")
+    assert report.equal and (report.last_lsn, report.right_last_lsn) == (500, 511)
+    report = walkit.spark.verify_pair(tmp_path / "left", tmp_path / "right")
+    assert not report.equal and (report.first_difference, report.differing_lsns) == (511, 1)
+    with pytest.raises(Exception, match="CorruptionError"):
+        walkit.spark.verify_pair(logs / "a", logs / "damaged")
+
+
+@pytest.mark.spark
+def test_sizes_over_lsn_and_the_heat_of_keys(spark: SparkSession, logs: Path) -> None:
+    """Take statistics in five parts: all records and bytes are in them, and keys come by their records."""
+    stats = walkit.spark.stats(logs / "a", buckets=5)
+    parts = stats.over_lsn.collect()
+    assert [row.first_lsn for row in parts] == [1, 201, 401, 601, 801]
+    assert sum(row.records for row in parts) == 1000 == walkit.spark.count(logs / "a")
+    assert all(row.amplification > 1 for row in parts)
+    keys = stats.keys.collect()
+    assert [row.records for row in keys] == sorted((row.records for row in keys), reverse=True)
+    assert all(row.value_bytes == 200 * row.records for row in keys) and len(keys) == 7
+    assert sum(row.records for row in keys) == 1000

@@ -1,0 +1,63 @@
+"""The wheel and the source archive: built, installed in an empty environment, and used there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Checkout
+
+USE = """
+import importlib.metadata, sys, walkit
+assert "site-packages" in walkit.__file__, walkit.__file__
+with walkit.open("orders") as log:
+    log.append(b"paid", key=b"order-7")
+with walkit.open("orders", mode="r") as reader:
+    assert [record.value for record in reader.read()] == [b"paid"]
+assert walkit.verify("orders").ok
+try:
+    walkit.spark.session()
+except walkit.MissingExtraError as error:
+    print(error.extra)
+assert "walkit" in importlib.metadata.entry_points(group="pytest11").names
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Run a command and return what it prints; fails with its words."""
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_what_is_built_works_in_an_empty_environment(checkout: Checkout, tmp_path: Path, kind: str) -> None:
+    """Build, install with the core's packages alone, append, read, verify; Spark names its extra; the command runs."""
+    run(
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        kind,
+        "--directory",
+        tmp_path,
+        cwd=checkout.root,
+    )
+    (built,) = (path for path in tmp_path.iterdir() if path.suffix in (".whl", ".gz"))
+    environment = tmp_path / "environment"
+    run("uv", "venv", "--quiet", "--python", sys.executable, environment, cwd=tmp_path)
+    python = environment / "bin" / "python"
+    run("uv", "pip", "install", "--quiet", "--python", python, built, cwd=tmp_path)
+    used = tmp_path / "used"
+    used.mkdir()
+    assert run(python, "-I", "-c", USE, cwd=used).split() == ["spark"]
+    assert "orders" in run(environment / "bin" / "walkit", "inspect", used / "orders", cwd=used)
+    assert run(environment / "bin" / "walkit", "verify", used / "orders", cwd=used)

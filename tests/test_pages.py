@@ -1,0 +1,201 @@
+"""The pages of docs/ say what the code does: examples run; tables of errors, metrics, events and words are whole."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import walkit
+from tests.test_docs import examples
+from walkit import errors, events, metrics
+from walkit.metrics.prometheus import metric_name
+
+if TYPE_CHECKING:
+    from tests.conftest import Checkout
+
+RUN_PAGES = """
+import json, os, pathlib, sys, traceback
+for page, code in json.load(sys.stdin):
+    folder = pathlib.Path(page.replace("/", "-"))
+    folder.mkdir()
+    os.chdir(folder)
+    try:
+        exec(compile(code, page, "exec"), {"__name__": "__main__"})
+    except BaseException:
+        sys.exit(f"{page}\\n{traceback.format_exc()}")
+    finally:
+        os.chdir("..")
+"""
+ERROR_ROW = re.compile(r"^\| `(\w+Error)` \| `([\w-]+)` \| (.+) \| (.+) \|$", re.MULTILINE)
+METRIC_ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| (.+) \| `(walkit_\w+)` \|$", re.MULTILINE)
+EVENT_ROW = re.compile(r"^\| `(walkit\.[\w.]+)` \| (\w+) \| (.+) \|$", re.MULTILINE)
+
+
+def pages_with_examples(checkout: Checkout) -> list[tuple[str, str]]:
+    """The first page, the pages by task and those of the reference, each with all its Python that needs no Spark."""
+    pages = [
+        (path, "".join(examples(text)[0]))
+        for path, text in checkout.files(".md").items()
+        if re.match(r"docs/(index\.md|how-to/|api/)", path)
+    ]
+    return [(path, code) for path, code in pages if code]
+
+
+def test_the_python_of_each_page_runs(checkout: Checkout, tmp_path: Path) -> None:
+    """Run each page's Python from top to end in an empty folder of its own, with warnings as errors: none raises."""
+    pages = pages_with_examples(checkout)
+    assert len(pages) > 18
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", RUN_PAGES],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(checkout.root)},
+        input=json.dumps(pages),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    written = tmp_path / "docs-how-to-extend-and-test.md" / "test_orders.py"
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "pytest_walkit", "-c", "/dev/null", str(written)],
+        cwd=written.parent,
+        env={**os.environ, "PYTHONPATH": str(checkout.root), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert "1 passed" in tested.stdout
+
+
+def test_the_runner_of_pages_notices(tmp_path: Path) -> None:
+    """Give it a page whose Python raises after one that runs: it exits with the name of the page that raised."""
+    pages = [("good.md", "x = 1\n"), ("bad.md", "assert x == 1\n")]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_PAGES],
+        cwd=tmp_path,
+        input=json.dumps(pages),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("bad.md\n") and "NameError" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def operations(checkout: Checkout) -> str:
+    """docs/operations.md."""
+    return (checkout.root / "docs" / "operations.md").read_text()
+
+
+def test_every_error_says_what_to_do(operations: str) -> None:
+    """Each class of walkit.errors but the base has one row, with its code, what it means and what to do."""
+    classes = {
+        name: value
+        for name, value in vars(errors).items()
+        if inspect.isclass(value)
+        and issubclass(value, errors.WalkitError)
+        and value is not errors.WalkitError
+    }
+    rows = ERROR_ROW.findall(operations)
+    assert len(classes) > 25
+    assert sorted(name for name, *_ in rows) == sorted(classes)
+    assert {name: code for name, code, *_ in rows} == {name: value.code for name, value in classes.items()}
+    assert all(len(meaning.split()) > 2 and len(what.split()) > 2 for _, _, meaning, what in rows)
+
+
+def metric_rows() -> Iterator[tuple[str, str, str, str]]:
+    """What the page says of each metric: name, unit, meaning, Prometheus' name; of one in several classes once."""
+    seen = set()
+    for snapshot in (metrics.LogStatistics(), metrics.StoreStatistics(), metrics.TrafficStatistics()):
+        for f in fields(snapshot):
+            name = metric_name(snapshot, f)
+            if name not in seen:
+                seen.add(name)
+                yield f.name, f.metadata["unit"], f.metadata["help"], name
+
+
+def test_the_page_has_every_metric(operations: str) -> None:
+    """Name, unit, meaning and Prometheus' name of each metric of the three classes, in their order."""
+    wanted = list(metric_rows())
+    assert len(wanted) > 25
+    assert METRIC_ROW.findall(operations) == wanted
+
+
+def test_the_page_has_every_event(operations: str) -> None:
+    """Name, level and meaning of each event in their order."""
+    wanted = [(name, logging.getLevelName(level), text) for name, (level, text) in events.EVENTS.items()]
+    assert len(wanted) > 25
+    assert EVENT_ROW.findall(operations) == wanted
+
+
+def emitted(source: str) -> set[str]:
+    """The names of events in a module: what `emit` is called with, and any other string that is one by itself."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and node.value in events.EVENTS:
+            found.add(str(node.value))
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "emit" and node.args:
+            found |= {str(name.value) for name in node.args[:1] if isinstance(name, ast.Constant)}
+    return found
+
+
+def test_every_event_of_the_code_is_on_the_page(checkout: Checkout, operations: str) -> None:
+    """Look for what every module emits: each event of the page is emitted somewhere, and each emitted one is there."""
+    modules = checkout.files(".py").items()
+    found = {
+        name
+        for path, source in modules
+        if path.startswith("walkit/") and path != "walkit/events.py"
+        for name in emitted(source)
+    }
+    assert found == {name for name, *_ in EVENT_ROW.findall(operations)}
+
+
+def test_the_reader_of_emitted_events_notices() -> None:
+    """Names that are emitted, known or not, and strings that are an event are found; one within a sentence is not."""
+    source = (
+        'sink.emit("walkit.no.event")\nx = "walkit.log.open"\ny = "see walkit.log.close"\nprint("walkit")\n'
+    )
+    assert emitted(source) == {"walkit.no.event", "walkit.log.open"}
+
+
+def words_of(text: str) -> set[str]:
+    """The words that the tables of a page explain: the first cell of each row, several parted by commas."""
+    cells = re.findall(r"^\| ([^|`]+?) \| [^|]+ \|$", text, re.MULTILINE)
+    return {word.strip() for cell in cells for word in re.sub(r"\(.*?\)", "", cell).split(",")}
+
+
+def test_the_glossary_has_every_word_of_the_architecture(checkout: Checkout) -> None:
+    """Each word of the architecture's table of words is a word of the glossary, which has many more."""
+    architecture = (checkout.root / "docs" / "architecture.md").read_text()
+    table = architecture.partition("\n## Words\n")[2].partition("\n## ")[0]
+    glossary = words_of((checkout.root / "docs" / "glossary.md").read_text())
+    wanted = words_of(table) - {"word"}
+    assert len(wanted) > 20 and len(glossary) > 2 * len(wanted)
+    assert wanted - glossary == set()
+
+
+def test_every_public_room_has_a_page_of_the_reference(checkout: Checkout) -> None:
+    """Each room that `import walkit` offers has a page with its module; the index of the reference lists all pages."""
+    folder = checkout.root / "docs" / "api"
+    pages = {path.stem for path in folder.glob("*.md")} - {"README"}
+    rooms = {name for name in dir(walkit) if inspect.ismodule(getattr(walkit, name, None))}
+    assert rooms - pages - {"store"} == set()
+    index = (folder / "README.md").read_text()
+    for page in pages:
+        module = "walkit" if page == "walkit" else f"walkit.{page}"
+        assert f".. automodule:: {module}\n" in (folder / f"{page}.md").read_text()
+        assert f"({page}.md)" in index and f"\n{page}\n" in index

@@ -1,0 +1,290 @@
+"""`walkit bench delta`: a delta reader against one that reads the log alone, on the folder and on remote storage.
+
+The writer appends records of one size at an even rate, in frames of one size, to a folder. Readers of the same process
+follow it: by delta with buffers of some sizes, and by the log alone (a buffer of 0 bytes). On the folder reading the
+log costs next to nothing. Then the reader's storage is the model of one that is far away. The lag of a record is from
+its durability to its application, as sampled. The same is simulated in virtual time, where this machine has no part.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from walkit._report import Cells, TableReport
+from walkit._threads import EndingThread
+from walkit.config import LogOptions, check_progress
+from walkit.errors import OptionsError
+from walkit.log.open import open_log
+from walkit.log.wal import WriteAheadLog
+from walkit.models.remote_storage import REMOTE, RemoteStorage
+from walkit.replication.delta_poll import DeltaOptions
+from walkit.replication.delta_reader import DeltaReader
+from walkit.replication.delta_replayer import ReplayLimits
+from walkit.replication.primary import Primary
+from walkit.simulate.delta_lag import delta_lag
+from walkit.storage.file import FileStorage
+from walkit.storage.mounts import require_folder
+
+SAMPLE_S = 0.001
+WAIT_S = 120.0
+KEYS = 1000
+LIGHT_PER_S = 100.0
+"""Records a second of the light load."""
+LIMITS = ReplayLimits(loads_max=8, bytes_max=64 << 20)
+SIMULATED_S = 0.5
+IN_FLIGHT = 4
+"""Frames that are written at a time: with one, a slow disk would set the rate."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeltaBenchRow:
+    """What one reader did. Milliseconds."""
+
+    load: str
+    """"light" or "steady"."""
+    storage: str
+    """"folder", the name of the modelled storage, or the same "in virtual time"."""
+    buffer_bytes: int
+    """0: the log alone."""
+    mb_per_s: float
+    """Bytes of values that the writer made durable a second, in millions."""
+    lag_p50_ms: float
+    """From a record's durability to its application."""
+    lag_p99_ms: float
+    answer_p50_ms: float | None
+    """From an answer with a delta to its application; None where there was none."""
+    hit_rate: float
+    loads: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeltaBenchReport(TableReport):
+    """Every reader of one run."""
+
+    bench = "delta"
+    title = "Delta replay"
+    left_columns = 3
+
+    record_bytes: int
+    frame_bytes: int
+    mb_per_s: float
+    seconds: float
+    cores: int
+    place: str
+    rows: tuple[DeltaBenchRow, ...]
+
+    @property
+    def notes(self) -> list[str]:
+        """What was measured, and on what."""
+        wanted = (
+            f"records of {self.record_bytes:,} B in frames of about {self.frame_bytes:,} B, {self.mb_per_s:g} MB/s "
+            f"wanted, {self.seconds:g} s each; light load: {LIGHT_PER_S:g} records/s"
+        )
+        return [
+            wanted,
+            f"on {self.place}, {self.cores} cores; writer, primary and reader are one process",
+        ]
+
+    def row(self, load: str, storage: str, buffer_bytes: int) -> DeltaBenchRow:
+        """Return one row. KeyError where there is none."""
+        for row in self.rows:
+            if (row.load, row.storage, row.buffer_bytes) == (load, storage, buffer_bytes):
+                return row
+        raise KeyError((load, storage, buffer_bytes))
+
+    def _facts(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def _head(self) -> Cells:
+        return "load", "storage", "reader", "MB/s", "lag p50", "lag p99", "answer p50", "by delta", "loads"
+
+    def _cells(self) -> list[Cells]:
+        return [
+            (
+                row.load,
+                row.storage,
+                f"buffer {row.buffer_bytes:,} B" if row.buffer_bytes else "the log alone",
+                f"{row.mb_per_s:,.2f}",
+                f"{row.lag_p50_ms:,.2f} ms",
+                f"{row.lag_p99_ms:,.2f} ms",
+                "" if row.answer_p50_ms is None else f"{row.answer_p50_ms:,.2f} ms",
+                f"{row.hit_rate:.0%}",
+                f"{row.loads:,}",
+            )
+            for row in self.rows
+        ]
+
+
+def bench_delta(
+    *,
+    mb_per_s: float = 20.0,
+    record_bytes: int = 1024,
+    frame_bytes: int = 16 * 1024,
+    buffers: Sequence[int] = (32 * 1024, 256 * 1024),
+    seconds: float = 3.0,
+    path: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> DeltaBenchReport:
+    """Measure, in new folders below `path` (the system's folder for temporary files), which are removed.
+
+    Each reader takes `seconds`; there are four with each buffer, and four of the log alone. `progress` gets the name of
+    each. OptionsError for numbers that cannot be measured with.
+    """
+    fits = 1 <= record_bytes <= frame_bytes <= 1 << 20 and 0.05 <= seconds <= 3600
+    if not fits or not 0 < mb_per_s <= 10_000 or not all(0 < size <= 32 << 20 for size in buffers):
+        raise OptionsError(
+            f"mb_per_s={mb_per_s}, record_bytes={record_bytes}, frame_bytes={frame_bytes}, buffers={buffers}, "
+            f"seconds={seconds}: frames of a record to 1 MiB, buffers of up to 32 MiB, 0.05 to 3600 seconds",
+            option="seconds",
+        )
+    check_progress(progress, "a text")
+    say = progress or (lambda _: None)
+    require_folder(path)
+    rows: list[DeltaBenchRow] = []
+    base = tempfile.mkdtemp(prefix="walkit-bench-delta-", dir=path)
+    try:
+        for load, rate, batch in (
+            ("light", LIGHT_PER_S * record_bytes / 1e6, 1),
+            ("steady", mb_per_s, max(frame_bytes // record_bytes, 1)),
+        ):
+            for remote in (False, True):
+                for buffer_bytes in (0, *buffers):
+                    say(f"{load} load, {'remote' if remote else 'folder'}, buffer {buffer_bytes:,}")
+                    folder = os.path.join(base, str(len(rows)))
+                    rows.append(
+                        _measured(folder, load, rate, batch, record_bytes, seconds, remote, buffer_bytes)
+                    )
+                    shutil.rmtree(folder, ignore_errors=True)
+        rows += [_simulated(mb_per_s, record_bytes, frame_bytes, size) for size in (0, *buffers)]
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+    return DeltaBenchReport(
+        record_bytes=record_bytes,
+        frame_bytes=frame_bytes,
+        mb_per_s=mb_per_s,
+        seconds=seconds,
+        cores=os.cpu_count() or 1,
+        place=base,
+        rows=tuple(rows),
+    )
+
+
+def _measured(
+    folder: str,
+    load: str,
+    mb_per_s: float,
+    batch: int,
+    record_bytes: int,
+    seconds: float,
+    remote: bool,
+    buffer_bytes: int,
+) -> DeltaBenchRow:
+    shared = FileStorage(folder)
+    options = LogOptions(
+        segment_bytes=256 << 20, in_flight=IN_FLIGHT, frame_bytes_max=2 * batch * (record_bytes + 64) + 8192
+    )
+    with open_log(folder, "x", options) as log:
+        log.append(b"first", key=b"0")
+        storage = RemoteStorage(shared, seed=7) if remote else shared
+        with (
+            Primary(log, delta=DeltaOptions(buffer_bytes=buffer_bytes)) as primary,
+            DeltaReader(storage, primary.address, limits=LIMITS) as reader,
+        ):
+            reader.wait_for(log.append(b"warm", key=b"0").last_lsn, WAIT_S)
+            before = reader.statistics()
+            with _Lag(log, reader) as lag:
+                made = _append(log, mb_per_s, batch, record_bytes, seconds)
+                reader.wait_for(log.acked_lsn, WAIT_S)
+            after, answers = reader.statistics(), reader.latencies()["answer"]
+    ms = lag.lags_ms()
+    by_delta, by_log = after.delta_bytes - before.delta_bytes, after.loaded_bytes - before.loaded_bytes
+    return DeltaBenchRow(
+        load=load,
+        storage=REMOTE.name if remote else "folder",
+        buffer_bytes=buffer_bytes,
+        mb_per_s=made,
+        lag_p50_ms=float(np.median(ms)),
+        lag_p99_ms=float(np.quantile(ms, 0.99)),
+        answer_p50_ms=float(np.median(answers)) / 1e6 if len(answers) else None,
+        hit_rate=by_delta / max(by_delta + by_log, 1),
+        loads=after.loads - before.loads,
+    )
+
+
+def _simulated(mb_per_s: float, record_bytes: int, frame_bytes: int, buffer_bytes: int) -> DeltaBenchRow:
+    found = delta_lag(
+        bytes_per_s=mb_per_s * 1e6,
+        frame_bytes=frame_bytes,
+        record_bytes=record_bytes,
+        seconds=SIMULATED_S,
+        options=DeltaOptions(buffer_bytes=buffer_bytes),
+    )
+    return DeltaBenchRow(
+        load="steady",
+        storage=f"{REMOTE.name} in virtual time",
+        buffer_bytes=buffer_bytes,
+        mb_per_s=mb_per_s,
+        lag_p50_ms=found.median_ms,
+        lag_p99_ms=found.p99_ms,
+        answer_p50_ms=None,
+        hit_rate=found.hit_rate,
+        loads=found.replay.loads,
+    )
+
+
+def _append(log: WriteAheadLog, mb_per_s: float, batch: int, record_bytes: int, seconds: float) -> float:
+    """Append batches at an even rate for so long; return the MB/s of values that were made durable."""
+    values = [os.urandom(record_bytes)] * batch
+    every_s = batch * record_bytes / (mb_per_s * 1e6)
+    over = threading.Event()
+    began = time.perf_counter()
+    count = 0
+    while (now := time.perf_counter() - began) < seconds:
+        if count * every_s > now:
+            over.wait(count * every_s - now)
+        log.submit_many(values, [b"%d" % ((count * batch + n) % KEYS) for n in range(batch)])
+        count += 1
+    log.sync()
+    return count * batch * record_bytes / (time.perf_counter() - began) / 1e6
+
+
+class _Lag:
+    """Notes every millisecond or so how far the log and its reader are."""
+
+    def __init__(self, log: WriteAheadLog, reader: DeltaReader) -> None:
+        self._log, self._reader = log, reader
+        self._over = threading.Event()
+        self._rows: list[tuple[float, int, int]] = []
+        self._thread = EndingThread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(SAMPLE_S):
+            applied = self._reader.applied_lsn  # before the log's end, which can only have grown since
+            self._rows.append((time.perf_counter(), self._log.durable_lsn, applied))
+
+    def lags_ms(self) -> Any:
+        """Return the lag of each LSN that was seen: from when the log had it to when the reader had it, ms."""
+        at, durable, applied = np.array(self._rows, np.float64).reshape(-1, 3).T
+        lsns = np.arange(durable[0] + 1, applied[-1] + 1)
+        if not len(lsns):
+            return np.zeros(1)
+        had = at[np.minimum(np.searchsorted(durable, lsns), len(at) - 1)]
+        got = at[np.minimum(np.searchsorted(applied, lsns), len(at) - 1)]
+        return np.maximum(got - had, 0.0) * 1000

@@ -1,0 +1,35 @@
+"""`walkit promote`: a replica becomes a log of its own."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from walkit.cli.output import publish
+from walkit.cli.quiet import quiet_grpc
+
+
+def add_promote(commands: Any, command: Any) -> None:
+    """Add the subcommand; `command` makes a parser with what all of them have."""
+    parser = command(
+        commands,
+        "promote",
+        "make a replica a primary of its own",
+        ", with a new epoch; the old primary is not fenced: stop it first, or its records from here on are in no log "
+        "but its own. Refused while the replica runs",
+        "walkit promote replica.log",
+        promote,
+    )
+    parser.add_argument("log", metavar="DIR", help="the replica's folder")
+    parser.add_argument("--json", action="store_true", help="print JSON to standard output")
+    parser.add_argument("--out", metavar="FILE", help="save the report there; with --json, as JSON")
+
+
+def promote(args: argparse.Namespace) -> int:
+    """Promote a replica, and print what it is now."""
+    with quiet_grpc():
+        from walkit.replication.promote import promote as promote_replica
+
+    report = promote_replica(args.log)
+    publish(report.lines, report.to_dict, as_json=args.json, out=args.out)
+    return 0

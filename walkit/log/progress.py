@@ -1,0 +1,25 @@
+"""How far an open log is, for what reads, trims or checkpoints it: of a log that appends, and of one that imports."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class LogProgress(Protocol):
+    """How far an open log is. Safe from any thread; each value only grows while the log is open."""
+
+    @property
+    def acked_lsn(self) -> int:
+        """The last LSN acknowledged, with everything before it."""
+
+    @property
+    def durable_lsn(self) -> int:
+        """The last LSN on stable storage, with everything before it."""
+
+    @property
+    def written_position(self) -> int:
+        """Where the frames end that can be read."""
+
+    @property
+    def durable_position(self) -> int:
+        """Where the frames end that are on stable storage."""

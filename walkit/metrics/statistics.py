@@ -1,0 +1,153 @@
+"""What a log, a store, a primary and a replica count: frozen snapshots, each number with its unit and meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from walkit._html import table, tag
+
+
+def _metric(unit: str, meaning: str) -> int:
+    """Declare a number of now: it goes up and down."""
+    return field(default=0, metadata={"unit": unit, "help": meaning, "counts": False})
+
+
+def _counter(unit: str, meaning: str) -> int:
+    """Declare a number that only grows while its object lives."""
+    return field(default=0, metadata={"unit": unit, "help": meaning, "counts": True})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogStatistics:
+    """What a log has done since it was opened, and its positions. A frozen snapshot."""
+
+    appended_lsn: int = _metric("lsn", "last LSN given")
+    acked_lsn: int = _metric("lsn", "last LSN acknowledged")
+    durable_lsn: int = _metric("lsn", "last LSN on stable storage, with all before it")
+    first_lsn: int = _metric("lsn", "oldest LSN that can be read")
+    records_appended: int = _counter("records", "records given an LSN since opening")
+    records_acked: int = _counter("records", "records acknowledged since opening")
+    user_bytes: int = _counter("bytes", "bytes of keys and values written since opening")
+    frames_written: int = _counter("frames", "frames written since opening, marks included")
+    frame_bytes: int = _counter("bytes", "bytes of frames written since opening, padding included")
+    padding_bytes: int = _counter("bytes", "zero bytes that fill frames up to the alignment")
+    alignment: int = _metric(
+        "bytes", "frames begin at multiples of this: 4096 where direct I/O is in use, else 64"
+    )
+    marks_written: int = _counter("frames", "frames without records, written when the log fell idle")
+    syncs: int = _counter("syncs", "waits for stable storage on the path of frames")
+    write_ns: int = _counter("ns", "time spent in writes and syncs of frames")
+    prepare_ns: int = _counter("ns", "time spent encoding frames")
+    queue_records: int = _metric("records", "records that wait for their frame")
+    queue_bytes: int = _metric("bytes", "bytes that wait for their frame")
+    queue_bytes_max: int = _metric("bytes", "limit of queue_bytes")
+    deliveries_waiting: int = _metric(
+        "frames", "acknowledged frames whose callbacks and observers have not run yet"
+    )
+    callback_errors: int = _counter("errors", "errors that observers and callbacks have raised since opening")
+    rotations: int = _counter("segments", "segments begun since opening")
+    segments: int = _metric("segments", "segments that are the log now")
+    log_bytes: int = _metric("bytes", "bytes of frames in the log now")
+    poisoned: int = _metric("flag", "1 after a failed write or sync")
+
+    @property
+    def space_amplification(self) -> float:
+        """Bytes of frames written per byte of keys and values since opening; 0.0 before the first."""
+        return self.frame_bytes / self.user_bytes if self.user_bytes else 0.0
+
+    def _repr_html_(self) -> str:
+        """Render a table of name, value, unit and meaning for a notebook."""
+        return _metrics_table(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreStatistics(LogStatistics):
+    """What a store's log has done since it was opened, and what its table holds. A frozen snapshot."""
+
+    keys: int = _metric("keys", "live keys in the table")
+    applied_lsn: int = _metric("lsn", "last LSN applied to the table")
+    frames_waiting: int = _metric("frames", "acknowledged frames not applied yet")
+    snapshot_lsn: int = _metric("lsn", "LSN of the newest snapshot taken or restored; 0 where there was none")
+    journal_slots: int = _metric("records", "records that may be in no snapshot; 0 where nothing bounds them")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrafficStatistics:
+    """What a primary has sent of frames, or a replica taken in, since it was made. A frozen snapshot."""
+
+    batches: int = _counter("batches", "batches of frames sent, or taken in")
+    frame_bytes: int = _counter("bytes", "bytes of their frames as they are stored")
+    plain_bytes: int = _counter("bytes", "bytes that travelled as they are stored")
+    zstd_bytes: int = _counter("bytes", "bytes that travelled compressed by zstd")
+    snappy_bytes: int = _counter("bytes", "bytes that travelled compressed by snappy")
+
+    @property
+    def travelled_bytes(self) -> int:
+        """Bytes of batches on the wire, without what surrounds them."""
+        return self.plain_bytes + self.zstd_bytes + self.snappy_bytes
+
+    def _repr_html_(self) -> str:
+        """Render a table of name, value, unit and meaning for a notebook."""
+        return _metrics_table(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeltaServedStatistics:
+    """What a primary has answered to delta readers since it was made. A frozen snapshot."""
+
+    deltas: int = _counter("answers", "answers with frames")
+    ends: int = _counter("answers", "answers without frames: the reader reads the log up to their end")
+    nothing: int = _counter("answers", "answers that say that nothing is new")
+    repeated: int = _counter("answers", "answers that were given again")
+    refused: int = _counter("polls", "polls that were refused")
+    delta_bytes: int = _counter("bytes", "bytes of frames in answers, repeats not counted")
+    sessions_opened: int = _counter("sessions", "sessions begun")
+    sessions_closed: int = _counter("sessions", "sessions over")
+    sessions: int = _metric("sessions", "sessions now")
+    sessions_syncing: int = _metric("sessions", "sessions whose next answer can have frames")
+    held_bytes: int = _metric("bytes", "bytes of frames kept for sessions now")
+
+    def _repr_html_(self) -> str:
+        """Render a table of name, value, unit and meaning for a notebook."""
+        return _metrics_table(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeltaReaderStatistics:
+    """What a delta reader has taken in since it was made, and by which path. A frozen snapshot."""
+
+    polls: int = _counter("polls", "polls that were answered")
+    poll_failures: int = _counter("polls", "polls that failed, or whose answer was damaged")
+    refusals: int = _counter("polls", "polls that were refused")
+    sessions: int = _counter("sessions", "sessions begun at the primary")
+    deltas: int = _counter("deltas", "deltas that were taken")
+    delta_bytes: int = _counter("bytes", "bytes of frames that came by delta")
+    loads: int = _counter("loads", "ranges read from the log")
+    loaded_bytes: int = _counter("bytes", "bytes of frames read from the log")
+    retries: int = _counter("loads", "ranges that were read again after an error")
+    damaged: int = _counter("deltas", "deltas that were not what their answer said; their range was read")
+    unfit: int = _counter("deltas", "deltas that did not continue, or came in a crowd; their range was read")
+    looks: int = _counter("looks", "looks at the log's own end, while no poll was answered")
+    held_bytes: int = _metric("bytes", "bytes that wait to be applied now")
+    records: int = _counter("records", "records applied")
+    checkpoints: int = _counter("checkpoints", "checkpoints of the reader's own")
+
+    @property
+    def hit_rate(self) -> float:
+        """The part of the bytes that came by delta, from 0 to 1; 0.0 before the first byte."""
+        return self.delta_bytes / max(self.delta_bytes + self.loaded_bytes, 1)
+
+    def _repr_html_(self) -> str:
+        """Render a table of name, value, unit and meaning for a notebook."""
+        return _metrics_table(self)
+
+
+_Statistics = LogStatistics | TrafficStatistics | DeltaServedStatistics | DeltaReaderStatistics
+
+
+def _metrics_table(statistics: _Statistics) -> str:
+    rows = [
+        (tag("code", f.name), f"{getattr(statistics, f.name):,}", f.metadata["unit"], f.metadata["help"])
+        for f in fields(statistics)
+    ]
+    return table(rows, ("metric", "value", "unit", "meaning"), right=(1,))

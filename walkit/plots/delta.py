@@ -1,0 +1,104 @@
+"""How a delta reader came by its records: latencies as histograms, and bytes by path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from walkit.plots.facts import drawn_by
+from walkit.plots.style import BLUE, ORANGE, Figure, Theme, colour, figure, go
+from walkit.plots.units import LOG_SECONDS, bytes_text, duration_text
+
+BINS_PER_DECADE = 10
+
+
+class HitRowLike(Protocol):
+    """Bytes of one class of frames, or of seconds, by path; `walkit.replication` makes such rows."""
+
+    @property
+    def up_to(self) -> int:
+        """Upper bound of the class, in bytes."""
+
+    @property
+    def delta_bytes(self) -> int:
+        """Bytes that came by delta."""
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes that were read from the log."""
+
+
+def delta_latencies(
+    latencies: Mapping[str, npt.ArrayLike], *, subtitle: Sequence[str] = (), theme: Theme = None
+) -> Figure:
+    """Draw each kind of latency of a delta reader as a histogram; `latencies` are those of `reader.latencies()`, ns.
+
+    x is seconds, log, in bins of a tenth of a decade; y the share of the kind's samples in a bin. A kind without
+    samples is left out.
+    """
+    known = {name: np.maximum(np.asarray(ns, np.float64), 1.0) / 1e9 for name, ns in latencies.items()}
+    known = {name: seconds for name, seconds in known.items() if len(seconds)}
+    words = "; ".join(f"{name}: p50 {duration_text(np.median(s))}" for name, s in known.items())
+    drawing = figure(
+        "Latencies of a delta reader",
+        subtitle=[*subtitle, drawn_by()],
+        alt=f"Histograms of latencies: {words or 'no samples'}",
+        theme=theme,
+        xaxis={"type": "log", "title": {"text": "latency"}, **LOG_SECONDS},
+        yaxis={"title": {"text": "share of samples"}, "tickformat": ".0%", "rangemode": "tozero"},
+    )
+    for index, (name, seconds) in enumerate(known.items()):
+        low = np.floor(np.log10(seconds.min()) * BINS_PER_DECADE)
+        high = np.floor(np.log10(seconds.max()) * BINS_PER_DECADE) + 1
+        edges = 10 ** (np.arange(low, high + 1) / BINS_PER_DECADE)
+        shares = np.histogram(seconds, edges)[0] / len(seconds)
+        drawing.add_trace(
+            go.Scatter(
+                x=edges,
+                y=np.append(shares, 0.0),
+                mode="lines",
+                name=f"{name}, p50 {duration_text(np.median(seconds))}",
+                line={"color": colour(index), "shape": "hv"},
+            )
+        )
+    return drawing
+
+
+def delta_hits(
+    rows: Iterable[HitRowLike],
+    *,
+    by: str = "frame size",
+    subtitle: Sequence[str] = (),
+    theme: Theme = None,
+) -> Figure:
+    """Draw the bytes that came by delta and by reading the log, for each class of frame sizes, or of rates.
+
+    `by` names the classes: "frame size", or "bytes in a second". Above each bar stands the part that came by delta.
+    """
+    given = list(rows)
+    names = [f"to {bytes_text(row.up_to)}" for row in given]
+    taken, loaded = sum(row.delta_bytes for row in given), sum(row.loaded_bytes for row in given)
+    total = taken + loaded
+    said = f"{taken / total:.0%} of {bytes_text(total)} by delta" if total else "no bytes yet"
+    drawing = figure(
+        f"Delta reader: {said}",
+        subtitle=[*subtitle, drawn_by()],
+        alt=f"Bars of bytes by delta and by reading the log, by {by}: {said}",
+        theme=theme,
+        barmode="stack",
+        xaxis={"title": {"text": by}, "type": "category"},
+        yaxis={"title": {"text": "bytes"}, "tickformat": "~s", "ticksuffix": "B", "rangemode": "tozero"},
+    )
+    for label, sizes, paint in (
+        ("by delta", [row.delta_bytes for row in given], BLUE),
+        ("by reading the log", [row.loaded_bytes for row in given], ORANGE),
+    ):
+        drawing.add_trace(go.Bar(x=names, y=sizes, name=label, marker={"color": paint}))
+    for name, row in zip(names, given, strict=True):
+        size = row.delta_bytes + row.loaded_bytes
+        share = f"{row.delta_bytes / size:.0%}" if size else ""
+        drawing.add_annotation(x=name, y=size, yanchor="bottom", showarrow=False, text=share)
+    return drawing

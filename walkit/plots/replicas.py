@@ -1,0 +1,242 @@
+"""Several replicas on one clock: how far each lags, which states they were in, and what was sent by which codec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from walkit.errors import OptionsError
+from walkit.metrics import TrafficStatistics
+from walkit.plots.facts import drawn_by
+from walkit.plots.style import (
+    BLUE,
+    GREEN,
+    NEUTRAL,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    WINE,
+    Figure,
+    Theme,
+    colour,
+    figure,
+    go,
+    hatch,
+)
+from walkit.plots.units import CLOCK, COUNTS, SECONDS, bytes_axis, bytes_text, count_text, duration_text
+
+Float64Array = npt.NDArray[np.float64]
+LagUnit: TypeAlias = Literal["records", "bytes", "ms"]
+UNITS: tuple[LagUnit, ...] = ("records", "bytes", "ms")
+LEFT_PX = 90
+"""The same room before both axes of time: what happens at one moment is below each other."""
+LINES = ("solid", "dash", "dot", "dashdot")
+STATES = {
+    "serving": (BLUE, 0),
+    "streaming": (GREEN, 0),
+    "catching up": (ORANGE, 1),
+    "connecting": (SKY, 3),
+    "greeting": (SKY, 3),
+    "failed": (WINE, 2),
+    "killed": (VERMILION, 2),
+    "stopped": (NEUTRAL, 4),
+    "new": (PURPLE, 5),
+}
+"""Colour and hatch of each state; one that is not here is blue."""
+CODECS = (
+    ("as stored", "plain_bytes", BLUE, 0),
+    ("zstd", "zstd_bytes", ORANGE, 1),
+    ("snappy", "snappy_bytes", GREEN, 2),
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LagSeries:
+    """The lag of one replica over time: arrays of one length, nan where it was not known."""
+
+    name: str
+    time_s: Float64Array
+    """Seconds on the clock of the figure; never falling."""
+    records: Float64Array
+    bytes: Float64Array
+    """Bytes of frames, padding included."""
+    ms: Float64Array
+    """For how long the replica has known of a record that it does not have."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateBar:
+    """For how long one side was in one state, on the clock of the figure."""
+
+    lane: str
+    state: str
+    start_s: float
+    end_s: float
+    why: str = ""
+
+
+def lag_over_time(
+    series: Sequence[LagSeries],
+    *,
+    unit: LagUnit = "records",
+    marks: Iterable[tuple[float, str]] = (),
+    span_s: tuple[float, float] | None = None,
+    subtitle: Sequence[str] = (),
+    theme: Theme = None,
+) -> Figure:
+    """Draw the lag of each replica, in one of three units. A curve ends where the lag is not known.
+
+    `marks` are moments, (time in s, what happened), drawn as dotted lines; `span_s` is what the axis shows of the time,
+    None all of it. OptionsError for another unit.
+    """
+    if unit not in UNITS:
+        raise OptionsError(f"unit={unit!r}: one of {', '.join(UNITS)}", option="unit", wanted=unit)
+    curves = [(one, one.ms / 1000 if unit == "ms" else getattr(one, unit)) for one in series]
+    told = "; ".join(f"{one.name} {_last(values, unit)}" for one, values in curves) or "no replica yet"
+    drawing = figure(
+        "Replication lag",
+        subtitle=[*subtitle, told, drawn_by()],
+        alt=f"The lag of each replica over time, in {'milliseconds' if unit == 'ms' else unit}: {told}",
+        height=300,
+        theme=theme,
+        hovermode="x unified",
+        margin={"l": LEFT_PX},
+    )
+    for index, (one, values) in enumerate(curves):
+        line = {"color": colour(index), "dash": LINES[index % len(LINES)], "shape": "hv"}
+        drawing.add_trace(
+            go.Scatter(
+                x=one.time_s, y=values, mode="lines", name=escape(one.name), line=line, connectgaps=False
+            )
+        )
+    for time_s, what in marks:
+        drawing.add_vline(x=time_s, line={"color": NEUTRAL, "dash": "dot", "width": 1})
+        drawing.add_annotation(
+            x=time_s, y=1.0, yref="paper", yanchor="bottom", showarrow=False, text=escape(what), textangle=0
+        )
+    # Room for one unit where nothing is missing: an axis from 0 to 0 has no height.
+    most = max((float(v) for _, values in curves for v in values[np.isfinite(values)]), default=0.0)
+    axis: Mapping[str, Any] = SECONDS if unit == "ms" else COUNTS
+    if unit == "bytes":
+        axis = bytes_axis(0.0, max(most * 1.05, 1.0))
+    drawing.update_yaxes(title_text="lag" if unit == "ms" else f"lag, {unit}", rangemode="tozero", **axis)
+    if not most:
+        drawing.update_yaxes(range=[0, 0.001 if unit == "ms" else 1])
+    drawing.update_xaxes(range=None if span_s is None else list(span_s), **CLOCK)
+    return drawing
+
+
+def _last(values: Float64Array, unit: LagUnit) -> str:
+    if not len(values) or not np.isfinite(values[-1]):
+        return "unknown"
+    last = float(values[-1])
+    return {"records": count_text, "bytes": bytes_text, "ms": duration_text}[unit](last)
+
+
+def state_lanes(
+    bars: Sequence[StateBar],
+    *,
+    span_s: tuple[float, float] | None = None,
+    subtitle: Sequence[str] = (),
+    theme: Theme = None,
+) -> Figure:
+    """Draw a lane for each side and in it a bar for each state that it was in, on one clock; the first lane on top.
+
+    `span_s` is what the axis shows of the time; None: all of it.
+    """
+    lanes = list(dict.fromkeys(bar.lane for bar in bars))
+    last = {bar.lane: bar for bar in bars}
+    told = "; ".join(f"{lane} {bar.state}" for lane, bar in last.items()) or "no replica yet"
+    drawing = figure(
+        "States",
+        subtitle=[*subtitle, told, drawn_by()],
+        alt=f"The states of each replica over time as bars in a lane. Now: {told}",
+        height=150 + 36 * max(len(lanes), 1),
+        theme=theme,
+        barmode="overlay",
+        bargap=0.35,
+        margin={"l": LEFT_PX},
+    )
+    for state in dict.fromkeys(bar.state for bar in bars):
+        found = [bar for bar in bars if bar.state == state]
+        paint, shape = STATES.get(state, (BLUE, 0))
+        drawing.add_trace(
+            go.Bar(
+                orientation="h",
+                y=[escape(bar.lane) for bar in found],
+                base=[bar.start_s for bar in found],
+                x=[max(bar.end_s - bar.start_s, 0.0) for bar in found],
+                name=escape(state),
+                marker={"color": paint, "pattern": hatch(shape), "line": {"width": 0}},
+                customdata=[
+                    "<br>".join(filter(None, (duration_text(bar.end_s - bar.start_s), escape(bar.why))))
+                    for bar in found
+                ],
+                hovertemplate=f"<b>%{{y}}: {escape(state)}</b><br>%{{customdata}}<extra></extra>",
+            )
+        )
+    end_s = max((bar.end_s for bar in bars), default=1.0)
+    start_s = min((bar.start_s for bar in bars), default=0.0)
+    drawing.update_xaxes(range=list(span_s or (start_s, max(end_s, start_s + 1.0))), **CLOCK)
+    drawing.update_yaxes(
+        type="category", categoryorder="array", categoryarray=[escape(lane) for lane in reversed(lanes)]
+    )
+    return drawing
+
+
+def sent_by_codec(
+    traffic: Mapping[str, TrafficStatistics], *, subtitle: Sequence[str] = (), theme: Theme = None
+) -> Figure:
+    """Draw the bytes that travelled, a bar for each name, by codec; a mark shows what the frames have unpacked."""
+    told = (
+        "; ".join(
+            f"{name} {bytes_text(each.travelled_bytes)} for {bytes_text(each.frame_bytes)} of frames"
+            for name, each in traffic.items()
+        )
+        or "nothing yet"
+    )
+    drawing = figure(
+        "Bytes sent",
+        subtitle=[*subtitle, drawn_by()],
+        alt=f"Bytes that travelled by codec, and the bytes of the frames: {told}",
+        height=150 + 36 * max(len(traffic), 1),
+        theme=theme,
+        barmode="stack",
+        bargap=0.35,
+    )
+    names = [escape(name) for name in traffic]
+    for label, column, paint, shape in CODECS:
+        sizes = [getattr(each, column) for each in traffic.values()]
+        drawing.add_trace(
+            go.Bar(
+                orientation="h",
+                y=names,
+                x=sizes,
+                name=label,
+                marker={"color": paint, "pattern": hatch(shape)},
+                customdata=[bytes_text(size) for size in sizes],
+                hovertemplate=f"<b>%{{y}}: {label}</b><br>%{{customdata}}<extra></extra>",
+            )
+        )
+    frames = [each.frame_bytes for each in traffic.values()]
+    drawing.add_trace(
+        go.Scatter(
+            x=frames,
+            y=names,
+            mode="markers",
+            name="frames, unpacked",
+            marker={"symbol": "line-ns-open", "size": 18, "color": NEUTRAL, "line": {"width": 2}},
+            customdata=[bytes_text(size) for size in frames],
+            hovertemplate="<b>%{y}: frames, unpacked</b><br>%{customdata}<extra></extra>",
+        )
+    )
+    most = max([1.0, *map(float, frames), *(float(each.travelled_bytes) for each in traffic.values())])
+    drawing.update_xaxes(**bytes_axis(0.0, most * 1.05))
+    drawing.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1])
+    return drawing

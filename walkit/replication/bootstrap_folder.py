@@ -1,0 +1,368 @@
+"""What a replica gathers of its primary's log beside its own, until it is whole and takes its place (FORMAT.md F-19).
+
+The parts stand in the replica's folder under names that no log reads. A part that is there is not fetched again; each
+frame and each chain is checked before the log is replaced, so nothing has to be believed of a part, and none is synced
+before. The replacement itself is `take_place`: it is done by an opening, under the writer's lock, and done again by
+the next one where a crash comes in between.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from itertools import pairwise
+
+from walkit.errors import CorruptionError, DivergenceError, StorageError, WalkitError
+from walkit.events import EventSink
+from walkit.format.index import index_name
+from walkit.format.layout import MANIFEST_BYTES_MAX, POSITION_MAX, SEGMENT_HEADER_BYTES
+from walkit.format.manifest import (
+    MANIFEST_NAME,
+    EpochRecord,
+    Manifest,
+    SegmentRecord,
+    decode_manifest,
+    encode_manifest,
+)
+from walkit.format.names import BOOTSTRAP_PLAN_NAME, BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, snapshot_name
+from walkit.format.segment import SegmentHeader, segment_name
+from walkit.replication.bootstrap import Want
+from walkit.replication.messages import Chunk, Plan
+from walkit.replication.refusals import first_difference
+from walkit.segments.claim_files import claim_facts, claims_locked, remove_claims
+from walkit.segments.frame_walk import FrameWalk, last_chain_of
+from walkit.segments.identity import check_identity
+from walkit.segments.manifest_store import NEW_NAME, load_manifest, read_if_there, write_whole
+from walkit.state.snapshot import identity_at, verify_snapshot
+from walkit.storage.interface import Storage, StorageFile
+
+SNAPSHOT_KEY = "snapshot_lsn"
+TAKEN_KEY = "bootstrapped"
+
+
+def part_name(number: int) -> str:
+    """Return the name of what is gathered of the primary's segment of this number."""
+    return f"{BOOTSTRAP_PREFIX}{number:020d}.part"
+
+
+def snapshot_part_name(lsn: int) -> str:
+    """Return the name of what is gathered of the primary's snapshot at this LSN."""
+    return f"{BOOTSTRAP_PREFIX}snapshot-{lsn:020d}.part"
+
+
+class BootstrapFolder:
+    """What is gathered of one plan in a replica's folder. Used by one thread, which has the writer's lock."""
+
+    def __init__(self, storage: Storage, events: EventSink) -> None:
+        self._storage, self._events = storage, events
+        self._manifest = Manifest(log_id=0)
+        self._snapshot_lsn = 0
+        self._names: list[str] = []
+        self._file: StorageFile | None = None
+        self._index = -1
+
+    def prepare(self, plan: Plan, log_id: int, lineage: tuple[EpochRecord, ...]) -> tuple[Want, ...]:
+        """Begin to gather this plan, and return what is missing of it; what is there of an earlier one is used.
+
+        DivergenceError where it is another history than the replica's; CorruptionError for a plan that cannot be.
+        """
+        manifest = _checked_plan(plan)
+        if manifest.log_id != log_id or manifest.lineage[: len(lineage)] != lineage:
+            first = first_difference(lineage, manifest.lineage) if manifest.log_id == log_id else 1
+            raise DivergenceError(
+                f"the primary's plan is of another history than this replica's, from LSN {first:,} on. Nothing was "
+                "changed",
+                first_lsn=first,
+            )
+        before = self._gathered()
+        self._manifest, self._snapshot_lsn = manifest, plan.snapshot_lsn
+        self._names = [part_name(record.number) for record in manifest.sealed]
+        if plan.snapshot_lsn:
+            self._names.append(snapshot_part_name(plan.snapshot_lsn))
+        usable = {part_name(r.number) for r in manifest.sealed if _begins_as(before.get(r.number), r)}
+        usable |= set(self._names[len(manifest.sealed) :])
+        self._clear({*self._names} & usable)
+        facts = replace(manifest, extra={SNAPSHOT_KEY: plan.snapshot_lsn})
+        write_whole(self._storage, BOOTSTRAP_PLAN_NAME, f"{BOOTSTRAP_PLAN_NAME}.new", encode_manifest(facts))
+        there = {name: self._size(name) for name in self._names if name in usable}
+        return tuple(
+            Want(index, min(there.get(name, 0), size), size)
+            for index, (name, size) in enumerate(zip(self._names, plan.sizes, strict=True))
+        )
+
+    def store(self, chunk: Chunk) -> None:
+        """Write bytes into their part; not on stable storage on return. StorageError."""
+        if self._index != chunk.file:
+            self.close()
+            name = self._names[chunk.file]
+            there = name in self._storage.names()
+            self._file = self._storage.open(name, "write" if there else "create")
+            self._index = chunk.file
+        assert self._file is not None
+        self._file.write(chunk.offset, [chunk.data])
+
+    def finish(self) -> None:
+        """Check every frame, chain and checksum of what was gathered, and say that it is ready; durable on return.
+
+        CorruptionError where something is damaged: that part is removed, to be fetched again. StorageError.
+        """
+        self.close()
+        for record in self._manifest.sealed:
+            self._check_part(part_name(record.number), record)
+        _check_chain(self._manifest)
+        if self._snapshot_lsn:
+            self._check_snapshot()
+        self._storage.sync_directory()
+        self._storage.replace(BOOTSTRAP_PLAN_NAME, BOOTSTRAP_READY_NAME)
+        self._storage.sync_directory()
+
+    def clear(self) -> None:
+        """Remove all that is gathered: the replica's own log is continued after all."""
+        self.close()
+        self._clear(set())
+
+    def close(self) -> None:
+        """Close the part that is open."""
+        file, self._file, self._index = self._file, None, -1
+        if file is not None:
+            file.close()
+
+    def _gathered(self) -> dict[int, SegmentRecord]:
+        """Return the segments of the plan that was gathered before, by number; none where that cannot be read."""
+        data = read_if_there(self._storage, BOOTSTRAP_PLAN_NAME, MANIFEST_BYTES_MAX + 1)
+        if data is None:
+            return {}
+        try:
+            manifest = decode_manifest(data, BOOTSTRAP_PLAN_NAME)
+        except WalkitError:
+            return {}
+        return {record.number: record for record in manifest.sealed}
+
+    def _clear(self, keep: set[str]) -> None:
+        for name in self._storage.names():
+            if name.startswith(BOOTSTRAP_PREFIX) and name not in keep:
+                self._storage.remove(name)
+
+    def _size(self, name: str) -> int:
+        try:
+            file = self._storage.open(name, "read")
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return 0
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _check_part(self, name: str, record: SegmentRecord) -> None:
+        file = self._storage.open(name, "write")
+        try:
+            header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
+            check_identity(self._manifest, record, header)
+            assert header is not None
+            walk = FrameWalk(
+                file,
+                header,
+                position=header.start_position,
+                end_position=record.end_position,
+                next_lsn=header.first_lsn,
+                chain=header.chain,
+                last_chain=last_chain_of(record, header, record.end_position),
+                gaps=self._manifest.gaps_of(record),
+                row_seen=lambda _: None,
+            )
+            for _ in walk.steps():
+                pass
+            if walk.error is not None:
+                raise walk.error
+            if walk.fault is not None or header.chain != record.start_chain:
+                fault = "chain" if walk.fault is None else walk.fault.value
+                raise CorruptionError(
+                    f"{name} came damaged at position {walk.position:,}: {fault}. It is fetched again",
+                    segment=name,
+                    position=walk.position,
+                    found=fault,
+                )
+            file.sync()
+        except StorageError:
+            raise
+        except WalkitError:
+            self._storage.remove(name)
+            raise
+        finally:
+            file.close()
+
+    def _check_snapshot(self) -> None:
+        lsn = self._snapshot_lsn
+        name = snapshot_part_name(lsn)
+        try:
+            verify_snapshot(self._storage, lsn, identity=identity_at(self._manifest, lsn), name=name)
+        except WalkitError as error:
+            if isinstance(error.__cause__, StorageError):
+                raise
+            self._storage.remove(name)
+            raise CorruptionError(
+                f"the snapshot at LSN {lsn:,} came damaged: {error}. It is fetched again", segment=name
+            ) from error
+        file = self._storage.open(name, "write")
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+
+def take_place(storage: Storage, events: EventSink) -> bool:
+    """Put what was gathered in the place of the replica's log, where it is ready; say whether there is another log now.
+
+    The segments get numbers that the replica has not given yet; one writing of the manifest replaces the log; then the
+    files of the old one go. A claim in this folder on records that are not there any more is dropped, with an event.
+    Needs the writer's lock. Done again after a crash at any point, it does the rest. StorageError.
+    """
+    data = read_if_there(storage, BOOTSTRAP_READY_NAME, MANIFEST_BYTES_MAX + 1)
+    if data is None:
+        return False
+    own = load_manifest(storage)
+    try:
+        ready = decode_manifest(data, BOOTSTRAP_READY_NAME)
+    except WalkitError:
+        ready = Manifest(log_id=0)  # never half written, so it was damaged since
+    done = own.extra.get(TAKEN_KEY, {})
+    if done.get("generation") == ready.generation and done.get("end") == ready.end.position:
+        _remove_old(storage, own)
+        return True
+    fits = own.log_id == ready.log_id and ready.lineage[: len(own.lineage)] == own.lineage
+    if not fits or own.end.position > ready.end.position or not _placed(storage, own, ready):
+        BootstrapFolder(storage, events).clear()
+        return False
+    _publish(storage, own, ready, events)
+    _remove_old(storage, load_manifest(storage))
+    return True
+
+
+def _placed(storage: Storage, own: Manifest, ready: Manifest) -> bool:
+    """Give the parts their names in the log; False where one is gone. No manifest names them yet."""
+    for record, new in _renumbered(own, ready):
+        name = part_name(record.number)
+        if name in storage.names():
+            file = storage.open(name, "write")
+            try:
+                _renumber(file, record, new)
+            finally:
+                file.close()
+            storage.replace(name, new.name)
+        elif new.name not in storage.names():
+            return False
+    lsn = ready.extra.get(SNAPSHOT_KEY, 0)
+    if lsn and snapshot_part_name(lsn) in storage.names():
+        storage.replace(snapshot_part_name(lsn), snapshot_name(lsn))
+    storage.sync_directory()
+    return not lsn or snapshot_name(lsn) in storage.names()
+
+
+def _renumber(file: StorageFile, record: SegmentRecord, new: SegmentRecord) -> None:
+    """Write the new number of a segment into its header, durably; one that has it already stays as it is."""
+    data = file.read(0, SEGMENT_HEADER_BYTES)
+    try:
+        header = SegmentHeader.decode(data, record.name)
+    except CorruptionError:
+        SegmentHeader.decode(data, new.name)
+        return
+    assert header is not None, "it was checked"
+    file.write(0, [replace(header, number=new.number).encode()], sync=True)
+
+
+def _renumbered(own: Manifest, ready: Manifest) -> list[tuple[SegmentRecord, SegmentRecord]]:
+    first = own.next_segment
+    return [(record, replace(record, number=first + i)) for i, record in enumerate(ready.sealed)]
+
+
+def _publish(storage: Storage, own: Manifest, ready: Manifest, events: EventSink) -> None:
+    segments = tuple(new for _, new in _renumbered(own, ready))
+    old = [record.number for record in own.segments]
+    taken = {"generation": ready.generation, "end": ready.end.position, "old": old}
+    manifest = replace(
+        ready,
+        generation=own.generation + 1,
+        segments=segments,
+        next_segment=own.next_segment + len(segments),
+        holds=own.holds,
+        extra={**own.extra, TAKEN_KEY: taken},
+    )
+    with events.held(), claims_locked(storage):
+        passed = [f for f in claim_facts(storage, own) if f.counts and f.needed_lsn <= manifest.low_watermark]
+        write_whole(storage, MANIFEST_NAME, NEW_NAME, encode_manifest(manifest))
+        oldest = manifest.low_watermark + 1
+        for fact in passed:
+            events.emit(
+                "walkit.claim.drop", name=fact.name, first_lsn=fact.first_lsn, oldest=oldest, owner=fact.owner
+            )
+        remove_claims(storage, [fact.name for fact in passed])
+
+
+def _remove_old(storage: Storage, manifest: Manifest) -> None:
+    """Remove the files of the log that was replaced, then what says that it was."""
+    there = set(storage.names())
+    numbers = manifest.extra.get(TAKEN_KEY, {}).get("old", [])
+    kept = {record.number for record in manifest.segments}
+    old = [segment_name(number) for number in numbers if number not in kept]
+    for name in {*old, *map(index_name, old)} & there:
+        storage.remove(name)
+    for name in sorted(there):
+        if name.startswith(BOOTSTRAP_PREFIX) and name != BOOTSTRAP_READY_NAME:
+            storage.remove(name)
+    storage.sync_directory()
+    if BOOTSTRAP_READY_NAME in there:
+        storage.remove(BOOTSTRAP_READY_NAME)
+        storage.sync_directory()
+
+
+def _checked_plan(plan: Plan) -> Manifest:
+    """Return the manifest of a plan; CorruptionError where it is none, or the sizes are not those of its files."""
+    manifest = decode_manifest(plan.manifest, "the primary's plan")
+    sealed = manifest.sealed
+    wrong = ""
+    if len(sealed) != len(manifest.segments) or manifest.log_id == 0:
+        wrong = "segments that are not sealed"
+    elif len(plan.sizes) != len(sealed) + (plan.snapshot_lsn > 0):
+        wrong = f"{len(plan.sizes):,} sizes for {len(sealed):,} segments"
+    elif len({r.number for r in sealed}) != len(sealed) or max(plan.sizes, default=0) > POSITION_MAX:
+        wrong = "numbers or sizes that no log has"
+    elif any(size < SEGMENT_HEADER_BYTES for size in plan.sizes[: len(sealed)]):
+        wrong = "a segment without a header"
+    elif plan.snapshot_lsn > manifest.end.last_lsn or manifest.low_watermark > manifest.end.last_lsn:
+        wrong = "a snapshot or a low watermark after its end"
+    elif sealed and _end_of(sealed[-1]) != (manifest.end.last_lsn, manifest.end.position, manifest.end.chain):
+        wrong = "another end than its last segment"
+    if wrong:
+        raise CorruptionError(
+            f"the primary's plan has {wrong}. Nothing of it was used", segment=MANIFEST_NAME
+        )
+    return manifest
+
+
+def _end_of(record: SegmentRecord) -> tuple[int, int, int]:
+    return record.last_lsn, record.end_position, record.end_chain
+
+
+def _check_chain(manifest: Manifest) -> None:
+    """CorruptionError where a segment does not follow the one before it; a known gap may lie between them."""
+    for before, after in pairwise(manifest.sealed):
+        at = manifest.gap_after(before.end_position)
+        follows = before.last_lsn < after.first_lsn and at <= after.start_position
+        if not follows or (at == before.end_position and after.start_chain != before.end_chain):
+            raise CorruptionError(
+                f"the primary's plan has segment {after.name} after {before.name}, which it does not follow",
+                segment=after.name,
+                position=after.start_position,
+                expected=before.end_chain,
+                found=after.start_chain,
+            )
+
+
+def _begins_as(before: SegmentRecord | None, record: SegmentRecord) -> bool:
+    """Say whether what was gathered of a segment is the beginning of this one: it may have been in use then."""
+    if before is None:
+        return False
+    same = ("start_position", "first_lsn", "start_chain", "epoch", "created_us", "flags")
+    return all(getattr(before, name) == getattr(record, name) for name in same)

@@ -1,0 +1,70 @@
+"""The status of a delta reader, as a frozen value: how far it is, by which path, and why it does not advance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from walkit._text import counted
+from walkit.metrics import DeltaReaderStatistics
+from walkit.recovery.report import report_html
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeltaReaderStatus:
+    """One moment of a delta reader.
+
+    `state`: "new", "connecting" (neither the primary nor the log has said how far the log is), "following" (polls are
+    answered), "reading the log" (no poll is answered, and the reader looks at the log itself), "failed" (for good:
+    `error` says why), "stopped".
+    """
+
+    state: str
+    location: str
+    """Where the log is."""
+    source: str
+    """Address of the primary."""
+    applied_lsn: int
+    known_lsn: int
+    """Up to here the log is known to be durable."""
+    lag_records: int
+    """Records that are durable, as far as is known, and not applied yet."""
+    hit_rate: float
+    """The part of the bytes that came by delta, from 0 to 1; 0.0 before the first byte."""
+    delta_bytes: int
+    loaded_bytes: int
+    """Bytes of frames that were read from the log."""
+    claim: str
+    """What the reader keeps from being dropped, in words."""
+    checkpoint_lsn: int
+    """LSN of the reader's own checkpoint; 0 where there is none."""
+    trouble: str
+    """What failed last, and was tried again or gone around; "" where nothing did."""
+    error: str | None
+    statistics: DeltaReaderStatistics
+
+    def line(self) -> str:
+        """Return one line: the state, how far it is, and by which path."""
+        text = (
+            f"{self.state}: LSN {self.applied_lsn:,} of {self.known_lsn:,}, lag {counted(self.lag_records, 'record')}, "
+            f"{self.hit_rate:.0%} of the bytes by delta"
+        )
+        return f"{text}; {self.error or self.trouble}" if self.error or self.trouble else text
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("state", self.state),
+            ("log", self.location),
+            ("primary", self.source),
+            ("applied LSN", f"{self.applied_lsn:,} of {self.known_lsn:,}"),
+            ("lag", counted(self.lag_records, "record")),
+            ("by delta", f"{self.hit_rate:.1%}: {counted(self.delta_bytes, 'byte')}"),
+            ("by reading the log", counted(self.loaded_bytes, "byte")),
+            ("claim", self.claim),
+        ]
+        if self.checkpoint_lsn:
+            facts.append(("checkpoint", f"LSN {self.checkpoint_lsn:,}"))
+        if self.trouble:
+            facts.append(("last trouble", self.trouble))
+        if self.error:
+            facts.append(("error", self.error))
+        return report_html("delta reader", facts)

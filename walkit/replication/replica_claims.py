@@ -1,0 +1,269 @@
+"""The claims of the replicas that a primary serves: each keeps what its replica has not acknowledged (FORMAT.md F-18).
+
+A claim is written with several syncs, so no session waits for one: a thread of the primary writes them all, each a few
+times a minute. What is written is at most what was acknowledged, so a claim may stand below it, and never above.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from walkit._threads import Bell, LogThread
+from walkit.errors import ClaimError, DivergenceError, GapError, OptionsError, StorageError, WalkitError
+from walkit.events import EventSink
+from walkit.format.manifest import EpochRecord
+from walkit.read.claim import LEASE_S_DEFAULT, Claim, claim, lease_us_of
+from walkit.read.claim_rules import oldest_lsn
+from walkit.segments.claim_files import LOCK_WAIT_S, claim_facts, stored_claim
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage.interface import Storage
+
+MOVE_S = 5.0
+"""A claim is written at most so often; more often only where its lease is short."""
+LEASE_S_MIN = 1.0
+LOCK_S = 2.0
+"""How long the thread waits for the claims' lock each time: it tries again, and other claims wait meanwhile."""
+TAKE_TRIES = 10
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def check_lease(lease_s: float) -> float:
+    """Return a lease that a primary can keep renewed, in seconds; OptionsError for another."""
+    if lease_us_of(lease_s) < LEASE_S_MIN * 1e6:
+        raise OptionsError(
+            f"lease_s={lease_s!r}: a primary renews a lease of at least {LEASE_S_MIN:g} s",
+            option="lease_s",
+            wanted=lease_s,
+        )
+    return float(lease_s)
+
+
+def replicas_with_claims(storage: Storage) -> frozenset[str]:
+    """Return the ids, in hexadecimal digits, of the replicas whose claim on this log counts now."""
+    facts = claim_facts(storage, load_manifest(storage))
+    return frozenset(
+        f.name for f in facts if f.counts and f.name == (f.owner or f.name) and len(f.name) == 32
+    )
+
+
+def claimed_lsn(storage: Storage, key: str, log_id: int) -> int:
+    """Return the last LSN that the replica with this id has given up by its claim; 0 where no claim of it says one."""
+    try:
+        mark = stored_claim(storage, key)
+    except WalkitError:
+        return 0  # damaged: it keeps everything, and the next writing mends it
+    mine = mark is not None and mark.owner.hex() == key and mark.log_id == log_id
+    return mark.first_lsn - 1 if mark is not None and mine else 0
+
+
+def epoch_of(lineage: tuple[EpochRecord, ...], lsn: int) -> int:
+    """Return the random id of the epoch in which the record at this LSN was written; 0 before the first."""
+    return next((e.id for e in reversed(lineage) if e.first_lsn <= lsn), 0)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What one replica needs, and what is written of it."""
+
+    wanted: int
+    epoch_id: int
+    on_loss: Callable[[WalkitError], object] | None
+    """Ends the session; None where it has ended."""
+    claim: Claim | None = None
+    written: int = 0
+    due_s: float = 0.0
+    trouble: str = ""
+
+
+class ReplicaClaims:
+    """Writes the claims of a primary's replicas, on a thread of its own. Safe from any thread.
+
+    `want` says what a replica needs, `leave` that its session has ended: its claim is written once more and stands
+    until its lease is over. What cannot be written is tried again; `trouble` and an event say why there is no claim.
+    """
+
+    def __init__(self, storage: Storage, events: EventSink, lease_s: float = LEASE_S_DEFAULT) -> None:
+        self.lease_s = lease_s
+        self._storage, self._events = storage, events
+        self._period_s = min(MOVE_S, lease_s / 4)
+        self._renew_s = max(lease_s / 3, self._period_s)
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        """Held while a claim is written, so that one of a session that has ended is not written over a newer one."""
+        self._entries: dict[str, _Entry] = {}
+        self._wake = Bell()
+        self._stopping = False
+        self._thread: LogThread | None = None
+
+    # -- any thread
+
+    def start(self) -> None:
+        """Begin to write claims."""
+        self._stopping = False
+        self._thread = LogThread(target=self._run, name="walkit-publisher-claims", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what is wanted once more, and end. To be called when no session is left.
+
+        Where the claims' lock is not to be had the claims stay as they are: they are not waited for one by one.
+        """
+        self._stopping = True
+        self._wake.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def want(self, key: str, first_lsn: int, epoch_id: int, on_loss: Callable[[WalkitError], object]) -> None:
+        """Keep the records from `first_lsn` on for the replica with this id, from soon on.
+
+        `epoch_id` is that of the record before. `on_loss` is called on another thread, at most once, with the error of
+        a claim that cannot be had any more.
+        """
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                entry = self._entries[key] = _Entry(first_lsn, epoch_id, on_loss)
+            else:
+                entry.wanted, entry.epoch_id, entry.on_loss = first_lsn, epoch_id, on_loss
+            soon = entry.due_s <= time.monotonic()
+        if soon:
+            self._wake.set()
+
+    def take_all(self, key: str, on_loss: Callable[[WalkitError], object]) -> None:
+        """Keep all records that there are for the replica with this id; in force on return.
+
+        For a replica that gets its log anew, by the session's own thread. Compacted segments count as they are.
+        Raises what `walkit.claim` raises, but nothing where the log's folder can only be read.
+        """
+        with self._writing:
+            with self._lock:
+                self._entries.pop(key, None)  # of a session that has ended
+            for attempt in range(TAKE_TRIES):
+                first_lsn = oldest_lsn(load_manifest(self._storage), complete=False)
+                try:
+                    made = self._taken(key, first_lsn, None)
+                    break
+                except GapError:  # a trim came in between
+                    if attempt == TAKE_TRIES - 1:
+                        raise
+                except StorageError as error:
+                    if error.errno not in READ_ONLY:
+                        raise
+                    self.want(key, first_lsn, 0, on_loss)  # which fails, too, and says so
+                    return
+            entry = _Entry(first_lsn, 0, on_loss, made, first_lsn, time.monotonic() + self._period_s)
+            with self._lock:
+                self._entries[key] = entry
+
+    def leave(self, key: str) -> None:
+        """The session of this replica has ended."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                entry.on_loss, entry.due_s = None, 0.0
+        self._wake.set()
+
+    def held_from(self, key: str) -> int | None:
+        """Return the first LSN that the claim of this replica keeps; None where it has none."""
+        with self._lock:
+            entry = self._entries.get(key)
+        return entry.written or None if entry is not None else None
+
+    @property
+    def trouble(self) -> str:
+        """Why a replica that is served has no claim, or one that does not move; "" where all have theirs."""
+        with self._lock:
+            return next((e.trouble for e in self._entries.values() if e.trouble), "")
+
+    # -- the thread
+
+    def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            stopping = self._stopping
+            for key, entry in self._due(stopping):
+                with self._writing:
+                    is_free = self._write(key, entry)
+                if stopping and not is_free:
+                    break
+            if stopping:
+                return
+            self._wake.wait(self._pause_s())
+
+    def _due(self, all_of_them: bool) -> list[tuple[str, _Entry]]:
+        now = time.monotonic()
+        with self._lock:
+            return [(key, e) for key, e in self._entries.items() if all_of_them or self._due_s(e) <= now]
+
+    def _due_s(self, entry: _Entry) -> float:
+        """Return when an entry is written next: soon where it has moved, else in time for its lease."""
+        idle = entry.written == entry.wanted and entry.on_loss is not None
+        return entry.due_s + (self._renew_s - self._period_s if idle else 0.0)
+
+    def _pause_s(self) -> float:
+        with self._lock:
+            due = min((self._due_s(e) for e in self._entries.values()), default=None)
+        return self._period_s if due is None else min(max(due - time.monotonic(), 0.0), self._period_s)
+
+    def _write(self, key: str, entry: _Entry) -> bool:
+        """Write one claim; False where the claims' lock was not to be had. Needs `_writing` held."""
+        is_free = True
+        with self._lock:
+            if self._entries.get(key) is not entry:  # a newer session has claimed meanwhile
+                return is_free
+            wanted, epoch_id, ended = entry.wanted, entry.epoch_id, entry.on_loss is None
+        trouble, lost = "", None
+        try:
+            if entry.claim is None:
+                entry.claim = self._taken(key, wanted, epoch_id)
+            else:
+                entry.claim.advance(wanted)
+            entry.written = entry.claim.first_lsn
+        except WalkitError as error:
+            trouble = f"{type(error).__name__}: {error}"
+            is_free = not (isinstance(error, StorageError) and error.errno == errno.ETIMEDOUT)
+            if isinstance(error, StorageError) and error.errno in READ_ONLY:
+                trouble = (
+                    f"the log's folder cannot be written, so nothing is kept back for replicas ({error})"
+                )
+            lost = error if self._is_loss(error) else None
+            if not isinstance(error, StorageError):
+                entry.claim, entry.written = None, 0
+        with self._lock:
+            new = trouble and not entry.trouble
+            entry.trouble, entry.due_s = trouble, time.monotonic() + self._period_s
+            on_loss = entry.on_loss
+            if (ended and entry.on_loss is None) or lost is not None:
+                self._entries.pop(key, None)
+        if new and on_loss is not None:
+            self._events.emit("walkit.replica.unclaimed", id=key, first_lsn=wanted, error=trouble)
+        if lost is not None and on_loss is not None:
+            on_loss(lost)
+        return is_free
+
+    def _taken(self, key: str, first_lsn: int, epoch_id: int | None) -> Claim:
+        owner = uuid.UUID(hex=key)
+        return claim(
+            self._storage,
+            key,
+            first_lsn,
+            self.lease_s,
+            owner=owner,
+            epoch_id=epoch_id,
+            complete=epoch_id is not None,
+            # A session's own first claim is waited for longer: without it there is no session.
+            wait_s=LOCK_S if epoch_id is not None else LOCK_WAIT_S,
+            events=self._events.pass_on,
+        )
+
+    @staticmethod
+    def _is_loss(error: WalkitError) -> bool:
+        """Say whether the session has to end: what the replica needs is gone, is cut, or another session has it."""
+        taken = isinstance(error, ClaimError) and error.reason == "taken"
+        return taken or isinstance(error, GapError | DivergenceError | OptionsError)

@@ -1,0 +1,71 @@
+"""What keeps a replica's log small: holds, claims, trim, retention and the parts that they need, as of any open log.
+
+A replica drops only what is its own: the records stay at the primary, or do not, by the primary's own rules. The parts
+are those of a log that appends; they see this log's end in place of a commit path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from walkit.config import LogOptions
+from walkit.events import EventSink
+from walkit.log.claims import ClaimTable
+from walkit.log.contents import LogContents
+from walkit.log.holds import HoldTable
+from walkit.log.lifetime import Lifetime
+from walkit.log.orphan_files import OrphanFiles
+from walkit.log.progress import LogProgress
+from walkit.log.retention import Retainer
+from walkit.log.trim import Trimmer
+from walkit.log.trim_rewrite import TrimRewriter
+from walkit.segments.manifest_store import ManifestStore
+from walkit.segments.segment_set import SegmentSet
+from walkit.storage.interface import Storage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaUpkeep:
+    """The parts of a replica's log beside the importing. Safe from any thread."""
+
+    contents: LogContents
+    leftovers: OrphanFiles
+    holds: HoldTable
+    trimmer: Trimmer
+    retention: Retainer
+
+    @classmethod
+    def on(
+        cls,
+        storage: Storage,
+        manifest_store: ManifestStore,
+        segments: SegmentSet,
+        progress: LogProgress,
+        lifetime: Lifetime,
+        options: LogOptions,
+        events: EventSink,
+    ) -> Self:
+        """Put the parts together, and begin what `options.retention` asks for. Starts no thread."""
+        contents, leftovers = LogContents(storage, manifest_store, segments, progress), OrphanFiles(storage)
+        claims = ClaimTable(storage, manifest_store, events)
+        holds = HoldTable(manifest_store, contents, leftovers, lifetime, claims, segments.maintenance, events)
+        straddle = TrimRewriter(storage, manifest_store, leftovers, lifetime, events)
+        trimmer = Trimmer(manifest_store, progress, segments.maintenance, holds, leftovers, straddle, events)
+        trimmer.state_lsn = 0  # a replica keeps a state: nothing goes that is in no snapshot
+        retention = Retainer(
+            options.retention, storage.location, manifest_store, segments, holds, trimmer, leftovers, events
+        )
+        retention.begin()
+        return cls(contents=contents, leftovers=leftovers, holds=holds, trimmer=trimmer, retention=retention)
+
+    def save_holds(self, manifest_store: ManifestStore, events: EventSink) -> None:
+        """Write the holds of this process as they are now, so that they count for their lease after the closing."""
+        if self.holds.mine:
+            with events.held():
+                manifest_store.update(lambda m: m.next(holds=self.holds.live(m)))
+
+    def forget(self) -> None:
+        """In a forked child: forget locks that a thread of the parent may hold."""
+        self.leftovers.forget()
+        self.holds.claims.forget()

@@ -1,0 +1,120 @@
+"""What goes wrong in a world: faults drawn from a seed, each with a time, a target and a length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+PRIMARY = "primary"
+REPLICAS = ("replica-1", "replica-2")
+READERS = ("reader-1", "reader-2")
+NODES = (PRIMARY, *REPLICAS, *READERS)
+CHAOS_MS = 1_500.0
+"""How long faults begin, and clients append."""
+FAULTS_MIN, FAULTS_MAX = 4, 12
+
+KINDS = {
+    "cut": "messages on the link are lost",
+    "clog": "messages on the link wait until the end",
+    "lose": "a part of the messages on the link is lost",
+    "repeat": "a part of the messages on the link comes twice",
+    "reorder": "messages on the link overtake each other",
+    "delay": "messages on the link take longer",
+    "damage": "a part of the messages on the link has a flipped bit",
+    "crash": "the process ends and comes back; what was not synced may be gone",
+    "stall": "the process does nothing",
+    "write": "the next write of the process fails",
+    "storage": "reads of the shared log fail or end early, and claims cannot be renewed",
+}
+LINK_KINDS = ("cut", "clog", "lose", "repeat", "reorder", "delay", "damage")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """One fault: from `at_ms` on for `for_ms`. `target` is a process, or a link as "from>to"."""
+
+    number: int
+    """Its place in the schedule that the seed gives: what `keep` names."""
+    at_ms: float
+    kind: str
+    target: str
+    for_ms: float
+    amount: float = 0.0
+    """The part of the messages, from 0 to 1, or milliseconds of delay."""
+
+    @property
+    def until_ms(self) -> float:
+        """When it is over."""
+        return self.at_ms + self.for_ms
+
+    def __str__(self) -> str:
+        part = {"reorder": f" by up to {self.amount:.0f} ms", "delay": f" by {self.amount:.0f} ms"}
+        amount = part.get(self.kind, f" {self.amount:.0%}" if self.amount else "")
+        return (
+            f"{self.number}: {self.at_ms:.0f} ms, {self.kind}{amount} {self.target} for {self.for_ms:.0f} ms"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """All that decides a run: the seed, which of its faults happen (None: all), and for how long there are any."""
+
+    seed: int
+    keep: tuple[int, ...] | None = None
+    chaos_ms: float = CHAOS_MS
+
+    def faults(self) -> tuple[Fault, ...]:
+        """Return the faults that happen, by their time."""
+        return tuple(
+            fault
+            for fault in draw_faults(self.seed)
+            if (self.keep is None or fault.number in self.keep) and fault.at_ms < self.chaos_ms
+        )
+
+    @property
+    def command(self) -> str:
+        """The command that runs exactly this."""
+        parts = [f"walkit simulate world --seed {self.seed}"]
+        if self.keep is not None:
+            parts.append("--keep " + (",".join(map(str, self.keep)) or "none"))
+        if self.chaos_ms != CHAOS_MS:
+            parts.append(f"--chaos-ms {self.chaos_ms:g}")
+        return " ".join(parts)
+
+
+def random_of(seed: int, *concern: object) -> Random:
+    """Return the randomness of one concern: what one part of a world draws changes nothing for another."""
+    return Random("/".join(map(str, (seed, *concern))))
+
+
+def draw_faults(seed: int) -> tuple[Fault, ...]:
+    """Return the faults of a seed, by their time."""
+    random = random_of(seed, "faults")
+    count = random.randint(FAULTS_MIN, FAULTS_MAX)
+    times = sorted(round(random.uniform(0, CHAOS_MS), 1) for _ in range(count))
+    return tuple(fault for number, at_ms in enumerate(times) for fault in _draw(random, number, at_ms))
+
+
+def _draw(random: Random, number: int, at_ms: float) -> Sequence[Fault]:
+    kind = random.choice(
+        (*LINK_KINDS, "cut", "crash", "crash", "crash", "stall", "stall", "write", "storage", "storage")
+    )
+    for_ms = round(
+        random.choice((random.uniform(5, 60), random.uniform(60, 400), random.uniform(400, 900))), 1
+    )
+    amount, target = 0.0, random.choice(NODES)
+    if kind in LINK_KINDS:
+        ends = [PRIMARY, random.choice((*REPLICAS, *READERS))]
+        random.shuffle(ends)
+        target = ">".join(ends)
+        amount = round(random.uniform(0.1, 0.9), 2) if kind in ("lose", "repeat", "damage") else 0.0
+        amount = round(random.uniform(5, 80)) if kind in ("reorder", "delay") else amount
+    elif kind == "write":
+        target = random.choice((PRIMARY, *REPLICAS))
+    elif kind == "storage":
+        target = random.choice(READERS)
+        for_ms = round(random.uniform(50, 900), 1)
+    elif kind == "crash":
+        for_ms = round(random.uniform(5, 300), 1)
+    return (Fault(number=number, at_ms=at_ms, kind=kind, target=target, for_ms=for_ms, amount=amount),)

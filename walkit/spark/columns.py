@@ -1,0 +1,45 @@
+"""The columns of a log as Spark has them."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from walkit.errors import OptionsError
+
+RECORD_STRUCT = StructType(
+    [
+        StructField("lsn", LongType(), nullable=False),
+        StructField("kind", ByteType(), nullable=False),
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("timestamp", TimestampType()),
+    ]
+)
+"""`walkit.RECORD_SCHEMA` as Spark has it."""
+
+
+LOG_FIELDS = (
+    StructField("log", StringType(), nullable=False),
+    StructField("log_id", StringType(), nullable=False),
+)
+"""What a load of several logs adds: the path of the record's log, and its id in 16 hexadecimal digits."""
+
+
+def require_subset(schema: StructType, known: StructType = RECORD_STRUCT) -> None:
+    """Raise `OptionsError` unless each column of `schema` is one of `known`, with its type."""
+    types = {field.name: field.dataType for field in known.fields}
+    for field in schema.fields:
+        if types.get(field.name) != field.dataType:
+            columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
+            raise OptionsError(
+                f"the schema asks for {field.name} {field.dataType.simpleString()}; a log has {columns}",
+                option="schema",
+            )

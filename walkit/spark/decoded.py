@@ -1,0 +1,108 @@
+"""Values compared by column: decoded to columns, some of them left out, numbers with a tolerance."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from walkit.errors import OptionsError
+
+Decode: TypeAlias = Callable[[bytes], Mapping[str, Any]]
+Decoder: TypeAlias = Literal["json", "arrow"] | Decode
+"""`json`: a value is a JSON object. `arrow`: it is an Arrow IPC stream, as `append_bundle` writes. Or a function."""
+
+ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """How values are compared. Picklable where the function is."""
+
+    decode: Decode
+    ignore: frozenset[str] = frozenset()
+    tolerance: float = 0.0
+
+    @classmethod
+    def of(cls, decoder: Decoder | None, ignore: Collection[str], tolerance: float) -> Columns | None:
+        """Return it for what a caller gave; None without a decoder. OptionsError for what is no decoder or number."""
+        if isinstance(ignore, str) or not all(isinstance(name, str) for name in ignore):
+            raise OptionsError("ignore is a collection of names of columns", option="ignore", wanted=ignore)
+        is_number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
+        if not is_number or not 0 <= tolerance < math.inf:
+            raise OptionsError(
+                f"tolerance is {tolerance!r}; give a number of 0 or more",
+                option="tolerance",
+                wanted=tolerance,
+            )
+        if decoder is None:
+            if ignore or tolerance:
+                raise OptionsError("ignore and tolerance need a decoder", option="decoder")
+            return None
+        decode = (
+            {"json": from_json, "arrow": from_arrow}.get(decoder) if isinstance(decoder, str) else decoder
+        )
+        if not callable(decode):
+            raise OptionsError(
+                f"decoder is {decoder!r}; give json, arrow or a function of bytes that returns a mapping",
+                option="decoder",
+                wanted=decoder,
+            )
+        return cls(decode, frozenset(ignore), float(tolerance))
+
+    def differences(self, left: bytes | None, right: bytes | None) -> dict[str, float | None] | None:
+        """Return the columns that differ, with the difference of numbers; None where a value cannot be decoded."""
+        if left is None or right is None:
+            return None
+        try:
+            ours, others = self.decode(left), self.decode(right)
+            names = [*ours, *(name for name in others if name not in ours)]
+        except Exception:  # noqa: BLE001 - whatever a caller's function raises: counted, and the key stays changed
+            return None
+        found = {}
+        for name in names:
+            one, other = ours.get(name, ABSENT), others.get(name, ABSENT)
+            if name not in self.ignore and not self._equal(one, other):
+                found[name] = _distance(one, other)
+        return found
+
+    def _equal(self, one: object, other: object) -> bool:
+        distance = _distance(one, other)
+        if distance is not None:
+            return distance <= self.tolerance
+        if _is_number(one) and _is_number(other):  # infinities and NaN have no distance
+            return one == other or (one != one and other != other)
+        return type(one) is type(other) and one == other
+
+
+def from_json(value: bytes) -> Mapping[str, Any]:
+    """Return the members of a JSON object; ValueError for what is none."""
+    found = json.loads(value)
+    if not isinstance(found, dict):
+        raise ValueError("no JSON object")
+    return found
+
+
+def from_arrow(value: bytes) -> Mapping[str, Any]:
+    """Return the columns of an Arrow IPC stream: a value where it has one row, else a list."""
+    table = pa.ipc.open_stream(value).read_all()
+    columns = table.to_pydict()
+    return {name: rows[0] for name, rows in columns.items()} if len(table) == 1 else columns
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _distance(one: Any, other: Any) -> float | None:
+    if not (_is_number(one) and _is_number(other)):
+        return None
+    try:
+        distance = abs(float(one - other))
+    except OverflowError:
+        return None
+    return distance if math.isfinite(distance) else None

@@ -1,0 +1,229 @@
+"""The options of a load: what each may be, and which logs its paths mean.
+
+Spark hands options over as text, in any case, and adds its own where a load is a table of its catalog.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+from urllib.parse import unquote
+
+from walkit.errors import LogNotFoundError, OptionsError
+from walkit.format.layout import CLAIM_LEASE_US_MAX
+from walkit.format.names import is_claim_name
+from walkit.storage.address import storage_at
+
+View: TypeAlias = Literal["records", "frames", "segments", "damage"]
+Mode: TypeAlias = Literal["failfast", "permissive"]
+VIEWS: tuple[View, ...] = ("records", "frames", "segments", "damage")
+MODES: tuple[Mode, ...] = ("failfast", "permissive")
+
+OF_A_LOAD = ("path", "bodies", "firstLsn", "lastLsn", "mode", "partitions", "pushFilters", "snapshot", "view")
+OF_A_STREAM = ("claim", "claimSeconds", "maxBytesPerTrigger", "maxRecordsPerTrigger")
+OPTIONS = (*OF_A_LOAD, *OF_A_STREAM)
+"""What a user may give. The rest is Spark's or a mistake."""
+
+OPTION_NAMES = {name.lower(): name for name in OPTIONS}
+
+OF_SPARK = (
+    *("paths", "owner", "provider", "location", "comment", "collation", "external"),
+    *("is_managed_location", "table_type", "transient_lastddltime"),
+)
+"""What Spark adds: several paths as JSON, and the properties of a table in its catalog."""
+TABLE_PREFIX = "option."
+"""Spark gives each option of a table a second time, under this."""
+
+CLAIM_S_DEFAULT = 2 * 24 * 3600
+"""How long the claim of a stream counts after its last renewal: a daily job that is late once has it still."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """The options of one `load()`, checked. Picklable."""
+
+    paths: tuple[str, ...]
+    """Absolute paths of the logs."""
+    many: bool
+    """Whether the load is of several logs by its form: a list or a pattern, even where that is one log now."""
+    view: View
+    mode: Mode
+    first_lsn: int | None
+    last_lsn: int | None
+    """Inclusive; 0 is no record."""
+    partitions: int | None
+    push_filters: bool
+    snapshot: bool
+    bodies: bool
+    """Whether view "frames" reads the bodies, to verify their checksums."""
+    claim: str | None
+    """The name of a stream's claim; "" is none, None is one of the stream's own."""
+    claim_s: int
+    max_records: int | None
+    max_bytes: int | None
+    given: frozenset[str]
+    """The options that were given, as `OPTIONS` spells them."""
+
+    def refuse(self, names: Sequence[str], why: str) -> None:
+        """Raise OptionsError where one of these options was given."""
+        for name in names:
+            if name in self.given:
+                raise OptionsError(f"option {name} {why}", option=name)
+
+
+def read_options(options: Mapping[str, Any]) -> LoadOptions:
+    """Return the options of a load; `OptionsError` for one that is unknown, or is not what it has to be."""
+    given = {name.lower(): str(value) for name, value in options.items()}
+    for name in given:
+        if name not in OPTION_NAMES and name not in OF_SPARK and not name.startswith(TABLE_PREFIX):
+            raise OptionsError(f"unknown option {name!r}; walkit knows {', '.join(OPTIONS)}", option=name)
+    paths, many = _paths(given)
+    found = LoadOptions(
+        paths=paths,
+        many=many,
+        view=cast("View", _one_of(given, "view", VIEWS)),
+        mode=cast("Mode", _one_of(given, "mode", MODES)),
+        first_lsn=_number(given, "firstLsn"),
+        last_lsn=_number(given, "lastLsn", least=0),
+        partitions=_number(given, "partitions"),
+        push_filters=_switch(given, "pushFilters"),
+        snapshot=_switch(given, "snapshot"),
+        bodies=_switch(given, "bodies"),
+        claim=_claim(given),
+        claim_s=_number(given, "claimSeconds") or CLAIM_S_DEFAULT,
+        max_records=_number(given, "maxRecordsPerTrigger"),
+        max_bytes=_number(given, "maxBytesPerTrigger"),
+        given=frozenset(OPTION_NAMES[name] for name in given if name in OPTION_NAMES),
+    )
+    _check(found)
+    return found
+
+
+def _check(found: LoadOptions) -> None:
+    if found.snapshot and found.first_lsn is not None:
+        raise OptionsError(
+            "option firstLsn leaves out what option snapshot puts first; give one of them", option="firstLsn"
+        )
+    if found.view != "records":
+        found.refuse(("pushFilters", "snapshot"), f"is for view 'records', and this is view {found.view!r}")
+    if found.view != "frames":
+        found.refuse(("bodies",), f"is for view 'frames', and this is view {found.view!r}")
+    if found.mode == "permissive":
+        found.refuse(
+            ("snapshot",), "needs the whole history, and mode 'permissive' leaves out what is damaged"
+        )
+    if found.many:
+        found.refuse(
+            ("firstLsn", "lastLsn"), "is of one log: the LSNs of several do not compare; use column log"
+        )
+    if found.claim_s * 1e6 > CLAIM_LEASE_US_MAX:
+        raise OptionsError(
+            f"option claimSeconds is {found.claim_s}; a claim lasts at most {CLAIM_LEASE_US_MAX // 10**6} (30 days)",
+            option="claimSeconds",
+        )
+
+
+def _paths(given: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
+    """Return the logs' absolute paths, and whether the load is of several by its form."""
+    named = []
+    if "paths" in given:
+        named = [str(path) for path in json.loads(given["paths"])]
+    elif given.get("path") or given.get("location"):
+        named = [given.get("path") or given["location"]]
+    if not named:
+        raise OptionsError("give the path of a log: load(path)", option="path")
+    found: list[str] = []
+    many = len(named) > 1
+    for name in named:
+        path = local_path(name)
+        if glob.has_magic(path) and not os.path.exists(path):
+            many = True
+            found += _matching(os.path.join(path, "") if name.endswith("/") else path)
+        else:
+            found.append(path)
+    real = [os.path.realpath(path) for path in found]
+    for path, at in zip(found, real, strict=True):
+        if real.count(at) > 1:
+            raise OptionsError(f"the log at {path} is named twice", option="path", wanted=path)
+    return tuple(found), many
+
+
+def _matching(pattern: str) -> list[str]:
+    found = sorted(os.path.normpath(path) for path in glob.glob(pattern))
+    if not found:
+        raise LogNotFoundError(pattern)
+    return found
+
+
+def local_path(name: str) -> str:
+    """Return the absolute path that an address means: a path, `~`, `file:/PATH` or `file:///PATH`.
+
+    `OptionsError` for another kind of address: Spark's workers are other processes, which see files only.
+    """
+    if name.startswith("memory:"):
+        raise OptionsError(
+            f"{name} is a log in the memory of one process, and Spark reads in others: open it at a path",
+            option="path",
+            wanted=name,
+        )
+    if name.startswith("file:"):
+        rest = name[len("file:") :]
+        host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", "", rest)
+        if host not in ("", "localhost"):
+            raise OptionsError(f"{name} names the host {host}; give file:///PATH", option="path", wanted=name)
+        name = unquote(slash + path)
+    elif "://" in name:
+        raise OptionsError(f"{name}: a log is read from a path or file:///PATH", option="path", wanted=name)
+    path = os.path.abspath(os.path.expanduser(name))
+    storage_at(path)  # raises walkit's words for a file, an empty path, a zero character
+    return path
+
+
+def _number(given: Mapping[str, str], name: str, *, least: int = 1) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
+        raise OptionsError(
+            f"option {name} is {text!r}; give a whole number of {least} or more", option=name, wanted=text
+        )
+    return int(text)
+
+
+def _switch(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name.lower(), "false").lower()
+    if text not in ("true", "false"):
+        raise OptionsError(f"option {name} is {text!r}; give true or false", option=name, wanted=text)
+    return text == "true"
+
+
+def _one_of(given: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
+    text = given.get(name.lower(), choices[0]).lower()
+    if text not in choices:
+        raise OptionsError(
+            f"option {name} is {text!r}; give one of {', '.join(choices)}", option=name, wanted=text
+        )
+    return text
+
+
+def _claim(given: Mapping[str, str]) -> str | None:
+    name = given.get("claim")
+    if name is None or name == "none":
+        return None if name is None else ""
+    if not is_claim_name(name):
+        raise OptionsError(
+            f"option claim is {name!r}; a claim's name is 1 to 64 letters, digits, '_' and '-', or none for no claim",
+            option="claim",
+            wanted=name,
+        )
+    return name
+
+
+def own_claim_name(owner: uuid.UUID) -> str:
+    """Return the name of the claim of a stream to which none was given."""
+    return f"spark-{owner.hex[:16]}"

@@ -1,0 +1,153 @@
+"""What one `load()` reads: planned once, by the process that loads, from one view of the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from walkit.format.frame import FrameIdentity
+from walkit.read.ranges import FrameRange, ranges_of
+from walkit.read.reader import view_of
+from walkit.recovery.examine.report import Verdict
+from walkit.recovery.verify import scan as scan_log
+from walkit.segments.manifest_store import load_manifest
+from walkit.spark.facts import LogFacts
+from walkit.spark.filters import LsnFilter
+from walkit.spark.options import LoadOptions, read_options
+from walkit.state.base_snapshots import base_at, base_of_all
+from walkit.state.snapshot import identity_at
+from walkit.storage.address import storage_at
+
+PARTITION_BYTES = 128 << 20
+"""How many bytes of frames a partition has at most, about, where the user does not say how many he wants."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """A snapshot that is read before the frames: of which LSN, and of which log and epoch it has to be. Picklable."""
+
+    lsn: int
+    identity: FrameIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """What one `load()` will read: a snapshot, ranges of frames of the log at `path`, and which LSNs of them."""
+
+    path: str
+    facts: LogFacts
+    snapshot: SnapshotPart | None
+    ranges: tuple[FrameRange, ...]
+    frames_from: int
+    """The first LSN that is taken from the frames: above the low watermark and above the snapshot's LSN."""
+    parts: int | None
+    """The number of partitions asked for."""
+    lsns: LsnFilter
+
+    @property
+    def log_id(self) -> str:
+        """Id of the log, 16 hexadecimal digits."""
+        return self.facts.log_id
+
+
+def plan_scan(options: Mapping[str, Any]) -> Scan:
+    """Return what a `load()` of one log with these options reads; the case of an option's name does not matter."""
+    found = read_options(options)
+    (path,) = found.paths
+    return plan_log(path, found)
+
+
+def plan_log(path: str, options: LoadOptions) -> Scan:
+    """Return what a load reads of the log at `path`.
+
+    Raises walkit's own errors: LogNotFoundError, NotALogError, CorruptionError, GapError where `firstLsn` is trimmed,
+    HistoryTrimmedError and SnapshotError where no snapshot gives what `snapshot` asks for.
+    """
+    if options.mode == "permissive":
+        return _plan_intact(path, options)
+    first_lsn, last_lsn, parts = options.first_lsn, options.last_lsn, options.partitions
+    # One view for all: what is noted of the log's history has to be of the moment of the ranges.
+    view, newest = view_of(storage_at(path))
+    end = newest if last_lsn is None else min(last_lsn, newest)
+    base = 0
+    if options.snapshot and end:
+        base = base_of_all(view, newest) if last_lsn is None else base_at(view, end)
+    ranges: list[FrameRange] = []
+    if base < end or not base:
+        begin = base + 1 if base else first_lsn
+        ranges = ranges_of(view, newest, parts=parts, first_lsn=begin, last_lsn=last_lsn)
+    facts = LogFacts(
+        log_id=f"{view.manifest.log_id:016x}",
+        first_lsn=view.first_lsn,
+        last_lsn=end,
+        exact_from_lsn=view.manifest.exact_from_lsn,
+        snapshot_lsn=base,
+        from_lsn=first_lsn or 0,
+        push_filters=options.push_filters,
+        path=path,
+    )
+    return Scan(
+        path=path,
+        facts=facts,
+        snapshot=SnapshotPart(base, identity_at(view.manifest, base)) if base else None,
+        ranges=tuple(ranges),
+        frames_from=max(view.manifest.low_watermark, base) + 1,
+        parts=parts,
+        lsns=LsnFilter(first_lsn=first_lsn, last_lsn=last_lsn),
+    )
+
+
+def _plan_intact(path: str, options: LoadOptions) -> Scan:
+    """Return what a load with mode "permissive" reads: the ranges that are intact, as `walkit.scan` judges them.
+
+    Reads the whole log, in this process. Where a range is damaged, the facts of the log say that no state is exact.
+    """
+    report = scan_log(path)
+    manifest = load_manifest(storage_at(path))
+    numbers = {record.name: record.number for record in manifest.segments}
+    intact = [r for r in report.verdict if r.verdict is Verdict.INTACT and r.segment in numbers]
+    lsns = LsnFilter(first_lsn=options.first_lsn, last_lsn=options.last_lsn)
+    ranges = [
+        FrameRange(numbers[r.segment], r.start_position, r.end_position, r.first_lsn, r.last_lsn, r.records)
+        for r in intact
+        if r.records and r.first_lsn is not None and r.last_lsn is not None
+    ]
+    low = report.low_watermark
+    end = report.last_lsn if options.last_lsn is None else min(report.last_lsn, options.last_lsn)
+    facts = LogFacts(
+        log_id=f"{report.log_id:016x}",
+        first_lsn=max(report.first_lsn, low + 1),
+        last_lsn=end,
+        exact_from_lsn=manifest.exact_from_lsn if report.ok else report.last_lsn + 1,
+        snapshot_lsn=0,
+        from_lsn=options.first_lsn or 0,
+        push_filters=options.push_filters,
+        path=path,
+    )
+    return Scan(
+        path=path,
+        facts=facts,
+        snapshot=None,
+        ranges=tuple(frames for frames in ranges if lsns.meets(frames)),
+        frames_from=low + 1,
+        parts=options.partitions,
+        lsns=lsns,
+    )
+
+
+def share(ranges: Sequence[FrameRange], parts: int | None) -> tuple[tuple[FrameRange, ...], ...]:
+    """Put neighbouring ranges together into at most `parts` partitions of about the same size in bytes.
+
+    Without `parts`: one for each processor of the driver's machine, and more where they would pass
+    `PARTITION_BYTES`. Each one costs about 60 ms, so the ranges themselves would be too many.
+    """
+    total = sum(frames.end_position - frames.start_position for frames in ranges)
+    count = parts or max(os.cpu_count() or 1, -(-total // PARTITION_BYTES))
+    groups: list[list[FrameRange]] = [[] for _ in range(count)]
+    before = 0
+    for frames in ranges:
+        groups[before * count // total].append(frames)
+        before += frames.end_position - frames.start_position
+    return tuple(tuple(group) for group in groups if group)

@@ -1,0 +1,219 @@
+"""`spark.readStream.format("walkit").load(path)`: a log's records as they become durable.
+
+One Python process beside the driver plans the batches of a query (`WalkitStreamReader` but for `read`), and Spark's
+workers read them. Where the query stands is in its checkpoint alone (`StreamOffset`); the log only keeps what was not
+read yet (`StreamClaim`). A batch is the records between two offsets, so that Spark reads the same batch again after a
+crash, and a sink that is exactly-once (files, Delta, `foreachBatch` with the batch's number) has each LSN once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from walkit.errors import GapError, OptionsError
+from walkit.read.ranges import FrameRange, ranges_of, read_ranges
+from walkit.read.reader import Sight, sight_of
+from walkit.read.view import LogView, Span
+from walkit.spark.columns import require_subset
+from walkit.spark.hosts import on_a_worker
+from walkit.spark.options import LoadOptions
+from walkit.spark.scan import PARTITION_BYTES, share
+from walkit.spark.stream_claim import StreamClaim
+from walkit.spark.stream_offset import GAP_ADVICE, StreamOffset, epoch_at, require_here
+from walkit.storage.address import storage_at
+
+TASK_BYTES = 8 << 20
+"""A batch has about one task for so many bytes of frames, up to the processors: a small batch is one task."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPart:
+    """What one task of a batch reads: ranges of frames, and of their records those of [first_lsn, last_lsn]."""
+
+    first_lsn: int
+    last_lsn: int
+    ranges: tuple[FrameRange, ...]
+
+
+class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads the batches of one query. Spark calls it from one thread.
+
+    Only what is on stable storage is read, at any durability level of the log. Rotation, compaction below the query's
+    claim and reopening by other writers change nothing. Every method raises DivergenceError where the log at the path
+    is another one or has another history, and GapError where records that were not read are gone.
+    """
+
+    def __init__(self, options: LoadOptions, schema: StructType) -> None:
+        self.options, self.schema = options, schema
+        self.path = options.paths[0]
+        self._claim = StreamClaim(self.path, options.claim, options.claim_s)
+        self._until: int | None = None
+        """The last LSN of a query with Trigger.AvailableNow: what the log had when it began."""
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where a new query begins: before option `firstLsn`, else before the oldest record there is."""
+        require_streamable(self.options, self.schema)
+        sight = sight_of(storage_at(self.path))
+        view, newest = sight.view, sight.durable_lsn()
+        first_lsn = self.options.first_lsn or view.first_lsn
+        if first_lsn > newest + 1:
+            raise OptionsError(f"option firstLsn is {first_lsn}; the log ends at {newest}", option="firstLsn")
+        if self.options.first_lsn is not None and first_lsn < view.complete_from_lsn:
+            error = GapError(first_lsn, view.complete_from_lsn)
+            error.add_note("Leave option firstLsn out to begin with the oldest record that there is.")
+            raise error
+        return StreamOffset(
+            log_id=f"{view.manifest.log_id:016x}",
+            epoch_id=epoch_at(view.manifest, first_lsn - 1),
+            lsn=first_lsn - 1,
+            complete_from_lsn=view.complete_from_lsn,
+            owner="",
+        ).to_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return a limit where an option sets one. `latestOffset` knows both limits; Spark passes one on."""
+        limited = self.options.max_records is not None or self.options.max_bytes is not None
+        return ReadMaxRows(self.options.max_records or 0) if limited else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note where a query with Trigger.AvailableNow ends."""
+        require_streamable(self.options, self.schema)
+        self._until = sight_of(storage_at(self.path)).durable_lsn()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where the batch after `start` ends; `start` where there is nothing new."""
+        offset, sight = self._look_from(start)
+        ends = (sight.durable_lsn(), self.options.last_lsn, self._until)
+        last_lsn = min(lsn for lsn in ends if lsn is not None)
+        if last_lsn <= offset.lsn:
+            return start
+        if not isinstance(limit, ReadAllAvailable):
+            last_lsn = end_within(
+                sight.view,
+                offset.lsn + 1,
+                last_lsn,
+                max_records=self.options.max_records,
+                max_bytes=self.options.max_bytes,
+            )
+        # Taken here and not before: this offset is the first that the checkpoint keeps.
+        owner = offset.owner or self._claim.begin(offset.lsn + 1, offset.complete_from_lsn)
+        return offset.moved(last_lsn, sight.view.manifest, owner).to_dict()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return how far the log is durable, for the query's progress."""
+        sight = sight_of(storage_at(self.path))
+        return {"log_id": f"{sight.view.manifest.log_id:016x}", "lsn": sight.durable_lsn()}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of a batch: the records after `start` up to `end`, inclusive."""
+        last = StreamOffset.of(end)
+        offset, sight = self._look_from(start, last.owner)
+        if last.lsn <= offset.lsn:
+            return []
+        require_here(replace(last, complete_from_lsn=sight.view.complete_from_lsn), sight, self.path)
+        ranges = ranges_of(sight.view, sight.last_lsn, first_lsn=offset.lsn + 1, last_lsn=last.lsn)
+        parts = self.options.partitions or _tasks(ranges)
+        return [InputPartition(StreamPart(offset.lsn + 1, last.lsn, group)) for group in share(ranges, parts)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let the log drop what was processed: the claim moves after `end`."""
+        offset = StreamOffset.of(end)
+        self._claim.advance(offset.owner, offset.lsn + 1, offset.complete_from_lsn)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one task, every frame verified, as batches of the wanted columns."""
+        part = partition.value
+        wanted = to_arrow_schema(self.schema, timezone="UTC")
+        batches = read_ranges(self.path, part.ranges, first_lsn=part.first_lsn, last_lsn=part.last_lsn)
+        try:
+            with on_a_worker(self.path):
+                for batch in batches:
+                    columns = [batch.column(name) for name in wanted.names]
+                    yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+        except GapError as error:
+            error.add_note(GAP_ADVICE)
+            raise
+
+    def _look_from(self, start: dict[str, Any], owner: str = "") -> tuple[StreamOffset, Sight]:
+        """Return an offset and the log as it is now, its claim in force; `owner` is for a start without one."""
+        require_streamable(self.options, self.schema)
+        offset = StreamOffset.of(start)
+        sight = sight_of(storage_at(self.path))
+        require_here(offset, sight, self.path)
+        self._claim.ensure(offset.owner or owner, offset.lsn + 1, offset.complete_from_lsn)
+        return offset, sight
+
+
+def require_streamable(options: LoadOptions, schema: StructType) -> None:
+    """Raise `OptionsError` for what a stream does not take."""
+    if options.many:
+        raise OptionsError(
+            "a stream reads one log: begin a query for each, or union their streams", option="path"
+        )
+    if options.view != "records" or options.mode != "failfast":
+        raise OptionsError(
+            "a stream has view 'records' and mode 'failfast'; other views and damaged logs are read with spark.read",
+            option="view" if options.view != "records" else "mode",
+        )
+    options.refuse(("pushFilters", "snapshot"), "is for spark.read; a stream takes firstLsn and lastLsn")
+    require_subset(schema)
+
+
+def end_within(
+    view: LogView, first_lsn: int, last_lsn: int, *, max_records: int | None, max_bytes: int | None
+) -> int:
+    """Return the last LSN of the frames from `first_lsn` on that fit into the limits; one frame at least.
+
+    Where all up to `last_lsn` fits, that is `last_lsn`. Reads frame headers, and of sealed segments that fit as a whole
+    only what the manifest says.
+    """
+    records = size = 0
+    end = first_lsn - 1
+
+    def fits(more_records: int, more_bytes: int) -> bool:
+        return (max_records is None or records + more_records <= max_records) and (
+            max_bytes is None or size + more_bytes <= max_bytes
+        )
+
+    for span in view.spans:
+        if span.last_lsn is not None and span.last_lsn < first_lsn:
+            continue
+        if span.record.first_lsn > last_lsn:
+            break
+        whole = _whole(span, first_lsn, last_lsn)
+        if whole is not None and fits(*whole):
+            records, size, end = records + whole[0], size + whole[1], span.record.last_lsn
+            continue
+        for header, _, _ in replace(view, spans=(span,)).frames(first_lsn, last_lsn, body=False):
+            if end >= first_lsn and not fits(header.records, header.footprint):
+                return end
+            records, size = records + header.records, size + header.footprint
+            end = min(header.last_lsn, last_lsn)
+    return last_lsn
+
+
+def _whole(span: Span, first_lsn: int, last_lsn: int) -> tuple[int, int] | None:
+    """Return the records and bytes of a sealed segment that lies within the bounds; None for another."""
+    record = span.record
+    if span.last_lsn is None or record.first_lsn < first_lsn or span.last_lsn > last_lsn:
+        return None
+    return record.records, span.end_position - record.start_position
+
+
+def _tasks(ranges: Sequence[FrameRange]) -> int:
+    total = sum(frames.end_position - frames.start_position for frames in ranges)
+    return max(1, min(os.cpu_count() or 1, -(-total // TASK_BYTES)), -(-total // PARTITION_BYTES))

@@ -1,0 +1,149 @@
+"""The Replication page: a primary and its replicas as processes, whose links are cut and which are killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any, cast
+
+from walkit._html import tag
+from walkit.models.tcp_link import LinkState
+from walkit.plots import LagUnit
+from walkit.views.parts import Button, Select, View, pn, sentence_html
+from walkit.views.replication import ReplicationView
+from walkit.views.replication_lab import PRIMARY, REPLICAS_MAX, ReplicationLab
+from walkit.views.workspace import Workspace
+from walkit.workload.replicated import PacedLoad
+
+RATES = {"100 records/s": 100, "500 records/s": 500, "2,000 records/s": 2_000, "5,000 records/s": 5_000}
+CODECS = {"zstd": "zstd", "snappy": "snappy", "none": ""}
+UNITS: dict[str, LagUnit] = {"in records": "records", "in bytes": "bytes", "in time": "ms"}
+LINKS: dict[str, LinkState] = {"Cut": "cut", "Slow": "slow", "Heal": "open"}
+DRAW_S = 1.0
+"""Time between two drawings: the figures are drawn anew."""
+RESTING = "The log has its size: nothing more is appended."
+ABOUT = (
+    "Each is a process of its own: Kill is SIGKILL, and Restart recovers the files that are left. Each replica "
+    "reaches its primary by a link, which can be cut, or slowed down to 64 KiB a second. The lag is the primary's "
+    "durable end against what the replica has acknowledged; without contact it is unknown."
+)
+
+
+class ReplicationPage(View):
+    """Start a primary with replicas, disturb them, and see lag, states and bytes."""
+
+    def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
+        super().__init__()
+        self.lab = ReplicationLab()
+        workspace.on_close(self.lab.close)
+        self.view = ReplicationView()
+        self._drawn_at, self._resting = 0.0, False
+        button: Any = Button
+        choice: Any = Select
+        near: dict[str, Any] = {"margin": (0, 4)}
+        self.start = button(label="Start", color="primary", width=80, **near)
+        self.stop = button(label="Stop", width=70, disabled=True, **near)
+        self.add = button(label="Add a replica", width=130, disabled=True, **near)
+        self.cancel = button(label="Cancel", width=80, disabled=True, **near)
+        self.rate = choice(label="load", options=RATES, value=500, width=150, **near)
+        self.codec = choice(label="codec", options=CODECS, value="zstd", width=100, **near)
+        self.count = choice(
+            label="replicas", options=list(range(1, REPLICAS_MAX + 1)), value=2, width=80, **near
+        )
+        self.which = choice(label="process", options=[PRIMARY], value=PRIMARY, width=130, **near)
+        self.unit = choice(label="lag", options=UNITS, value="records", width=120, **near)
+        self.kill = button(label="Kill", color="danger", width=70, disabled=True, **near)
+        self.restart = button(label="Restart", width=90, disabled=True, **near)
+        self.links = {name: button(label=name, width=70, disabled=True, **near) for name in LINKS}
+        self.status = pn.pane.HTML("", sizing_mode="stretch_width")
+        self._layout = pn.Column(
+            self._bar(self.rate, self.codec, self.count, self.start, self.stop, self.add, self.cancel),
+            self._bar(self.which, *self.links.values(), self.kill, self.restart, self.unit),
+            pn.pane.HTML(tag("p", ABOUT), sizing_mode="stretch_width"),
+            self.status,
+            self.view,
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+        self._listen()
+
+    @staticmethod
+    def _bar(*parts: pn.viewable.Viewable) -> pn.viewable.Viewable:
+        return pn.FlexBox(
+            *parts, align_items="end", gap="4px 0", margin=(0, 0, 4, 0), sizing_mode="stretch_width"
+        )
+
+    def __panel__(self) -> pn.viewable.Viewable:
+        """Return what is shown."""
+        return self._layout
+
+    def _listen(self) -> None:
+        lab = self.lab
+        self.start.on_click(lambda _: self._ask(self._start))
+        self.stop.on_click(lambda _: self._ask(lab.stop))
+        self.add.on_click(lambda _: self._ask(lab.add))
+        self.cancel.on_click(lambda _: self._ask(lab.jobs.cancel))
+        self.kill.on_click(lambda _: self._ask(lambda: lab.kill(self.which.value)))
+        self.restart.on_click(lambda _: self._ask(lambda: lab.restart(self.which.value)))
+        for name, each in self.links.items():
+            each.on_click(lambda _, name=name: self._ask(lambda: lab.link(self.which.value, LINKS[name])))
+        for widget in (self.unit, self.which):
+            widget.param.watch(lambda _: self._look(), "value")
+
+    def _start(self) -> None:
+        self.lab.start(PacedLoad(records_per_s=self.rate.value), self.codec.value, self.count.value)
+
+    def _ask(self, wish: Callable[[], object]) -> None:
+        wish()
+        self.refresh()
+
+    def _look(self) -> None:
+        self.view.unit = cast("LagUnit", self.unit.value)
+        self._drawn_at = 0.0
+        self.refresh()
+
+    def refresh(self, shown: bool = True) -> None:
+        """Show what is new; the figures at most once a second."""
+        if not shown:
+            return
+        lab, now = self.lab, monotonic()
+        busy, running = lab.jobs.current is not None, lab.running
+        names = [PRIMARY, *lab.replicas]
+        if self.which.options != names:
+            self.which.options = names
+        on_replica = self.which.value != PRIMARY
+        for button, disabled in (
+            (self.start, busy),
+            (self.stop, busy or not running),
+            (self.add, busy or not running or len(lab.replicas) >= REPLICAS_MAX),
+            (self.cancel, not busy),
+            (self.kill, busy or not running),
+            (self.restart, busy or not running),
+            *((each, busy or not running or not on_replica) for each in self.links.values()),
+        ):
+            if button.disabled is not disabled:
+                button.disabled = disabled
+        if now - self._drawn_at >= DRAW_S:
+            self._drawn_at = now
+            picture = lab.picture()
+            self.view.tell(picture)
+            self._resting = picture.resting
+        words = sentence_html(
+            lab.status(), warnings=[RESTING] if self._resting else [], problem=lab.jobs.problem
+        )
+        if words != self.status.object:
+            self.status.object = words
+
+    def state(self) -> dict[str, str]:
+        """Return what is chosen."""
+        return {"rate": str(self.rate.value), "codec": self.codec.value or "none", "unit": self.unit.value}
+
+    def restore(self, state: Mapping[str, str]) -> None:
+        """Choose what stood in the URL."""
+        rate, codec = state.get("rate", ""), state.get("codec")
+        if rate.isdecimal() and int(rate) in RATES.values():
+            self.rate.value = int(rate)
+        if codec in CODECS:
+            self.codec.value = CODECS[codec]
+        if state.get("unit") in UNITS.values():
+            self.unit.value = state["unit"]

@@ -1,0 +1,350 @@
+"""A primary and up to three replicas as processes of one session, with a link to each that can be cut. No panel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from walkit.errors import OptionsError
+from walkit.metrics import TrafficStatistics
+from walkit.models.tcp_link import LinkState, TcpLink
+from walkit.plots import LagSeries, StateBar
+from walkit.views.jobs import Jobs
+from walkit.views.replica_history import ReplicaHistory
+from walkit.workload.replicated import PacedLoad, ReplicatedChild
+
+REPLICAS_MAX = 3
+PATIENCE_S = 30.0
+STOP_S = 10.0
+WINDOW_S = 120.0
+PRIMARY = "primary"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One process as it is now. What is not known is None."""
+
+    name: str
+    state: str
+    """As the process says; "killed", "ended" or "stopped" where there is none."""
+    link: str
+    """State of its link; "" of the primary."""
+    pid: int | None
+    lsn: int | None
+    lag_records: int | None
+    lag_bytes: int | None
+    lag_ms: float | None
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """All that is shown of a moment."""
+
+    members: tuple[Member, ...]
+    lag: tuple[LagSeries, ...]
+    bars: tuple[StateBar, ...]
+    traffic: dict[str, TrafficStatistics]
+    resting: bool
+    """Whether the log has its size, and nothing more is appended."""
+
+
+class _Seat:
+    """One member: its folder, its link, its process of the moment, and what was seen of it."""
+
+    def __init__(self, name: str, zero_s: float) -> None:
+        self.name = name
+        self.history = ReplicaHistory(name, zero_s)
+        self.child: ReplicatedChild | None = None
+        self.link: TcpLink | None = None
+        self.ended = ""
+        """How its last process ended, while there is none."""
+        self.error = ""
+
+    def close(self) -> None:
+        """Kill its process, close its link."""
+        if self.child is not None:
+            self.child.kill()
+        if self.link is not None:
+            self.link.close()
+
+
+class _Belongings:
+    """A folder, processes and links: what must not outlive a session. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.mkdtemp(prefix="walkit-replication-")
+        self.lock = threading.RLock()
+        """Held while a process or link is made or ended, so that none is made after `remove`."""
+        self.seats: dict[str, _Seat] = {}
+        self.gone = False
+
+    def clear(self) -> None:
+        """End all processes and links, and remove their files."""
+        with self.lock:
+            for seat in self.seats.values():
+                seat.close()
+            self.seats = {}
+            for name in os.listdir(self.folder) if os.path.isdir(self.folder) else ():
+                shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+
+    def remove(self) -> None:
+        """End everything, for good; as often as one likes."""
+        with self.lock:
+            self.gone = True
+            self.clear()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class ReplicationLab:
+    """Starts, cuts, kills and restarts a primary and its replicas. What is asked for is done by a job, one at a time.
+
+    Any thread asks and reads; nothing waits but the jobs and `close`. The end of this process ends its children too.
+    """
+
+    def __init__(self) -> None:
+        self.jobs = Jobs("walkit-replication")
+        self._belongings = _Belongings()
+        self._codec, self._load = "zstd", PacedLoad()
+        self._zero_s = 0.0
+        self._finalizer = weakref.finalize(self, self._belongings.remove)
+
+    # -- what can be asked for
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a primary, living or not."""
+        return PRIMARY in self._belongings.seats
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """Names of the replicas, in the order in which they joined."""
+        return tuple(name for name in self._belongings.seats if name != PRIMARY)
+
+    def start(self, load: PacedLoad, codec: str, replicas: int = 2) -> None:
+        """Begin anew: a primary under this load, and so many replicas that take this codec."""
+        self.jobs.start("starting the processes", lambda job: self._start(load, codec, replicas, job.step))
+
+    def add(self) -> None:
+        """Add a replica that has nothing yet."""
+        self.jobs.start("adding a replica", lambda _: self._add())
+
+    def kill(self, name: str) -> None:
+        """Kill a process with SIGKILL."""
+        self.jobs.start(f"killing {name}", lambda _: self._kill(name))
+
+    def restart(self, name: str) -> None:
+        """Start a process again, on the files that it left; one that lives is killed first."""
+        self.jobs.start(f"restarting {name}", lambda _: self._restart(name))
+
+    def link(self, name: str, state: LinkState) -> None:
+        """Cut, slow down or heal the link of a replica."""
+        self.jobs.start(f"changing the link of {name}", lambda _: self._set_link(name, state))
+
+    def stop(self) -> None:
+        """Stop all processes: each closes its log; then remove the files."""
+        self.jobs.start("stopping the processes", lambda _: self._stop())
+
+    # -- what the worker thread does
+
+    @contextmanager
+    def _seat(self, name: str) -> Iterator[_Seat]:
+        """Give a member, under the lock that keeps the session from ending meanwhile."""
+        with self._belongings.lock:
+            if self._belongings.gone:
+                raise OptionsError("the session has ended")
+            seat = self._belongings.seats.get(name)
+            if seat is None:
+                raise OptionsError(f"there is no {name or 'replica'}; press Start")
+            yield seat
+
+    def _start(self, load: PacedLoad, codec: str, replicas: int, step: Callable[[int, int], object]) -> None:
+        if not 1 <= replicas <= REPLICAS_MAX:
+            raise OptionsError(
+                f"replicas={replicas}: 1 to {REPLICAS_MAX}", option="replicas", wanted=replicas
+            )
+        with self._belongings.lock:
+            if self._belongings.gone:
+                raise OptionsError("the session has ended")
+            self._belongings.clear()
+            self._load, self._codec, self._zero_s = load, codec, time.time()
+            self._belongings.seats[PRIMARY] = _Seat(PRIMARY, self._zero_s)
+        self._revive(PRIMARY)
+        for number in range(replicas):
+            step(number + 1, replicas + 1)
+            self._add()
+
+    def _add(self) -> None:
+        with self._seat(PRIMARY):
+            if len(self.replicas) >= REPLICAS_MAX:
+                raise OptionsError(f"there are {REPLICAS_MAX} replicas already")
+            name = f"replica {len(self.replicas) + 1}"
+            seat = _Seat(name, self._zero_s)
+            seat.link = TcpLink(self._address())
+            self._belongings.seats[name] = seat
+        self._revive(name)
+
+    def _address(self) -> str:
+        primary = self._belongings.seats[PRIMARY].child
+        newest = None if primary is None else primary.newest
+        return str(newest["address"]) if newest else "127.0.0.1:9"
+
+    def _revive(self, name: str) -> None:
+        """Start the process of a member, and wait for its first line."""
+        with self._seat(name) as seat:
+            path = os.path.join(self._belongings.folder, name.replace(" ", "-"))
+            seat.history.begin(time.time())
+            if name == PRIMARY:
+                seat.child = ReplicatedChild.primary(path, self._load, self._heard)
+            else:
+                assert seat.link is not None
+                seat.child = ReplicatedChild.replica(
+                    path, seat.link.address, name, self._codec, seat.history.take
+                )
+            seat.ended = seat.error = ""
+            try:
+                seat.child.start(PATIENCE_S)
+            except BaseException:
+                seat.child, seat.ended = None, "ended"
+                seat.history.end("ended", time.time())
+                raise
+            if name == PRIMARY:
+                for other in self._belongings.seats.values():
+                    if other.link is not None:
+                        other.link.retarget(self._address())
+
+    def _heard(self, line: dict[str, Any]) -> None:
+        """Take a line of the primary, on the thread that reads them: it knows the lag of each replica."""
+        followers = {each["name"]: each for each in line["followers"]}
+        for name, seat in list(self._belongings.seats.items()):
+            if name == PRIMARY:
+                seat.history.take(line)
+            else:
+                seat.history.note_lag(line["clock_s"], followers.get(name))
+
+    def _lose_sight(self) -> None:
+        """There is no primary: no lag is known."""
+        for seat in self._belongings.seats.values():
+            seat.history.note_lag(time.time(), None)
+
+    def _kill(self, name: str) -> None:
+        with self._seat(name) as seat:
+            if seat.child is None:
+                raise OptionsError(f"{name} is {seat.ended} already")
+            seat.child.kill()
+            seat.child, seat.ended = None, "killed"
+            seat.history.end("killed", time.time(), "SIGKILL")
+            if name == PRIMARY:
+                self._lose_sight()
+
+    def _restart(self, name: str) -> None:
+        with self._seat(name) as seat:
+            if seat.child is not None:
+                self._kill(name)
+        self._revive(name)
+
+    def _set_link(self, name: str, state: LinkState) -> None:
+        with self._seat(name) as seat:
+            if seat.link is None:
+                raise OptionsError("the primary has no link of its own; choose a replica")
+            seat.link.set(state)
+
+    def _stop(self) -> None:
+        with self._seat(PRIMARY):
+            seats = list(self._belongings.seats.values())
+            for seat in reversed(seats):
+                child, seat.child = seat.child, None
+                if child is not None:
+                    child.stop(STOP_S)
+            self._belongings.clear()
+
+    # -- what is shown
+
+    def status(self) -> str:
+        """Return what the processes do, as a sentence."""
+        job = self.jobs.current
+        if job is not None:
+            words = str(job)
+            return f"{words[:1].upper()}{words[1:]}."
+        if not self.running:
+            return "Nothing runs yet: press Start."
+        load = self._load
+        return (
+            f"A primary that is written {load.records_per_s:,} records of {load.record_bytes:,} bytes a second, and "
+            f"{len(self.replicas)} of {REPLICAS_MAX} replicas; codec {self._codec or 'none'}."
+        )
+
+    def picture(self) -> Picture:
+        """Return what is known now. Never waits for a process."""
+        seats = list(self._belongings.seats.values())
+        now = time.time()
+        since = now - WINDOW_S
+        primary = next((seat for seat in seats if seat.name == PRIMARY), None)
+        said = None if primary is None or primary.child is None else primary.child.newest
+        return Picture(
+            members=tuple(map(self._member, seats)),
+            lag=tuple(seat.history.lag() for seat in seats if seat.name != PRIMARY),
+            bars=tuple(bar for seat in seats for bar in seat.history.bars(now, since)),
+            traffic=_traffic(seats),
+            resting=bool(said and said["resting"]),
+        )
+
+    def _member(self, seat: _Seat) -> Member:
+        child = seat.child
+        if child is not None and not child.living and not self.jobs.current:
+            self._note_end(seat, child)
+            child = seat.child
+        said = None if child is None else child.newest
+        status: dict[str, Any] = {} if said is None else said.get("status", {})
+        records, size, ms = seat.history.newest
+        lsn = None if said is None else status.get("lsn", said.get("durable_lsn"))
+        return Member(
+            name=seat.name,
+            state=seat.ended or status.get("state", "serving" if said else "starting"),
+            link="" if seat.link is None else seat.link.state,
+            pid=None if child is None else child.pid,
+            lsn=lsn,
+            lag_records=None if records is None else int(records),
+            lag_bytes=None if size is None else int(size),
+            lag_ms=ms,
+            error=seat.error or status.get("error") or status.get("why") or (said or {}).get("trouble", ""),
+        )
+
+    def _note_end(self, seat: _Seat, child: ReplicatedChild) -> None:
+        """A process has ended by itself: say why, and release what it had."""
+        if not self._belongings.lock.acquire(blocking=False):
+            return  # a job is at it
+        try:
+            if seat.child is child:
+                seat.error, seat.ended, seat.child = child.failure(), "ended", None
+                child.kill()
+                seat.history.end("ended", time.time(), seat.error)
+                if seat.name == PRIMARY:
+                    self._lose_sight()
+        finally:
+            self._belongings.lock.release()
+
+    def close(self) -> None:
+        """Kill all processes and remove the files; waits for what is under way. Closing twice does nothing."""
+        self._belongings.gone = True
+        self.jobs.close()
+        self._finalizer()
+
+
+def _traffic(seats: list[_Seat]) -> dict[str, TrafficStatistics]:
+    """Return what the newest process of each member has sent or taken in, by name."""
+    found = {}
+    for seat in seats:
+        said = None if seat.child is None else seat.child.newest
+        if said is not None:
+            words = "sent by the primary" if seat.name == PRIMARY else f"taken by {seat.name}"
+            found[words] = TrafficStatistics(**said["traffic"])
+    return found

@@ -1,0 +1,117 @@
+"""A primary under a paced load and its replicas, each a child process that can really be killed: the parent's side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from time import monotonic
+from typing import Any
+
+from walkit.config import MIB
+from walkit.errors import OptionsError
+from walkit.workload.process import ChildWriterError, TalkingChild
+
+RATE_MAX = 20_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PacedLoad:
+    """So many records a second, in an open loop, until the log has its size."""
+
+    records_per_s: int = 500
+    record_bytes: int = 512
+    log_bytes_max: int = 256 * MIB
+    """The log is not trimmed: from this size on it rests."""
+    seed: int = 7
+
+    def __post_init__(self) -> None:
+        for option, least, most in (
+            ("records_per_s", 0, RATE_MAX),
+            ("record_bytes", 1, MIB),
+            ("log_bytes_max", 1, 1 << 40),
+        ):
+            value = getattr(self, option)
+            if type(value) is not int or not least <= value <= most:
+                raise OptionsError(
+                    f"{option}={value!r}: a whole number from {least} to {most:,}",
+                    option=option,
+                    wanted=value,
+                )
+
+
+class ReplicatedChild:
+    """A child that is a primary or a replica, with its newest line. Used by one thread; `newest` by any.
+
+    If this process dies, the child ends too. `on_line` is called with each line, on the thread that reads them.
+    """
+
+    def __init__(self, arguments: list[str], on_line: Callable[[dict[str, Any]], object]) -> None:
+        self.newest: dict[str, Any] | None = None
+        """What it said last; None before the first line."""
+        self._on_line = on_line
+        self._child = TalkingChild(["walkit.workload.replicated_process", *arguments], self._take)
+
+    @classmethod
+    def primary(
+        cls, path: str, load: PacedLoad, on_line: Callable[[dict[str, Any]], object]
+    ) -> ReplicatedChild:
+        """Return a primary of the log at `path` that is not started yet."""
+        return cls(["primary", path, json.dumps(asdict(load))], on_line)
+
+    @classmethod
+    def replica(
+        cls, path: str, address: str, name: str, codec: str, on_line: Callable[[dict[str, Any]], object]
+    ) -> ReplicatedChild:
+        """Return a replica that is not started yet; `codec` is "zstd", "snappy" or ""."""
+        return cls(["replica", path, address, name, codec], on_line)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child."""
+        return self._child.pid
+
+    @property
+    def living(self) -> bool:
+        """Whether lines may still come."""
+        return self._child.talking
+
+    def start(self, timeout_s: float) -> None:
+        """Start it and wait for its first line. ChildWriterError where none comes: nothing of it is left then."""
+        self._child.start()
+        deadline = monotonic() + timeout_s
+        with self._child.changed:
+            while self.newest is None and self._child.talking and monotonic() < deadline:
+                self._child.changed.wait(0.1)
+        if self.newest is None:
+            try:
+                if not self._child.talking:
+                    self._child.wait()
+                raise ChildWriterError(f"the child said nothing for {timeout_s:.0f} s", returncode=None)
+            finally:
+                self._child.close()
+
+    def kill(self) -> None:
+        """End it with SIGKILL, and release what it had."""
+        self._child.close()
+
+    def stop(self, timeout_s: float) -> None:
+        """Ask it to close its log and end; it is killed where it has not after so long. Releases what it had."""
+        deadline = monotonic() + timeout_s
+        self._child.send(b"stop\n")
+        with self._child.changed:
+            while self._child.talking and monotonic() < deadline:
+                self._child.changed.wait(0.1)
+        self._child.close()
+
+    def failure(self) -> str:
+        """Return why it ended by itself, once it has; "" where it was stopped."""
+        try:
+            self._child.wait()
+        except ChildWriterError as error:
+            return str(error)
+        return ""
+
+    def _take(self, said: dict[str, Any]) -> None:
+        self.newest = said
+        self._on_line(said)

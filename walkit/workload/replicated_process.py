@@ -1,0 +1,128 @@
+"""A primary with a paced load, or a replica, as a child process: `python -m walkit.workload.replicated_process`.
+
+`primary PATH LOAD` and `replica PATH ADDRESS NAME CODEC`. Standard output has a JSON line four times a second; standard
+input is the parent's: see `parent_watch`. The parent's side is `replicated`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict
+from time import perf_counter_ns
+from typing import Any
+
+from walkit.errors import WalkitError
+from walkit.log.open import open_log
+from walkit.log.wal import WriteAheadLog
+from walkit.replication import Primary, Replica
+from walkit.workload.line_reporter import LineReporter, report_lines
+from walkit.workload.parent_watch import end_with
+
+LINE_S = 0.25
+KEYS = 1_000
+TICK_S = 0.005
+"""A paced writer appends what is due this often."""
+
+
+def serve(path: str, load: dict[str, int], lines: LineReporter, stop: threading.Event) -> None:
+    """Append at a pace to the log at `path`, and serve it, until `stop`; a log that has its size rests."""
+    with open_log(path) as log, Primary(log) as primary:
+        errors: list[WalkitError] = []
+        full = threading.Event()
+        writer = threading.Thread(
+            target=_write, args=(log, load, stop, full, errors), name="writer", daemon=True
+        )
+        writer.start()
+        while True:
+            over = stop.wait(LINE_S)
+            status = primary.status()
+            if status.durable_position >= load["log_bytes_max"]:
+                full.set()
+            lines.write(
+                at_ns=perf_counter_ns(),
+                clock_s=time.time(),
+                address=status.address,
+                durable_lsn=status.durable_lsn,
+                durable_position=status.durable_position,
+                resting=full.is_set(),
+                trouble=status.trouble,
+                followers=[{**asdict(f), "history": ()} for f in status.followers],
+                traffic=asdict(primary.statistics()),
+            )
+            if over or errors:
+                break
+        stop.set()
+        writer.join()
+        if errors:
+            raise errors[0]
+
+
+def _write(
+    log: WriteAheadLog,
+    load: dict[str, int],
+    stop: threading.Event,
+    full: threading.Event,
+    errors: list[WalkitError],
+) -> None:
+    rate, chance = load["records_per_s"], random.Random(load["seed"])
+    # Half of each value is the same: there is something to compress.
+    values = [
+        chance.randbytes(load["record_bytes"] // 2).ljust(load["record_bytes"], b"w") for _ in range(64)
+    ]
+    began, written = time.monotonic(), 0
+    try:
+        while not stop.wait(TICK_S):
+            due = int((time.monotonic() - began) * rate) - written
+            if (
+                due > rate
+            ):  # it has stood still for more than a second, or the log rests: that is not made up for
+                written += due - rate
+                due = rate
+            if due and not full.is_set():
+                keys = [b"key %d" % chance.randrange(KEYS) for _ in range(due)]
+                log.append_many([values[n % 64] for n in range(due)], keys=keys)
+            written += due
+    except WalkitError as error:
+        errors.append(error)
+        stop.set()
+
+
+def follow(
+    path: str, address: str, name: str, codec: str, lines: LineReporter, stop: threading.Event
+) -> None:
+    """Follow a primary into the folder `path` until `stop`; a replica that has failed says so and remains."""
+    with Replica(path, address, codec or None, name=name) as replica:
+        while True:
+            over = stop.wait(LINE_S)
+            lines.write(
+                at_ns=perf_counter_ns(),
+                clock_s=time.time(),
+                status=asdict(replica.status()),
+                traffic=asdict(replica.statistics()),
+            )
+            if over:
+                return
+
+
+def main() -> int:
+    """Run one of the two; 0 where it was stopped, 1 where it failed and said why."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C of the terminal is for the parent
+    stop = threading.Event()
+    end_with(sys.stdin.fileno(), stop)
+    kind, path, *more = sys.argv[1:]
+
+    def work(lines: LineReporter) -> Any:
+        if kind == "primary":
+            return serve(path, json.loads(more[0]), lines, stop)
+        return follow(path, more[0], more[1], more[2], lines, stop)
+
+    return report_lines(work)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
