@@ -411,6 +411,8 @@ def test_an_acknowledgement_counts_for_the_replica_that_gave_it(tmp_path: Path) 
         log.append_many([bytes(2000)] * 200)
         fast.wait_for(250, WAIT_S)
         until(lambda: followers() == {"fast": 250}, "the acknowledgement of the other")
+        # Claims follow the acknowledgements, a few times a minute.
+        until(lambda: sorted(claim.needed_lsn for claim in log.claims()) == [51, 251], "both claims")
         assert log.trim(250) == 50, "what the one that is away needs stays"
         again = stack.enter_context(Replica(tmp_path / "slow", primary.address, name="slow"))
         again.wait_for(250, WAIT_S)
