@@ -160,6 +160,7 @@ def test_a_checkpoint_that_is_killed_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_a_following_replica_that_is_killed_again_and_again_ends_equal(tmp_path: Path) -> None:
     """SIGKILL a replica with checkpoints of its own 20 times while it follows: it ends with the primary's items."""
     generator = random.Random(21)

@@ -140,6 +140,7 @@ def test_numbers_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_every_rule_holds_in_10_000_schedules() -> None:
     """Run 10,000 schedules of other seeds: no rule is broken; 1,000 virtual seconds take 60 of a processor at most."""
     began_s = time.process_time()

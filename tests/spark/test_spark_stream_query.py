@@ -228,6 +228,7 @@ def kill_session(folder: Path, reached: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_twenty_kills_of_the_whole_session(spark: SparkSession, tmp_path: Path) -> None:
     """Kill -9 driver, JVM and workers of a query 20 times, while the log churns: each LSN once in the sink."""
     choice = random.Random(7)

@@ -15,14 +15,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from walkit.errors import CorruptionError, DivergenceError, GapError, StorageError
+from walkit.errors import CorruptionError, DivergenceError, GapError, HistoryTrimmedError, StorageError
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import Manifest
 from walkit.format.segment import SegmentHeader
 from walkit.read.cursor import lies_in
 from walkit.read.reader import live_view
-from walkit.read.view import LogView
+from walkit.read.view import LogView, frames_to_batches
+from walkit.record import Batch, Record
 from walkit.replication.delta_messages import DeltaEnd, PollAnswer
 from walkit.segments.frame_walk import READ_BYTES, FrameWalk
 from walkit.segments.manifest_store import load_manifest
@@ -155,6 +156,34 @@ class RangeLoader:
             self.note(frames[-1][0])
         position = frames[-1][0].end_position if frames else 0
         return LoadedRange(frames, size, DeltaEnd(min(expected - 1, last_lsn), position))
+
+    def records(self, first_lsn: int, last_lsn: int, known: DeltaEnd, reached: Reached) -> Iterator[Record]:
+        """Yield the records of these LSNs, in bounded memory. Raises as `load` does, and where compaction has been.
+
+        HistoryTrimmedError where compaction left only the newest record of each key.
+        """
+        if first_lsn > last_lsn:
+            return
+        view = live_view(self._storage)
+        check_history(view.manifest, self._log_id, reached)
+        if first_lsn < view.first_lsn:
+            raise GapError(first_lsn, view.first_lsn)
+        if first_lsn < view.complete_from_lsn:
+            raise HistoryTrimmedError(first_lsn, view.complete_from_lsn)
+        wanted = first_lsn
+        for record in view.records(first_lsn, last_lsn):
+            yield record
+            wanted = record.lsn + 1
+        if wanted > last_lsn:
+            return
+        # The newest are durable by what the primary has said, and the log's own files do not say so yet.
+        loaded = self.load(wanted, last_lsn, known, reached)
+        if loaded.end.lsn < last_lsn:
+            raise StorageError(
+                f"the log ends with LSN {loaded.end.lsn:,} here, and LSN {last_lsn:,} is durable"
+            )
+        for batch in frames_to_batches(iter(loaded.frames), wanted, last_lsn):
+            yield from Batch.from_arrow(batch)
 
     def close(self) -> None:
         """Close the files that no load uses; a load under way closes its own at its end."""

@@ -71,7 +71,7 @@ class DeltaLoop:
         self.thread: LogThread | None = None
         self.stopping = False
         self.process = os.getpid()
-        self._new_poller, self._loader, self._source, self._log_id = new_poller, loader, source, log_id
+        self._new_poller, self.loader, self._source, self._log_id = new_poller, loader, source, log_id
         self._unstarted, self._unfinished = deque([True]), deque([True])
         self._wake = Bell()
         self._inbox: deque[Callable[[], Sequence[ReplayStep]]] = deque()
@@ -147,7 +147,7 @@ class DeltaLoop:
             with suppress(IndexError):  # of two callers at once one finishes it
                 self._unfinished.pop()
                 upkeep.finish(whole=self.error is None)
-        self._loader.close()
+        self.loader.close()
         self.state.wake()
 
     def _hangs(self) -> bool:
@@ -332,7 +332,7 @@ class DeltaLoop:
     # -- ranges
 
     def _replay(self, answer: PollAnswer, came_ns: int, now: float) -> Sequence[ReplayStep]:
-        self._loader.note_end(answer.end)
+        self.loader.note_end(answer.end)
         steps = self.replayer.answered(answer, now)
         self._named |= {step.number: came_ns for step in steps if not isinstance(step, EndReplay)}
         return steps
@@ -356,7 +356,7 @@ class DeltaLoop:
             began = perf_counter_ns()
             found: LoadedRange | Exception
             try:
-                found = self._loader.load(step.first_lsn, step.last_lsn, known, self.state.reached)
+                found = self.loader.load(step.first_lsn, step.last_lsn, known, self.state.reached)
             except Exception as error:  # noqa: BLE001 - the replayer decides what is tried again
                 found = error
             took = perf_counter_ns() - began
@@ -382,7 +382,7 @@ class DeltaLoop:
             return self.replayer.apply_failed(step.number, error)
         done = perf_counter_ns()
         if frames:
-            self._loader.note(frames[-1][0])
+            self.loader.note(frames[-1][0])
         self.records += records
         figures = self.figures
         figures.time("decode", decode_ns)

@@ -13,23 +13,20 @@ import numpy as np
 import numpy.typing as npt
 
 from walkit.commit.to_end import run_to_end
-from walkit.config import as_seconds
+from walkit.config import as_lsn, as_seconds
 from walkit.errors import (
-    CorruptionError,
     DivergenceError,
-    GapError,
-    HistoryTrimmedError,
     LogClosedError,
     OptionsError,
-    SnapshotError,
     WalkitError,
 )
 from walkit.events import EventCallback, EventSink
 from walkit.log.finalizer import run_for_dropped, tell_dropped, watch_exit
+from walkit.log.validate import as_bytes
 from walkit.metrics import DeltaReaderStatistics
 from walkit.read.claim import LEASE_S_DEFAULT
-from walkit.read.reader import LogReader, live_view
-from walkit.read.view import LogView
+from walkit.read.reader import live_view
+from walkit.record import Record
 from walkit.replication.access import check_token
 from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
@@ -40,22 +37,18 @@ from walkit.replication.delta_loop import DeltaLoop
 from walkit.replication.delta_messages import DELTA_VERSION_MAX, DELTA_VERSION_MIN, DeltaEnd
 from walkit.replication.delta_poller import DeltaPoller
 from walkit.replication.delta_replayer import DeltaReplayer, ReplayLimits
+from walkit.replication.delta_restore import restored_state
 from walkit.replication.delta_state import HitRow, ReaderState
 from walkit.replication.delta_status import DeltaReaderStatus
 from walkit.replication.delta_upkeep import ReaderClaim, ReaderUpkeep
 from walkit.replication.source import StoredSource
 from walkit.replication.tls import ClientTLS, channel_credentials
 from walkit.segments.manifest_store import load_manifest
-from walkit.state.replay import replay
-from walkit.state.restore import restore_newest
-from walkit.state.snapshot import identity_at
 from walkit.storage.address import Place, storage_at
-from walkit.storage.interface import Storage
 
 CHECKPOINT_S = 30.0
 SECONDS_MAX = 86_400.0
-ATTEMPTS_MAX = 8
-"""How often a beginning is tried anew because the writer's own checkpoints overtook it."""
+CACHE_BYTES_MAX = 1 << 40
 
 
 class DeltaReader:
@@ -72,7 +65,8 @@ class DeltaReader:
 
     A StorageError while reading is tried again, with growing delays, up to `limits.tries_max` times. Any other error
     ends the reader: `error` has it, and `wait_for` raises it. Nothing is ever passed over. The state is in memory as a
-    whole; what waits to be applied is bounded by `limits`. Safe from any thread.
+    whole; what waits to be applied is bounded by `limits`. With `cache_bytes` the newest records of each key are kept,
+    too, so that `records_of` seldom reads the log. Safe from any thread.
 
     LogNotFoundError; OptionsError for a log of durability "none", and for files of `tls` that cannot be used;
     LogLockedError where another reader has the checkpoint's folder; DivergenceError where it is of another log, or of a
@@ -92,6 +86,7 @@ class DeltaReader:
         token: str | None = None,
         limits: ReplayLimits | None = None,
         interval_ms: float = 1.0,
+        cache_bytes: int = 0,
         version: int = DELTA_VERSION_MAX,
         backoff: Backoff | None = None,
         events: EventCallback | None = None,
@@ -99,17 +94,13 @@ class DeltaReader:
         channel_credentials(tls)
         self._address = str(parse_address(source, "source"))
         destination = Destination(self._address, check_token(token), tls)
-        if version not in range(DELTA_VERSION_MIN, DELTA_VERSION_MAX + 1):
-            raise OptionsError(f"version={version!r}: 0, 1 or 2", option="version", wanted=version)
-        for value, name in ((checkpoint_s, "checkpoint_s"), (interval_ms, "interval_ms")):
-            if not 0 <= as_seconds(value, name) <= SECONDS_MAX:
-                raise OptionsError(f"{name}={value!r}: from 0 to {SECONDS_MAX:,}", option=name, wanted=value)
+        _check_options(version, checkpoint_s, interval_ms, cache_bytes)
         self._storage, self._events = storage_at(storage), EventSink(events)
         self._name = claim or f"delta-{secrets.token_hex(4)}"
         self._limits = limits or ReplayLimits()
         shared = StoredSource(self._storage)
         self._log_id = load_manifest(self._storage).log_id
-        self._state = ReaderState()
+        self._state = ReaderState(cache_bytes)
 
         def new_poller() -> DeltaPoller:
             return DeltaPoller(version=version, interval_ms=interval_ms, backoff=backoff)
@@ -194,6 +185,24 @@ class DeltaReader:
             self._state.wait_for(lsn, min(left, 1.0), lambda: loop.error is not None or loop.stopping)
         return self.applied_lsn
 
+    def records_of(self, key: bytes, first_lsn: int) -> list[Record]:
+        """Return the records of one key from `first_lsn` to `applied_lsn`, deletes included, the oldest first.
+
+        From memory where `cache_bytes` has room for all of them. Else the shared log is read from `first_lsn` on, in
+        the time that its records take: GapError where it no longer has them, HistoryTrimmedError where compaction
+        left only the newest of them, DivergenceError, StorageError; LogClosedError once the reader is stopped.
+        """
+        key, first_lsn = as_bytes(key, "key"), as_lsn(first_lsn, "first_lsn")
+        kept = self._state.cache.records_of(key, first_lsn)
+        if kept is not None:
+            return kept
+        self._refuse_child()
+        loop, reached = self._loop, self._state.reached
+        if loop.stopping:
+            raise LogClosedError(f"the delta reader of {self._storage.location} is stopped")
+        known = loop.replayer.known
+        return [r for r in loop.loader.records(first_lsn, reached.lsn, known, reached) if r.key == key]
+
     def checkpoint(self) -> int:
         """Take a checkpoint now; return the LSN of the newest one.
 
@@ -248,6 +257,9 @@ class DeltaReader:
             held_bytes=loop.replayer.held_bytes,
             records=loop.records,
             checkpoints=0 if loop.upkeep is None else loop.upkeep.checkpoints,
+            cache_bytes=self._state.cache.size_bytes,
+            cache_hits=self._state.cache.hits,
+            cache_misses=self._state.cache.misses,
         )
 
     def latencies(self) -> dict[str, npt.NDArray[np.int64]]:
@@ -327,7 +339,7 @@ class DeltaReader:
                 self._state.begin(Reached(info.lsn, info.epoch_id))
                 return saved, kept, info.lsn
             kept.take(None)
-            self._state.begin(_restored(self._storage, self._state, self._events))
+            self._state.begin(restored_state(self._storage, self._state, self._events))
             return saved, kept, 0
         except BaseException:
             if kept is not None:
@@ -356,32 +368,19 @@ class DeltaReader:
         return 0
 
 
-def _restored(storage: Storage, state: ReaderState, events: EventSink) -> Reached:
-    """Restore the log's newest snapshot, and replay what compaction leaves no states of; return how far that is.
-
-    All up to there is durable. What comes after it is complete, so it can be read in ranges.
-    """
-    for attempt in range(ATTEMPTS_MAX):
-        view = live_view(storage)
-        try:
-            return _restored_from(view, storage, state, events)
-        except (CorruptionError, GapError, HistoryTrimmedError, SnapshotError):
-            # A writer's checkpoint may take away what is looked at, or make a snapshot that was not there yet.
-            if attempt == ATTEMPTS_MAX - 1 or load_manifest(storage).generation == view.manifest.generation:
-                raise
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _restored_from(view: LogView, storage: Storage, state: ReaderState, events: EventSink) -> Reached:
-    manifest, table = view.manifest, state.table
-    durable = StoredSource(storage).durable()[0]
-    table.restore((), 0)
-    restored = restore_newest(storage, manifest, table, events, first_lsn=view.first_lsn, last_lsn=durable)
-    lsn = restored.lsn
-    if lsn + 1 < view.complete_from_lsn:
-        with LogReader(storage, events) as reader:
-            lsn = replay(reader, table, last_lsn=durable).applied_lsn
-    return Reached(lsn, identity_at(manifest, lsn).epoch_id)
+def _check_options(version: int, checkpoint_s: float, interval_ms: float, cache_bytes: int) -> None:
+    """Refuse what no reader can have: OptionsError."""
+    if version not in range(DELTA_VERSION_MIN, DELTA_VERSION_MAX + 1):
+        raise OptionsError(f"version={version!r}: 0, 1 or 2", option="version", wanted=version)
+    for value, name in ((checkpoint_s, "checkpoint_s"), (interval_ms, "interval_ms")):
+        if not 0 <= as_seconds(value, name) <= SECONDS_MAX:
+            raise OptionsError(f"{name}={value!r}: from 0 to {SECONDS_MAX:,}", option=name, wanted=value)
+    if type(cache_bytes) is not int or not 0 <= cache_bytes <= CACHE_BYTES_MAX:
+        raise OptionsError(
+            f"cache_bytes={cache_bytes!r}: a whole number from 0 (none) to {CACHE_BYTES_MAX:,}",
+            option="cache_bytes",
+            wanted=cache_bytes,
+        )
 
 
 def _stop_dropped(loop: DeltaLoop) -> None:

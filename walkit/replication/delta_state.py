@@ -14,8 +14,10 @@ from walkit._text import counted
 from walkit.commit.commit_signal import CommitSignal
 from walkit.format.frame import FrameHeader
 from walkit.read.view import frames_to_batches
+from walkit.record import Batch
 from walkit.recovery.report import report_html
 from walkit.replication.delta_loader import Reached
+from walkit.replication.record_cache import RecordCache
 from walkit.state.applier import Follower
 from walkit.state.machine import StateImage
 from walkit.state.surface import KeyedSurface
@@ -40,7 +42,8 @@ class ReaderState(KeyedSurface):
     A frame is applied whole, so a transaction is seen all or not at all. It stays readable after the reader is stopped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cache_bytes: int = 0) -> None:
+        self.cache = RecordCache(cache_bytes)
         self._table = KeyedTable()
         self._follower = Follower(self._table, 0)
         self._changed = CommitSignal()
@@ -59,6 +62,7 @@ class ReaderState(KeyedSurface):
     def begin(self, reached: Reached) -> None:
         """Say what the table holds that was restored."""
         self.reached, self._follower.applied_lsn = reached, reached.lsn
+        self.cache.begin(reached.lsn + 1)
 
     def keys(self) -> list[bytes]:
         """Return the live keys of one moment, in order."""
@@ -93,6 +97,9 @@ class ReaderState(KeyedSurface):
             for batch in batches:
                 self._table.apply_arrow(batch)
             newest = whole[-1][0]
+            if self.cache.bytes_max:
+                records = (record for batch in batches for record in Batch.from_arrow(batch))
+                self.cache.put(first, records, newest.last_lsn)
             self.reached = Reached(newest.last_lsn, newest.epoch_id)
             self._follower.applied_lsn = newest.last_lsn
         inserted = perf_counter_ns()
