@@ -108,13 +108,13 @@ STEPS = {
     "retention": 3,
     "hold": 3,
     "snapshot": 3,
-    "open a replica's log": 5,
-    "open a replica": 11,
-    "open and start": 13,
-    "start": 3,
-    "stop": 7,
-    "stop a new one": 11,
-    "close a replica's log": 7,
+    "open a replica's log": 11,
+    "open a replica": 23,
+    "open and start": 29,
+    "start": 7,
+    "stop": 17,
+    "stop a new one": 23,
+    "close a replica's log": 13,
 }
 """Of what has many points, or shares most of them with another, only some are struck; of what is not named, each."""
 Log = walkit.WriteAheadLog
