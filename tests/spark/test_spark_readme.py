@@ -34,11 +34,11 @@ def test_the_example_of_the_readme_runs_by_itself(
     assert (changed.change, bytes(changed.left_value), bytes(changed.right_value)) == ("C", b"new", b"paid")
 
 
-def test_the_example_of_the_page_by_task_runs(
-    spark: SparkSession, checkout: Checkout, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("page", ["docs/how-to/read-with-spark.md", "docs/api/spark.md"])
+def test_the_example_of_a_page_runs(
+    page: str, spark: SparkSession, checkout: Checkout, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Run the block of "Read with Spark" that needs it, its log elsewhere: two live keys, and two that changed."""
-    page = "docs/how-to/read-with-spark.md"
+    """Run the block of a page that needs Spark, its log elsewhere: two live keys, and two that changed."""
     (example,) = examples((checkout.root / page).read_text())[1]
     example = example.replace('"orders"', repr(str(tmp_path / "orders")))
     names: dict[str, Any] = {}
