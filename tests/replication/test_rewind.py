@@ -86,7 +86,9 @@ def test_readers_past_the_common_point_forbid_a_rewind(tmp_path: Path) -> None:
             with Replica(tmp_path / "chained", primary.address, options=SMALL) as chained:
                 chained.wait_for(100, 30)
                 # What the primary keeps for it follows from what it has acknowledged.
-                until(lambda: [f.acked_lsn for f in primary.status().followers] == [100], "its acknowledgement")
+                until(
+                    lambda: [f.acked_lsn for f in primary.status().followers] == [100], "its acknowledgement"
+                )
             claim = walkit.claim(tmp_path / "old", "mailer", first_lsn=91)
             behind = walkit.claim(tmp_path / "old", "early", first_lsn=40)
             store.log.cursor("done").advance(95)
