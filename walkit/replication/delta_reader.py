@@ -30,10 +30,8 @@ from walkit.metrics import DeltaReaderStatistics
 from walkit.read.claim import LEASE_S_DEFAULT
 from walkit.read.reader import LogReader, live_view
 from walkit.read.view import LogView
-from walkit.replication.access import check_token
-from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
-from walkit.replication.connection import Destination
+from walkit.replication.connection import destination_of
 from walkit.replication.delta_checkpoint import DeltaCheckpoint
 from walkit.replication.delta_loader import RangeLoader, Reached
 from walkit.replication.delta_loop import DeltaLoop
@@ -44,7 +42,7 @@ from walkit.replication.delta_state import HitRow, ReaderState
 from walkit.replication.delta_status import DeltaReaderStatus
 from walkit.replication.delta_upkeep import ReaderClaim, ReaderUpkeep
 from walkit.replication.source import StoredSource
-from walkit.replication.tls import ClientTLS, channel_credentials
+from walkit.replication.tls import ClientTLS
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.replay import replay
 from walkit.state.restore import restore_newest
@@ -95,10 +93,10 @@ class DeltaReader:
         version: int = DELTA_VERSION_MAX,
         backoff: Backoff | None = None,
         events: EventCallback | None = None,
+        insecure: bool = False,
     ) -> None:
-        channel_credentials(tls)
-        self._address = str(parse_address(source, "source"))
-        destination = Destination(self._address, check_token(token), tls)
+        destination = destination_of(source, token, tls, insecure)
+        self._address = destination.address
         if version not in range(DELTA_VERSION_MIN, DELTA_VERSION_MAX + 1):
             raise OptionsError(f"version={version!r}: 0, 1 or 2", option="version", wanted=version)
         for value, name in ((checkpoint_s, "checkpoint_s"), (interval_ms, "interval_ms")):
