@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from walkit.errors import FormatVersionError, OptionsError
 from walkit.format.layout import MANIFEST_BYTES_MAX
 from walkit.format.manifest import MANIFEST_NAME, LogEnd
 from walkit.models import CrashingStorage
-from walkit.replication import Primary, Replica, Tokens, walkit_pb2
+from walkit.replication import ClientTLS, DeltaReader, Primary, Replica, Tokens, walkit_pb2
 from walkit.replication.backoff import Backoff
 from walkit.replication.identity import Identity, mint
 from walkit.replication.identity_file import OwnIdentity, keep_identity
@@ -41,6 +41,7 @@ from walkit.replication.publisher import Publisher
 from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.wire import SUBSCRIBER_BYTES_MAX
 from walkit.storage.file import FileStorage
+from walkit.store import Store
 
 NOISE = random.Random(7).randbytes(500)
 """A value that does not compress."""
@@ -437,6 +438,38 @@ def test_off_loopback_is_refused_unless_it_is_asked_for(
         Primary(log, listen, token=token).start()
     assert refused.value.option == "listen"
     assert "--insecure" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["10.1.2.3:7070", "0.0.0.0:7070", "[2001:db8::7]:7070", "db.example:7070", "localhost.example:7070"],
+)
+def test_a_token_off_loopback_needs_tls(tmp_path: Path, source: str) -> None:
+    """Give readers a token and an address elsewhere: OptionsError, no folder; with TLS or insecure=True each opens."""
+    Store.open(tmp_path / "p").close()
+    makers: tuple[Callable[..., Replica | DeltaReader], ...] = (
+        lambda **more: Replica(tmp_path / "r", source, token="s3cret", **more),
+        lambda **more: DeltaReader(tmp_path / "p", source, token="s3cret", **more),
+    )
+    for make in makers:
+        with pytest.raises(OptionsError, match="insecure=True") as refused:
+            make()
+        assert refused.value.option == "source"
+        assert "--insecure" in str(refused.value) and "s3cret" not in str(refused.value)
+        with pytest.raises(OptionsError) as refused:
+            make(insecure="yes")
+        assert refused.value.option == "insecure"
+    assert not (tmp_path / "r").exists()
+    for make in makers:
+        make(insecure=True).stop()
+        make(tls=ClientTLS()).stop()
+    Replica(tmp_path / "bare", source).stop()
+
+
+@pytest.mark.parametrize("source", ["127.8.9.1:7070", "[::1]:7070", "localhost:7070", "LocalHost.:7070"])
+def test_a_token_may_go_to_the_loopback_address(tmp_path: Path, source: str) -> None:
+    """Give a replica a token and a loopback address: it opens without TLS."""
+    Replica(tmp_path / "r", source, token="s3cret").stop()
 
 
 def test_with_insecure_it_is_served_off_loopback(log: walkit.WriteAheadLog, tmp_path: Path) -> None:

@@ -131,11 +131,11 @@ class Stranger:
             content += self.random.randbytes(self.random.choice((1, 30, 3_000_000)))
         elif fate == 3:
             return self.random.randbytes(self.random.randrange(200))
-        data = sealed(_Content(content))
+        data = sealed(Encoded(content))
         return flipped(data, self.random.randrange(len(data) * 8)) if fate == 4 else data
 
 
-class _Content:
+class Encoded:
     """Bytes in place of a protobuf message."""
 
     def __init__(self, data: bytes) -> None:
@@ -242,7 +242,7 @@ def test_thousands_of_messages_to_a_subscriber_take_bounded_memory() -> None:
             for _ in range(chance.choice((0, 1, 1, 3))):
                 content[chance.randrange(len(content))] = chance.randrange(256)
             try:
-                message = decode_from_publisher(sealed(_Content(bytes(content))))
+                message = decode_from_publisher(sealed(Encoded(bytes(content))))
             except WireError:
                 continue
             whole = b"".join(frame[2] for frame in history.frames)

@@ -46,6 +46,7 @@ def follow(args: argparse.Namespace) -> int:
         checkpoint_every=args.checkpoint_every,
         rewind=args.rewind,
         force_rewind=args.force_rewind,
+        insecure=args.insecure,
     )
 
 
@@ -56,7 +57,14 @@ def _follow_delta(args: argparse.Namespace) -> int:
     with quiet_grpc():
         from walkit.replication.commands import follow_delta as following
 
-    return following(args.delta, args.address, args.folder, token=token_of(args), tls=_client_tls(args))
+    return following(
+        args.delta,
+        args.address,
+        args.folder,
+        token=token_of(args),
+        tls=_client_tls(args),
+        insecure=args.insecure,
+    )
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -111,6 +119,9 @@ def add_follow_options(parser: argparse.ArgumentParser) -> None:
         "--tls-server-name",
         metavar="NAME",
         help="the name in the primary's certificate, where it is not HOST",
+    )
+    parser.add_argument(
+        "--insecure", action="store_true", help="off loopback send the token also without TLS, in the clear"
     )
     parser.add_argument(
         "--codec",

@@ -12,7 +12,7 @@ import errno
 from dataclasses import replace
 from itertools import pairwise
 
-from walkit.errors import CorruptionError, DivergenceError, StorageError, WalkitError
+from walkit.errors import CorruptionError, DivergenceError, NotALogError, StorageError, WalkitError
 from walkit.events import EventSink
 from walkit.format.index import index_name
 from walkit.format.layout import MANIFEST_BYTES_MAX, POSITION_MAX, SEGMENT_HEADER_BYTES
@@ -319,7 +319,10 @@ def _remove_old(storage: Storage, manifest: Manifest) -> None:
 
 def _checked_plan(plan: Plan) -> Manifest:
     """Return the manifest of a plan; CorruptionError where it is none, or the sizes are not those of its files."""
-    manifest = decode_manifest(plan.manifest, "the primary's plan")
+    try:
+        manifest = decode_manifest(plan.manifest, "the primary's plan")
+    except NotALogError as error:  # no word about this folder, as it would be of an opening
+        raise CorruptionError(f"{error}", segment=MANIFEST_NAME) from error
     sealed = manifest.sealed
     wrong = ""
     if len(sealed) != len(manifest.segments) or manifest.log_id == 0:
@@ -330,6 +333,8 @@ def _checked_plan(plan: Plan) -> Manifest:
         wrong = "numbers or sizes that no log has"
     elif any(size < SEGMENT_HEADER_BYTES for size in plan.sizes[: len(sealed)]):
         wrong = "a segment without a header"
+    elif plan.snapshot_lsn and not plan.sizes[-1]:
+        wrong = "a snapshot without bytes"
     elif plan.snapshot_lsn > manifest.end.last_lsn or manifest.low_watermark > manifest.end.last_lsn:
         wrong = "a snapshot or a low watermark after its end"
     elif sealed and _end_of(sealed[-1]) != (manifest.end.last_lsn, manifest.end.position, manifest.end.chain):

@@ -58,6 +58,7 @@ def follow(
     checkpoint_every: int | None = None,
     rewind: bool = False,
     force_rewind: bool = False,
+    insecure: bool = False,
 ) -> int:
     """Follow a primary into a folder, printing its status when that changes. 3 where replication has failed.
 
@@ -75,6 +76,7 @@ def follow(
             checkpoint_every=checkpoint_every,
             rewind=rewind or force_rewind,
             force_rewind=force_rewind,
+            insecure=insecure,
         ) as replica,
     ):
         _say(f"following {address} into {directory}")
@@ -95,7 +97,13 @@ def follow(
 
 
 def follow_delta(
-    log: Place, address: str, directory: Place, *, token: str | None = None, tls: ClientTLS | None = None
+    log: Place,
+    address: str,
+    directory: Place,
+    *,
+    token: str | None = None,
+    tls: ClientTLS | None = None,
+    insecure: bool = False,
 ) -> int:
     """Follow a log of this machine by delta poll, with checkpoints in a folder, printing the status when it changes.
 
@@ -103,7 +111,7 @@ def follow_delta(
     """
     with (
         _until_told() as over,
-        DeltaReader(log, address, checkpoint=directory, token=token, tls=tls) as reader,
+        DeltaReader(log, address, checkpoint=directory, token=token, tls=tls, insecure=insecure) as reader,
     ):
         _say(f"following {log} by polls of {address}, checkpoints in {directory}")
         told: object = None

@@ -6,11 +6,14 @@ import queue
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any, TypeAlias
 
 from walkit._threads import Bell, LogThread
+from walkit.config import check_bool
 from walkit.errors import OptionsError, WalkitError
-from walkit.replication.access import TOKEN_KEY
+from walkit.replication.access import TOKEN_KEY, check_token
+from walkit.replication.address import Address, parse_address
 from walkit.replication.content import plain_text
 from walkit.replication.messages import (
     FromPublisher,
@@ -46,6 +49,34 @@ class Destination:
         if self.tls is None:
             return grpc.insecure_channel(self.address, options=options)
         return grpc.secure_channel(self.address, channel_credentials(self.tls), options=options)
+
+
+def destination_of(source: object, token: object, tls: ClientTLS | None, insecure: object) -> Destination:
+    """Return where a primary is and what it is shown; OptionsError for what cannot be, before anything is sent.
+
+    A token without TLS goes to the loopback address alone, unless `insecure` is True. No name is looked up: what it
+    means may change between two connections, so of the names only localhost is loopback.
+    """
+    channel_credentials(tls)
+    check_bool(insecure, "insecure")
+    address = parse_address(source, "source")
+    token = check_token(token)
+    if token is not None and tls is None and not insecure and not _is_loopback(address):
+        raise OptionsError(
+            f"source={source!r} is not the loopback address, and the token would go there in the clear: give "
+            "tls=ClientTLS(ca=...) (--tls-ca FILE), or insecure=True (--insecure) where the network itself can be "
+            "trusted",
+            option="source",
+            wanted=source,
+        )
+    return Destination(str(address), token, tls)
+
+
+def _is_loopback(address: Address) -> bool:
+    try:
+        return ip_address(address.host).is_loopback
+    except ValueError:  # a name
+        return address.host.removesuffix(".").lower() == "localhost"
 
 
 class Connection:

@@ -27,10 +27,8 @@ from walkit.metrics import DeltaReaderStatistics
 from walkit.read.claim import LEASE_S_DEFAULT
 from walkit.read.reader import live_view
 from walkit.record import Record
-from walkit.replication.access import check_token
-from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
-from walkit.replication.connection import Destination
+from walkit.replication.connection import destination_of
 from walkit.replication.delta_checkpoint import DeltaCheckpoint
 from walkit.replication.delta_loader import RangeLoader, Reached
 from walkit.replication.delta_loop import DeltaLoop
@@ -42,7 +40,7 @@ from walkit.replication.delta_state import HitRow, ReaderState
 from walkit.replication.delta_status import DeltaReaderStatus
 from walkit.replication.delta_upkeep import ReaderClaim, ReaderUpkeep
 from walkit.replication.source import StoredSource
-from walkit.replication.tls import ClientTLS, channel_credentials
+from walkit.replication.tls import ClientTLS
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.address import Place, storage_at
 
@@ -90,10 +88,10 @@ class DeltaReader:
         version: int = DELTA_VERSION_MAX,
         backoff: Backoff | None = None,
         events: EventCallback | None = None,
+        insecure: bool = False,
     ) -> None:
-        channel_credentials(tls)
-        self._address = str(parse_address(source, "source"))
-        destination = Destination(self._address, check_token(token), tls)
+        destination = destination_of(source, token, tls, insecure)
+        self._address = destination.address
         _check_options(version, checkpoint_s, interval_ms, cache_bytes)
         self._storage, self._events = storage_at(storage), EventSink(events)
         self._name = claim or f"delta-{secrets.token_hex(4)}"

@@ -13,11 +13,9 @@ from walkit.errors import LogClosedError, OptionsError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.log.finalizer import watch_exit
 from walkit.metrics import TrafficStatistics
-from walkit.replication.access import check_token
-from walkit.replication.address import parse_address
 from walkit.replication.backoff import Backoff
 from walkit.replication.codecs import CODECS
-from walkit.replication.connection import Destination
+from walkit.replication.connection import destination_of
 from walkit.replication.identity_file import OwnIdentity, load_identity
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import (
@@ -31,7 +29,7 @@ from walkit.replication.replica_opening import ReplicaOpening
 from walkit.replication.replicastore import ReplicaStore
 from walkit.replication.status import ReplicaStatus, replica_status
 from walkit.replication.subscriber import Subscriber
-from walkit.replication.tls import ClientTLS, channel_credentials
+from walkit.replication.tls import ClientTLS
 from walkit.state.checkpoint import CheckpointReport
 from walkit.storage.address import Place, storage_at
 
@@ -60,8 +58,9 @@ class Replica:
     log and store are closed then, also where they are still referred to. An interrupt (Ctrl-C) of opening leaves the
     lock free, and one of `start` leaves the replica running or not begun.
 
-    With `tls` the primary has to show a certificate that it names; `token` is sent with each call, so without TLS it
-    goes in the clear. What is refused for either ends the replica after a second try, as an OptionsError.
+    With `tls` the primary has to show a certificate that it names; `token` is sent with each call. Without TLS
+    it goes in the clear: off loopback that is refused, unless with `insecure`. What the primary refuses for either ends
+    the replica after a second try, as an OptionsError.
 
     Raises what opening a log raises, IdentityError for a copied folder, OptionsError for files of `tls` that cannot be
     used.
@@ -84,13 +83,13 @@ class Replica:
         checkpoint_every: int | None = None,
         rewind: bool = False,
         force_rewind: bool = False,
+        insecure: bool = False,
     ) -> None:
-        channel_credentials(tls)
         if codec is not None and codec not in CODECS:
             words = f"codec={codec!r}: it is None or one of {', '.join(CODECS)}"
             raise OptionsError(words, option="codec", wanted=codec)
-        self._address = str(parse_address(source, "source"))
-        destination = Destination(self._address, check_token(token), tls)
+        destination = destination_of(source, token, tls, insecure)
+        self._address = destination.address
         if name is not None:
             _check_name(name)
         storage, sink = storage_at(dir), EventSink(events)

@@ -1,0 +1,295 @@
+"""Mutated messages of a bootstrap: bounded memory, typed errors, and a replica whose own log stays as it was."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections import deque
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from tests.replication.callers import WAIT_S, flipped, sealed
+from tests.replication.crafted import welcome
+from tests.replication.sim_network import history_of
+from tests.replication.test_bootstrap import drop_claims, follower, gathered
+from tests.replication.test_fuzz import KNOWN, MESSAGES, NUMBERS, PURE_BYTES_MAX, Encoded
+from tests.replication.test_replica_checkpoint import put
+from tests.stores import SMALL
+from walkit.errors import CorruptionError, DivergenceError, FormatVersionError
+from walkit.events import EventSink
+from walkit.format.manifest import LogEnd, Manifest, decode_manifest, encode_manifest
+from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME
+from walkit.replication import Primary
+from walkit.replication.actions import (
+    MakePlan,
+    Prepare,
+    Publish,
+    ReadPart,
+    SendToPublisher,
+    StorePart,
+    SubscriberStep,
+)
+from walkit.replication.bootstrap_folder import BootstrapFolder, part_name, snapshot_part_name
+from walkit.replication.bootstrap_plan import PlannedFiles
+from walkit.replication.messages import (
+    CHUNK_BYTES_MAX,
+    Ack,
+    Chunk,
+    Fetch,
+    FromPublisher,
+    FromSubscriber,
+    Hello,
+    Nack,
+    Plan,
+)
+from walkit.replication.publisher import Publisher
+from walkit.replication.source import StoredSource
+from walkit.replication.subscriber import Subscriber
+from walkit.replication.wire import (
+    WireError,
+    decode_from_publisher,
+    decode_from_subscriber,
+    encode_from_publisher,
+    encode_from_subscriber,
+)
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage.file import FileStorage
+from walkit.store import Store
+
+SIZES = (1, 4_096, CHUNK_BYTES_MAX, (1 << 40) + 1)
+"""Of the files of a plan, the last of more bytes than a test can make."""
+
+
+def spoiled(chance: random.Random, data: bytes) -> bytes:
+    """Return a sealed message with bytes of its content changed, cut off or added; mostly sealed again."""
+    content, fate = bytearray(data[:-5]), chance.randrange(12)
+    if fate == 0:
+        return flipped(data, chance.randrange(len(data) * 8))
+    if fate == 1:
+        del content[chance.randrange(len(content) + 1) :]
+    elif fate == 2:
+        content += chance.randbytes(chance.choice((1, 30, 3_000_000)))
+    for _ in range(chance.choice((0, 1, 1, 3)) if content else 0):
+        content[chance.randrange(len(content))] = chance.randrange(256)
+    return sealed(Encoded(bytes(content)))
+
+
+class Fetcher:
+    """Makes what a subscriber says to a publisher that has sent it a plan; most of it has something changed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def message(self) -> bytes:
+        """One message as bytes."""
+        chance = self.random
+        file = chance.randrange(len(SIZES))
+        offset = chance.randrange(SIZES[file])
+        fetch = Fetch(file=file, offset=offset, size=min(CHUNK_BYTES_MAX, SIZES[file] - offset))
+        if not chance.randrange(3):
+            name, bits = chance.choice((("file", 32), ("offset", 64), ("size", 32)))
+            fetch = replace(fetch, **{name: chance.choice(NUMBERS) % (1 << bits)})
+        others = (Ack(end=LogEnd()), Nack(end=LogEnd()), Hello(name="r", bootstrap=True))
+        said: FromSubscriber = chance.choice((*(fetch,) * 12, *others))
+        data = encode_from_subscriber(said)
+        return data if chance.randrange(4) else spoiled(chance, data)
+
+
+def planned_publisher() -> Publisher:
+    """A publisher that has sent a plan of files of these sizes."""
+    history = history_of(9, 7, 8)
+    history.durable = len(history.frames)
+    publisher, hello = Publisher(), Hello(name="r", bootstrap=True)
+    publisher.began(0)
+    standing = replace(history.standing(hello), oldest_lsn=8, oldest_position=64)
+    assert any(isinstance(step, MakePlan) for step in publisher.hello(hello, standing, 0, KNOWN))
+    publisher.planned(Plan(manifest=b"", sizes=SIZES), 0)
+    return publisher
+
+
+def test_thousands_of_fetches_to_a_publisher_take_bounded_memory() -> None:
+    """Give publishers with a plan 5,000 fetches, a third spoiled: each read lies in the plan, or it is refused."""
+    fetcher, publisher, read, refused, broken = Fetcher(3), planned_publisher(), 0, 0, 0
+    tracemalloc.start()
+    try:
+        for _ in range(MESSAGES):
+            try:
+                steps = publisher.receive(decode_from_subscriber(fetcher.message()), 0)
+            except WireError:
+                broken += 1
+                continue
+            for fetch in (step.fetch for step in steps if isinstance(step, ReadPart)):
+                assert 1 <= fetch.size <= CHUNK_BYTES_MAX
+                assert fetch.offset + fetch.size <= SIZES[fetch.file]
+                read += 1
+            if publisher.state == "ended":
+                publisher, refused = planned_publisher(), refused + 1
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert min(read, refused, broken) > MESSAGES / 50
+    assert peak < PURE_BYTES_MAX
+
+
+class Bootstrapping:
+    """A replica's core and folder that take in a publisher's messages, as the replica's loop has them do."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.asked: deque[Fetch] = deque()
+        self.finished = False
+        self.folder = BootstrapFolder(FileStorage(str(folder)), EventSink())
+        self.core = Subscriber(
+            "r",
+            log_id=manifest.log_id,
+            lineage=manifest.lineage,
+            end=manifest.end,
+            identity=KNOWN,
+            bootstraps=True,
+        )
+        self.core.start(0)
+        self.core.connected(0)
+        history = history_of(9)
+        self.take(welcome(history, log_id=manifest.log_id))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no message of this connection is taken any more."""
+        return self.finished or self.core.state not in ("streaming", "bootstrapping")
+
+    def take(self, message: FromPublisher) -> None:
+        """Take in one message and do the steps that follow. Raises what ends a bootstrap."""
+        steps: list[SubscriberStep] = self.core.receive(message, 0)
+        for step in steps:
+            if isinstance(step, Prepare):
+                wants = self.folder.prepare(step.plan, self.core.log_id, self.core.lineage)
+                steps += self.core.prepared(wants, 0)
+            elif isinstance(step, StorePart):
+                self.folder.store(step.chunk)
+            elif isinstance(step, SendToPublisher) and isinstance(step.message, Fetch):
+                self.asked.append(step.message)
+            elif isinstance(step, Publish):
+                self.folder.finish()
+                self.finished = True
+
+
+class Liar:
+    """Makes a publisher's messages of a bootstrap, some of them with something changed."""
+
+    def __init__(self, seed: int, planned: PlannedFiles) -> None:
+        self.random, self.planned = random.Random(seed), planned
+
+    def plan(self) -> Plan:
+        """The plan, or one whose sizes or manifest say something else; the manifest's checksum is right then."""
+        chance, plan = self.random, self.planned.plan
+        if chance.randrange(3):
+            return plan
+        manifest = decode_manifest(plan.manifest, "the plan")
+        index = chance.randrange(len(plan.sizes))
+        size = chance.choice((*NUMBERS, plan.sizes[index] - 1, plan.sizes[index] + 5_000))
+        fates = (
+            {"sizes": (*plan.sizes[:index], size, *plan.sizes[index + 1 :])},
+            {"sizes": plan.sizes[:index]},
+            {"snapshot_lsn": chance.choice(NUMBERS)},
+            {"manifest": encode_manifest(replace(manifest, log_id=manifest.log_id ^ 1))},
+            {"manifest": encode_manifest(replace(manifest, segments=manifest.segments[::-1]))},
+            {"manifest": encode_manifest(replace(manifest, segments=manifest.segments[1:]))},
+        )
+        return replace(plan, **chance.choice(fates))
+
+    def chunk(self, fetch: Fetch) -> Chunk:
+        """The answer to a fetch, or one that is of another place, or longer, or damaged."""
+        chance, sizes = self.random, self.planned.plan.sizes
+        there = sizes[fetch.file] if fetch.file < len(sizes) else 0
+        size = max(0, min(fetch.size, there - fetch.offset))
+        data = self.planned.read(replace(fetch, size=size)) if size else b""
+        chunk = Chunk(file=fetch.file, offset=fetch.offset, data=data.ljust(fetch.size, b"\0"))
+        fate = chance.randrange(60)
+        if fate == 0:
+            return replace(chunk, data=flipped(chunk.data, chance.randrange(len(chunk.data) * 8)))
+        if fate == 1:
+            return replace(chunk, file=chance.choice(NUMBERS) % (1 << 32))
+        if fate == 2:
+            return replace(chunk, offset=chance.choice(NUMBERS))
+        return replace(chunk, data=chunk.data[1:] * chance.randrange(3)) if fate == 3 else chunk
+
+    def message(self, asked: deque[Fetch]) -> bytes:
+        """The next message as bytes."""
+        chance = self.random
+        data = encode_from_publisher(self.chunk(asked.popleft()) if asked else self.plan())
+        return data if chance.randrange(12) else spoiled(chance, data)
+
+
+def own_files(folder: Path) -> dict[str, bytes]:
+    """What is in a replica's folder, but for what a bootstrap gathers there."""
+    files = (path for path in folder.iterdir() if path.is_file())
+    return {path.name: path.read_bytes() for path in files if not path.name.startswith(BOOTSTRAP_PREFIX)}
+
+
+def require_honest(folder: Path, planned: PlannedFiles) -> None:
+    """Assert that each part of what is ready is what the primary has."""
+    manifest = decode_manifest(planned.plan.manifest, "the plan")
+    names = [part_name(record.number) for record in manifest.sealed]
+    names.append(snapshot_part_name(planned.plan.snapshot_lsn))
+    for index, (name, size) in enumerate(zip(names, planned.plan.sizes, strict=True)):
+        if name in gathered(folder):
+            wanted = planned.read(Fetch(file=index, offset=0, size=size))
+            with (folder / name).open("rb") as part:  # of a plan with another size it may have more
+                assert part.read(size) == wanted
+
+
+def bootstrap_honestly(folder: Path, own: Manifest, planned: PlannedFiles) -> None:
+    """Gather the whole plan as it is, and remove that again."""
+    session = Bootstrapping(folder, own)
+    session.take(planned.plan)
+    while session.asked:
+        fetch = session.asked.popleft()
+        session.take(Chunk(file=fetch.file, offset=fetch.offset, data=planned.read(fetch)))
+    assert session.finished
+    require_honest(folder, planned)
+    session.folder.clear()
+
+
+def test_thousands_of_bootstrap_messages_leave_the_replica_as_it_was(tmp_path: Path) -> None:
+    """Give a replica that is too far behind 5,000 messages, some spoiled: its files stay; then it is bootstrapped."""
+    folder = tmp_path / "r"
+    with Store.open(tmp_path / "p", options=SMALL) as store, Primary(store) as primary:
+        with follower(folder, primary) as replica:
+            replica.wait_for(put(store, 30), WAIT_S)
+        drop_claims(store.log)
+        put(store, 60)
+        store.checkpoint()
+        last = put(store, 20)
+        before, own = own_files(folder), load_manifest(FileStorage(str(folder)))
+        finished = refused = broken = 0
+        with closing(PlannedFiles(StoredSource(FileStorage(str(tmp_path / "p"))))) as planned:
+            bootstrap_honestly(folder, own, planned)  # what is imported on first use does not count
+            liar, session = Liar(4, planned), Bootstrapping(folder, own)
+            tracemalloc.start()
+            try:
+                for _ in range(MESSAGES):
+                    try:
+                        session.take(decode_from_publisher(liar.message(session.asked)))
+                        over = session.is_over
+                    except WireError:
+                        broken, over = broken + 1, True
+                    except (CorruptionError, DivergenceError, FormatVersionError):
+                        refused, over = refused + 1, True
+                    if session.finished:
+                        finished += 1
+                        assert BOOTSTRAP_READY_NAME in gathered(folder)
+                        require_honest(folder, planned)
+                        session.folder.clear()
+                    if over:
+                        session.folder.close()
+                        session = Bootstrapping(folder, own)
+                _, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+                session.folder.close()
+        assert min(finished, refused, broken) > MESSAGES / 100
+        assert peak < PURE_BYTES_MAX
+        assert own_files(folder) == before
+        with follower(folder, primary) as replica:
+            replica.wait_for(last, WAIT_S)
+            assert replica.store.items() == store.items()
