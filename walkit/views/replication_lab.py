@@ -272,7 +272,7 @@ class ReplicationLab:
             seat.child, seat.ended = None, "killed"
             seat.history.end("killed", time.time(), "SIGKILL")
             if name in self.readers:
-                seat.history.note_lag(time.time(), None)  # nobody else knows it
+                seat.history.note_lag(time.time(), None)  # it alone knows its lag
             if name == PRIMARY:
                 self._lose_sight()
 
