@@ -132,6 +132,36 @@ def test_a_process_that_ends_by_itself_is_said(lab: ReplicationLab) -> None:
     until(lambda: member(lab, "replica 1").state == "streaming", "the way back")
 
 
+def test_a_delta_reader_whose_link_is_cut_reads_the_log(lab: ReplicationLab) -> None:
+    """Add a reader, cut, heal, kill and restart it: it takes deltas, reads the log while cut, and goes on after it."""
+    lab.add_reader()
+    assert done(lab) is None
+    until(lambda: (member(lab, "reader 1").delta_bytes or 0) > 0, "bytes by delta")
+    until(lambda: member(lab, "reader 1").state == "following", "answers")
+    lab.link("reader 1", "cut")
+    assert done(lab) is None
+    until(lambda: member(lab, "reader 1").state == "reading the log", "the fall back")
+    before = member(lab, "reader 1")
+    assert before.lsn is not None and before.loaded_bytes is not None
+    until(lambda: (member(lab, "reader 1").lsn or 0) > (before.lsn or 0), "records while it is cut")
+    until(
+        lambda: (member(lab, "reader 1").loaded_bytes or 0) > (before.loaded_bytes or 0), "bytes of the log"
+    )
+    lab.link("reader 1", "open")
+    assert done(lab) is None
+    until(lambda: member(lab, "reader 1").state == "following", "the way back")
+    assert member(lab, "reader 1").lag_records is not None and lab.picture().hits
+    lab.kill("reader 1")
+    assert done(lab) is None
+    killed = member(lab, "reader 1")
+    assert (killed.state, killed.pid, killed.lag_records) == ("killed", None, None)
+    lab.restart("reader 1")
+    assert done(lab) is None
+    until(lambda: member(lab, "reader 1").state == "following", "the next life")
+    states = {bar.state for bar in lab.picture().bars if bar.lane == "reader 1"}
+    assert {"following", "reading the log", "killed"} <= states
+
+
 def test_closing_the_session_ends_every_process(tmp_path: Path) -> None:
     """Start on the page, close the workspace: no process and no file is left; asking after that is a sentence."""
     workspace = Workspace(DataRoot(tmp_path))

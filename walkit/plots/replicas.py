@@ -40,7 +40,9 @@ LINES = ("solid", "dash", "dot", "dashdot")
 STATES = {
     "serving": (BLUE, 0),
     "streaming": (GREEN, 0),
+    "following": (GREEN, 0),
     "catching up": (ORANGE, 1),
+    "reading the log": (ORANGE, 1),
     "connecting": (SKY, 3),
     "greeting": (SKY, 3),
     "failed": (WINE, 2),

@@ -11,7 +11,7 @@ from walkit.models.tcp_link import LinkState
 from walkit.plots import LagUnit
 from walkit.views.parts import Button, Select, View, pn, sentence_html
 from walkit.views.replication import ReplicationView
-from walkit.views.replication_lab import PRIMARY, REPLICAS_MAX, ReplicationLab
+from walkit.views.replication_lab import PRIMARY, READERS_MAX, REPLICAS_MAX, ReplicationLab
 from walkit.views.workspace import Workspace
 from walkit.workload.replicated import PacedLoad
 
@@ -25,7 +25,8 @@ RESTING = "The log has its size: nothing more is appended."
 ABOUT = (
     "Each is a process of its own: Kill is SIGKILL, and Restart recovers the files that are left. Each replica "
     "reaches its primary by a link, which can be cut, or slowed down to 64 KiB a second. The lag is the primary's "
-    "durable end against what the replica has acknowledged; without contact it is unknown."
+    "durable end against what the replica has acknowledged; without contact it is unknown. "
+    "A delta reader shares the primary's folder and polls it over a link; where that is cut, it reads the log alone."
 )
 
 
@@ -44,6 +45,7 @@ class ReplicationPage(View):
         self.start = button(label="Start", color="primary", width=80, **near)
         self.stop = button(label="Stop", width=70, disabled=True, **near)
         self.add = button(label="Add a replica", width=130, disabled=True, **near)
+        self.add_reader = button(label="Add a delta reader", width=150, disabled=True, **near)
         self.cancel = button(label="Cancel", width=80, disabled=True, **near)
         self.rate = choice(label="load", options=RATES, value=500, width=150, **near)
         self.codec = choice(label="codec", options=CODECS, value="zstd", width=100, **near)
@@ -57,7 +59,7 @@ class ReplicationPage(View):
         self.links = {name: button(label=name, width=70, disabled=True, **near) for name in LINKS}
         self.status = pn.pane.HTML("", sizing_mode="stretch_width")
         self._layout = pn.Column(
-            self._bar(self.rate, self.codec, self.count, self.start, self.stop, self.add, self.cancel),
+            self._bar(self.rate, self.codec, self.count, self.start, self.stop, *self._adding()),
             self._bar(self.which, *self.links.values(), self.kill, self.restart, self.unit),
             pn.pane.HTML(tag("p", ABOUT), sizing_mode="stretch_width"),
             self.status,
@@ -66,6 +68,9 @@ class ReplicationPage(View):
             margin=0,
         )
         self._listen()
+
+    def _adding(self) -> tuple[pn.viewable.Viewable, ...]:
+        return self.add, self.add_reader, self.cancel
 
     @staticmethod
     def _bar(*parts: pn.viewable.Viewable) -> pn.viewable.Viewable:
@@ -82,6 +87,7 @@ class ReplicationPage(View):
         self.start.on_click(lambda _: self._ask(self._start))
         self.stop.on_click(lambda _: self._ask(lab.stop))
         self.add.on_click(lambda _: self._ask(lab.add))
+        self.add_reader.on_click(lambda _: self._ask(lab.add_reader))
         self.cancel.on_click(lambda _: self._ask(lab.jobs.cancel))
         self.kill.on_click(lambda _: self._ask(lambda: lab.kill(self.which.value)))
         self.restart.on_click(lambda _: self._ask(lambda: lab.restart(self.which.value)))
@@ -108,7 +114,7 @@ class ReplicationPage(View):
             return
         lab, now = self.lab, monotonic()
         busy, running = lab.jobs.current is not None, lab.running
-        names = [PRIMARY, *lab.replicas]
+        names = [PRIMARY, *lab.replicas, *lab.readers]
         if self.which.options != names:
             self.which.options = names
         on_replica = self.which.value != PRIMARY
@@ -116,6 +122,7 @@ class ReplicationPage(View):
             (self.start, busy),
             (self.stop, busy or not running),
             (self.add, busy or not running or len(lab.replicas) >= REPLICAS_MAX),
+            (self.add_reader, busy or not running or len(lab.readers) >= READERS_MAX),
             (self.cancel, not busy),
             (self.kill, busy or not running),
             (self.restart, busy or not running),

@@ -39,7 +39,7 @@ class ReplicaHistory:
             self._spans = [(s["state"], s["since"], s["until"], s["why"]) for s in status["history"]]
 
     def note_lag(self, clock_s: float, follower: dict[str, Any] | None) -> None:
-        """Take what the primary says of this replica; None where the two have no contact."""
+        """Take a lag: the primary says a replica's, a delta reader its own; None where it is not known."""
         with self._lock:
             found = follower or {}
             values = [found.get(name) for name in ("lag_records", "lag_bytes", "lag_ms")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from walkit._html import Markup, table, tag
-from walkit.plots import LagUnit, lag_over_time, sent_by_codec, state_lanes
+from walkit.plots import LagUnit, delta_hits, lag_over_time, sent_by_codec, state_lanes
 from walkit.plots.units import bytes_text, duration_text
 from walkit.views.parts import View, figure_pane, pn
 from walkit.views.replication_lab import WINDOW_S, Member, Picture
@@ -23,9 +23,9 @@ class ReplicationView(View):
         super().__init__()
         self.unit: LagUnit = "records"
         self.members = pn.pane.HTML(tag("p", NOTHING_YET), sizing_mode="stretch_width")
-        self.lag, self.states, self.sent = (figure_pane(link_figure=False) for _ in range(3))
+        self.lag, self.states, self.sent, self.hits = (figure_pane(link_figure=False) for _ in range(4))
         self._layout = pn.Column(
-            self.members, self.lag, self.states, self.sent, sizing_mode="stretch_width", margin=0
+            self.members, self.lag, self.states, self.sent, self.hits, sizing_mode="stretch_width", margin=0
         )
 
     def __panel__(self) -> pn.viewable.Viewable:
@@ -51,6 +51,10 @@ class ReplicationView(View):
         for pane in (self.lag, self.states, self.sent):
             if pane.visible is not drawn:
                 pane.visible = drawn
+        if picture.hits:
+            self.hits.object = delta_hits(picture.hits)
+        if self.hits.visible is not bool(picture.hits):
+            self.hits.visible = bool(picture.hits)
 
 
 def members_html(members: tuple[Member, ...]) -> str:
@@ -70,6 +74,7 @@ def members_html(members: tuple[Member, ...]) -> str:
                 "-" if primary else UNKNOWN if one.lag_records is None else f"{one.lag_records:,}",
                 "-" if primary else UNKNOWN if one.lag_bytes is None else bytes_text(one.lag_bytes),
                 "-" if primary else UNKNOWN if one.lag_ms is None else duration_text(one.lag_ms / 1000),
+                *_by_path(one),
                 one.error or "-",
             )
         )
@@ -78,17 +83,29 @@ def members_html(members: tuple[Member, ...]) -> str:
         "state",
         "link",
         "pid",
-        "durable LSN",
+        "durable or applied LSN",
         "lag, records",
         "lag, bytes",
         "lag, time",
+        "by delta",
+        "from the log",
+        "delta hit rate",
         "last error, or why it waits",
     )
     return tag("style", Markup(MEMBERS_CSS)) + tag(
         "div",
-        table(rows, head, right=(3, 4, 5, 6, 7)),
+        table(rows, head, right=(3, 4, 5, 6, 7, 8, 9, 10)),
         class_="members",
         tabindex="0",
         role="region",
         aria_label="processes",
     )
+
+
+def _by_path(one: Member) -> tuple[str, str, str]:
+    """Return bytes by delta, bytes from the log, and the delta's part of them; "-" of who is no delta reader."""
+    taken, loaded = one.delta_bytes, one.loaded_bytes
+    if taken is None or loaded is None:
+        return "-", "-", "-"
+    rate = f"{taken / (taken + loaded):.1%}" if taken + loaded else UNKNOWN
+    return bytes_text(taken), bytes_text(loaded), rate

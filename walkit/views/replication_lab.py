@@ -1,4 +1,4 @@
-"""A primary and up to three replicas as processes of one session, with a link to each that can be cut. No panel."""
+"""A primary, its replicas and delta readers as processes of a session, with links that can be cut. No panel."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from walkit.errors import OptionsError
 from walkit.metrics import TrafficStatistics
 from walkit.models.tcp_link import LinkState, TcpLink
 from walkit.plots import LagSeries, StateBar
+from walkit.replication.delta_state import HitRow
 from walkit.views.jobs import Jobs
 from walkit.views.replica_history import ReplicaHistory
 from walkit.workload.replicated import PacedLoad, ReplicatedChild
 
 REPLICAS_MAX = 3
+READERS_MAX = 2
 PATIENCE_S = 30.0
 STOP_S = 10.0
 WINDOW_S = 120.0
@@ -43,6 +45,9 @@ class Member:
     lag_bytes: int | None
     lag_ms: float | None
     error: str
+    delta_bytes: int | None = None
+    """Bytes that a delta reader took by delta; None of the others."""
+    loaded_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +58,8 @@ class Picture:
     lag: tuple[LagSeries, ...]
     bars: tuple[StateBar, ...]
     traffic: dict[str, TrafficStatistics]
+    hits: tuple[HitRow, ...]
+    """Bytes of all delta readers by path, by frame size."""
     resting: bool
     """Whether the log has its size, and nothing more is appended."""
 
@@ -68,6 +75,11 @@ class _Seat:
         self.ended = ""
         """How its last process ended, while there is none."""
         self.error = ""
+
+    def take_own(self, line: dict[str, Any]) -> None:
+        """Take a line of a delta reader, which knows its lag itself."""
+        self.history.take(line)
+        self.history.note_lag(line["clock_s"], line["lag"])
 
     def close(self) -> None:
         """Kill its process, close its link."""
@@ -127,7 +139,15 @@ class ReplicationLab:
     @property
     def replicas(self) -> tuple[str, ...]:
         """Names of the replicas, in the order in which they joined."""
-        return tuple(name for name in self._belongings.seats if name != PRIMARY)
+        return self._named("replica")
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """Names of the delta readers, in the order in which they joined."""
+        return self._named("reader")
+
+    def _named(self, kind: str) -> tuple[str, ...]:
+        return tuple(name for name in list(self._belongings.seats) if name.startswith(f"{kind} "))
 
     def start(self, load: PacedLoad, codec: str, replicas: int = 2) -> None:
         """Begin anew: a primary under this load, and so many replicas that take this codec."""
@@ -136,6 +156,10 @@ class ReplicationLab:
     def add(self) -> None:
         """Add a replica that has nothing yet."""
         self.jobs.start("adding a replica", lambda _: self._add())
+
+    def add_reader(self) -> None:
+        """Add a delta reader, which shares the primary's folder and polls it."""
+        self.jobs.start("adding a delta reader", lambda _: self._add("reader"))
 
     def kill(self, name: str) -> None:
         """Kill a process with SIGKILL."""
@@ -182,11 +206,12 @@ class ReplicationLab:
             step(number + 1, replicas + 1)
             self._add()
 
-    def _add(self) -> None:
+    def _add(self, kind: str = "replica") -> None:
         with self._seat(PRIMARY):
-            if len(self.replicas) >= REPLICAS_MAX:
-                raise OptionsError(f"there are {REPLICAS_MAX} replicas already")
-            name = f"replica {len(self.replicas) + 1}"
+            there, most = len(self._named(kind)), REPLICAS_MAX if kind == "replica" else READERS_MAX
+            if there >= most:
+                raise OptionsError(f"there are {most} {kind}s already")
+            name = f"{kind} {there + 1}"
             seat = _Seat(name, self._zero_s)
             seat.link = TcpLink(self._address())
             self._belongings.seats[name] = seat
@@ -200,15 +225,8 @@ class ReplicationLab:
     def _revive(self, name: str) -> None:
         """Start the process of a member, and wait for its first line."""
         with self._seat(name) as seat:
-            path = os.path.join(self._belongings.folder, name.replace(" ", "-"))
             seat.history.begin(time.time())
-            if name == PRIMARY:
-                seat.child = ReplicatedChild.primary(path, self._load, self._heard)
-            else:
-                assert seat.link is not None
-                seat.child = ReplicatedChild.replica(
-                    path, seat.link.address, name, self._codec, seat.history.take
-                )
+            seat.child = self._child_of(seat)
             seat.ended = seat.error = ""
             try:
                 seat.child.start(PATIENCE_S)
@@ -221,19 +239,30 @@ class ReplicationLab:
                     if other.link is not None:
                         other.link.retarget(self._address())
 
+    def _child_of(self, seat: _Seat) -> ReplicatedChild:
+        """Return the process of a member, not started yet."""
+        name, folder = seat.name, self._belongings.folder
+        path = os.path.join(folder, name.replace(" ", "-"))
+        if seat.link is None:
+            return ReplicatedChild.primary(path, self._load, self._heard)
+        if name.startswith("reader"):
+            log = os.path.join(folder, PRIMARY)
+            return ReplicatedChild.delta(path, seat.link.address, name, log, seat.take_own)
+        return ReplicatedChild.replica(path, seat.link.address, name, self._codec, seat.history.take)
+
     def _heard(self, line: dict[str, Any]) -> None:
         """Take a line of the primary, on the thread that reads them: it knows the lag of each replica."""
         followers = {each["name"]: each for each in line["followers"]}
         for name, seat in list(self._belongings.seats.items()):
             if name == PRIMARY:
                 seat.history.take(line)
-            else:
+            elif name.startswith("replica"):
                 seat.history.note_lag(line["clock_s"], followers.get(name))
 
     def _lose_sight(self) -> None:
         """There is no primary: no lag is known."""
-        for seat in self._belongings.seats.values():
-            seat.history.note_lag(time.time(), None)
+        for name in self.replicas:
+            self._belongings.seats[name].history.note_lag(time.time(), None)
 
     def _kill(self, name: str) -> None:
         with self._seat(name) as seat:
@@ -242,6 +271,8 @@ class ReplicationLab:
             seat.child.kill()
             seat.child, seat.ended = None, "killed"
             seat.history.end("killed", time.time(), "SIGKILL")
+            if name in self.readers:
+                seat.history.note_lag(time.time(), None)  # it alone knows its lag
             if name == PRIMARY:
                 self._lose_sight()
 
@@ -279,7 +310,8 @@ class ReplicationLab:
         load = self._load
         return (
             f"A primary that is written {load.records_per_s:,} records of {load.record_bytes:,} bytes a second, and "
-            f"{len(self.replicas)} of {REPLICAS_MAX} replicas; codec {self._codec or 'none'}."
+            f"{len(self.replicas)} of {REPLICAS_MAX} replicas, "
+            f"{len(self.readers)} of {READERS_MAX} delta readers; codec {self._codec or 'none'}."
         )
 
     def picture(self) -> Picture:
@@ -294,6 +326,7 @@ class ReplicationLab:
             lag=tuple(seat.history.lag() for seat in seats if seat.name != PRIMARY),
             bars=tuple(bar for seat in seats for bar in seat.history.bars(now, since)),
             traffic=_traffic(seats),
+            hits=_hits(seats),
             resting=bool(said and said["resting"]),
         )
 
@@ -316,6 +349,7 @@ class ReplicationLab:
             lag_bytes=None if size is None else int(size),
             lag_ms=ms,
             error=seat.error or status.get("error") or status.get("why") or (said or {}).get("trouble", ""),
+            **(said or {}).get("by_path", {}),
         )
 
     def _note_end(self, seat: _Seat, child: ReplicatedChild) -> None:
@@ -329,6 +363,8 @@ class ReplicationLab:
                 seat.history.end("ended", time.time(), seat.error)
                 if seat.name == PRIMARY:
                     self._lose_sight()
+                elif seat.name in self.readers:
+                    seat.history.note_lag(time.time(), None)
         finally:
             self._belongings.lock.release()
 
@@ -344,7 +380,18 @@ def _traffic(seats: list[_Seat]) -> dict[str, TrafficStatistics]:
     found = {}
     for seat in seats:
         said = None if seat.child is None else seat.child.newest
-        if said is not None:
+        if said is not None and "traffic" in said:
             words = "sent by the primary" if seat.name == PRIMARY else f"taken by {seat.name}"
             found[words] = TrafficStatistics(**said["traffic"])
     return found
+
+
+def _hits(seats: list[_Seat]) -> tuple[HitRow, ...]:
+    """Return the bytes by path of the newest process of each delta reader, added up for each frame size."""
+    sums: dict[int, tuple[int, int]] = {}
+    for seat in seats:
+        said = None if seat.child is None else seat.child.newest
+        for row in (said or {}).get("hits", ()):
+            taken, loaded = sums.get(row["up_to"], (0, 0))
+            sums[row["up_to"]] = taken + row["delta_bytes"], loaded + row["loaded_bytes"]
+    return tuple(HitRow(up_to=up_to, delta_bytes=d, loaded_bytes=r) for up_to, (d, r) in sorted(sums.items()))

@@ -1,4 +1,4 @@
-"""A primary under a paced load and its replicas, each a child process that can really be killed: the parent's side."""
+"""A primary under a paced load, its replicas and delta readers as children that can be killed: the parent's side."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PacedLoad:
 
 
 class ReplicatedChild:
-    """A child that is a primary or a replica, with its newest line. Used by one thread; `newest` by any.
+    """A primary, a replica or a delta reader as a child, with its newest line. Used by one thread; `newest` by any.
 
     If this process dies, the child ends too. `on_line` is called with each line, on the thread that reads them.
     """
@@ -65,6 +65,13 @@ class ReplicatedChild:
     ) -> ReplicatedChild:
         """Return a replica that is not started yet; `codec` is "zstd", "snappy" or ""."""
         return cls(["replica", path, address, name, codec], on_line)
+
+    @classmethod
+    def delta(
+        cls, path: str, address: str, name: str, log: str, on_line: Callable[[dict[str, Any]], object]
+    ) -> ReplicatedChild:
+        """Return a delta reader of the folder `log` that is not started yet; its checkpoints are in `path`."""
+        return cls(["delta", path, address, name, log], on_line)
 
     @property
     def pid(self) -> int:

@@ -1,7 +1,7 @@
-"""A primary with a paced load, or a replica, as a child process: `python -m walkit.workload.replicated_process`.
+"""A primary with a paced load, a replica or a delta reader as a child: `python -m walkit.workload.replicated_process`.
 
-`primary PATH LOAD` and `replica PATH ADDRESS NAME CODEC`. Standard output has a JSON line four times a second; standard
-input is the parent's: see `parent_watch`. The parent's side is `replicated`.
+`primary PATH LOAD`, `replica PATH ADDRESS NAME CODEC` and `delta PATH ADDRESS NAME LOG`. Standard output has a JSON
+line four times a second; standard input is the parent's: see `parent_watch`. The parent's side is `replicated`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from dataclasses import asdict
 from time import perf_counter_ns
 from typing import Any
@@ -19,12 +20,14 @@ from typing import Any
 from walkit.errors import WalkitError
 from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
-from walkit.replication import Primary, Replica
+from walkit.replication import DeltaReader, Primary, Replica
+from walkit.replication.lag import Lag
 from walkit.workload.line_reporter import LineReporter, report_lines
 from walkit.workload.parent_watch import end_with
 
 LINE_S = 0.25
 KEYS = 1_000
+SPANS_MAX = 60
 TICK_S = 0.005
 """A paced writer appends what is due this often."""
 
@@ -109,8 +112,43 @@ def follow(
                 return
 
 
+def read_deltas(
+    path: str, address: str, name: str, log: str, lines: LineReporter, stop: threading.Event
+) -> None:
+    """Follow the log in the folder `log` by polls of its primary, checkpoints in `path`, until `stop`."""
+    lag = Lag()
+    history: deque[dict[str, Any]] = deque(maxlen=SPANS_MAX)
+    with DeltaReader(log, address, checkpoint=path, claim=name.replace(" ", "-")) as reader:
+        while True:
+            over = stop.wait(LINE_S)
+            status, now_s, now_ms = reader.status(), time.time(), time.monotonic() * 1000
+            lag.source_at(status.known_lsn, 0, status.applied_lsn, now_ms)
+            lag.reached(status.applied_lsn)
+            why = status.error or status.trouble
+            if not history or history[-1]["state"] != status.state:
+                if history:
+                    history[-1]["until"] = now_s
+                history.append({"state": status.state, "since": now_s, "until": None, "why": why})
+            lines.write(
+                at_ns=perf_counter_ns(),
+                clock_s=now_s,
+                status={
+                    "state": status.state,
+                    "lsn": status.applied_lsn,
+                    "error": status.error,
+                    "why": "" if status.state == "following" else status.trouble,
+                    "history": list(history),
+                },
+                lag={"lag_records": status.lag_records, "lag_bytes": None, "lag_ms": lag.ms(now_ms)},
+                by_path={"delta_bytes": status.delta_bytes, "loaded_bytes": status.loaded_bytes},
+                hits=[asdict(row) for row in reader.hits_by_frame_size()],
+            )
+            if over:
+                return
+
+
 def main() -> int:
-    """Run one of the two; 0 where it was stopped, 1 where it failed and said why."""
+    """Run one of the three; 0 where it was stopped, 1 where it failed and said why."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C of the terminal is for the parent
     stop = threading.Event()
     end_with(sys.stdin.fileno(), stop)
@@ -119,6 +157,8 @@ def main() -> int:
     def work(lines: LineReporter) -> Any:
         if kind == "primary":
             return serve(path, json.loads(more[0]), lines, stop)
+        if kind == "delta":
+            return read_deltas(path, more[0], more[1], more[2], lines, stop)
         return follow(path, more[0], more[1], more[2], lines, stop)
 
     return report_lines(work)
