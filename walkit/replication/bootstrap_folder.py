@@ -242,22 +242,26 @@ def take_place(storage: Storage, events: EventSink) -> bool:
 
 def _placed(storage: Storage, own: Manifest, ready: Manifest) -> bool:
     """Give the parts their names in the log; False where one is gone. No manifest names them yet."""
+    lsn = ready.extra.get(SNAPSHOT_KEY, 0)
+    names = [(part_name(record.number), new.name) for record, new in _renumbered(own, ready)]
+    if lsn:
+        names.append((snapshot_part_name(lsn), snapshot_name(lsn)))
+    there = set(storage.names())
+    if not all(there & {*pair} for pair in names):
+        return False  # before the first one is renamed: a segment that no manifest knows is refused by an opening
     for record, new in _renumbered(own, ready):
         name = part_name(record.number)
-        if name in storage.names():
+        if name in there:
             file = storage.open(name, "write")
             try:
                 _renumber(file, record, new)
             finally:
                 file.close()
             storage.replace(name, new.name)
-        elif new.name not in storage.names():
-            return False
-    lsn = ready.extra.get(SNAPSHOT_KEY, 0)
-    if lsn and snapshot_part_name(lsn) in storage.names():
+    if lsn and snapshot_part_name(lsn) in there:
         storage.replace(snapshot_part_name(lsn), snapshot_name(lsn))
     storage.sync_directory()
-    return not lsn or snapshot_name(lsn) in storage.names()
+    return True
 
 
 def _renumber(file: StorageFile, record: SegmentRecord, new: SegmentRecord) -> None:

@@ -37,10 +37,11 @@ class EndWatch:
     def add(self, news: Callable[[], object]) -> Callable[[], None]:
         """Call `news` from now on; returns what ends that. The first one starts the thread, the last one ends it."""
         with self._lock:
-            self._callbacks = (*self._callbacks, news)
             if self._over is None:
-                self._over = Bell()
-                LogThread(target=self._run, args=(self._over,), name="walkit-end-watch", daemon=True).start()
+                over = Bell()
+                LogThread(target=self._run, args=(over,), name="walkit-end-watch", daemon=True).start()
+                self._over = over  # not before the thread runs: else no later one is started
+            self._callbacks = (*self._callbacks, news)
         return lambda: self._remove(news)
 
     def _remove(self, news: Callable[[], object]) -> None:

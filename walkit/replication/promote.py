@@ -17,6 +17,7 @@ from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import EpochRecord, Manifest
 from walkit.recovery.planning import next_epoch
 from walkit.recovery.report import report_html
+from walkit.replication.bootstrap_folder import BootstrapFolder
 from walkit.replication.identity_file import drop_identity
 from walkit.replication.import_engine import ImportEngine
 from walkit.replication.role import PROMOTED_KEY, as_promoted, is_promoted, is_replica
@@ -92,6 +93,7 @@ def _promote(storage: Storage, events: EventSink) -> PromotionReport:
         if not already:
             manifest = engine.store.update(_detached)
         drop_identity(storage)
+        BootstrapFolder(storage, events).clear()  # parts of another log's files: nothing asks for them now
     finally:
         engine.close()
     facts = manifest.extra[PROMOTED_KEY]
