@@ -437,7 +437,7 @@ def test_a_phone_shows_all_of_it(browser: Browser, server: Server, windows: list
     """Each page, as the tests before have left it, 390 px wide: not scrolled sideways, no figure's word cut."""
     with looking(browser, server, windows) as seen:
         seen.page.set_viewport_size({"width": 390, "height": 844})
-        for name in ("Live", "Recovery", "Replication", "Compaction", "Inspector", "Runs"):
+        for name in ("Live", "Recovery", "Replication", "Compaction", "Inspector", "States", "Runs"):
             seen.turn_to(name)
             seen.page.wait_for_function("slug => location.search.includes(`page=${slug}`)", arg=name.lower())
             seen.settled_controls()

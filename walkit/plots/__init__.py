@@ -35,6 +35,7 @@ from walkit.plots.recovery import RecoveryRowLike, recovery_time
 from walkit.plots.replicas import LagSeries, LagUnit, StateBar, lag_over_time, sent_by_codec, state_lanes
 from walkit.plots.replication import replication_lag
 from walkit.plots.space import space_amplification
+from walkit.plots.states import StateLane, states_timeline
 from walkit.plots.style import Theme
 from walkit.plots.timeline import throughput_timeline
 from walkit.plots.upkeep import upkeep
@@ -54,6 +55,7 @@ __all__ = [
     "RecoveryReportLike",
     "RecoveryRowLike",
     "StateBar",
+    "StateLane",
     "Theme",
     "alt_text",
     "amplification",
@@ -87,6 +89,7 @@ __all__ = [
     "sent_by_codec",
     "space_amplification",
     "state_lanes",
+    "states_timeline",
     "svg_of",
     "throughput_timeline",
     "upkeep",

@@ -17,6 +17,7 @@ from walkit.views.page_live import LivePage
 from walkit.views.page_recovery import RecoveryPage
 from walkit.views.page_replication import ReplicationPage
 from walkit.views.page_runs import RunsPage
+from walkit.views.page_states import StatesPage
 from walkit.views.parts import pn, tick
 from walkit.views.shell import PageKind, Shell, template_of
 from walkit.views.workspace import DataRoot, Workspace
@@ -27,6 +28,7 @@ PAGES = (
     PageKind("replication", "Replication", ReplicationPage),
     PageKind("compaction", "Compaction", CompactionPage),
     PageKind("inspector", "Inspector", InspectorPage),
+    PageKind("states", "States", StatesPage),
     PageKind("runs", "Runs", RunsPage),
 )
 
