@@ -10,6 +10,8 @@
     walkit.spark.count(path)  # from headers, without a session
     walkit.spark.diff(left, right)  # -> key, change, values, LSNs and places of the records of both sides
     walkit.spark.changes(df, 101, 200)  # -> key, change, pre_value, post_value, lsn
+    with walkit.spark.errors():
+        df.count()  # walkit's own errors, not Spark's around them
     walkit.spark.history(df, b"key")  # -> key, value, valid_from_lsn, valid_to_lsn
 
 Importing this needs pyspark (`pip install 'walkit[spark]'`) and starts nothing.
@@ -27,6 +29,7 @@ from walkit.spark.changes import changes
 from walkit.spark.counting import LogStats, count, stats
 from walkit.spark.diff import diff
 from walkit.spark.diff_report import diff_report
+from walkit.spark.errors import errors
 from walkit.spark.history import history, states
 from walkit.spark.java import JavaHome, JavaNotFoundError, find_java
 from walkit.spark.replay import replay
@@ -45,6 +48,7 @@ __all__ = [
     "count",
     "diff",
     "diff_report",
+    "errors",
     "find_java",
     "history",
     "lsn_at",

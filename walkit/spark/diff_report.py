@@ -18,6 +18,7 @@ from walkit.errors import OptionsError
 from walkit.spark.causes import SideLog, with_causes
 from walkit.spark.decoded import Columns, Decoder
 from walkit.spark.diff import Side, Sides, SideSpec, states_of
+from walkit.spark.errors import errors
 from walkit.spark.report import ColumnChanges, DiffReport
 from walkit.state.diff import CHANGED, DELETED, DIFF_SCHEMA, INSERTED, UNCHANGED, diff_states, narrowed
 from walkit.state.reconcile import DELETE
@@ -30,6 +31,7 @@ COLUMNS_MAX = 10_000
 """So many names of columns are counted in a part of the keys; decoded values may have any."""
 
 
+@errors()
 def diff_report(
     left: Side,
     right: Side,

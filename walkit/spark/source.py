@@ -50,6 +50,7 @@ from pyspark.sql.types import StructField, StructType
 
 from walkit.read.ranges import read_ranges
 from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT, require_subset
+from walkit.spark.errors import noted
 from walkit.spark.facts import SOURCE_NAME
 from walkit.spark.filters import LsnFilter, take_filters
 from walkit.spark.hosts import on_a_worker
@@ -83,15 +84,18 @@ class WalkitDataSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         # Spark 4.3 hands over no option at all where a table of its catalog is read: see `Loaded.schema`.
-        self.loaded = plan_load(options) if options else None
+        with noted():
+            self.loaded = plan_load(options) if options else None
 
     def schema(self) -> StructType:
         """Return the columns; of records `walkit.RECORD_SCHEMA`, with what is known of a single log at column `lsn`."""
-        return (self.loaded or plan_load({})).schema()
+        with noted():
+            return (self.loaded or plan_load({})).schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of these columns; `OptionsError` for one that the log does not have."""
-        return (self.loaded or plan_load(options_of_table(schema))).reader(schema)
+        with noted():
+            return (self.loaded or plan_load(options_of_table(schema))).reader(schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a query; what a stream does not take is refused at its first question.

@@ -16,6 +16,7 @@ from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType, Str
 from walkit.errors import GapError, WalkitError
 from walkit.read.reader import view_of
 from walkit.recovery.verify import verify as verify_log
+from walkit.spark.errors import errors
 from walkit.spark.facts import SOURCE_NAME
 from walkit.spark.options import read_options
 from walkit.spark.session import session
@@ -125,13 +126,13 @@ class PairReport:
 FRAME_KEY = ("position", "first_lsn", "last_lsn", "records", "codec", "raw_bytes", "checksum")
 
 
+@errors()
 def verify_pair(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> PairReport:
     """Return whether two logs, such as a primary and its replica, hold the same records where both have them.
 
     Every frame's body is read and verified by its checksum, on both sides, and compared by it. Records are decoded
     only between the first and the last LSN of the frames that do not agree, as where one side was compacted: there they
-    are compared one by one. Raises, wrapped by Spark, CorruptionError for a damaged frame; LogNotFoundError,
-    NotALogError at once.
+    are compared one by one. Raises CorruptionError for a damaged frame; LogNotFoundError, NotALogError at once.
     """
     spark = session()
     paths = [read_options({"path": os.fspath(path)}).paths[0] for path in (left, right)]

@@ -1,0 +1,86 @@
+"""walkit's errors come out of Spark's as they are."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+import walkit
+import walkit.spark
+from walkit.spark.errors import MARK, described, unwrapped
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def made(path: Path) -> Path:
+    """A closed log of ten records at `path`."""
+    with walkit.open(str(path)) as log:
+        log.append_many([b"value-%d" % n for n in range(10)])
+    return path
+
+
+def damaged(path: Path) -> Path:
+    """A closed log whose only segment has a wrong byte in its first frame."""
+    segment = max(made(path).rglob("*"), key=lambda file: file.stat().st_size if file.is_file() else 0)
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"value-3")] ^= 1
+    segment.write_bytes(data)
+    return path
+
+
+def test_facts_survive_the_text() -> None:
+    """Errors are described, put into a stack trace as text, and read again: class, message, facts; else None."""
+    for error in (
+        walkit.GapError(3, 9),
+        walkit.LogNotFoundError("/a"),
+        walkit.CorruptionError("bad\nline", position=7),
+    ):
+        found = unwrapped(f"Traceback ...\n  {MARK}{described(error)}\n\tat org.apache.spark")
+        assert type(found) is type(error)
+        assert str(found) == str(error)
+        assert found.__dict__ == error.__dict__
+    assert unwrapped("a user's own words") is None
+    assert unwrapped(f"{MARK}{{cut") is None
+
+
+def test_a_workers_error_is_walkits(spark: SparkSession, tmp_path: Path) -> None:
+    """A damaged frame under a user's action and under verify_pair and diff_report: each is a CorruptionError."""
+    good, bad = made(tmp_path / "good"), damaged(tmp_path / "bad")
+    left, right = (spark.read.format("walkit").load(str(path)) for path in (good, bad))
+    with pytest.raises(walkit.CorruptionError) as caught, walkit.spark.errors():
+        right.toArrow()
+    assert caught.value.position is not None
+    assert caught.value.__suppress_context__
+    assert "\n" not in str(caught.value)
+    with pytest.raises(walkit.CorruptionError):
+        walkit.spark.verify_pair(good, bad)
+    with pytest.raises(walkit.CorruptionError):
+        walkit.spark.diff_report(left, right)
+
+
+def test_a_load_of_nothing_is_walkits(spark: SparkSession, tmp_path: Path) -> None:
+    """A load where no log is raises LogNotFoundError with its path; an error that is not walkit's stays Spark's."""
+    with pytest.raises(walkit.LogNotFoundError) as caught, walkit.spark.errors():
+        spark.read.format("walkit").load(str(tmp_path / "none"))
+    assert caught.value.path == str(tmp_path / "none")
+    with pytest.raises(Exception, match="UNRESOLVED_COLUMN"), walkit.spark.errors():
+        spark.range(1).select("nothing")
+
+
+def test_a_worker_without_the_path_says_its_host(spark: SparkSession, tmp_path: Path) -> None:
+    """The log is removed between load and action: the error says the host, and that the path must be visible there."""
+    path = made(tmp_path / "log")
+    df = spark.read.format("walkit").load(str(path))
+    shutil.rmtree(path)
+    words = "must be visible on each machine"
+    with pytest.raises(walkit.LogNotFoundError, match=words) as caught, walkit.spark.errors():
+        df.toArrow()
+    assert f"on host {socket.gethostname()}" in str(caught.value)

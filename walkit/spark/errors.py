@@ -1,0 +1,91 @@
+"""walkit's own errors out of what Spark wraps them in: a stack trace of a Python worker, as text.
+
+A worker notes the error's class, message and facts under its traceback, as one line of JSON; the driver finds that line
+in Spark's exception and raises the error that it describes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from walkit.errors import WalkitError
+
+MARK = "walkit-error: "
+"""What the line begins with."""
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """Note under a WalkitError what the driver needs to raise it again; for what runs in a worker of Spark's."""
+    try:
+        yield
+    except WalkitError as error:
+        notes = getattr(error, "__notes__", [])
+        if not any(note.startswith(MARK) for note in notes):
+            error.add_note(MARK + described(error))
+        raise
+
+
+def described(error: WalkitError) -> str:
+    """Return class, message, notes and facts as one line of JSON; a fact that JSON does not hold becomes text."""
+    _, (cls, message, facts) = error.__reduce__()
+    notes = facts.pop("__notes__", [])
+    return json.dumps(
+        {"class": cls.__name__, "message": message, "notes": notes, "facts": facts}, default=str
+    )
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Raise walkit's own errors, with their facts, where Spark raises its own around them.
+
+    ::
+
+        with walkit.spark.errors():
+            df.count()  # CorruptionError, not PythonException with a stack trace of the worker
+
+    For an action of yours, and for `load()`. Also a decorator. Every other exception comes out as it is. Spark's own
+    exception is the error's `__context__`, and is not printed.
+    """
+    try:
+        yield
+    except WalkitError:
+        raise
+    except Exception as wrapped:
+        found = unwrapped(str(wrapped))
+        if found is None:
+            raise
+        raise found from None
+
+
+def unwrapped(text: str) -> WalkitError | None:
+    """Return the walkit error that is described in a text of Spark; None where none is."""
+    for line in text.splitlines():
+        _, mark, rest = line.partition(MARK)
+        if mark:
+            try:
+                given, _ = json.JSONDecoder().raw_decode(rest)
+            except ValueError:  # a line that Spark has cut, or a user's own words
+                continue
+            return _made(given)
+    return None
+
+
+def _made(given: dict[str, Any]) -> WalkitError:
+    cls = _classes(WalkitError).get(given["class"], WalkitError)
+    # As unpickling does: the constructors differ, and the message is made already.
+    error = cls.__new__(cls)
+    Exception.__init__(error, " ".join([given["message"], *given["notes"]]))
+    for name, value in given["facts"].items():
+        setattr(error, name, value)
+    return error
+
+
+def _classes(base: type[WalkitError]) -> dict[str, type[WalkitError]]:
+    found = {base.__name__: base}
+    for cls in base.__subclasses__():
+        found.update(_classes(cls))
+    return found
