@@ -13,6 +13,7 @@ import walkit.spark
 from walkit.spark.errors import MARK, described, unwrapped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -84,3 +85,28 @@ def test_a_worker_without_the_path_says_its_host(spark: SparkSession, tmp_path: 
     with pytest.raises(walkit.LogNotFoundError, match=words) as caught, walkit.spark.errors():
         df.toArrow()
     assert f"on host {socket.gethostname()}" in str(caught.value)
+
+
+def test_what_would_write_a_log_is_refused_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    """Save a DataFrame and a stream as a log: OptionsError in one sentence; the log is as it was."""
+    path = str(made(tmp_path / "log"))
+    df = spark.read.format("walkit").load(path)
+    stream = spark.readStream.format("walkit").load(path).writeStream.format("walkit")
+
+    def stream_into_it() -> None:
+        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start(path).processAllAvailable()
+
+    writes: list[Callable[[], None]] = [
+        lambda: df.write.format("walkit").mode("append").save(path),
+        lambda: df.write.format("walkit").mode("overwrite").save(path),
+        stream_into_it,
+    ]
+    for write in writes:
+        with (
+            pytest.raises(walkit.OptionsError, match="a log has one writer") as caught,
+            walkit.spark.errors(),
+        ):
+            write()
+        assert caught.value.option == "format" and "\n" not in str(caught.value)
+    with walkit.open(path, "r") as log:
+        assert log.last_lsn == 10

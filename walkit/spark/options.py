@@ -42,6 +42,9 @@ TABLE_PREFIX = "option."
 CLAIM_S_DEFAULT = 2 * 24 * 3600
 """How long the claim of a stream counts after its last renewal: a daily job that is late once has it still."""
 
+OF_A_SINK = "checkpointlocation"
+"""An option that Spark gives to what a stream is written to."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
@@ -76,10 +79,22 @@ class LoadOptions:
                 raise OptionsError(f"option {name} {why}", option=name)
 
 
+def no_sink() -> OptionsError:
+    """Return the error of who would have Spark write a log."""
+    return OptionsError(
+        "Spark reads logs of walkit and does not write them: a log has one writer. Append from the driver: "
+        "walkit.open(path).append_arrow(batch) for the batches of df.toArrow(), or of foreachBatch in a stream",
+        option="format",
+        wanted="walkit",
+    )
+
+
 def read_options(options: Mapping[str, Any]) -> LoadOptions:
     """Return the options of a load; `OptionsError` for one that is unknown, or is not what it has to be."""
     given = {name.lower(): str(value) for name, value in options.items()}
     for name in given:
+        if name == OF_A_SINK:
+            raise no_sink()
         if name not in OPTION_NAMES and name not in OF_SPARK and not name.startswith(TABLE_PREFIX):
             raise OptionsError(f"unknown option {name!r}; walkit knows {', '.join(OPTIONS)}", option=name)
     paths, many = _paths(given)

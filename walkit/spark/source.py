@@ -42,6 +42,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
@@ -55,7 +57,7 @@ from walkit.spark.facts import SOURCE_NAME
 from walkit.spark.filters import LsnFilter, take_filters
 from walkit.spark.hosts import on_a_worker
 from walkit.spark.many import ManyReader
-from walkit.spark.options import OF_A_STREAM, OPTION_NAMES, LoadOptions, read_options
+from walkit.spark.options import OF_A_STREAM, OPTION_NAMES, LoadOptions, no_sink, read_options
 from walkit.spark.scan import Scan, SnapshotPart, plan_log, share
 from walkit.spark.stream import WalkitStreamReader
 from walkit.spark.tables import STRUCTS, TablePlan, TableReader, plan_table
@@ -104,6 +106,16 @@ class WalkitDataSource(DataSource):
         """
         loaded = self.loaded or plan_load(options_of_table(schema))
         return WalkitStreamReader(loaded.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refuse: OptionsError, which says how records get into a log."""
+        with noted():
+            raise no_sink()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """Refuse as `writer` does."""
+        with noted():
+            raise no_sink()
 
 
 TABLE_KEY = "walkit_table"
