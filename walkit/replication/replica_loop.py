@@ -50,7 +50,7 @@ from walkit.replication.role import REPLICA_KEY
 from walkit.replication.states import report_moves
 from walkit.replication.subscriber import Subscriber
 
-GATHER_BYTES = 1 << 20
+GATHER_BYTES = 4 << 20
 """Frames that have come already share a synced write of about this size."""
 
 
