@@ -10,9 +10,12 @@ import pytest
 import walkit
 from tests.replication.callers import WAIT_S, until
 from tests.replication.test_bootstrap import assert_equal, follower, gathered, killed, trimmed
+from tests.replication.test_grpc import quick
+from tests.stores import SMALL
 from walkit._threads import LogThread
-from walkit.models import CrashingStorage
-from walkit.replication import Primary, promote
+from walkit.models import CrashingStorage, FaultyStorage
+from walkit.models.faults import OperationName
+from walkit.replication import Primary, Replica, promote
 from walkit.replication.end_watch import EndWatch
 
 
@@ -59,3 +62,45 @@ def test_a_watch_whose_thread_could_not_start_watches_later(monkeypatch: pytest.
         until(told.is_set, "the news")
     finally:
         unwatch()
+
+
+@pytest.mark.parametrize(
+    ("operation", "pattern", "synced"),
+    [
+        ("sync", "bootstrap-0*.part", False),
+        ("sync", "bootstrap-snapshot-*.part", False),
+        ("synced_write", "bootstrap-0*.part", True),
+    ],
+    ids=["segment", "snapshot", "header"],
+)
+def test_a_sync_that_fails_while_a_log_is_gathered_loses_nothing(
+    tmp_path: Path, operation: OperationName, pattern: str, synced: bool
+) -> None:
+    """Fail one sync of a part, let the replica try again, cut the power: what it has acknowledged is there."""
+    crashing = CrashingStorage()
+    storage = FaultyStorage(crashing)
+    with walkit.Store.open(tmp_path / "p", options=SMALL) as store:
+        for number in range(300):
+            store.put(b"key %d" % (number % 150), b"%d" % number * 1_000)
+        store.checkpoint()
+        for number in range(60):
+            store.put(b"key %d" % number, b"newer %d" % number * 1_000)
+        last, wanted = store.log.acked_lsn, dict(store.items())
+        fault = storage.fail(operation, pattern)
+        with Primary(store) as primary:
+            for _ in range(2):  # a replica that its failed disk has ended is opened again
+                replica = Replica(storage, primary.address, options=SMALL, backoff=quick())
+                try:
+                    replica.start().wait_for(last, WAIT_S)
+                except walkit.StorageError:
+                    assert synced, "a part that could not be synced is fetched again by itself"
+                    replica.stop()
+                    continue
+                break
+            assert replica.log.durable_lsn == last
+            after = crashing.crash(keep="none")
+            replica.stop()
+            assert fault.hits, "the fault was not met"
+            with Replica(after, primary.address, options=SMALL) as again:
+                assert again.log.end.last_lsn == last
+                assert dict(again.store.items()) == wanted

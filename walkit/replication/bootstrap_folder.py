@@ -1,14 +1,15 @@
 """What a replica gathers of its primary's log beside its own, until it is whole and takes its place (FORMAT.md F-19).
 
-The parts stand in the replica's folder under names that no log reads. A part that is there is not fetched again; each
-frame and each chain is checked before the log is replaced, so nothing has to be believed of a part, and none is synced
-before. The replacement itself is `take_place`: it is done by an opening, under the writer's lock, and done again by
-the next one where a crash comes in between.
+The parts stand in the replica's folder under names that no log reads. A part that is there is not fetched again. Each
+frame and each chain is checked before the log is replaced, from the device and not from the page cache, so nothing has
+to be believed of a part, and none is synced before. The replacement itself is `take_place`: it is done by an opening,
+under the writer's lock, and done again by the next one where a crash comes in between.
 """
 
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
@@ -155,8 +156,26 @@ class BootstrapFolder:
         finally:
             file.close()
 
-    def _check_part(self, name: str, record: SegmentRecord) -> None:
+    def _settle(self, name: str) -> None:
+        """Put a part on stable storage and drop its cached pages: what is checked is then what the device has.
+
+        A part whose sync fails is removed, to be fetched again: its pages look clean after that, here and to the next
+        sync (FORMAT.md F-19.2). StorageError.
+        """
         file = self._storage.open(name, "write")
+        try:
+            file.sync()
+            file.drop_cached()
+        except StorageError:
+            with suppress(StorageError):
+                self._storage.remove(name)
+            raise
+        finally:
+            file.close()
+
+    def _check_part(self, name: str, record: SegmentRecord) -> None:
+        self._settle(name)
+        file = self._storage.open(name, "read")
         try:
             header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
             check_identity(self._manifest, record, header)
@@ -184,7 +203,6 @@ class BootstrapFolder:
                     position=walk.position,
                     found=fault,
                 )
-            file.sync()
         except StorageError:
             raise
         except WalkitError:
@@ -196,6 +214,7 @@ class BootstrapFolder:
     def _check_snapshot(self) -> None:
         lsn = self._snapshot_lsn
         name = snapshot_part_name(lsn)
+        self._settle(name)
         try:
             verify_snapshot(self._storage, lsn, identity=identity_at(self._manifest, lsn), name=name)
         except WalkitError as error:
@@ -205,11 +224,6 @@ class BootstrapFolder:
             raise CorruptionError(
                 f"the snapshot at LSN {lsn:,} came damaged: {error}. It is fetched again", segment=name
             ) from error
-        file = self._storage.open(name, "write")
-        try:
-            file.sync()
-        finally:
-            file.close()
 
 
 def take_place(storage: Storage, events: EventSink) -> bool:
@@ -265,13 +279,15 @@ def _placed(storage: Storage, own: Manifest, ready: Manifest) -> bool:
 
 
 def _renumber(file: StorageFile, record: SegmentRecord, new: SegmentRecord) -> None:
-    """Write the new number of a segment into its header, durably; one that has it already stays as it is."""
+    """Write the new number of a segment into its header, durably.
+
+    One that has it already is written again: an earlier write may be in the page cache only.
+    """
     data = file.read(0, SEGMENT_HEADER_BYTES)
     try:
         header = SegmentHeader.decode(data, record.name)
     except CorruptionError:
-        SegmentHeader.decode(data, new.name)
-        return
+        header = SegmentHeader.decode(data, new.name)
     assert header is not None, "it was checked"
     file.write(0, [replace(header, number=new.number).encode()], sync=True)
 
