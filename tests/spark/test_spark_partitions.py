@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from tests.log.logs import view_of
 from walkit.format.manifest import decode_manifest
 from walkit.segments.frame_walk import FrameWalk
 from walkit.spark.columns import RECORD_STRUCT
+from walkit.spark.options import read_options
 from walkit.spark.scan import plan_scan
 from walkit.spark.source import WalkitReader
+from walkit.spark.stream import WalkitStreamReader
+from walkit.spark.tables import STRUCTS, TableReader, plan_table
 
 RECORDS = 6000
 OPTIONS = walkit.LogOptions(durability="none", segment_bytes=64 * 1024, frame_bytes_max=16 * 1024)
@@ -116,3 +120,43 @@ def test_a_log_that_is_compacted_while_a_partition_is_read(tmp_path: Path) -> No
                 file.unlink()
         with pytest.raises(walkit.GapError):
             list(batches)
+
+
+def _filled(path: Path, value: bytes, kept: Path | None = None) -> None:
+    """A closed log of 50 equal records; with `kept`, one that continues a copy of that log."""
+    if kept is not None:
+        shutil.copytree(kept, path)
+    with walkit.open(path) as log:
+        log.append_many([value] * 50)
+
+
+@pytest.mark.parametrize("history", [False, True], ids=["another log", "another history"])
+@pytest.mark.parametrize("reading", ["records", "frames", "stream"])
+def test_what_took_the_place_of_a_planned_log_is_not_read(
+    tmp_path: Path, reading: str, history: bool
+) -> None:
+    """Plan a read, put a log of the same shape in the place: DivergenceError from the worker, and no record of it."""
+    path, kept = tmp_path / "log", tmp_path / "kept"
+    _filled(kept, b"common")
+    _filled(path, b"A" * 9, kept if history else None)
+    partitions: Any
+    reader: Any
+    if reading == "stream":
+        reader = WalkitStreamReader(read_options({"path": str(path)}), RECORD_STRUCT)
+        start = reader.initialOffset()
+        partitions = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+    elif reading == "records":
+        reader = WalkitReader(plan_scan({"path": path}), RECORD_STRUCT)
+        partitions = reader.partitions()
+    else:
+        reader = TableReader(
+            plan_table(str(path), read_options({"path": path, "view": "frames"})), STRUCTS["frames"]
+        )
+        partitions = reader.partitions()
+    assert sum(len(batch) for part in partitions for batch in reader.read(part))
+    shutil.rmtree(path)
+    _filled(path, b"B" * 9, kept if history else None)
+    for part in partitions:
+        with pytest.raises(walkit.DivergenceError) as caught:
+            list(reader.read(part))
+        assert caught.value.first_lsn == (51 if history else 1)

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from walkit.errors import GapError
+from walkit.errors import DivergenceError, GapError
 from walkit.format.frame import FrameHeader
 from walkit.format.index import IndexEntry, SegmentIndex
 from walkit.format.layout import INDEX_STEP_BYTES
-from walkit.format.manifest import SegmentRecord
+from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.segment import SegmentHeader
+from walkit.read.cursor import identity_at, lies_in
 from walkit.read.reader import view_of
 from walkit.read.view import LogView, Span, frames_to_batches
 from walkit.segments.frame_walk import FrameWalk, last_chain_of
@@ -38,6 +39,36 @@ class FrameRange(NamedTuple):
     first_lsn: int
     last_lsn: int
     records: int
+
+
+class LogPoint(NamedTuple):
+    """A point in the history of a log: which log, and the epoch of its record at `lsn`."""
+
+    log_id: int
+    epoch_id: int
+    lsn: int
+
+    @classmethod
+    def of(cls, manifest: Manifest, lsn: int) -> LogPoint:
+        """Return the point at an LSN of the log that has this manifest."""
+        log_id, _, epoch_id = identity_at(manifest, lsn)
+        return cls(log_id, epoch_id, lsn)
+
+    def require(self, manifest: Manifest, location: str) -> None:
+        """Raise DivergenceError where the log at `location`, of this manifest, does not have this point."""
+        if manifest.log_id != self.log_id:
+            raise DivergenceError(
+                f"log {self.log_id:016x} was planned to be read at {location}, and log {manifest.log_id:016x} is there "
+                "now. Load it anew, or put the log back",
+                first_lsn=1,
+            )
+        if not lies_in(manifest, self.lsn, self.epoch_id):
+            later = [epoch.first_lsn for epoch in manifest.lineage if epoch.first_lsn <= self.lsn]
+            raise DivergenceError(
+                f"the log at {location} has another history since its reading was planned: what was at LSN "
+                f"{self.lsn:,} was cut. Load it anew",
+                first_lsn=max(later, default=1),
+            )
 
 
 def plan_ranges(
@@ -150,19 +181,25 @@ def read_range(
 
 
 def read_ranges(
-    path: Place, ranges: Iterable[FrameRange], *, first_lsn: int | None = None, last_lsn: int | None = None
+    path: Place,
+    ranges: Iterable[FrameRange],
+    *,
+    first_lsn: int | None = None,
+    last_lsn: int | None = None,
+    planned: LogPoint | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of ranges, one after the other, as batches of `walkit.RECORD_SCHEMA`, cut to the LSN bounds.
 
     The bounds are inclusive. Every frame with a record within them is verified; of those before them only the headers
     are read, those after them are not. The first frame of a range is checked against what the range says of it, each
     one after against the one before. The manifest is read once for all: what is trimmed or compacted meanwhile is found
-    as any reader finds it.
+    as any reader finds it. `planned` is the end of the log that the ranges are of: DivergenceError where the log at
+    `path` does not have it, as one that was put in its place.
     """
     wanted = [frames for frames in ranges if _within(frames, first_lsn, last_lsn)]
     if not wanted:
         return
-    found = _frames_of(storage_at(path), wanted, first_lsn or 0, last_lsn)
+    found = _frames_of(storage_at(path), wanted, first_lsn or 0, last_lsn, planned)
     yield from frames_to_batches(found, max(first_lsn or 0, wanted[0].first_lsn), last_lsn)
 
 
@@ -172,9 +209,15 @@ def _within(frames: FrameRange, first_lsn: int | None, last_lsn: int | None) -> 
 
 
 def _frames_of(
-    storage: Storage, ranges: Iterable[FrameRange], first_lsn: int, last_lsn: int | None
+    storage: Storage,
+    ranges: Iterable[FrameRange],
+    first_lsn: int,
+    last_lsn: int | None,
+    planned: LogPoint | None,
 ) -> Iterator[tuple[FrameHeader, memoryview]]:
     manifest = load_manifest(storage)
+    if planned is not None:
+        planned.require(manifest, storage.location)
     records = {record.number: record for record in manifest.segments}
     for frames in ranges:
         record = records.get(frames.segment) or manifest.uncompacted_at(frames.end_position)
@@ -242,15 +285,18 @@ def read_headers(
     first_lsn: int | None = None,
     last_lsn: int | None = None,
     bodies: bool = False,
+    planned: LogPoint | None = None,
 ) -> Iterator[tuple[str, FrameHeader]]:
     """Yield segment name and header of each frame of ranges that has a record within the LSN bounds (inclusive).
 
     Each header is verified by its checksum and against the one before; with `bodies` the body is read and verified by
-    its checksum too, and not decoded. GapError where a range was
-    trimmed or compacted since it was planned.
+    its checksum too, and not decoded. GapError where a range was trimmed or compacted since it was planned.
+    `planned` is as for `read_ranges`.
     """
     storage = storage_at(path)
     manifest = load_manifest(storage)
+    if planned is not None:
+        planned.require(manifest, storage.location)
     records = {record.number: record for record in manifest.segments}
     for frames in ranges:
         if not _within(frames, first_lsn, last_lsn):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from walkit.format.frame import FrameIdentity
-from walkit.read.ranges import FrameRange, ranges_of
+from walkit.read.ranges import FrameRange, LogPoint, ranges_of
 from walkit.read.reader import view_of
 from walkit.recovery.examine.report import Verdict
 from walkit.recovery.verify import scan as scan_log
@@ -38,6 +38,8 @@ class Scan:
 
     path: str
     facts: LogFacts
+    end: LogPoint
+    """The end of what is read: a worker reads no other log, and no other history, in this one's place."""
     snapshot: SnapshotPart | None
     ranges: tuple[FrameRange, ...]
     frames_from: int
@@ -91,6 +93,7 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
     return Scan(
         path=path,
         facts=facts,
+        end=LogPoint.of(view.manifest, end),
         snapshot=SnapshotPart(base, identity_at(view.manifest, base)) if base else None,
         ranges=tuple(ranges),
         frames_from=max(view.manifest.low_watermark, base) + 1,
@@ -129,6 +132,7 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
     return Scan(
         path=path,
         facts=facts,
+        end=LogPoint.of(manifest, end),
         snapshot=None,
         ranges=tuple(frames for frames in ranges if lsns.meets(frames)),
         frames_from=low + 1,

@@ -228,7 +228,8 @@ class WalkitReader(DataSourceReader):
     def _of_ranges(self, ranges: Iterable[FrameRange]) -> Iterator[pa.RecordBatch]:
         lsns = self._of_frames
         first_lsn, last_lsn = lsns.bounds()
-        for batch in read_ranges(self.scan.path, ranges, first_lsn=first_lsn, last_lsn=last_lsn):
+        scan = self.scan
+        for batch in read_ranges(scan.path, ranges, first_lsn=first_lsn, last_lsn=last_lsn, planned=scan.end):
             yield lsns.pick(batch)
 
 

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from walkit.errors import GapError, OptionsError
-from walkit.read.ranges import FrameRange, ranges_of, read_ranges
+from walkit.read.ranges import FrameRange, LogPoint, ranges_of, read_ranges
 from walkit.read.reader import Sight, sight_of
 from walkit.read.view import LogView, Span
 from walkit.spark.columns import require_subset
@@ -47,6 +47,8 @@ class StreamPart:
     first_lsn: int
     last_lsn: int
     ranges: tuple[FrameRange, ...]
+    end: LogPoint
+    """The end of the batch: a task reads no other log, and no other history, in this one's place."""
 
 
 class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -127,7 +129,10 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         require_here(replace(last, complete_from_lsn=sight.view.complete_from_lsn), sight, self.path)
         ranges = ranges_of(sight.view, sight.last_lsn, first_lsn=offset.lsn + 1, last_lsn=last.lsn)
         parts = self.options.partitions or _tasks(ranges)
-        return [InputPartition(StreamPart(offset.lsn + 1, last.lsn, group)) for group in share(ranges, parts)]
+        at = LogPoint.of(sight.view.manifest, last.lsn)
+        return [
+            InputPartition(StreamPart(offset.lsn + 1, last.lsn, group, at)) for group in share(ranges, parts)
+        ]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let the log drop what was processed: the claim moves after `end`."""
@@ -138,7 +143,9 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the records of one task, every frame verified, as batches of the wanted columns."""
         part = partition.value
         wanted = to_arrow_schema(self.schema, timezone="UTC")
-        batches = read_ranges(self.path, part.ranges, first_lsn=part.first_lsn, last_lsn=part.last_lsn)
+        batches = read_ranges(
+            self.path, part.ranges, first_lsn=part.first_lsn, last_lsn=part.last_lsn, planned=part.end
+        )
         try:
             with on_a_worker(self.path):
                 for batch in batches:

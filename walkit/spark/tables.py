@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType, TimestampType
 
 from walkit.format.layout import CODEC_ZSTD
-from walkit.read.ranges import FrameRange, ranges_of, read_headers
+from walkit.read.ranges import FrameRange, LogPoint, ranges_of, read_headers
 from walkit.read.reader import view_of
 from walkit.recovery.examine.report import Verdict
 from walkit.recovery.verify import scan
@@ -93,6 +93,8 @@ class TablePlan:
     """The rows of a view that the load has made already."""
     ranges: tuple[FrameRange, ...]
     """Where the frames are, for a view that is read by Spark's workers."""
+    end: LogPoint | None
+    """The end of the log that these ranges are of."""
     first_lsn: int | None
     last_lsn: int | None
     parts: int | None
@@ -103,6 +105,7 @@ def plan_table(path: str, options: LoadOptions) -> TablePlan:
     """Return the plan of a view of the log at `path`. The damage view reads the whole log here, in one process."""
     rows: list[dict[str, Any]] = []
     ranges: list[FrameRange] = []
+    end: LogPoint | None = None
     if options.view == "damage":
         report = scan(path)
         log_id = report.log_id
@@ -114,6 +117,7 @@ def plan_table(path: str, options: LoadOptions) -> TablePlan:
         log_id = view.manifest.log_id
         if options.view == "frames":
             ranges = ranges_of(view, newest, first_lsn=options.first_lsn, last_lsn=options.last_lsn)
+            end = LogPoint.of(view.manifest, newest)
         for span in view.spans if options.view == "segments" else ():
             record = span.record
             if not _overlaps(options, record.first_lsn, span.last_lsn):
@@ -138,6 +142,7 @@ def plan_table(path: str, options: LoadOptions) -> TablePlan:
         log_id=f"{log_id:016x}",
         rows=tuple(rows),
         ranges=tuple(ranges),
+        end=end,
         first_lsn=options.first_lsn,
         last_lsn=options.last_lsn,
         parts=options.partitions,
@@ -183,7 +188,12 @@ class TableReader(DataSourceReader):
             return
         plan = self.plan
         headers = read_headers(
-            plan.path, ranges, first_lsn=plan.first_lsn, last_lsn=plan.last_lsn, bodies=plan.bodies
+            plan.path,
+            ranges,
+            first_lsn=plan.first_lsn,
+            last_lsn=plan.last_lsn,
+            bodies=plan.bodies,
+            planned=plan.end,
         )
         for segment, header in headers:
             yield {
