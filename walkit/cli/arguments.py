@@ -140,6 +140,8 @@ def _add_verify(commands: Any) -> None:
 
 def _add_repair(commands: Any) -> None:
     def run(args: argparse.Namespace) -> int:
+        if args.source is not None:
+            return network.heal(args)
         from walkit.cli.look import repair
 
         return repair(args)
@@ -148,7 +150,8 @@ def _add_repair(commands: Any) -> None:
         commands,
         "repair",
         "bring a damaged log into order",
-        "; keeps what it removes in lost+found; exits 1 where something promised is given up, or the policy refuses to",
+        "; keeps what it removes in lost+found; exits 1 where something promised is given up, or the policy refuses. "
+        "With --from, damaged ranges get a peer's frames, and nothing else is changed; exits 1 where damage is left",
         "walkit repair orders.log --policy salvage --dry-run",
         run,
     )
@@ -156,9 +159,10 @@ def _add_repair(commands: Any) -> None:
     parser.add_argument(
         "--policy",
         choices=("prefix", "holes", "absolute", "salvage"),
-        default="prefix",
+        default=None,
         help="what to do with damage; only salvage gives up what was promised (default: prefix)",
     )
+    network.add_heal_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
     _add_report_options(parser)
 

@@ -61,7 +61,7 @@ def verify(args: argparse.Namespace) -> int:
 def repair(args: argparse.Namespace) -> int:
     """Repair a log. Returns 1 where something that was promised had to be given up; a refusal exits with 1, too."""
     with bar(f"repair {args.log}") as progress:
-        report = repair_log(args.log, policy=args.policy, dry_run=args.dry_run, progress=progress)
+        report = repair_log(args.log, policy=args.policy or "prefix", dry_run=args.dry_run, progress=progress)
     publish(report.lines, report.to_dict, as_json=args.json, out=args.out)
     return 0 if report.ok else 1
 

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from walkit.cli import values
+from walkit.cli.output import bar, publish
 from walkit.cli.quiet import quiet_grpc
 from walkit.cli.token import add_token_options, token_of
 from walkit.cli.usage import UsageError
@@ -67,6 +68,26 @@ def _follow_delta(args: argparse.Namespace) -> int:
     )
 
 
+def heal(args: argparse.Namespace) -> int:
+    """Heal a damaged log from a peer. Returns 1 where damage is left."""
+    if args.policy is not None:
+        raise UsageError("--policy decides what to give up, and --from gives nothing up: take one of them")
+    with quiet_grpc():
+        from walkit.replication.heal import heal as heal_log
+    with bar(f"heal {args.log}") as progress:
+        report = heal_log(
+            args.log,
+            args.source,
+            dry_run=args.dry_run,
+            token=token_of(args),
+            tls=_client_tls(args),
+            insecure=args.insecure,
+            progress=progress,
+        )
+    publish(lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
+    return 0 if report.ok else 1
+
+
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
     """Add where to listen, what a primary asks replicas for, and what it shows them."""
     parser.add_argument(
@@ -94,14 +115,19 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_follow_options(parser: argparse.ArgumentParser) -> None:
-    """Add what a replica shows and trusts, and how it takes what comes."""
+def add_heal_options(parser: argparse.ArgumentParser) -> None:
+    """Add the peer that a damaged log is healed from, what it is shown and what is trusted."""
     parser.add_argument(
-        "--delta",
-        metavar="LOG",
-        help="keep the state of LOG, which is on this machine and served at HOST:PORT, by delta poll; DIR has its "
-        "checkpoints",
+        "--from",
+        dest="source",
+        metavar="HOST:PORT",
+        help="heal the log with frames of a peer that serves the same log: its primary, or a replica of it",
     )
+    _add_client_options(parser)
+
+
+def _add_client_options(parser: argparse.ArgumentParser) -> None:
+    """Add what is shown to a primary, and what is trusted."""
     add_token_options(parser, "what the primary asks for")
     parser.add_argument(
         "--tls", action="store_true", help="the primary has to show a certificate of a well-known authority"
@@ -123,6 +149,17 @@ def add_follow_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--insecure", action="store_true", help="off loopback send the token also without TLS, in the clear"
     )
+
+
+def add_follow_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a replica shows and trusts, and how it takes what comes."""
+    parser.add_argument(
+        "--delta",
+        metavar="LOG",
+        help="keep the state of LOG, which is on this machine and served at HOST:PORT, by delta poll; DIR has its "
+        "checkpoints",
+    )
+    _add_client_options(parser)
     parser.add_argument(
         "--codec",
         choices=("zstd", "snappy", "none"),

@@ -13,7 +13,15 @@ SALVAGE_NEW_NAME: Final = "salvage.new"
 """A copy of a segment with a header made anew; takes the place of the damaged one by being renamed. Never read."""
 TRIM_NEW_NAME: Final = "trim.new"
 """What a trim leaves of a segment, while it is being written; becomes a segment by being renamed. Never read."""
-UNFINISHED_NAMES: Final = (COMPACTION_NEW_NAME, SNAPSHOT_NEW_NAME, SALVAGE_NEW_NAME, TRIM_NEW_NAME)
+HEAL_NEW_NAME: Final = "heal.new"
+"""A segment with the frames of a peer in the place of damaged ones; takes its place by being renamed. Never read."""
+UNFINISHED_NAMES: Final = (
+    COMPACTION_NEW_NAME,
+    SNAPSHOT_NEW_NAME,
+    SALVAGE_NEW_NAME,
+    TRIM_NEW_NAME,
+    HEAL_NEW_NAME,
+)
 
 BOOTSTRAP_PREFIX: Final = "bootstrap-"
 """What a replica gathers of another log, to put it in the place of its own. No log reads it (FORMAT.md F-19)."""

@@ -13,7 +13,14 @@ from walkit.replication.delta_reader import DeltaReader
 from walkit.replication.delta_replayer import ReplayLimits
 from walkit.replication.delta_state import LATENCIES, HitRow, ReaderState
 from walkit.replication.delta_status import DeltaReaderStatus
-from walkit.replication.failures import IdentityError, ProtocolError, ReplicaFailedError, RewindError
+from walkit.replication.failures import (
+    IdentityError,
+    PeerError,
+    ProtocolError,
+    ReplicaFailedError,
+    RewindError,
+)
+from walkit.replication.heal import HealedSegment, HealReport, heal
 from walkit.replication.primary import Primary
 from walkit.replication.primary_status import FollowerStatus, PrimaryStatus
 from walkit.replication.promote import PromotionReport, promote
@@ -30,8 +37,11 @@ __all__ = [
     "DeltaReader",
     "DeltaReaderStatus",
     "FollowerStatus",
+    "HealReport",
+    "HealedSegment",
     "HitRow",
     "IdentityError",
+    "PeerError",
     "Primary",
     "PrimaryStatus",
     "PromotionReport",
@@ -48,6 +58,7 @@ __all__ = [
     "SessionStatus",
     "StateSpan",
     "Tokens",
+    "heal",
     "promote",
     "rewind",
 ]

@@ -14,7 +14,8 @@ TOKEN_KEY = "walkit-token"
 TOKEN_CHARS_MAX = 4096
 TOKENS_MAX = 64
 Right: TypeAlias = Literal["read", "append"]
-Serve: TypeAlias = Callable[[Iterator[bytes], Any], Iterator[bytes]]
+Serve: TypeAlias = Callable[[Any, Any], Iterator[bytes]]
+"""Handles a call: its messages, or its one message, and its context."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -60,3 +60,13 @@ class ReplicaFailedError(WalkitError):
     def __init__(self, message: str, *, cause: str) -> None:
         super().__init__(message)
         self.cause = cause
+
+
+class PeerError(WalkitError):
+    """A peer at `address` could not be reached, or did not send what it was asked for. Another try may succeed."""
+
+    code = "peer"
+
+    def __init__(self, message: str, *, address: str) -> None:
+        super().__init__(message)
+        self.address = address

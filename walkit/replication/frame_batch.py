@@ -6,7 +6,7 @@ Pure: bytes in, facts or a fault out. The judgement is the walk's, the same that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from walkit._text import counted, lsn_range
 from walkit.format.frame import FrameFault, FrameHeader, FrameIdentity
@@ -53,6 +53,15 @@ class FrameRun:
     def records(self) -> int:
         """How many records the frames hold."""
         return sum(header.records for header in self.headers)
+
+    def until(self, count: int) -> FrameRun:
+        """Return the run of the first `count` frames, at least one."""
+        if count == len(self.headers):
+            return self
+        headers = self.headers[:count]
+        return replace(
+            self, headers=headers, data=self.data[: headers[-1].end_position - self.start_position]
+        )
 
     def is_followed_by(self, other: FrameRun) -> bool:
         """Return whether another run continues in the same epoch, where this one ends, without a gap in positions."""

@@ -26,6 +26,7 @@ from walkit.replication.imported_log import ImportedLog
 from walkit.replication.listening import listen_address
 from walkit.replication.primary_status import PrimaryStatus, follower_status
 from walkit.replication.publisher import Publisher
+from walkit.replication.range_service import CALLS_MAX, FRAMES_METHOD, RangeService
 from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.replica_claims import ReplicaClaims, check_lease
 from walkit.replication.session import Session, now_ms
@@ -100,6 +101,7 @@ class Primary:
         self._delta = DeltaService(
             written if isinstance(written, WriteAheadLog) else None, self._doorkeeper, delta
         )
+        self._ranges = RangeService(self.source)
         self._shared = SharedRuns()
         self._server: Any = None
         self._address = ""
@@ -116,13 +118,16 @@ class Primary:
         """Begin to serve; returns this primary. Starting twice is an OptionsError."""
         if self._server is not None:
             raise OptionsError(f"this primary serves at {self._address} already", option="listen")
-        calls_max = self._calls.places + WAITING_MAX + 2 * ENDING_MAX + self._delta.callers_max
+        calls_max = self._calls.places + WAITING_MAX + 2 * ENDING_MAX + self._delta.callers_max + CALLS_MAX
         server = grpc.server(DaemonExecutor(), options=server_options(), maximum_concurrent_rpcs=calls_max)
         _, service, method = METHOD.split("/")
         follow = grpc.stream_stream_rpc_method_handler(self._doorkeeper.guarded("read", self._follow))
         calls = {
             method: follow,
             POLL_METHOD.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._delta.poll),
+            FRAMES_METHOD.rpartition("/")[2]: grpc.unary_stream_rpc_method_handler(
+                self._doorkeeper.guarded("read", self._ranges.frames)
+            ),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, calls),))
         address = self._listen.bind(server, server_credentials(self._tls))

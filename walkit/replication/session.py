@@ -21,6 +21,7 @@ from walkit.replication.identity import Identity, mint, new_nonce
 from walkit.replication.lineage import is_bootstrap, judge
 from walkit.replication.messages import Batch, FromPublisher, Hello, Refusal
 from walkit.replication.publisher import Publisher
+from walkit.replication.range_service import refusal_of
 from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.replica_claims import ReplicaClaims, claimed_lsn, epoch_of, replicas_with_claims
 from walkit.replication.shared_runs import SharedRuns
@@ -335,14 +336,7 @@ class Session:
     def _failed(self, error: WalkitError) -> list[PublisherStep]:
         if isinstance(error, GapError) and self.core.state in ("planning", "bootstrapping"):
             return self._refuse("closed", f"what was being sent was dropped meanwhile: {error}")
-        if isinstance(error, GapError):
-            refusal = Refusal(reason="gap", message=str(error), lsn=error.wanted, other_lsn=error.oldest)
-            return self.core.refuse(refusal, now_ms())
-        reason = "closed" if isinstance(error, LogClosedError) or self._source.ended() else "damage"
-        if isinstance(error, OptionsError):
-            reason = "level"
-        what = f"{type(error).__name__}: " if reason == "damage" else ""
-        return self._refuse(reason, f"{what}{error}")
+        return self.core.refuse(refusal_of(error, self._source), now_ms())
 
     def close(self) -> None:
         """Release files and observer; the claim remains until its lease is over."""

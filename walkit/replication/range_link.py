@@ -1,0 +1,97 @@
+"""The caller's side of the call `Frames`: runs of frames after an end, each checked against the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Self
+
+from walkit.errors import CorruptionError, WalkitError
+from walkit.format.layout import FRAME_BYTES_LIMIT
+from walkit.format.manifest import EpochRecord, LogEnd
+from walkit.replication.access import TOKEN_KEY
+from walkit.replication.batch_check import checked_run
+from walkit.replication.connection import Destination, told
+from walkit.replication.content import check_content, plain_text
+from walkit.replication.failures import PeerError
+from walkit.replication.frame_batch import FrameRun
+from walkit.replication.messages import LASTING, PROTOCOL_MAX, PROTOCOL_MIN, Batch, Hello, Refusal
+from walkit.replication.range_service import FRAMES_METHOD
+from walkit.replication.refusals import lasting_error
+from walkit.replication.transport import grpc
+from walkit.replication.wire import WireError, decode_from_publisher, encode_from_subscriber
+
+SILENCE_S = 30.0
+"""A peer that sends nothing for so long has hung up, as far as the caller is concerned."""
+
+
+class RangeLink:
+    """A connection to a peer that serves frames. Used by one thread; to be closed."""
+
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+        self._channel = destination.channel(FRAME_BYTES_LIMIT)
+        self._call = self._channel.unary_stream(FRAMES_METHOD)
+
+    def runs(self, log_id: int, lineage: tuple[EpochRecord, ...], after: LogEnd) -> Iterator[FrameRun]:
+        """Yield runs of frames that follow `after`, up to the last durable one of the peer.
+
+        DivergenceError where the peer has another log, or does not have `after`; GapError where what follows is gone
+        there; CorruptionError where what came is damaged; PeerError for what another try may mend; OptionsError.
+        """
+        hello = Hello(name="heal", log_id=log_id, lineage=lineage, end=after)
+        metadata = () if self._destination.token is None else ((TOKEN_KEY, self._destination.token),)
+        call = self._call(encode_from_subscriber(hello), metadata=metadata, wait_for_ready=False)
+        end = after
+        try:
+            for data in call:
+                run = self._taken(data, log_id, end)
+                end = run.end
+                yield run
+        except grpc.RpcError as error:
+            said = told(error, self._destination)
+            if isinstance(said, WalkitError):
+                raise said from error
+            raise PeerError(
+                f"{self._destination.address} ended the call: {said}", address=self._destination.address
+            ) from error
+        finally:
+            with suppress(Exception):
+                call.cancel()
+
+    def _taken(self, data: bytes, log_id: int, after: LogEnd) -> FrameRun:
+        """Return the run that a message holds, checked."""
+        address = self._destination.address
+        try:
+            message = decode_from_publisher(data)
+        except WireError as error:
+            raise PeerError(f"{address} sent {error}", address=address) from error
+        if isinstance(message, Refusal):
+            if message.reason in LASTING:
+                raise lasting_error(message, (PROTOCOL_MIN, PROTOCOL_MAX))
+            raise PeerError(f"{address} refused: {plain_text(message.message)}", address=address)
+        check_content(message)
+        if not isinstance(message, Batch):
+            raise PeerError(f"{address} sent a {type(message).__name__} out of turn", address=address)
+        run, fault = checked_run(message, log_id, after, FRAME_BYTES_LIMIT)
+        if run is None:
+            assert fault is not None
+            raise CorruptionError(
+                f"{address} sent frames that do not follow position {after.position:,}: {fault.value}",
+                segment=address,
+                position=after.position,
+                found=fault.name,
+                first_lost_lsn=after.last_lsn + 1,
+            )
+        return run
+
+    def close(self) -> None:
+        """End the connection."""
+        with suppress(Exception):
+            self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

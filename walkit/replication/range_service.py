@@ -1,0 +1,85 @@
+"""The call `Frames` of a primary: the frames after an end, sent once to who has a right to read, and kept for nobody.
+
+No session, identity or claim comes of it: what is trimmed while it is sent ends the call with a gap.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from walkit.errors import GapError, LogClosedError, OptionsError, WalkitError
+from walkit.replication.answers import batch_of, frame_too_large
+from walkit.replication.frame_reader import FrameReader
+from walkit.replication.lag import Lag
+from walkit.replication.lineage import judge
+from walkit.replication.messages import Hello, Refusal
+from walkit.replication.source import Source, primary_state_of
+from walkit.replication.wire import WireError, decode_from_subscriber, encode_from_publisher
+
+FRAMES_METHOD = "/walkit.replication.Replication/Frames"
+BATCH_BYTES = 1 << 20
+CALLS_MAX = 8
+"""So many calls at a time; one more is refused, to be tried again."""
+
+
+class RangeService:
+    """Serves the calls `Frames`, each on its own thread."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._room = threading.Semaphore(CALLS_MAX)
+        self._unpacking = threading.Lock()
+
+    def frames(self, data: bytes, context: Any) -> Iterator[bytes]:
+        """Yield batches of the durable frames after the end in a hello, while the caller reads; a refusal ends them."""
+        if not self._room.acquire(blocking=False):
+            yield encode_from_publisher(
+                Refusal(reason="full", message=f"{CALLS_MAX} calls are served already")
+            )
+            return
+        reader = FrameReader(self._source)
+        try:
+            yield from self._batches(reader, data, context)
+        except WireError as error:
+            yield encode_from_publisher(Refusal(reason="protocol", message=str(error)))
+        except WalkitError as error:
+            yield encode_from_publisher(refusal_of(error, self._source))
+        finally:
+            reader.close()
+            self._room.release()
+
+    def _batches(self, reader: FrameReader, data: bytes, context: Any) -> Iterator[bytes]:
+        with self._unpacking:  # a lineage may be long
+            hello = decode_from_subscriber(data, len(self._source.manifest().lineage) + 1)
+        if not isinstance(hello, Hello):
+            raise WireError("the question is no hello")
+        why = self._source.ended()
+        if why:
+            raise LogClosedError(why)
+        standing = primary_state_of(self._source, hello)
+        refusal = judge(hello, standing)
+        lag, end = Lag(), hello.end
+        lag.source_at(standing.durable_lsn, standing.durable_position, end.last_lsn, 0.0)
+        while refusal is None and context.is_active():
+            run = reader.read(end, BATCH_BYTES)
+            if run is None:
+                return
+            refusal = frame_too_large(run, hello.frame_bytes_max)
+            if refusal is None:
+                yield encode_from_publisher(batch_of(run, (), "", run.data, lag))
+                end = run.end
+        if refusal is not None:
+            yield encode_from_publisher(refusal)
+
+
+def refusal_of(error: WalkitError, source: Source) -> Refusal:
+    """Return what a subscriber is told of an error that ends what it is sent."""
+    if isinstance(error, GapError):
+        return Refusal(reason="gap", message=str(error), lsn=error.wanted, other_lsn=error.oldest)
+    if isinstance(error, OptionsError):
+        return Refusal(reason="level", message=str(error))
+    if isinstance(error, LogClosedError) or source.ended():
+        return Refusal(reason="closed", message=str(error))
+    return Refusal(reason="damage", message=f"{type(error).__name__}: {error}")
