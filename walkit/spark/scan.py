@@ -89,6 +89,7 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
         from_lsn=first_lsn or 0,
         push_filters=options.push_filters,
         path=path,
+        partitions=parts or 0,
     )
     return Scan(
         path=path,
@@ -128,6 +129,7 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
         from_lsn=options.first_lsn or 0,
         push_filters=options.push_filters,
         path=path,
+        partitions=options.partitions or 0,
     )
     return Scan(
         path=path,

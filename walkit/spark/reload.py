@@ -1,0 +1,55 @@
+"""A load made again with fewer columns or LSNs: Spark prunes neither columns nor records of a source written in Python.
+
+Only for a DataFrame that is a load as it is. The second load has its own view of the log, so it counts only while the
+log is known to give the same records: same log, same oldest record, nothing compacted in between, the same last LSN.
+What is trimmed or compacted after that is an error of either load when it is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader
+
+from walkit.spark.facts import SOURCE_NAME, LogFacts
+from walkit.spark.plan import is_load
+
+RELOAD_LSNS = 1 << 17
+"""A log of no more LSNs is not loaded again: that would save less than it takes."""
+
+
+def reload(
+    df: DataFrame, columns: str, *, first_lsn: int | None = None, last_lsn: int | None = None
+) -> tuple[DataFrame, DataFrame] | None:
+    """Return two loads of the log of `df` up to `last_lsn`: one with these columns only, one with all of them.
+
+    `columns` is the text of a schema; with `first_lsn` the first load begins there. None where `df` is not a load as it
+    is, is cached, has few records or those of a snapshot, or where the log was trimmed or compacted since it was made.
+    """
+    facts = LogFacts.of(df)
+    if facts is None or not facts.path or facts.push_filters or facts.snapshot_lsn:
+        return None
+    if facts.last_lsn - facts.first_lsn < RELOAD_LSNS or df.storageLevel.useMemory or df.storageLevel.useDisk:
+        return None
+    if not is_load(df):
+        return None
+    last = facts.last_lsn if last_lsn is None else min(last_lsn, facts.last_lsn)
+    bounds = {"lastLsn": last, "partitions": facts.partitions}
+
+    def reader(from_lsn: int) -> DataFrameReader:
+        given = df.sparkSession.read.format(SOURCE_NAME)
+        for name, number in {**bounds, "firstLsn": from_lsn}.items():
+            given = given.option(name, number) if number else given
+        return given
+
+    try:
+        narrow = reader(max(first_lsn or 0, facts.from_lsn)).schema(columns).load(facts.path)
+        # The last one: a log that is as it was for this load was so for the one before, too.
+        whole = reader(facts.from_lsn).load(facts.path)
+    except PySparkException:
+        return None  # the load that there is says what is wrong, when it is read
+    found = LogFacts.of(whole)
+    if found is None or replace(found, last_lsn=facts.last_lsn) != facts or found.last_lsn != last:
+        return None
+    return narrow, whole
