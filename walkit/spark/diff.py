@@ -32,7 +32,8 @@ from walkit.errors import OptionsError
 from walkit.spark.causes import SideLog, cause_fields, with_causes
 from walkit.spark.facts import LogFacts
 from walkit.spark.merge import refuse_log_ids
-from walkit.spark.replay import records_up_to
+from walkit.spark.reload import reload
+from walkit.spark.replay import BROADCAST_LSNS, records_up_to, touched_keys
 from walkit.spark.workers import make_importable
 from walkit.state.diff import DIFF_SCHEMA, diff_states, narrowed
 from walkit.state.reduce import FinalState
@@ -77,14 +78,15 @@ def diff(left: Side, right: Side, unchanged: bool = False) -> DataFrame:
     deletion that was dropped `_from_lsn` and `_to_lsn`, inclusive, between which it was. They are null where nothing
     is known: a DataFrame that is no load of one log, or a key that another log need never have had.
 
-    Where both sides are one DataFrame, as `diff((df, 100), df)`, it is read and shuffled once.
+    Where both sides are one DataFrame, as `diff((df, 100), df)`, it is read and shuffled once; without `unchanged`, where
+    at most `BROADCAST_LSNS` LSNs are between the two, only the records of the keys that these touch are shuffled.
 
     Lazy, like any DataFrame, in no order. For each side it raises what `walkit.spark.replay` raises:
     HistoryTrimmedError where the records are known not to give the state, `OptionsError` where the plan shows records
     that are left out or there twice or a load with `pushFilters`, for a column that is missing or of another type, and
     for an LSN that is none. Where two rows turn out to be the newest record of one key, the query fails and names it.
     """
-    sides = Sides.of(left, right)
+    sides = Sides.of(left, right, whole=unchanged)
     return sides.apart_by_key(partial(compare_sides, unchanged=unchanged, sides=sides.spec), DIFF_STRUCT)
 
 
@@ -106,8 +108,8 @@ class Sides:
     spec: SideSpec
 
     @classmethod
-    def of(cls, left: Side, right: Side) -> Sides:
-        """Return both sides together. Raises as `diff` does."""
+    def of(cls, left: Side, right: Side, *, whole: bool = True) -> Sides:
+        """Return both sides together; unless `whole`, keys that are surely equal may be left out. Raises as `diff`."""
         (left_df, left_lsn), (right_df, right_lsn) = _parts(left, "left"), _parts(right, "right")
         (left_rows, left_log), (right_rows, right_log) = (
             _side(left_df, left_lsn, "left"),
@@ -116,6 +118,8 @@ class Sides:
         if left_df is right_df or left_df.sameSemantics(right_df):
             is_left_later = left_lsn is None or (right_lsn is not None and left_lsn > right_lsn)
             rows = left_rows if is_left_later else right_rows
+            if not whole and left_log is not None and right_log is not None:
+                rows = _of_touched_keys(left_df, rows, *sorted((left_log.at_lsn, right_log.at_lsn)))
             return cls(rows, SideSpec((left_lsn, right_lsn), left_log, right_log))
         marked = [
             rows.withColumn(SIDE, F.lit(is_right))
@@ -144,6 +148,15 @@ def _side(df: DataFrame, at_lsn: int | None, name: str) -> tuple[DataFrame, Side
     keyed = records.where(F.col("key").isNotNull())
     log = SideLog.of(LogFacts.of(df), at_lsn) if have_unique_lsns else None
     return keyed.select("lsn", F.col("kind").cast("byte").alias("kind"), "key", "value"), log
+
+
+def _of_touched_keys(df: DataFrame, rows: DataFrame, earlier: int, later: int) -> DataFrame:
+    """Return the rows of the keys that a record after `earlier` touches, or all of `rows` where these may be many."""
+    if later - earlier > BROADCAST_LSNS:
+        return rows
+    again = reload(df, "lsn bigint, key binary", first_lsn=earlier + 1, last_lsn=later)
+    numbers, records = (rows, rows) if again is None else (again[0], again[1].select(*rows.columns))
+    return records.join(F.broadcast(touched_keys(numbers, earlier + 1)), "key", "left_semi").select(*rows.columns)
 
 
 def compare_sides(

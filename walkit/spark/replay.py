@@ -106,6 +106,11 @@ def pick_newest(numbers: DataFrame, records: DataFrame) -> DataFrame:
     return live.select("key", "value", "lsn").withMetadata("lsn", {})
 
 
+def touched_keys(numbers: DataFrame, first_lsn: int) -> DataFrame:
+    """Return the keys, each once, of the records from `first_lsn` on."""
+    return numbers.where(F.col("key").isNotNull() & (F.col("lsn") >= first_lsn)).select("key").distinct()
+
+
 def _word_of(lsn: str) -> Column:
     return F.shiftright(lsn, 6)
 
