@@ -1,4 +1,4 @@
-"""Replay, changes and diff of a load as it is: keys are read alone, and the answer is that of the process all the same."""
+"""Replay, changes and diff of a load as it is: less is read and shuffled, and the answers are those of the process."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def plan_of(df: DataFrame, capsys: pytest.CaptureFixture[str]) -> str:
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    steps=STEPS.map(lambda steps: [("work", 3, 70), *steps]), shares=st.tuples(st.floats(0, 1), st.floats(0, 1))
+    steps=STEPS.map(lambda steps: [("work", 3, 70), *steps]),
+    shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
 )
 def test_states_changes_and_diffs_of_any_history(
     spark: SparkSession, steps: list[Step], shares: tuple[float, float]
@@ -79,10 +80,15 @@ def test_states_changes_and_diffs_of_any_history(
             assert found == in_process or isinstance(found, tuple)
             assert isinstance(found, tuple) or values_of(found) == past[lsns[-1] if lsn is None else lsn]
         try:
-            differing, changed = diff((df, earlier), (df, later)), changes(df, earlier + 1, max(later, earlier + 1))
+            differing, changed = (
+                diff((df, earlier), (df, later)),
+                changes(df, earlier + 1, max(later, earlier + 1)),
+            )
         except HistoryTrimmedError:
             return
-        rows = sorted(tuple(row.values()) for row in differing.select(*DIFF_SCHEMA.names).toArrow().to_pylist())
+        rows = sorted(
+            tuple(row.values()) for row in differing.select(*DIFF_SCHEMA.names).toArrow().to_pylist()
+        )
         assert rows == [tuple(r.values()) for r in walkit.diff((path, earlier), (path, later)).to_pylist()]
         state = dict(past[earlier])
         for row in sorted(changed.toArrow().to_pylist(), key=lambda row: row["lsn"]):
@@ -100,19 +106,25 @@ def test_the_bitmap_reaches_over_words(
     write(str(tmp_path / "log"), rows, 2)
     df = load(spark, tmp_path / "log")
     for at_lsn in (0, 1, 63, 64, 65, 127, 128, 300):
-        expected = {key: (value, lsn) for key, (kind, value, lsn) in _newest(rows, at_lsn).items() if kind != 2}
+        expected = {
+            key: (value, lsn) for key, (kind, value, lsn) in _newest(rows, at_lsn).items() if kind != 2
+        }
         assert told(lambda at_lsn=at_lsn: replay(df, at_lsn)) == expected  # type: ignore[misc]
     monkeypatch.setattr(sys.modules["walkit.spark.replay"], "BROADCAST_WORDS", 0)
     assert told(lambda: replay(df)) == expected
 
 
-def _newest(rows: list[tuple[int, bytes | None, bytes | None]], at_lsn: int) -> dict[bytes, tuple[int, bytes | None, int]]:
+def _newest(
+    rows: list[tuple[int, bytes | None, bytes | None]], at_lsn: int
+) -> dict[bytes, tuple[int, bytes | None, int]]:
     return {
         key: (kind, value, lsn) for lsn, (kind, key, value) in enumerate(rows[:at_lsn], 1) if key is not None
     }
 
 
-@pytest.mark.parametrize(("left", "right"), [(250, 300), (300, 250), (300, 300), (0, 300), (299, 300), (0, 0)])
+@pytest.mark.parametrize(
+    ("left", "right"), [(250, 300), (300, 250), (300, 300), (0, 300), (299, 300), (0, 0)]
+)
 def test_a_diff_of_one_log_shuffles_touched_keys(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], left: int, right: int
 ) -> None:
@@ -124,7 +136,9 @@ def test_a_diff_of_one_log_shuffles_touched_keys(
         found = diff((df, left), (df, right), unchanged=unchanged)
         assert ("BroadcastHashJoin" in plan_of(found, capsys)) == (not unchanged)
         shown = [tuple(row.values()) for row in found.select(*DIFF_SCHEMA.names).toArrow().to_pylist()]
-        assert sorted(shown) == sorted(diff_of(newest_of(rows, left), newest_of(rows, right), unchanged=unchanged))
+        assert sorted(shown) == sorted(
+            diff_of(newest_of(rows, left), newest_of(rows, right), unchanged=unchanged)
+        )
 
 
 def test_keys_are_read_alone(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,14 +150,22 @@ def test_keys_are_read_alone(spark: SparkSession, tmp_path: Path, capsys: pytest
     assert again is not None
     numbers, whole = again
     assert numbers.columns == ["lsn", "key"] and whole.columns == df.columns
-    assert [row.lsn for row in numbers.orderBy("lsn").collect()] == list(range(51, 81)) and whole.count() == 80
+    assert [row.lsn for row in numbers.orderBy("lsn").collect()] == list(
+        range(51, 81)
+    ) and whole.count() == 80
     facts = LogFacts.of(whole)
     assert facts is not None and facts.partitions == 3
     plan = plan_of(replay(df), capsys)
     (read,) = (line for line in plan.splitlines() if "BatchScan walkit" in line and "value" not in line)
     assert "lsn" in read and "timestamp" not in read
     cached = df.where("lsn > 0").cache()
-    for other in (df.where("lsn <= 50"), df.withColumn("value", df.key), cached, df.limit(3), df.select("lsn", "key")):
+    for other in (
+        df.where("lsn <= 50"),
+        df.withColumn("value", df.key),
+        cached,
+        df.limit(3),
+        df.select("lsn", "key"),
+    ):
         assert reload(other, NUMBERS) is None
     cached.unpersist()
     assert reload(load(spark, tmp_path / "s", snapshot=True), NUMBERS) is None

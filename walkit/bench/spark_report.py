@@ -108,11 +108,14 @@ class SparkBenchReport(TableReport):
             f"log {_listed(self.log_bytes)} bytes, not compressed; "
             f"Parquet {_listed(self.parquet_bytes)} bytes, snappy, written by pyarrow"
         )
+        how = (
+            f"medians of n = {self.runs} warm rounds, from load() to the answer, with the least and the most; "
+            "x: within the rounds; every frame of the log that is read is verified"
+        )
         return [
             f"{what}, random values of {self.record_bytes:,} bytes; {where}",
             sizes,
-            f"medians of n = {self.runs} warm rounds, from load() to the answer, with the least and the most; x: within "
-            "the rounds; every frame of the log that is read is verified",
+            how,
         ]
 
     def _facts(self) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The change feed in Spark: what each record did to its key, with the values before and after it.
 
 Records are read twice: those of the range for the keys that they touch, without values where the DataFrame is a load
-as it is (`walkit.spark.reload`), and those of the touched keys up to the end of the range. Only these are shuffled, by key, and a window over them in LSN order gives each its predecessor. The window
-spills to disk, so that a key with most of the records does not have to fit a worker's memory.
+as it is (`walkit.spark.reload`), and those of the touched keys up to the end of the range. Only these are shuffled, by
+key, and a window over them in LSN order gives each its predecessor. The window spills to disk, so that a key with most
+of the records does not have to fit a worker's memory.
 """
 
 from __future__ import annotations

@@ -10,14 +10,15 @@ a shared machine, 4 shuffle partitions; best and median of three warm runs, all 
 | newest LSN of both sides in one aggregation of numbers, then two left joins on the LSN | 2.9 s | 4.1 s |
 | two left-semi joins (`replay`), then a full outer join on the key | 3.5 s | 4.4 s |
 
-It also reads each log once, where the joins read it twice; a log at two LSNs is read and shuffled once for both. What
-it costs: a worker holds the states of one shuffle
-partition in memory (not their histories), so `spark.sql.shuffle.partitions` has to grow with the states.
+It also reads each log once, where the joins read it twice; a log at two LSNs is read and shuffled once for both. Of a
+load as it is, a record that is superseded within its partition is not shuffled (`walkit.spark.combine`). What it costs:
+a worker holds the states of one shuffle partition in memory (not their histories), so `spark.sql.shuffle.partitions`
+has to grow with the states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -30,6 +31,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from walkit.errors import OptionsError
 from walkit.spark.causes import SideLog, cause_fields, with_causes
+from walkit.spark.combine import COMBINED_SCHEMA
 from walkit.spark.facts import LogFacts
 from walkit.spark.merge import refuse_log_ids
 from walkit.spark.reload import reload
@@ -78,8 +80,8 @@ def diff(left: Side, right: Side, unchanged: bool = False) -> DataFrame:
     deletion that was dropped `_from_lsn` and `_to_lsn`, inclusive, between which it was. They are null where nothing
     is known: a DataFrame that is no load of one log, or a key that another log need never have had.
 
-    Where both sides are one DataFrame, as `diff((df, 100), df)`, it is read and shuffled once; without `unchanged`, where
-    at most `BROADCAST_LSNS` LSNs are between the two, only the records of the keys that these touch are shuffled.
+    Where both sides are one DataFrame, as `diff((df, 100), df)`, it is read and shuffled once; and without `unchanged`,
+    where at most `BROADCAST_LSNS` LSNs are between the two, only records of the keys that these touch are shuffled.
 
     Lazy, like any DataFrame, in no order. For each side it raises what `walkit.spark.replay` raises:
     HistoryTrimmedError where the records are known not to give the state, `OptionsError` where the plan shows records
@@ -118,9 +120,15 @@ class Sides:
         if left_df is right_df or left_df.sameSemantics(right_df):
             is_left_later = left_lsn is None or (right_lsn is not None and left_lsn > right_lsn)
             rows = left_rows if is_left_later else right_rows
-            if not whole and left_log is not None and right_log is not None:
-                rows = _of_touched_keys(left_df, rows, *sorted((left_log.at_lsn, right_log.at_lsn)))
+            if left_log is not None and right_log is not None:
+                lsns = sorted((left_log.at_lsn, right_log.at_lsn))
+                few = None if whole else _of_touched_keys(left_df, rows, *lsns)
+                rows = _combined(left_df, rows, lsns) if few is None else few
             return cls(rows, SideSpec((left_lsn, right_lsn), left_log, right_log))
+        if left_log is not None:
+            left_rows = _combined(left_df, left_rows, [left_log.at_lsn])
+        if right_log is not None:
+            right_rows = _combined(right_df, right_rows, [right_log.at_lsn])
         marked = [
             rows.withColumn(SIDE, F.lit(is_right))
             for rows, is_right in ((left_rows, False), (right_rows, True))
@@ -150,13 +158,24 @@ def _side(df: DataFrame, at_lsn: int | None, name: str) -> tuple[DataFrame, Side
     return keyed.select("lsn", F.col("kind").cast("byte").alias("kind"), "key", "value"), log
 
 
-def _of_touched_keys(df: DataFrame, rows: DataFrame, earlier: int, later: int) -> DataFrame:
-    """Return the rows of the keys that a record after `earlier` touches, or all of `rows` where these may be many."""
+def _combined(df: DataFrame, rows: DataFrame, lsns: Sequence[int]) -> DataFrame:
+    """Return rows that have the newest record of each key up to each of `lsns`: fewer than `rows`, or these.
+
+    Where `df` is a load as it is, those who read a part of the log leave out what is superseded within it.
+    """
+    again = reload(df, COMBINED_SCHEMA, last_lsn=max(lsns), newest_of=lsns)
+    return rows if again is None else again[0].select(*rows.columns)
+
+
+def _of_touched_keys(df: DataFrame, rows: DataFrame, earlier: int, later: int) -> DataFrame | None:
+    """Return the rows of the keys that a record after `earlier` touches; None where these may be many."""
     if later - earlier > BROADCAST_LSNS:
-        return rows
+        return None
     again = reload(df, "lsn bigint, key binary", first_lsn=earlier + 1, last_lsn=later)
     numbers, records = (rows, rows) if again is None else (again[0], again[1].select(*rows.columns))
-    return records.join(F.broadcast(touched_keys(numbers, earlier + 1)), "key", "left_semi").select(*rows.columns)
+    return records.join(F.broadcast(touched_keys(numbers, earlier + 1)), "key", "left_semi").select(
+        *rows.columns
+    )
 
 
 def compare_sides(

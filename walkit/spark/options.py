@@ -29,7 +29,10 @@ OF_A_STREAM = ("claim", "claimSeconds", "maxBytesPerTrigger", "maxRecordsPerTrig
 OPTIONS = (*OF_A_LOAD, *OF_A_STREAM)
 """What a user may give. The rest is Spark's or a mistake."""
 
-OPTION_NAMES = {name.lower(): name for name in OPTIONS}
+OF_WALKIT = "newestOf"
+"""What walkit gives itself: LSNs, with commas. A partition has the newest record of each key up to each of them only."""
+
+OPTION_NAMES = {name.lower(): name for name in (*OPTIONS, OF_WALKIT)}
 
 OF_SPARK = (
     *("paths", "owner", "provider", "location", "comment", "collation", "external"),
@@ -69,6 +72,8 @@ class LoadOptions:
     claim_s: int
     max_records: int | None
     max_bytes: int | None
+    newest_of: tuple[int, ...]
+    """See `OF_WALKIT`; without LSNs all records are read."""
     given: frozenset[str]
     """The options that were given, as `OPTIONS` spells them."""
 
@@ -113,6 +118,7 @@ def read_options(options: Mapping[str, Any]) -> LoadOptions:
         claim_s=_number(given, "claimSeconds") or CLAIM_S_DEFAULT,
         max_records=_number(given, "maxRecordsPerTrigger"),
         max_bytes=_number(given, "maxBytesPerTrigger"),
+        newest_of=tuple(int(lsn) for lsn in given.get(OF_WALKIT.lower(), "").split(",") if lsn),
         given=frozenset(OPTION_NAMES[name] for name in given if name in OPTION_NAMES),
     )
     _check(found)

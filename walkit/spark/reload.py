@@ -7,12 +7,14 @@ What is trimmed or compacted after that is an error of either load when it is re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader
 
 from walkit.spark.facts import SOURCE_NAME, LogFacts
+from walkit.spark.options import OF_WALKIT
 from walkit.spark.plan import is_load
 
 RELOAD_LSNS = 1 << 17
@@ -20,12 +22,18 @@ RELOAD_LSNS = 1 << 17
 
 
 def reload(
-    df: DataFrame, columns: str, *, first_lsn: int | None = None, last_lsn: int | None = None
+    df: DataFrame,
+    columns: str,
+    *,
+    first_lsn: int | None = None,
+    last_lsn: int | None = None,
+    newest_of: Sequence[int] = (),
 ) -> tuple[DataFrame, DataFrame] | None:
     """Return two loads of the log of `df` up to `last_lsn`: one with these columns only, one with all of them.
 
-    `columns` is the text of a schema; with `first_lsn` the first load begins there. None where `df` is not a load as it
-    is, is cached, has few records or those of a snapshot, or where the log was trimmed or compacted since it was made.
+    `columns` is the text of a schema. With `first_lsn` the first load begins there; with `newest_of` it has of each
+    partition the newest record of each key up to each of these LSNs. None where `df` is not a load as it is, is cached,
+    has few records or those of a snapshot, or where the log was trimmed or compacted since it was made.
     """
     facts = LogFacts.of(df)
     if facts is None or not facts.path or facts.push_filters or facts.snapshot_lsn:
@@ -44,7 +52,10 @@ def reload(
         return given
 
     try:
-        narrow = reader(max(first_lsn or 0, facts.from_lsn)).schema(columns).load(facts.path)
+        given = reader(max(first_lsn or 0, facts.from_lsn)).schema(columns)
+        if newest_of:
+            given = given.option(OF_WALKIT, ",".join(map(str, newest_of)))
+        narrow = given.load(facts.path)
         # The last one: a log that is as it was for this load was so for the one before, too.
         whole = reader(facts.from_lsn).load(facts.path)
     except PySparkException:

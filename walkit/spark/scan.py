@@ -47,6 +47,8 @@ class Scan:
     parts: int | None
     """The number of partitions asked for."""
     lsns: LsnFilter
+    newest_of: tuple[int, ...] = ()
+    """Where there are LSNs: of each partition, only the newest record of each key up to one of them."""
 
     @property
     def log_id(self) -> str:
@@ -100,6 +102,7 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
         frames_from=max(view.manifest.low_watermark, base) + 1,
         parts=parts,
         lsns=LsnFilter(first_lsn=first_lsn, last_lsn=last_lsn),
+        newest_of=options.newest_of,
     )
 
 
