@@ -30,7 +30,7 @@ OPTIONS = (*OF_A_LOAD, *OF_A_STREAM)
 """What a user may give. The rest is Spark's or a mistake."""
 
 OF_WALKIT = "newestOf"
-"""What walkit gives itself: LSNs, with commas. A partition has the newest record of each key up to each of them only."""
+"""What walkit gives itself: LSNs, with commas. A partition has only the newest record of each key up to each."""
 
 OPTION_NAMES = {name.lower(): name for name in (*OPTIONS, OF_WALKIT)}
 
