@@ -80,8 +80,9 @@ def diff(left: Side, right: Side, unchanged: bool = False) -> DataFrame:
     deletion that was dropped `_from_lsn` and `_to_lsn`, inclusive, between which it was. They are null where nothing
     is known: a DataFrame that is no load of one log, or a key that another log need never have had.
 
-    Where both sides are one DataFrame, as `diff((df, 100), df)`, it is read and shuffled once; and without `unchanged`,
-    where at most `BROADCAST_LSNS` LSNs are between the two, only records of the keys that these touch are shuffled.
+    Where both sides are one DataFrame, as `diff((df, 100), df)`, it is read and shuffled once. Of a load as it is that
+    has many records, without `unchanged`, and where at most `BROADCAST_LSNS` LSNs are between the two, those are read
+    first, and only records of the keys that they touch are shuffled.
 
     Lazy, like any DataFrame, in no order. For each side it raises what `walkit.spark.replay` raises:
     HistoryTrimmedError where the records are known not to give the state, `OptionsError` where the plan shows records
@@ -168,14 +169,17 @@ def _combined(df: DataFrame, rows: DataFrame, lsns: Sequence[int]) -> DataFrame:
 
 
 def _of_touched_keys(df: DataFrame, rows: DataFrame, earlier: int, later: int) -> DataFrame | None:
-    """Return the rows of the keys that a record after `earlier` touches; None where these may be many."""
+    """Return the rows of the keys that a record after `earlier` touches; None where these may be many.
+
+    None, too, where `df` is not a load as it is: all of it would be read twice.
+    """
     if later - earlier > BROADCAST_LSNS:
         return None
     again = reload(df, "lsn bigint, key binary", first_lsn=earlier + 1, last_lsn=later)
-    numbers, records = (rows, rows) if again is None else (again[0], again[1].select(*rows.columns))
-    return records.join(F.broadcast(touched_keys(numbers, earlier + 1)), "key", "left_semi").select(
-        *rows.columns
-    )
+    if again is None:
+        return None
+    touched = F.broadcast(touched_keys(again[0], earlier + 1))
+    return again[1].join(touched, "key", "left_semi").select(*rows.columns)
 
 
 def compare_sides(
