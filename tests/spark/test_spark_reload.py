@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,7 +18,9 @@ import walkit
 from tests.spark.trimmed import OPTIONS, STEPS, Step, Told, make_store, told_in_process, values_of
 from tests.state.histories import diff_of, newest_of, random_rows, write
 from walkit.errors import HistoryTrimmedError
+from walkit.record import RECORD_SCHEMA
 from walkit.spark import changes, diff, replay
+from walkit.spark.combine import newest_up_to
 from walkit.spark.facts import LogFacts
 from walkit.spark.reload import reload
 from walkit.state import DIFF_SCHEMA
@@ -193,3 +197,41 @@ def test_a_log_that_changed_is_not_loaded_again(spark: SparkSession, tmp_path: P
     assert reload(df, NUMBERS) is None
     make_store(path, [("work", 3, 90), ("reopen",), ("work", 4, 60)])
     assert reload(df, NUMBERS) is None
+
+
+def test_another_history_is_not_loaded_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Cut a log's end and write other records there: no second load, not at an LSN before the cut either."""
+    path, kept = tmp_path / "log", tmp_path / "kept"
+    write(str(kept), random_rows(5, 50))
+    shutil.copytree(kept, path)
+    write(str(path), random_rows(6, 50))
+    df = load(spark, path)
+    assert reload(df, NUMBERS) is not None
+    shutil.rmtree(path)
+    shutil.copytree(kept, path)
+    write(str(path), random_rows(7, 50))
+    assert reload(df, NUMBERS) is None and reload(df, NUMBERS, last_lsn=20) is None
+    with pytest.raises(Exception, match="DivergenceError"):
+        replay(df).collect()
+
+
+def test_what_is_superseded_in_a_part_is_left_out() -> None:
+    """Seeded records in batches of seven, at two LSNs: the newest up to each, as a loop has them, and little else."""
+    rows = random_rows(8, 200, keys=5)
+    records = [
+        {"lsn": lsn, "kind": kind, "key": key, "value": value, "timestamp": None}
+        for lsn, (kind, key, value) in enumerate(rows, 1)
+    ]
+    batches = [pa.RecordBatch.from_pylist(records[n : n + 7], RECORD_SCHEMA) for n in range(0, 200, 7)]
+    for lsns in ((200,), (60, 180), (180, 60), (0, 1), (7, 7), (0,), (1000, 140)):
+        found = [row for batch in newest_up_to(batches, lsns) for row in batch.to_pylist()]
+        shown = {row["lsn"] for row in found}
+        needed = {lsn for at in lsns for _, lsn, _ in newest_of(rows, at).values()}
+        assert (
+            needed <= shown
+            and len(shown) == len(found) <= 5 * len(set(lsns))
+            and max(shown, default=0) <= max(lsns)
+        )
+        for row in found:
+            kind, key, value = rows[row["lsn"] - 1]
+            assert (row["kind"], row["key"], row["value"]) == (kind, key, value)

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.layout import CLAIM_LEASE_US_MAX
 from walkit.format.names import is_claim_name
+from walkit.read.ranges import LogPoint
 from walkit.storage.address import storage_at
 
 View: TypeAlias = Literal["records", "frames", "segments", "damage"]
@@ -29,10 +30,12 @@ OF_A_STREAM = ("claim", "claimSeconds", "maxBytesPerTrigger", "maxRecordsPerTrig
 OPTIONS = (*OF_A_LOAD, *OF_A_STREAM)
 """What a user may give. The rest is Spark's or a mistake."""
 
-OF_WALKIT = "newestOf"
+NEWEST_OF = "newestOf"
 """What walkit gives itself: LSNs, with commas. A partition has only the newest record of each key up to each."""
+PLANNED = "planned"
+"""And: a `LogPoint` that the log has to have, its log id, epoch id (both in hexadecimal digits) and LSN with commas."""
 
-OPTION_NAMES = {name.lower(): name for name in (*OPTIONS, OF_WALKIT)}
+OPTION_NAMES = {name.lower(): name for name in (*OPTIONS, NEWEST_OF, PLANNED)}
 
 OF_SPARK = (
     *("paths", "owner", "provider", "location", "comment", "collation", "external"),
@@ -73,7 +76,9 @@ class LoadOptions:
     max_records: int | None
     max_bytes: int | None
     newest_of: tuple[int, ...]
-    """See `OF_WALKIT`; without LSNs all records are read."""
+    """See `NEWEST_OF`; without LSNs all records are read."""
+    planned: LogPoint | None
+    """See `PLANNED`."""
     given: frozenset[str]
     """The options that were given, as `OPTIONS` spells them."""
 
@@ -118,11 +123,19 @@ def read_options(options: Mapping[str, Any]) -> LoadOptions:
         claim_s=_number(given, "claimSeconds") or CLAIM_S_DEFAULT,
         max_records=_number(given, "maxRecordsPerTrigger"),
         max_bytes=_number(given, "maxBytesPerTrigger"),
-        newest_of=tuple(int(lsn) for lsn in given.get(OF_WALKIT.lower(), "").split(",") if lsn),
+        newest_of=tuple(int(lsn) for lsn in given.get(NEWEST_OF.lower(), "").split(",") if lsn),
+        planned=_point(given.get(PLANNED)),
         given=frozenset(OPTION_NAMES[name] for name in given if name in OPTION_NAMES),
     )
     _check(found)
     return found
+
+
+def _point(text: str | None) -> LogPoint | None:
+    if text is None:
+        return None
+    log_id, epoch_id, lsn = text.split(",")
+    return LogPoint(int(log_id, 16), int(epoch_id, 16), int(lsn))
 
 
 def _check(found: LoadOptions) -> None:
