@@ -63,7 +63,7 @@ def plan_of(df: DataFrame, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=STEPS.map(lambda steps: [("work", 3, 70), *steps]),
     shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),

@@ -9,9 +9,9 @@ import glob
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import unquote
 
 from walkit.errors import LogNotFoundError, OptionsError
@@ -20,6 +20,7 @@ from walkit.format.names import is_claim_name
 from walkit.read.ranges import LogPoint
 from walkit.storage.address import storage_at
 
+T = TypeVar("T")
 View: TypeAlias = Literal["records", "frames", "segments", "damage"]
 Mode: TypeAlias = Literal["failfast", "permissive"]
 VIEWS: tuple[View, ...] = ("records", "frames", "segments", "damage")
@@ -123,18 +124,29 @@ def read_options(options: Mapping[str, Any]) -> LoadOptions:
         claim_s=_number(given, "claimSeconds") or CLAIM_S_DEFAULT,
         max_records=_number(given, "maxRecordsPerTrigger"),
         max_bytes=_number(given, "maxBytesPerTrigger"),
-        newest_of=tuple(int(lsn) for lsn in given.get(NEWEST_OF.lower(), "").split(",") if lsn),
-        planned=_point(given.get(PLANNED)),
+        newest_of=tuple(_own(NEWEST_OF, given, lambda lsns: [int(lsn) for lsn in lsns]) or ()),
+        planned=_own(PLANNED, given, _point),
         given=frozenset(OPTION_NAMES[name] for name in given if name in OPTION_NAMES),
     )
     _check(found)
     return found
 
 
-def _point(text: str | None) -> LogPoint | None:
+def _own(name: str, given: Mapping[str, str], read: Callable[[list[str]], T]) -> T | None:
+    """Return what an option of walkit's own says; None where it was not given."""
+    text = given.get(name.lower())
     if text is None:
         return None
-    log_id, epoch_id, lsn = text.split(",")
+    try:
+        return read(text.split(","))
+    except ValueError:
+        raise OptionsError(
+            f"option {name} is walkit's own, and {text!r} is none", option=name, wanted=text
+        ) from None
+
+
+def _point(parts: list[str]) -> LogPoint:
+    log_id, epoch_id, lsn = parts
     return LogPoint(int(log_id, 16), int(epoch_id, 16), int(lsn))
 
 

@@ -44,11 +44,10 @@ def reload(
         return None
     last = facts.last_lsn if last_lsn is None else min(last_lsn, facts.last_lsn)
     planned = f"{facts.log_id},{facts.epoch_id},{facts.last_lsn}"
-    bounds = {"lastLsn": last, "partitions": facts.partitions}
 
     def reader(from_lsn: int) -> DataFrameReader:
-        given = df.sparkSession.read.format(SOURCE_NAME).option(PLANNED, planned)
-        for name, number in {**bounds, "firstLsn": from_lsn}.items():
+        given = df.sparkSession.read.format(SOURCE_NAME).option(PLANNED, planned).option("lastLsn", last)
+        for name, number in (("partitions", facts.partitions), ("firstLsn", from_lsn)):
             given = given.option(name, number) if number else given
         return given
 
