@@ -30,7 +30,7 @@ from walkit.commit.queue import S, SubmissionQueue
 from walkit.errors import LogExhaustedError
 from walkit.format.body import Columns
 from walkit.format.frame import MARK_BODY, FrameIdentity, PreparedBody, seal_frame
-from walkit.format.layout import FRAME_HEADER_BYTES, LSN_MAX, POSITION_MAX
+from walkit.format.layout import FRAME_HEADER_BYTES, LSN_LAST, LSN_MAX, POSITION_MAX
 
 
 class OrderingCore(SubmissionQueue[S]):
@@ -169,6 +169,11 @@ class OrderingCore(SubmissionQueue[S]):
     def needs_segment(self, footprint: int) -> bool:
         """Say whether a frame of this size has to go to a new segment."""
         return self.position + footprint > self.segment_end
+
+    def has_room(self, body: PreparedBody) -> bool:
+        """Say whether a frame of this body fits into the segment, and its records have LSNs."""
+        footprint = (FRAME_HEADER_BYTES + body.stored_bytes + self.alignment - 1) & -self.alignment
+        return self.position + footprint <= self.segment_end and self.appended_lsn + body.count <= LSN_LAST
 
     def segment_ready(self, end_position: int) -> None:
         """A segment begins at the current position; its frames end at or before `end_position`, and POSITION_MAX."""
