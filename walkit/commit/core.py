@@ -29,7 +29,7 @@ from walkit.commit.policy import TAKE_ALL, Policy, Take
 from walkit.commit.queue import S, SubmissionQueue
 from walkit.errors import LogExhaustedError
 from walkit.format.body import Columns
-from walkit.format.frame import MARK_BODY, FrameIdentity, PreparedBody, seal_frame
+from walkit.format.frame import MARKER_BODY, FrameIdentity, PreparedBody, seal_frame
 from walkit.format.layout import FRAME_HEADER_BYTES, LSN_LAST, LSN_MAX, POSITION_MAX
 
 
@@ -242,28 +242,28 @@ class OrderingCore(SubmissionQueue[S]):
         self.in_flight.append(frame)
         return frame
 
-    def seal_mark(self, now_us: int) -> SealedFrame:
+    def seal_marker(self, now_us: int) -> SealedFrame:
         """Seal a frame without records, for its promise alone."""
-        return self.seal((), MARK_BODY, now_us)
+        return self.seal((), MARKER_BODY, now_us)
 
     @property
-    def needs_mark(self) -> bool:
+    def needs_marker(self) -> bool:
         """Whether all records are durable and the last of them stand in frames that nothing has promised yet."""
         return self.promised_position < self.record_end_position <= self.durable_position
 
     def tick(self, now_us: int) -> Tick:
-        """Say what time asks for: a sync when the interval is over, a mark when the log has been idle long enough."""
+        """Say what time asks for: a sync when the interval is over, a marker frame once the log has been idle for long."""
         wakes: list[int] = []
-        sync = mark = False
+        sync = marker = False
         if self.failure is not None:
             return Tick(False, False, None)
         if self.interval_us and self.written_position > self.durable_position:
             due = self.unsynced_since_us + self.interval_us
             sync = now_us >= due
             wakes.append(self.interval_us if sync else due - now_us)
-        if self.idle_marker_us and (self.needs_mark or self.in_flight or self.pending):
+        if self.idle_marker_us and (self.needs_marker or self.in_flight or self.pending):
             due = self.sealed_at_us + self.idle_marker_us
-            mark = now_us >= due and self.needs_mark and not self.in_flight and not self.pending
+            marker = now_us >= due and self.needs_marker and not self.in_flight and not self.pending
             wakes.append(self.idle_marker_us if now_us >= due else due - now_us)
         seal = self.seal_at_us is not None and now_us >= self.seal_at_us
         if self.seal_at_us is not None and not seal:
@@ -271,7 +271,7 @@ class OrderingCore(SubmissionQueue[S]):
         if self.interval_us and wakes:
             # A frame wakes no timer that waits already; what is written before the next question has its interval, too.
             wakes.append(self.interval_us)
-        return Tick(mark, sync, min(wakes) if wakes else None, seal)
+        return Tick(marker, sync, min(wakes) if wakes else None, seal)
 
     # -- on the way out
 

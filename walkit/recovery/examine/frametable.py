@@ -49,7 +49,7 @@ class FrameRow(NamedTuple):
             header.durable_position,
             header.sealed_us,
             header.epoch,
-            header.is_mark,
+            header.is_marker,
             intact,
         )
 
