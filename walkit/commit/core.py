@@ -252,7 +252,7 @@ class OrderingCore(SubmissionQueue[S]):
         return self.promised_position < self.record_end_position <= self.durable_position
 
     def tick(self, now_us: int) -> Tick:
-        """Say what time asks for: a sync when the interval is over, a marker frame once the log has been idle for long."""
+        """Say what time asks for: a sync when the interval is over, a marker frame once the log is idle for long."""
         wakes: list[int] = []
         sync = marker = False
         if self.failure is not None:
