@@ -213,14 +213,14 @@ class OrderingCore(SubmissionQueue[S]):
             group, first_lsn, count, position, footprint, header_crc, buffers, user_bytes, columns
         )
         lsn = first_lsn
-        if count == len(group):
+        if len(group) == 1:  # a lone record, or a batch: none of its records' number is asked again
+            group[0].first_lsn, group[0].frame = first_lsn, frame
+            lsn += count
+        elif count == len(group):
             for lsn, submission in enumerate(group, first_lsn):
                 submission.first_lsn = lsn
                 submission.frame = frame
             lsn += 1 if count else 0
-        elif len(group) == 1:  # mostly a batch: none of its records' number is asked again
-            group[0].first_lsn, group[0].frame = first_lsn, frame
-            lsn += count
         else:
             for submission in group:
                 submission.first_lsn = lsn
