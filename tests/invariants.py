@@ -9,8 +9,10 @@ def check_log(log: walkit.WriteAheadLog) -> None:
     """Assert what the commit core, the segments and the holds promise between two steps."""
     log.wait_idle()
     parts = log.parts
-    with parts.driver.lock:
-        parts.core._check()
+    driver = parts.driver
+    with driver.lock:
+        for part in (parts.core, driver.election, driver.writer.sequencer):
+            part._check()
     parts.segments._check()
     parts.holds._check()
 

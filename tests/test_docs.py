@@ -171,6 +171,31 @@ def test_the_architecture_is_short_and_names_the_rooms(checkout: Checkout) -> No
     assert tuple(re.findall(r'class="name"[^>]*>(\w+)<', drawn)) == tuple(r for r in ROOMS if r[0] != "_")
 
 
+def loose_lines(changelog: str) -> list[str]:
+    """Lines of the changelog that stand in a section and under none of its heads."""
+    found = []
+    head = True
+    for line in changelog.splitlines():
+        if line.startswith("### "):
+            head = line == "### Removed"
+        elif re.match(r"[A-Z].*:$", line):
+            head = True
+        elif line.startswith("- ") and not head:
+            found.append(line)
+    return found
+
+
+def test_the_changelog_has_four_sections_in_order(checkout: Checkout) -> None:
+    """Added, Changed, Fixed, Removed, in this order; each line of the first three stands under a head."""
+    text = (checkout.root / "CHANGELOG.md").read_text()
+    assert re.findall(r"^### (\w+)$", text, re.MULTILINE) == ["Added", "Changed", "Fixed", "Removed"]
+    assert loose_lines("### Added\n\n- one\n\nThe log:\n\n- two\n### Fixed\n- three\n") == [
+        "- one",
+        "- three",
+    ]
+    assert loose_lines(text) == []
+
+
 NOT_IN_THE_REPOSITORY = re.compile(
     r"\bDESIGN(\.md)?\b|\bARCHITECTURE(\.md)? section|\bHOUSE(\.md)?\b|\bthe reference's\b|\bseed issue"
     r"|\bthe seed's (volume|notes|documents?)\b|\b(automq|iggy|quiver|kevo|ecosystem)\.md\b"

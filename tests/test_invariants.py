@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,13 +18,26 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import walkit
 from tests.invariants import check_log, check_store
+from walkit.commit.commit_signal import CommitSignal
 from walkit.commit.core import OrderingCore
+from walkit.commit.delivery import Delivery
+from walkit.commit.election import LeaderElection
+from walkit.commit.seal_sequencer import SealSequencer
+from walkit.commit.timer import CommitClock
 from walkit.errors import JournalFullError
+from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
 from walkit.format.manifest import Manifest
 from walkit.models import CrashingStorage
-from walkit.record import Batch
+from walkit.record import Batch, Kind, Record
+from walkit.replication.delta_buffer import DeltaBuffer
+from walkit.replication.delta_loader import RangeLoader
+from walkit.replication.delta_messages import DeltaEnd
+from walkit.replication.delta_poller import DeltaPoller
 from walkit.replication.publisher import Publisher
+from walkit.replication.record_cache import RecordCache
+from walkit.replication.shared_runs import SharedRuns
+from walkit.replication.states import StateTracker
 from walkit.replication.subscriber import Subscriber
 from walkit.segments.active_segment import OpenSegment
 from walkit.segments.manifest_store import ManifestStore
@@ -197,19 +213,85 @@ def _segment() -> OpenSegment:
     return OpenSegment(1, file.open("segment", "create"), 1 << 16)
 
 
+def _poller() -> DeltaPoller:
+    poller = DeltaPoller()
+    assert poller.request(DeltaEnd(), 0.0) is not None
+    return poller
+
+
+def _runs() -> SharedRuns:
+    runs = SharedRuns()
+    runs.enter()
+    return runs
+
+
+def _cache() -> RecordCache:
+    cache = RecordCache(4096)
+    cache.put(1, [Record(1, Kind.PUT, b"k", b"v")], 1)
+    return cache
+
+
+def _tracker() -> StateTracker:
+    tracker = StateTracker("replica", "new")
+    tracker.begin(0.0)
+    tracker.move("connecting", 1.0)
+    return tracker
+
+
+def _election() -> LeaderElection:
+    lock = threading.Lock()
+    return LeaderElection(
+        _core(), lock, signal=CommitSignal(lock), timer=None, clock=CommitClock(time.time_ns)
+    )
+
+
+def _loader() -> RangeLoader:
+    loader = RangeLoader(CrashingStorage(), 1)
+    loader.note_end(DeltaEnd(3, 640))
+    loader.note_end(DeltaEnd(1, 64))
+    return loader
+
+
+def _delivery() -> Delivery:
+    delivery = Delivery("log", EventSink())
+    delivery.observe(print)
+    return delivery
+
+
+def inside(name: str, change: Callable[[Any], object]) -> Callable[[Any], object]:
+    """Return what changes the collection of this name in an object."""
+    return lambda thing: change(getattr(thing, name))
+
+
 BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_core, lambda core: setattr(core, "durable_lsn", 6)),
     (_core, lambda core: setattr(core, "written_position", 641)),
     (_core, lambda core: setattr(core, "landed", 1)),
     (_core, lambda core: setattr(core, "_records", 1)),
-    (_table, lambda table: table._lsns.update({b"c": 1})),
-    (_table, lambda table: table._lsns.update({b"a": 9})),
-    (_ring, lambda ring: ring._lsns.__setitem__(0, 3)),
+    (_table, inside("_lsns", lambda lsns: lsns.update({b"c": 1}))),
+    (_table, inside("_lsns", lambda lsns: lsns.update({b"a": 9}))),
+    (_ring, inside("_lsns", lambda lsns: lsns.__setitem__(0, 3))),
     (Publisher, lambda publisher: setattr(publisher, "_began_at", 64)),
-    (Publisher, lambda publisher: publisher._ends.clear() or publisher._ends.append(None)),
+    (Publisher, inside("_ends", lambda ends: ends.clear() or ends.append(None))),
     (_subscriber, lambda subscriber: setattr(subscriber, "state", "failed")),
     (_subscriber, lambda subscriber: setattr(subscriber, "heard_ms", 1.0)),
     (_segment, lambda segment: setattr(segment, "zeroed", 1 << 20)),
+    (_poller, lambda poller: setattr(poller, "wake_at_ms", 5.0)),
+    (_poller, lambda poller: setattr(poller, "session_id", 7)),
+    (DeltaBuffer, lambda buffer: setattr(buffer, "size_bytes", 1)),
+    (DeltaBuffer, lambda buffer: setattr(buffer, "end", DeltaEnd(1, 64))),
+    (_runs, inside("_kept", lambda kept: kept.update({(1, None): None}))),
+    (_runs, lambda runs: setattr(runs, "_size", 1)),
+    (_cache, lambda cache: setattr(cache, "_next_lsn", 0)),
+    (_cache, inside("_order", deque.clear)),
+    (_tracker, lambda tracker: setattr(tracker, "state", "new")),
+    (_tracker, inside("_spans", deque.reverse)),
+    (_election, lambda election: setattr(election, "leaders", 2)),
+    (_election, lambda election: setattr(election, "_given", True)),
+    (SealSequencer, inside("_over", lambda over: over.add(0))),
+    (_loader, inside("_ends", list.reverse)),
+    (_loader, inside("_retired", lambda files: files.append(None))),
+    (_delivery, lambda delivery: setattr(delivery, "observers", ())),
     (_segment, lambda segment: setattr(segment, "frames", 1)),
 ]
 

@@ -164,7 +164,7 @@ class NeverStopsAsking(OrderingCore[Piece]):
     """Wrong: a mark that nobody needs is asked for again and again."""
 
     @property
-    def needs_mark(self) -> bool:
+    def needs_marker(self) -> bool:
         return self.record_end_position <= self.durable_position
 
 
@@ -172,7 +172,7 @@ class ForgetsTheTail(OrderingCore[Piece]):
     """Wrong: an idle log is never asked to promise its tail."""
 
     @property
-    def needs_mark(self) -> bool:
+    def needs_marker(self) -> bool:
         return False
 
 

@@ -20,7 +20,7 @@ from tests.commit.cores import FIRST_CHAIN, WRONG_CORES, Piece, header_of, make_
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SealedFrame, SyncPoint
 from walkit.format.checksum import crc32c
-from walkit.format.frame import MARK_BODY
+from walkit.format.frame import MARKER_BODY
 
 IDLE_US, INTERVAL_US = 500, 300
 
@@ -204,16 +204,16 @@ class CoreMachine(RuleBasedStateMachine):
     def _ask(self) -> int | None:
         """Ask the core what time wants, do it, and return when it wants to be asked again."""
         tick = self.core.tick(self.now_us)
-        assert not (self.failed and (tick.mark or tick.sync or tick.wake_in_us is not None))
+        assert not (self.failed and (tick.marker or tick.sync or tick.wake_in_us is not None))
         assert tick.wake_in_us is None or tick.wake_in_us > 0, "a timer that spins"
         if tick.sync:
             began, point = self._tick_step(), self.core.sync_begin()
             self.synced_from.append(began)
             self.core.synced(point)
-        if tick.mark:
+        if tick.marker:
             assert not self.waiting and not self.core.in_flight and self.core.idle_marker_us
-            make_room(self.core, MARK_BODY.footprint(self.core.alignment))
-            frame = self.core.seal_mark(self.now_us)
+            make_room(self.core, MARKER_BODY.footprint(self.core.alignment))
+            frame = self.core.seal_marker(self.now_us)
             assert frame.count == 0 and frame.last_lsn == frame.first_lsn - 1
             self._sealed(frame)
             self.written_at[id(frame)] = self._tick_step()

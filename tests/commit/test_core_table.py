@@ -12,12 +12,12 @@ from tests.commit.cores import Piece, body_of, header_of, make_core, make_room, 
 from walkit.commit.core import OrderingCore
 from walkit.commit.frame import SyncPoint, Tick
 from walkit.format.body import Columns
-from walkit.format.frame import MARK_BODY, prepare_body
+from walkit.format.frame import MARKER_BODY, prepare_body
 from walkit.format.layout import HAS_VALUE, RECORDS_PER_FRAME_MAX
 
 Core = OrderingCore[Piece]
 IDLE, INTERVAL = 500, 300
-QUIET = Tick(mark=False, sync=False, wake_in_us=None)
+QUIET = Tick(marker=False, sync=False, wake_in_us=None)
 
 
 def write_at(core: Core, at: int) -> None:
@@ -27,8 +27,8 @@ def write_at(core: Core, at: int) -> None:
 
 def write_mark(core: Core, at: int) -> None:
     """Seal a mark and write it."""
-    make_room(core, MARK_BODY.footprint(core.alignment))
-    core.written(core.seal_mark(at), durable=core.ack_when_durable)
+    make_room(core, MARKER_BODY.footprint(core.alignment))
+    core.written(core.seal_marker(at), durable=core.ack_when_durable)
 
 
 def sync_all(core: Core) -> None:
@@ -197,13 +197,13 @@ def test_a_mark_moves_no_lsn_and_promises_what_is_durable() -> None:
     write_at(core, 0)
     before = (core.appended_lsn, core.acked_lsn, core.durable_lsn)
     end = core.durable_position
-    make_room(core, MARK_BODY.footprint(core.alignment))
-    mark = core.seal_mark(7)
+    make_room(core, MARKER_BODY.footprint(core.alignment))
+    mark = core.seal_marker(7)
     assert core.written(mark, durable=True) == [mark]
     assert (core.appended_lsn, core.acked_lsn, core.durable_lsn) == before
     assert (mark.first_lsn, mark.last_lsn, mark.count) == (102, 101, 0)
     assert header_of(mark).durable_position == end == mark.position
-    assert not core.needs_mark
+    assert not core.needs_marker
     assert core.chain == mark.header_crc
 
 

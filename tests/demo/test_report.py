@@ -10,7 +10,7 @@ import pytest
 
 from walkit.demo import CHECKS, Check, DemoResult
 from walkit.demo.progress_printer import ProgressPrinter
-from walkit.demo.report import report_html, summary_html, write_report
+from walkit.demo.report import report_html, write_report
 from walkit.measure import FileSystemFacts, MachineFacts, Run, RunRecorder
 from walkit.workload.oracle import compare_states
 
@@ -40,7 +40,7 @@ def test_a_red_line_stands_on_tmpfs(machine: MachineFacts) -> None:
     html = report_html(result)
     assert f"<p class='warning'>tmpfs: {RED}" in html
     assert html.count(RED) >= 3  # the line, the figures, the run's own table
-    assert RED in summary_html(result)
+    assert RED in result._repr_html_()
     assert machine.file_system is not None
     assert f"<code>{machine.file_system.mount_point}</code>" in html
 
@@ -67,7 +67,7 @@ def test_a_failed_check_shows_its_keys_escaped() -> None:
     """The oracle's samples stand below the table, and what is in them cannot become markup."""
     oracle = compare_states({b"key": b"<script>expected</script>"}, {b"key": b"found & wrong"}, subject="<b>")
     check = Check(name=CHECKS[0], ok=False, compared=1, text=str(oracle), oracle=oracle)
-    html = summary_html(DemoResult(out=Path(), checks=[check]))
+    html = DemoResult(out=Path(), checks=[check])._repr_html_()
     assert "WRONG" in html
     assert "&lt;script&gt;expected" in html
     assert "found &amp; wrong" in html

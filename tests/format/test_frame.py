@@ -13,7 +13,7 @@ from walkit.errors import CorruptionError, FormatVersionError
 from walkit.format.body import Columns, one_record
 from walkit.format.checksum import crc32c
 from walkit.format.frame import (
-    MARK_BODY,
+    MARKER_BODY,
     FrameFault,
     FrameHeader,
     check_body,
@@ -254,7 +254,7 @@ def test_every_header_field_reads_back() -> None:
     assert tuple(header[4:7]) == tuple(makers.IDENTITY)
     assert (header.position, header.first_lsn, header.records, header.span) == (1 << 40, 77, 2, 2)
     assert (header.durable_position, header.chain, header.sealed_us) == ((1 << 40) - 64, 0xDEADBEEF, 123)
-    assert (header.last_lsn, header.end_position, header.is_mark) == (78, (1 << 40) + footprint, False)
+    assert (header.last_lsn, header.end_position, header.is_marker) == (78, (1 << 40) + footprint, False)
     assert (header.header_crc, header.body_crc, len(frame)) == (crc, body.crc, footprint)
     plain, _ = read_frame(frame)
     assert list(plain.values()) == list(header)
@@ -265,15 +265,15 @@ def test_a_mark_has_nothing_but_its_promise() -> None:
     mark = FRAMES["a mark"]
     header, fault = check_header(mark, 0, 64, 1 << 20)
     assert fault is None and header is not None and len(mark) == 128
-    assert (header.is_mark, header.last_lsn, header.durable_position) == (True, 7, 640)
+    assert (header.is_marker, header.last_lsn, header.durable_position) == (True, 7, 640)
     assert check_body(header, memoryview(mark)) is None
     batch = judged(mark)
     assert not isinstance(batch, FrameFault) and batch.num_rows == 0
     made = prepare_body(Columns(0, 0, None, None))
     assert (made.flags, made.stored_bytes, made.crc) == (
-        MARK_BODY.flags,
-        MARK_BODY.stored_bytes,
-        MARK_BODY.crc,
+        MARKER_BODY.flags,
+        MARKER_BODY.stored_bytes,
+        MARKER_BODY.crc,
     )
 
 

@@ -180,7 +180,7 @@ class Zeroing(LogScene):
         ledger.appended("append", [put(b"behind")], lambda: log.append(b"behind"))
         ledger.called_durable(ledger.step("sync", log.sync))
         core = log.parts.core
-        wait_until(lambda: not core.needs_mark or core.failure is not None, "a mark")
+        wait_until(lambda: not core.needs_marker or core.failure is not None, "a mark")
         ledger.called_durable(log.durable_lsn)
         return closing(log, ledger)
 

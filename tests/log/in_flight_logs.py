@@ -13,7 +13,7 @@ from functools import cached_property
 from tests.format.makers import HAS_KEY, HAS_VALUE, PUT
 from walkit.format.body import Columns
 from walkit.format.durable_slot import DurableSlot, encode_slot
-from walkit.format.frame import MARK_BODY, FrameHeader, FrameIdentity, prepare_body, seal_frame
+from walkit.format.frame import MARKER_BODY, FrameHeader, FrameIdentity, prepare_body, seal_frame
 from walkit.format.layout import DURABLE_SLOTS_BYTES, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import (
     MANIFEST_NAME,
@@ -60,7 +60,7 @@ class Flight:
             values = [b"%02d-%d " % (number, i) * (3 + 11 * number) for i in range(2)]
             columns = Columns(2, PUT | HAS_KEY | HAS_VALUE, [b"key %d" % number] * 2, values)
             buffers, footprint, crc = seal_frame(
-                MARK_BODY if number in self.marks else prepare_body(columns),
+                MARKER_BODY if number in self.marks else prepare_body(columns),
                 IDENTITY,
                 position=position,
                 first_lsn=lsn,

@@ -38,7 +38,8 @@ from walkit.errors import (
 )
 from walkit.models import CrashingStorage
 from walkit.models.faults import FaultyStorage
-from walkit.recovery.examine.report import FAULTS, FrameRow, ScanReport, Verdict
+from walkit.recovery.examine.frametable import FrameRow
+from walkit.recovery.examine.report import FAULTS, ScanReport, Verdict
 from walkit.recovery.verify import scan, verify
 
 IN_ORDER = {Verdict.INTACT, Verdict.UNUSED}

@@ -192,6 +192,8 @@ def test_a_pair_is_verified_by_its_frames(spark: SparkSession, logs: Path, tmp_p
     assert report.equal and (report.last_lsn, report.right_last_lsn) == (500, 511)
     report = walkit.spark.verify_pair(tmp_path / "left", tmp_path / "right")
     assert not report.equal and (report.first_difference, report.differing_lsns) == (511, 1)
+    assert report.text().startswith("1 of LSN 1 to 511 differ, first 511") and "ends at LSN" in report.text()
+    assert report.to_dict()["first_difference"] == 511 and "first 511" in report._repr_html_()
     with pytest.raises(walkit.CorruptionError):
         walkit.spark.verify_pair(logs / "a", logs / "damaged")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from walkit.cli import network, values
 from walkit.cli.benchout import OUT_HELP
 from walkit.cli.copying import add_copy
+from walkit.cli.parsers import EXIT_CODES, add_command, add_report_options
 from walkit.cli.places import PlaceAt, place_at
 from walkit.cli.promoting import add_promote
 
-EXIT_CODES = "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run"
 LOG_HELP = "folder of the log"
 
 
@@ -34,11 +34,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_verify(commands)
     _add_repair(commands)
     _add_claims(commands)
-    add_copy(commands, _command)
+    add_copy(commands, add_command)
     _add_diff(commands)
     _add_serve(commands)
     _add_follow(commands)
-    add_promote(commands, _command)
+    add_promote(commands, add_command)
     _add_demo(commands)
     _add_bench(commands)
     _add_tools(commands)
@@ -73,41 +73,13 @@ def _is_inside(path: str, folder: str) -> bool:
     return inner == outer or inner.startswith(outer.rstrip(os.sep) + os.sep)
 
 
-def _command(
-    commands: Any,
-    name: str,
-    brief: str,
-    detail: str,
-    example: str,
-    run: Callable[[argparse.Namespace], int],
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=brief,
-        description=f"{brief[0].upper()}{brief[1:]}{detail}.",
-        epilog=f"example: {example}\n{EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser.set_defaults(run=run)
-    return parser
-
-
-def _add_report_options(
-    parser: argparse.ArgumentParser, out: str = "save it there; with --json, as JSON"
-) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON to standard output")
-    parser.add_argument("--out", metavar="FILE", help=out)
-
-
 def _add_inspect(commands: Any) -> None:
     def run(args: argparse.Namespace) -> int:
         from walkit.cli.look import inspect
 
         return inspect(args)
 
-    parser = _command(
+    parser = add_command(
         commands,
         "inspect",
         "show what is in a log: marks, segments, frames",
@@ -117,7 +89,7 @@ def _add_inspect(commands: Any) -> None:
     )
     parser.add_argument("log", metavar="LOG", help=LOG_HELP)
     parser.add_argument("--frames", action="store_true", help="also list every frame, read whole")
-    _add_report_options(parser)
+    add_report_options(parser)
 
 
 def _add_verify(commands: Any) -> None:
@@ -126,7 +98,7 @@ def _add_verify(commands: Any) -> None:
 
         return verify(args)
 
-    parser = _command(
+    parser = add_command(
         commands,
         "verify",
         "check every byte of a log that was promised",
@@ -135,7 +107,7 @@ def _add_verify(commands: Any) -> None:
         run,
     )
     parser.add_argument("log", metavar="LOG", help=LOG_HELP)
-    _add_report_options(parser)
+    add_report_options(parser)
 
 
 def _add_repair(commands: Any) -> None:
@@ -146,7 +118,7 @@ def _add_repair(commands: Any) -> None:
 
         return repair(args)
 
-    parser = _command(
+    parser = add_command(
         commands,
         "repair",
         "bring a damaged log into order",
@@ -164,7 +136,7 @@ def _add_repair(commands: Any) -> None:
     )
     network.add_heal_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
-    _add_report_options(parser)
+    add_report_options(parser)
 
 
 def _add_claims(commands: Any) -> None:
@@ -173,7 +145,7 @@ def _add_claims(commands: Any) -> None:
 
         return claims(args)
 
-    parser = _command(
+    parser = add_command(
         commands,
         "claims",
         "list what consumers in other processes need of a log",
@@ -183,7 +155,7 @@ def _add_claims(commands: Any) -> None:
     )
     parser.add_argument("log", metavar="LOG", help=LOG_HELP)
     parser.add_argument("--drop", metavar="NAME", help="first remove this claim, whose consumer is gone")
-    _add_report_options(parser)
+    add_report_options(parser)
 
 
 def _add_dump(commands: Any) -> None:
@@ -192,7 +164,7 @@ def _add_dump(commands: Any) -> None:
 
         return dump(args)
 
-    parser = _command(
+    parser = add_command(
         commands,
         "dump",
         "print the records of a log, one a line",
@@ -217,7 +189,7 @@ def _add_dump(commands: Any) -> None:
 
 
 def _add_serve(commands: Any) -> None:
-    parser = _command(
+    parser = add_command(
         commands,
         "serve",
         "let replicas follow a log that another process may be writing",
@@ -230,7 +202,7 @@ def _add_serve(commands: Any) -> None:
 
 
 def _add_follow(commands: Any) -> None:
-    parser = _command(
+    parser = add_command(
         commands,
         "follow",
         "keep a replica of a served log in a folder",
@@ -250,7 +222,7 @@ def _add_diff(commands: Any) -> None:
 
         return compare(args)
 
-    parser = _command(
+    parser = add_command(
         commands,
         "diff",
         "compare two states, key by key",
@@ -271,7 +243,7 @@ def _add_diff(commands: Any) -> None:
         action="store_true",
         help="compare with Spark and print counts and samples; --out FILE.html saves a page",
     )
-    _add_report_options(parser, "save it there: FILE.csv or FILE.parquet gets all rows, any other the report")
+    add_report_options(parser, "save it there: FILE.csv or FILE.parquet gets all rows, any other the report")
 
 
 def _add_demo(commands: Any) -> None:
@@ -280,7 +252,7 @@ def _add_demo(commands: Any) -> None:
 
         return demo(args)
 
-    parser = _command(
+    parser = add_command(
         commands,
         "demo",
         "run the main job on real input, with a report",
@@ -342,7 +314,7 @@ def _add_bench_spark(kinds: Any) -> None:
 
         return bench_spark(args)
 
-    parser = _command(
+    parser = add_command(
         kinds,
         "spark",
         "measure a log in Spark: reads, replays, changes, diffs, streams",
@@ -371,7 +343,7 @@ def _add_bench_spark(kinds: Any) -> None:
     )
     parser.add_argument("--master", default="local[2]", help="Spark's master (default: local[2])")
     parser.add_argument("--path", metavar="DIR", help="where to work (default: the temporary folder)")
-    _add_report_options(parser, OUT_HELP)
+    add_report_options(parser, OUT_HELP)
 
 
 def _add_bench_replication(kinds: Any) -> None:
@@ -380,7 +352,7 @@ def _add_bench_replication(kinds: Any) -> None:
 
         return bench_replication(args)
 
-    parser = _command(
+    parser = add_command(
         kinds,
         "replication",
         "measure appending with a replica, the replica's lag, and how fast a new one catches up",
@@ -400,4 +372,4 @@ def _add_bench_replication(kinds: Any) -> None:
         help="time with a replica, and time alone (default: 3)",
     )
     parser.add_argument("--path", metavar="DIR", help="where to measure (default: the temporary folder)")
-    _add_report_options(parser, OUT_HELP)
+    add_report_options(parser, OUT_HELP)

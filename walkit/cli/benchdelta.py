@@ -7,14 +7,14 @@ import sys
 from typing import Any
 
 from walkit.cli import values
-from walkit.cli.arguments import _add_report_options, _command
 from walkit.cli.benchout import OUT_HELP, publish_bench
 from walkit.cli.output import say
+from walkit.cli.parsers import add_command, add_report_options
 
 
 def add_bench_delta(kinds: Any) -> None:
     """Add `delta` to the kinds of `walkit bench`."""
-    parser = _command(
+    parser = add_command(
         kinds,
         "delta",
         "measure how far a delta reader lags, beside one that reads the log alone",
@@ -50,7 +50,7 @@ def add_bench_delta(kinds: Any) -> None:
         "--seconds", type=values.seconds, default=3.0, metavar="S", help="time for each reader (default: 3)"
     )
     parser.add_argument("--path", metavar="DIR", help="where to measure (default: the temporary folder)")
-    _add_report_options(parser, OUT_HELP)
+    add_report_options(parser, OUT_HELP)
 
 
 def bench_delta(args: argparse.Namespace) -> int:

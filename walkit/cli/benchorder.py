@@ -7,14 +7,14 @@ import sys
 from typing import Any
 
 from walkit.cli import values
-from walkit.cli.arguments import _add_report_options, _command
 from walkit.cli.benchout import OUT_HELP
 from walkit.cli.benchwrite import _policies
+from walkit.cli.parsers import add_command, add_report_options
 
 
 def add_bench_order(kinds: Any) -> None:
     """Add `order` to the kinds of `walkit bench`."""
-    order = _command(
+    order = add_command(
         kinds,
         "order",
         "measure what append order costs against completion order",
@@ -77,7 +77,7 @@ def add_bench_order(kinds: Any) -> None:
     )
     order.add_argument("--path", metavar="DIR", help="where to measure (default: the temporary folder)")
     order.add_argument("--save-runs", metavar="DIR", help="save every measurement there as a Run")
-    _add_report_options(order, OUT_HELP)
+    add_report_options(order, OUT_HELP)
 
 
 def bench_order(args: argparse.Namespace) -> int:

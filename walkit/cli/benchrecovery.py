@@ -7,15 +7,15 @@ import sys
 from typing import Any
 
 from walkit.cli import values
-from walkit.cli.arguments import _add_report_options, _command
 from walkit.cli.benchout import OUT_HELP
+from walkit.cli.parsers import add_command, add_report_options
 
 CACHES = ("warm", "cold")
 
 
 def add_bench_recovery(kinds: Any) -> None:
     """Add `recovery` to the kinds of `walkit bench`."""
-    recovery = _command(
+    recovery = add_command(
         kinds,
         "recovery",
         "measure opening after a kill: verify, log, Store",
@@ -66,7 +66,7 @@ def add_bench_recovery(kinds: Any) -> None:
         help="open so often and show medians (default: 1)",
     )
     recovery.add_argument("--path", metavar="DIR", help="where to work (default: the temporary folder)")
-    _add_report_options(recovery, OUT_HELP)
+    add_report_options(recovery, OUT_HELP)
 
 
 def bench_recovery(args: argparse.Namespace) -> int:

@@ -7,15 +7,15 @@ import sys
 from typing import Any
 
 from walkit.cli import values
-from walkit.cli.arguments import _add_report_options, _command
 from walkit.cli.benchout import OUT_HELP
+from walkit.cli.parsers import add_command, add_report_options
 
 ORDERS = ("append", "completion")
 
 
 def add_bench_write(kinds: Any) -> None:
     """Add `write` to the kinds of `walkit bench`."""
-    write = _command(
+    write = add_command(
         kinds,
         "write",
         "measure appending: records a second and latencies",
@@ -70,7 +70,7 @@ def add_bench_write(kinds: Any) -> None:
         metavar="N",
         help="measure everything so often and show medians (default: 1; 5 with --peers)",
     )
-    _add_report_options(write, OUT_HELP)
+    add_report_options(write, OUT_HELP)
 
 
 def _add_log_options(write: argparse.ArgumentParser) -> None:

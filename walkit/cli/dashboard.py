@@ -7,13 +7,13 @@ import sys
 import webbrowser
 from typing import Any
 
-from walkit.cli.arguments import _command
 from walkit.cli.output import print_lines, say
+from walkit.cli.parsers import add_command
 
 
 def add_dashboard(commands: Any) -> None:
     """Add `dashboard` to the commands."""
-    parser = _command(
+    parser = add_command(
         commands,
         "dashboard",
         "serve the dashboard on this machine, and print its address",

@@ -6,13 +6,13 @@ import argparse
 import sys
 from typing import Any
 
-from walkit.cli.arguments import _add_report_options, _command
 from walkit.cli.output import publish, say
+from walkit.cli.parsers import add_command, add_report_options
 
 
 def add_doctor(commands: Any) -> None:
     """Add `doctor` to the commands."""
-    parser = _command(
+    parser = add_command(
         commands,
         "doctor",
         "say what is installed, what the disks do, and what is wrong",
@@ -28,7 +28,7 @@ def add_doctor(commands: Any) -> None:
         help="a folder whose disk is looked at; more than once for more (default: the temporary and the current one)",
     )
     parser.add_argument("--spark", action="store_true", help="start Spark, too, which takes some seconds")
-    _add_report_options(parser)
+    add_report_options(parser)
 
 
 def doctor(args: argparse.Namespace) -> int:

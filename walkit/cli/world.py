@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from walkit.cli import values
-from walkit.cli.arguments import EXIT_CODES, _add_report_options, _command
 from walkit.cli.output import publish, say
+from walkit.cli.parsers import EXIT_CODES, add_command, add_report_options
 
 PROGRESS_EVERY = 100
 
@@ -28,7 +28,7 @@ def add_simulate(commands: Any) -> None:
 
 
 def _add_world(kinds: Any) -> None:
-    world = _command(
+    world = add_command(
         kinds,
         "world",
         "let a primary, replicas and delta readers live through faults drawn from a seed",
@@ -60,7 +60,7 @@ def _add_world(kinds: Any) -> None:
         metavar="MS",
         help="virtual milliseconds in which faults begin (default: 1500)",
     )
-    _add_report_options(world)
+    add_report_options(world)
 
 
 def simulate_world(args: argparse.Namespace) -> int:

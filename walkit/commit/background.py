@@ -150,8 +150,8 @@ class BackgroundWork:
             self._fail_hung()
         if tick.sync:
             worker.do_once("timer's sync", lambda: _quietly(self._syncer.sync_now))
-        if tick.mark:
-            worker.do_once("mark", lambda: _quietly(self._write_marker))
+        if tick.marker:
+            worker.do_once("marker", lambda: _quietly(self._write_marker))
         if tick.seal:
             self._election.kick()
 
@@ -178,12 +178,12 @@ class BackgroundWork:
         """Write a frame without records, if the log is still idle and its segment has room."""
         core, writer, election = self._core, self._writer, self._election
         with self.lock:
-            if election.leaders or self._failure.refusal is not None or core.pending or not core.needs_mark:
+            if election.leaders or self._failure.refusal is not None or core.pending or not core.needs_marker:
                 return
             if core.needs_segment(core.alignment * 2):
                 return
             election.leaders += 1
-            marker = core.seal_mark(writer.clock.us())
+            marker = core.seal_marker(writer.clock.us())
             turn = writer.sequencer.draw_locked() if writer.parallel else 0
         try:
             try:

@@ -29,8 +29,8 @@ from walkit.commit.policy import TAKE_ALL, Policy, Take
 from walkit.commit.queue import S, SubmissionQueue
 from walkit.errors import LogExhaustedError
 from walkit.format.body import Columns
-from walkit.format.frame import MARK_BODY, FrameIdentity, PreparedBody, seal_frame
-from walkit.format.layout import FRAME_HEADER_BYTES, LSN_MAX, POSITION_MAX
+from walkit.format.frame import MARKER_BODY, FrameIdentity, PreparedBody, seal_frame
+from walkit.format.layout import FRAME_HEADER_BYTES, LSN_LAST, LSN_MAX, POSITION_MAX
 
 
 class OrderingCore(SubmissionQueue[S]):
@@ -170,6 +170,11 @@ class OrderingCore(SubmissionQueue[S]):
         """Say whether a frame of this size has to go to a new segment."""
         return self.position + footprint > self.segment_end
 
+    def has_room(self, body: PreparedBody) -> bool:
+        """Say whether a frame of this body fits into the segment, and its records have LSNs."""
+        footprint = (FRAME_HEADER_BYTES + body.stored_bytes + self.alignment - 1) & -self.alignment
+        return self.position + footprint <= self.segment_end and self.appended_lsn + body.count <= LSN_LAST
+
     def segment_ready(self, end_position: int) -> None:
         """A segment begins at the current position; its frames end at or before `end_position`, and POSITION_MAX."""
         assert end_position > self.position
@@ -208,14 +213,14 @@ class OrderingCore(SubmissionQueue[S]):
             group, first_lsn, count, position, footprint, header_crc, buffers, user_bytes, columns
         )
         lsn = first_lsn
-        if count == len(group):
+        if len(group) == 1:  # a lone record, or a batch: none of its records' number is asked again
+            group[0].first_lsn, group[0].frame = first_lsn, frame
+            lsn += count
+        elif count == len(group):
             for lsn, submission in enumerate(group, first_lsn):
                 submission.first_lsn = lsn
                 submission.frame = frame
             lsn += 1 if count else 0
-        elif len(group) == 1:  # mostly a batch: none of its records' number is asked again
-            group[0].first_lsn, group[0].frame = first_lsn, frame
-            lsn += count
         else:
             for submission in group:
                 submission.first_lsn = lsn
@@ -237,28 +242,28 @@ class OrderingCore(SubmissionQueue[S]):
         self.in_flight.append(frame)
         return frame
 
-    def seal_mark(self, now_us: int) -> SealedFrame:
+    def seal_marker(self, now_us: int) -> SealedFrame:
         """Seal a frame without records, for its promise alone."""
-        return self.seal((), MARK_BODY, now_us)
+        return self.seal((), MARKER_BODY, now_us)
 
     @property
-    def needs_mark(self) -> bool:
+    def needs_marker(self) -> bool:
         """Whether all records are durable and the last of them stand in frames that nothing has promised yet."""
         return self.promised_position < self.record_end_position <= self.durable_position
 
     def tick(self, now_us: int) -> Tick:
-        """Say what time asks for: a sync when the interval is over, a mark when the log has been idle long enough."""
+        """Say what time asks for: a sync when the interval is over, a marker frame once the log is idle for long."""
         wakes: list[int] = []
-        sync = mark = False
+        sync = marker = False
         if self.failure is not None:
             return Tick(False, False, None)
         if self.interval_us and self.written_position > self.durable_position:
             due = self.unsynced_since_us + self.interval_us
             sync = now_us >= due
             wakes.append(self.interval_us if sync else due - now_us)
-        if self.idle_marker_us and (self.needs_mark or self.in_flight or self.pending):
+        if self.idle_marker_us and (self.needs_marker or self.in_flight or self.pending):
             due = self.sealed_at_us + self.idle_marker_us
-            mark = now_us >= due and self.needs_mark and not self.in_flight and not self.pending
+            marker = now_us >= due and self.needs_marker and not self.in_flight and not self.pending
             wakes.append(self.idle_marker_us if now_us >= due else due - now_us)
         seal = self.seal_at_us is not None and now_us >= self.seal_at_us
         if self.seal_at_us is not None and not seal:
@@ -266,7 +271,7 @@ class OrderingCore(SubmissionQueue[S]):
         if self.interval_us and wakes:
             # A frame wakes no timer that waits already; what is written before the next question has its interval, too.
             wakes.append(self.interval_us)
-        return Tick(mark, sync, min(wakes) if wakes else None, seal)
+        return Tick(marker, sync, min(wakes) if wakes else None, seal)
 
     # -- on the way out
 

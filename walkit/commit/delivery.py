@@ -197,7 +197,13 @@ class Delivery:
             self._lost[observer] = None if news else lost or (lambda _: None)
             self._raised[observer] = raised
             self.observers = (*self.observers, observer)
+            self._check()
         return raised
+
+    def _check(self) -> None:
+        """Assert that all is kept of each observer, and of no other; needs the lock held."""
+        assert set(self.observers) == self._lost.keys() == self._raised.keys()
+        assert self.errors >= 0 and self._lag_frames >= 0
 
     def leave(self, observer: Observer) -> None:
         """End what `observe` began; on return no new call begins."""
@@ -205,6 +211,7 @@ class Delivery:
             self.observers = tuple(o for o in self.observers if o != observer)
             self._lost.pop(observer, None)
             self._raised.pop(observer, None)
+            self._check()
 
     def await_durable(self, act: Callable[[int], object]) -> None:
         """Call `act(durable LSN)` on the delivery thread after each sync that is no frame's own."""

@@ -159,6 +159,11 @@ class LeaderElection:
         else:
             open_latch(leader.waiter)
 
+    def _check(self) -> None:
+        """Assert what holds between two steps; needs the lock held."""
+        assert 0 <= self.leaders <= self.places
+        assert self.leaders or not self._given, "a place was given away and not taken"
+
     def kick(self) -> None:
         """Begin a frame if there is one to begin: time has passed, or a caller waits for all that is queued."""
         with self.lock:

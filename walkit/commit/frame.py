@@ -68,7 +68,7 @@ class SealedFrame:
         self.user_bytes = user_bytes
         self.columns = columns
         self.last_lsn = first_lsn + count - 1
-        """LSN of the last record; first_lsn - 1 for a mark."""
+        """LSN of the last record; first_lsn - 1 for a marker frame."""
         self.next_position = position + footprint
         """Position after the frame: valid for whatever comes next."""
 
@@ -101,13 +101,13 @@ class SyncPoint(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """What the passing of time asks for: a mark frame, a sync, and when to ask again.
+    """What the passing of time asks for: a marker frame, a sync, and when to ask again.
 
     `wake_in_us` counts from the `now_us` of the question; None: not before new frames. `seal`: what a policy held back
     is due, so `take` has to be asked again.
     """
 
-    mark: bool
+    marker: bool
     sync: bool
     wake_in_us: int | None
     seal: bool = False

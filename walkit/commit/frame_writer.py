@@ -97,10 +97,8 @@ class FrameWriter:
     ) -> SealedFrame | None:
         """Seal and admit a group whose turn it is; None where its tickets have failed, and are complete."""
         core = self.core
-        unpadded_bytes = FRAME_HEADER_BYTES + body.stored_bytes
-        footprint = (unpadded_bytes + core.alignment - 1) & -core.alignment
-        if core.position + footprint > core.segment_end or core.appended_lsn + body.count > LSN_LAST:
-            self.make_room(body.count, footprint)
+        if not core.has_room(body):
+            self.make_room(body)
         if self.parallel:
             self.lock.acquire()
         try:
@@ -111,7 +109,7 @@ class FrameWriter:
         finally:
             if self.parallel:
                 self.lock.release()
-        self.counters.padding_bytes += footprint - unpadded_bytes
+        self.counters.padding_bytes += frame.footprint - FRAME_HEADER_BYTES - body.stored_bytes
         if core.failure is not None and core.has_failed(frame):  # by a sync, before this frame was sealed
             self.failure.fail(core.failure, frame)
             return None
@@ -128,14 +126,15 @@ class FrameWriter:
             return False
         return True
 
-    def make_room(self, records: int, footprint: int) -> None:
-        """Begin the segment that a frame of this size needs; refuse what is not sealed where it has no room or LSN."""
+    def make_room(self, body: PreparedBody) -> None:
+        """Begin the segment that a frame of this body needs; refuse what is not sealed where it has no room or LSN."""
         core = self.core
-        if core.appended_lsn + records > LSN_LAST:
-            self.failure.refuse_unsealed(LogExhaustedError("LSN", core.appended_lsn + records, LSN_LAST))
+        last_lsn = core.appended_lsn + body.count
+        if last_lsn > LSN_LAST:
+            self.failure.refuse_unsealed(LogExhaustedError("LSN", last_lsn, LSN_LAST))
         elif core.failure is None:
             try:
-                core.require_positions(footprint)
+                core.require_positions(body.footprint(core.alignment))
                 self._begin_segment()
             except (LogFullError, LogExhaustedError) as error:
                 self.failure.refuse_unsealed(error)

@@ -35,7 +35,7 @@ from walkit.errors import RecordTooLargeError
 from walkit.events import EventSink
 from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.format.frame import prepare_one
-from walkit.format.layout import FRAME_HEADER_BYTES, LSN_LAST
+from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.record import AppendResult
 
 LEAD: Final = object()
@@ -311,7 +311,7 @@ class Leader:
     def _seal_alone(self, ticket: SingleTicket, group: Sequence[Submitted]) -> SealedFrame | None:
         """Encode and seal the frame of a lone writer; None where it was refused, or failed by another thread.
 
-        As FrameWriter does it, written out: each call and module less is time that every append of a lone writer takes.
+        The steps of FrameWriter in one thread, one frame at a time, without a turn or a lock: the rules are the core's.
         """
         core, counters = self._core, self._counters
         begun = perf_counter_ns()
@@ -321,16 +321,14 @@ class Leader:
         else:
             body, user_bytes, columns = prepare(group, self._codec, keep_columns=core.sink is not None)
         counters.prepare_ns += perf_counter_ns() - begun
-        unpadded_bytes = FRAME_HEADER_BYTES + body.stored_bytes
-        footprint = (unpadded_bytes + core.alignment - 1) & -core.alignment
-        if core.position + footprint > core.segment_end or core.appended_lsn + body.count > LSN_LAST:
-            self._writer.make_room(body.count, footprint)
+        if not core.has_room(body):
+            self._writer.make_room(body)
         self._taken.pop(0, None)
         if ticket.frame is not None:
             return None
         now_us = (self._now_ns() + self._offset_ns) // 1000
         frame = core.seal(group, body, now_us, user_bytes=user_bytes, columns=columns)
-        counters.padding_bytes += footprint - unpadded_bytes
+        counters.padding_bytes += frame.footprint - FRAME_HEADER_BYTES - body.stored_bytes
         if core.failure is not None and core.has_failed(frame):  # by a sync, before this frame was sealed
             self._failure.fail(core.failure, frame)
             return None

@@ -44,6 +44,12 @@ class SealSequencer:
         if latch is not None:
             latch.release()
 
+    def _check(self) -> None:
+        """Assert that what waits or is given up early comes after the current number; needs the caller's lock held."""
+        with self._lock:
+            assert 0 <= self._current <= self._drawn
+            assert all(self._current < number < self._drawn for number in (*self._over, *self._latches))
+
     def abandon(self) -> None:
         """Let everything pass: nothing is sealed any more, and a number may be held by a thread that hangs."""
         with self._lock:

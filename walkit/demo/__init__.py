@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from walkit.demo.checks import CHECKS, Check, Evidence, judge
-from walkit.demo.pipeline import DemoResult, run_demo, tell
+from walkit.demo.pipeline import run_demo, tell
+from walkit.demo.result import DemoResult
 
 __all__ = ["CHECKS", "Check", "DemoResult", "Evidence", "judge", "run_demo", "tell"]

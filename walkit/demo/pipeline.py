@@ -7,24 +7,22 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from walkit.config import KIB, MIB, LogOptions
-from walkit.demo.checks import AFTER_RECOVERY, CHECKS, Check, Evidence, judge
-from walkit.demo.compacted_step import Compacted, checkpoint_and_compact
+from walkit.demo.checks import AFTER_RECOVERY, CHECKS, Evidence, judge
+from walkit.demo.compacted_step import checkpoint_and_compact
 from walkit.demo.parts import Parts, cut
-from walkit.demo.progress_printer import ProgressPrinter, Step
+from walkit.demo.progress_printer import ProgressPrinter
 from walkit.demo.replayed_step import replay_with_spark
+from walkit.demo.result import DemoResult
 from walkit.errors import MissingExtraError, OptionsError
-from walkit.measure import Run, raw_baseline
-from walkit.recovery.report import RecoveryReport
+from walkit.measure import raw_baseline
 from walkit.storage import FileStorage
 from walkit.storage.interface import LockHolder
 from walkit.store import Store
 from walkit.workload import (
-    ChildOutcome,
     ChildWriter,
     OperationStream,
     Workload,
@@ -38,7 +36,6 @@ from walkit.workload.progress import progress_bar
 if TYPE_CHECKING:
     import pandas as pd
 
-    from walkit.demo.followed_step import Followed
 
 OPERATIONS_DEFAULT = 300_000
 OPERATIONS_MIN = 5_000
@@ -71,35 +68,6 @@ MADE = (
     REPORT,
 )
 """What the demo makes in its folder, or did in an earlier version (JSON), and what the next one removes."""
-
-
-@dataclass(kw_only=True)
-class DemoResult:
-    """What the demo did and found."""
-
-    out: Path
-    stream: OperationStream | None = None
-    parts: Parts | None = None
-    drive: Run | None = None
-    """The first part of the stream."""
-    killed: Run | None = None
-    outcome: ChildOutcome | None = None
-    recovery: RecoveryReport | None = None
-    followed: Followed | None = None
-    compacted: Compacted | None = None
-    evidence: Evidence | None = None
-    checks: list[Check] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """All checks were made, and every one held and compared something."""
-        return tuple(c.name for c in self.checks) == CHECKS and all(c.held for c in self.checks)
-
-    def _repr_html_(self) -> str:
-        from walkit.demo.report import summary_html
-
-        return summary_html(self)
 
 
 def tell(

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from html import escape
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from walkit import plots
-from walkit.demo.checks import CHECKS
+from walkit.demo.result import DemoResult, checks_html, html_table, place_html, verdict_html
 from walkit.measure import MachineFacts
 from walkit.recovery.report import RecoveryReport
 from walkit.workload.oracle import Changes, change_counts
-
-if TYPE_CHECKING:
-    from walkit.demo.pipeline import DemoResult
 
 STYLE = """
 :root { color-scheme: light dark; --ok: #1a7f37; --wrong: #c0212f; }
@@ -78,10 +75,10 @@ def report_html(result: DemoResult) -> str:
         "<h1>walkit demo</h1>",
         _made(result),
         _contents(),
-        _verdict(result),
-        _warnings(result),
+        verdict_html(result),
+        place_html(result),
         _tiles(result),
-        _checks(result),
+        checks_html(result),
         _heading("driven"),
         _driven(result),
         _heading("killed"),
@@ -102,11 +99,6 @@ def report_html(result: DemoResult) -> str:
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'>{viewport}<title>walkit demo</title>"
         f"<style>{STYLE}</style>{script}</head><body>{''.join(body)}</body></html>\n"
     )
-
-
-def summary_html(result: DemoResult) -> str:
-    """Return the verdict and the checks, for a notebook."""
-    return f"<div>{_verdict(result)}{_warnings(result)}{_checks(result)}</div>"
 
 
 def _heading(name: str) -> str:
@@ -134,26 +126,6 @@ def _made(result: DemoResult) -> str:
         f"<p>Made on {datetime.now(UTC):%d %B %Y, %H:%M} UTC by <code>{escape(command)}</code>, on {escape(where)}, "
         f"with {escape(', '.join(versions))}.</p>"
     )
-
-
-def _verdict(result: DemoResult) -> str:
-    held = sum(c.held for c in result.checks)
-    mark, verdict = ("ok", "every check held") if result.ok else ("wrong", "NOT every check held")
-    return f"<p>{held} of {len(CHECKS)} checks held: <span class='{mark}'>{verdict}</span>.</p>"
-
-
-def _warnings(result: DemoResult) -> str:
-    run = result.drive or result.killed
-    system = None if run is None else run.machine.file_system
-    if system is None:
-        return "<p>The file system of the logs is not known.</p>"
-    kind, mount = escape(system.type or "?"), escape(system.mount_point or "?")
-    device = f" on <code>{escape(system.device)}</code>" if system.device else ""
-    where = f"<p>The logs are on <code>{kind}</code>, mounted at <code>{mount}</code>{device}.</p>"
-    if system.tmpfs:
-        text = f"{kind}: sync means nothing here. The checks hold or do not; the speeds say nothing."
-        where += f"<p class='warning'>{text}</p>"
-    return where
 
 
 def _tiles(result: DemoResult) -> str:
@@ -188,18 +160,6 @@ def _tiles(result: DemoResult) -> str:
         found = " / ".join(f"{count:,}" for count in counts)
         tiles.append((found, "keys inserted / deleted / changed between two LSNs, by Spark"))
     return f"<div class='tiles'>{''.join(f'<div><b>{b}</b><small>{s}</small></div>' for b, s in tiles)}</div>"
-
-
-def _checks(result: DemoResult) -> str:
-    made = {c.name: c for c in result.checks}
-    rows = []
-    for name in CHECKS:
-        check = made.get(name)
-        held, text = (check.held, check.text) if check is not None else (False, "not made")
-        mark = f"<span class='{'ok' if held else 'wrong'}'>{'held' if held else '<b>WRONG</b>'}</span>"
-        rows.append((mark, escape(name), escape(text)))
-    wrong = (c.oracle._repr_html_() for c in result.checks if c.oracle is not None and not c.held)
-    return _table(("", "check", "what was compared"), rows) + "".join(wrong)
 
 
 def _driven(result: DemoResult) -> str:
@@ -288,7 +248,7 @@ def _compacted(result: DemoResult) -> str:
     )
     return (
         text
-        + _table(("", "before", "after"), cells)
+        + html_table(("", "before", "after"), cells)
         + _figures(plots.upkeep(done.segments_after, before=done.segments_before))
         + _openings(done.before, done.after)
         + _details("The checkpoint", saved)
@@ -330,7 +290,7 @@ def _replayed(result: DemoResult) -> str:
     return (
         f"<p>Spark replayed the compacted log to its states at {moments[0]}, {sizes[0]} keys, and {moments[1]}, "
         f"{sizes[1]} keys, and compared them:</p>"
-        + _table(("change", "key", "keys"), rows)
+        + html_table(("change", "key", "keys"), rows)
         + _examples(seen.spark_changes)
         + f"<p>The primary's log, compacted, against the replica's, which is not: {_compared(same, different)}.</p>"
     )
@@ -353,7 +313,7 @@ def _examples(changes: Changes) -> str:
                 (f"<code>{wanted}</code>", *(f"<code>{_shown(each)}</code>" for each in (key, left, right)))
             )
     return (
-        _table(("change", "key, for example", "value at the first", "value at the second"), rows)
+        html_table(("change", "key, for example", "value at the first", "value at the second"), rows)
         if rows
         else ""
     )
@@ -390,10 +350,3 @@ def _details(title: str, thing: Any) -> str:
     if thing is None:
         return ""
     return f"<details><summary>{escape(title)}</summary>{thing._repr_html_()}</details>"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; its cells are HTML."""
-    heads = "".join(f"<th>{escape(h)}</th>" for h in head)
-    lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><tr>{heads}</tr>{lines}</table>"

@@ -27,13 +27,13 @@ class DurableSlot(NamedTuple):
 NOTHING_DURABLE = DurableSlot(0, 0, 0, 0, 0)
 
 
-def encode_slot(mark: DurableSlot | tuple[int, int, int, int, int]) -> tuple[int, bytes]:
+def encode_slot(slot: DurableSlot | tuple[int, int, int, int, int]) -> tuple[int, bytes]:
     """Return (offset in the file, bytes); generations alternate between the two places, so that one is always whole.
 
-    A plain tuple of a mark's fields is taken, too: there is one for every frame.
+    A plain tuple of a slot's fields is taken, too: there is one for every frame.
     """
-    head = DURABLE_SLOT_CHECKED.pack(*mark)
-    return (mark[0] & 1) * DURABLE_SLOT_STRIDE, head + crc32c(head).to_bytes(4, "little")
+    head = DURABLE_SLOT_CHECKED.pack(*slot)
+    return (slot[0] & 1) * DURABLE_SLOT_STRIDE, head + crc32c(head).to_bytes(4, "little")
 
 
 def decode_slots(cell: bytes) -> DurableSlot:
@@ -43,7 +43,7 @@ def decode_slots(cell: bytes) -> DurableSlot:
         if len(cell) < min(offset + DURABLE_SLOT.size, DURABLE_SLOTS_BYTES):
             continue
         *fields, crc = DURABLE_SLOT.unpack_from(cell, offset)
-        mark = DurableSlot._make(fields)
-        if mark.generation > best.generation and crc32c(cell[offset : offset + _CRC_OFFSET]) == crc:
-            best = mark
+        slot = DurableSlot._make(fields)
+        if slot.generation > best.generation and crc32c(cell[offset : offset + _CRC_OFFSET]) == crc:
+            best = slot
     return best

@@ -93,7 +93,7 @@ class FrameHeader(NamedTuple):
 
     @property
     def last_lsn(self) -> int:
-        """Last LSN covered; first_lsn - 1 for a mark frame, which has no records."""
+        """Last LSN covered; first_lsn - 1 for a marker frame, which has no records."""
         return self.first_lsn + self.span - 1
 
     @property
@@ -102,7 +102,7 @@ class FrameHeader(NamedTuple):
         return self.position + self.footprint
 
     @property
-    def is_mark(self) -> bool:
+    def is_marker(self) -> bool:
         """A frame that covers no LSN, written only for its promise."""
         return self.span == 0
 
@@ -183,7 +183,7 @@ class PreparedBody:
 
 
 NO_COLUMNS = DecodedColumns(0, 0, 0, 0, None, None, memoryview(b""), memoryview(b""))
-MARK_BODY = PreparedBody(0, 0, CODEC_NONE, [], 0, 0, 0)
+MARKER_BODY = PreparedBody(0, 0, CODEC_NONE, [], 0, 0, 0)
 
 ONE_BUFFER_BYTES = 16384
 """Up to this size the buffers of a body, and of a frame, are joined: copying them is cheaper than handling each.

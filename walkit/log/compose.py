@@ -62,7 +62,7 @@ def compose(
     alignment = _alignment(storage, options, events)
     completion = manifest.ack_order == "completion"
     core = _core(options, identity, began, alignment, completion=completion, ports=ports)
-    segments = _segments(storage, manifest_store, options, events, core, began=began, mark=plan.findings.slot)
+    segments = _segments(storage, manifest_store, options, events, core, began=began, slot=plan.findings.slot)
     contents = LogContents(storage, manifest_store, segments, core)
     lifetime, orphan_files = Lifetime(storage.location), OrphanFiles(storage)
     claims = ClaimTable(storage, manifest_store, events)
@@ -137,7 +137,7 @@ def _segments(
     core: OrderingCore[Submitted],
     *,
     began: LogEnd,
-    mark: DurableSlot,
+    slot: DurableSlot,
 ) -> SegmentSet:
     segments = SegmentSet(
         storage,
@@ -146,7 +146,7 @@ def _segments(
         identity=core.identity,
         epoch_began=began,
         cell=storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True),
-        mark=mark,
+        slot=slot,
         events=events,
         name=_name(storage),
         alignment=core.alignment,

@@ -24,10 +24,10 @@ def close_dropped(resources: LogResources) -> None:
         return
     end_dropped(resources)
     parts = resources.parts
-    tell_dropped(f"the log at {parts.storage.location}", parts.events, parts.storage.location)
+    report_dropped(f"the log at {parts.storage.location}", parts.events, parts.storage.location)
 
 
-def tell_dropped(what: str, events: EventSink, location: str, *, ending: str = "close") -> None:
+def report_dropped(what: str, events: EventSink, location: str, *, ending: str = "close") -> None:
     """Warn that nothing called the method `ending` of what was dropped; silent where the process is ending."""
     if _exiting.is_set():
         return

@@ -164,7 +164,7 @@ def _open_locked(
                 raise LogExistsError(storage.location)
             manifest = _create(storage, options) if created else load_manifest(storage)
             _check_stored(manifest, options)
-            mark = read_durable_slot(storage)
+            slot = read_durable_slot(storage)
             detail["segments"] = len(manifest.segments)
         except BaseException:
             lock.release()
@@ -172,7 +172,7 @@ def _open_locked(
     try:
         with clock.phase("scan") as detail:
             settle_unsealed(storage, manifest, salvage=options.recovery == "salvage")
-            plan = plan_recovery(storage, manifest, mark, options.recovery, progress=progress)
+            plan = plan_recovery(storage, manifest, slot, options.recovery, progress=progress)
             detail["unsealed"] = len(plan.findings.unsealed)
         clock.split_off("verify", plan.findings.verify_s)
         with clock.phase("apply"):

@@ -7,7 +7,8 @@ loaded, compared and plotted. Histograms need the `measure` extra.
 from walkit.measure.baseline import Baseline, RawRate, raw_baseline, raw_rate
 from walkit.measure.compare import compare, read_runs, settings_of
 from walkit.measure.frame_sample import FrameSample, FrameSampler
-from walkit.measure.health import Finding, HealthReport, doctor
+from walkit.measure.health import HealthReport, doctor
+from walkit.measure.health_checks import Finding
 from walkit.measure.histogram import Buckets, LatencyHistogram
 from walkit.measure.knee import kept_up, knee, offered_per_s
 from walkit.measure.machine import FileSystemFacts, MachineFacts, file_system

@@ -6,28 +6,14 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from walkit._html import join, red_lines, table, tag
 from walkit._text import aligned, counted
 from walkit.errors import OptionsError
+from walkit.measure.health_checks import Finding, browser, folder, java, lab, packages, spark_starts
 
-State = Literal["fine", "note", "problem"]
 Progress = Callable[[str], object]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that was looked at."""
-
-    part: str
-    """Where it belongs: packages, a folder, java, ..."""
-    name: str
-    found: str
-    state: State = "fine"
-    """A note costs something that walkit can do; a problem makes it, or its numbers, wrong or impossible."""
-    advice: str = ""
-    """What to do about it; empty where nothing has to be done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +79,6 @@ def doctor(
     is called with what is being done. Everything is written into temporary folders, which are removed, and nothing else
     is changed. OptionsError where one of `folders` is none.
     """
-    from walkit.measure.health_checks import browser, folder, java, lab, packages, spark_starts
-
     chosen = (
         [tempfile.gettempdir(), os.getcwd()] if folders is None else [os.fspath(path) for path in folders]
     )

@@ -12,11 +12,29 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 from walkit.errors import StorageError, WalkitError
 from walkit.measure.baseline import raw_baseline
-from walkit.measure.health import Finding
 from walkit.measure.machine import file_system
+
+State = Literal["fine", "note", "problem"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    part: str
+    """Where it belongs: packages, a folder, java, ..."""
+    name: str
+    found: str
+    state: State = "fine"
+    """A note costs something that walkit can do; a problem makes it, or its numbers, wrong or impossible."""
+    advice: str = ""
+    """What to do about it; empty where nothing has to be done."""
+
 
 ROUNDS, ROUND_S = 5, 0.2
 """The raw device: so many loops of so many seconds for each kind of write."""

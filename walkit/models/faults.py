@@ -17,16 +17,13 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
 from walkit.errors import OptionsError
-from walkit.storage.bulk import BulkThrough
+from walkit.models.passing import PassingFile, PassingStorage
 from walkit.storage.interface import (
     Buffer,
-    Cell,
     DirectStorage,
-    LockHolder,
     OpenMode,
     Storage,
     StorageFile,
-    StorageLock,
 )
 from walkit.storage.io_errors import storage_error
 
@@ -143,7 +140,7 @@ class _HasPageCache(Protocol):
     def fail_synced_write(self, offset: int, buffers: Sequence[Buffer], *, landed: bool = False) -> None: ...
 
 
-class FaultyStorage:
+class FaultyStorage(PassingStorage):
     """A storage that passes everything on to `inner`, except where a fault says otherwise.
 
     `trace` lists the operations in the order in which they began, the failed ones too. Rules that are added first
@@ -151,7 +148,7 @@ class FaultyStorage:
     """
 
     def __init__(self, inner: Storage) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.trace: list[Operation] = []
         self._faults: list[Fault] = []
         self._guard = threading.Lock()
@@ -212,22 +209,9 @@ class FaultyStorage:
         for fault in faults:
             fault.cancel()
 
-    @property
-    def location(self) -> str:
-        """Where the inner storage is."""
-        return self.inner.location
-
-    def exists(self) -> bool:
-        """Say whether the folder is there."""
-        return self.inner.exists()
-
     def create(self) -> None:
         """Make the folder."""
         self.perform(Operation(name="create_folder"), self.inner.create)
-
-    def names(self, folder: str = "") -> list[str]:
-        """Return the names in one folder."""
-        return self.inner.names(folder)
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
         """Open a file; its operations pass through the faults of this storage."""
@@ -260,25 +244,9 @@ class FaultyStorage:
         operation = Operation(name="sync_directory", file=folder)
         self.perform(operation, lambda: self.inner.sync_directory(folder), skipped=lambda: None)
 
-    def lock(self, name: str) -> StorageLock | LockHolder:
-        """Take a lock, without faults."""
-        return self.inner.lock(name)
-
-    def is_locked(self, name: str) -> bool:
-        """Ask about a lock, without faults."""
-        return self.inner.is_locked(name)
-
-    def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
-        """Return a cell, without faults."""
-        return self.inner.cell(name, size, writable=writable)
-
     def facts(self) -> dict[str, Any]:
         """Return what is known of the inner storage."""
-        return self.inner.facts() | {"faulty": True}
-
-    def close(self) -> None:
-        """Close the inner storage."""
-        self.inner.close()
+        return super().facts() | {"faulty": True}
 
     def perform(
         self,
@@ -320,18 +288,13 @@ class FaultyStorage:
         return fault
 
 
-class FaultyFile(BulkThrough):
+class FaultyFile(PassingFile):
     """An open file of a `FaultyStorage`; `inner` is the file below."""
 
     def __init__(self, storage: FaultyStorage, inner: StorageFile) -> None:
-        self.inner: StorageFile = inner
+        super().__init__(inner)
         self._storage = storage
         self._cached = inner if isinstance(inner, _HasPageCache) else None
-
-    @property
-    def name(self) -> str:
-        """The file's name within its storage."""
-        return self.inner.name
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes from `offset`."""
@@ -384,14 +347,6 @@ class FaultyFile(BulkThrough):
         operation = Operation(name="shorten", file=self.name, size=size)
         self._storage.perform(operation, lambda: self.inner.shorten(size))
 
-    def size(self) -> int:
-        """Return the file's size in bytes."""
-        return self.inner.size()
-
     def drop_cached(self) -> None:
         """Read clean bytes from the device again."""
         self._storage.perform(Operation(name="drop_cached", file=self.name), self.inner.drop_cached)
-
-    def close(self) -> None:
-        """Close the file."""
-        self.inner.close()

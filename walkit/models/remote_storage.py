@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from walkit.models.device import Device, DeviceModel, MeasuredLatency
-from walkit.storage.bulk import BulkThrough
-from walkit.storage.interface import Buffer, Cell, LockHolder, OpenMode, Storage, StorageFile, StorageLock
+from walkit.models.passing import PassingFile, PassingStorage
+from walkit.storage.interface import Buffer, OpenMode, Storage, StorageFile
 from walkit.storage.io_errors import storage_error
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ REMOTE = DeviceModel(
 """First byte after 10 to 30 ms, evenly; 100 MB/s; 16 requests at a time. This project's choice, no seller's."""
 
 
-class RemoteStorage:
+class RemoteStorage(PassingStorage):
     """Passes everything on to `inner`; a request ends when the model is done with it, at the earliest.
 
     Requests are: each read of a file, each opening, each write and each sync that has something to send (bytes that
@@ -49,17 +49,13 @@ class RemoteStorage:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.inner, self.model = inner, model
+        super().__init__(inner)
+        self.model = model
         self.requests = self.failures = 0
         self.bytes_read = self.bytes_written = 0
         self._device = Device(model, seed)
         self._clock_ns, self._sleep = clock_ns, sleep
         self._guard = threading.Lock()
-
-    @property
-    def location(self) -> str:
-        """Where the inner storage is."""
-        return self.inner.location
 
     def exists(self) -> bool:
         """Say whether the folder is there: a request."""
@@ -89,25 +85,9 @@ class RemoteStorage:
         """Make creations, replacements and removals in the folder durable: a request."""
         self.request("sync", folder, lambda: self.inner.sync_directory(folder))
 
-    def lock(self, name: str) -> StorageLock | LockHolder:
-        """Take a lock of this machine."""
-        return self.inner.lock(name)
-
-    def is_locked(self, name: str) -> bool:
-        """Ask about a lock of this machine."""
-        return self.inner.is_locked(name)
-
-    def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
-        """Return a cell of this machine."""
-        return self.inner.cell(name, size, writable=writable)
-
     def facts(self) -> dict[str, Any]:
         """Return what is known of the inner storage, and the model."""
-        return self.inner.facts() | {"modelled_device": self.model.name}
-
-    def close(self) -> None:
-        """Close the inner storage."""
-        self.inner.close()
+        return super().facts() | {"modelled_device": self.model.name}
 
     def request(self, action: str, name: str, act: Callable[[], T], *, sent: int = 0, wanted: int = 0) -> T:
         """Do `act` as one request that sends and wants so many bytes; return its result when both are done.
@@ -134,19 +114,14 @@ class RemoteStorage:
         return result
 
 
-class RemoteFile(BulkThrough):
-    """An open file of a `RemoteStorage`; `inner` is the file below. `data_ranges` and `read_ahead` are no requests."""
+class RemoteFile(PassingFile):
+    """An open file of a `RemoteStorage` over `inner`. `data_ranges`, `size` and `read_ahead` are no requests."""
 
     def __init__(self, storage: RemoteStorage, inner: StorageFile) -> None:
-        self.inner: StorageFile = inner
+        super().__init__(inner)
         self._storage = storage
         self._unsent_bytes = 0
         self._guard = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        """The file's name within its storage."""
-        return self.inner.name
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes from `offset`: a request."""
@@ -170,23 +145,3 @@ class RemoteFile(BulkThrough):
         with self._guard:
             size, self._unsent_bytes = self._unsent_bytes, 0
         self._storage.request("sync", self.name, self.inner.sync, sent=size)
-
-    def allocate(self, size: int) -> None:
-        """Reserve space up to `size` bytes."""
-        self.inner.allocate(size)
-
-    def shorten(self, size: int) -> None:
-        """Drop all bytes from `size` on."""
-        self.inner.shorten(size)
-
-    def size(self) -> int:
-        """Return the file's size in bytes, as it was known from the opening on: no request."""
-        return self.inner.size()
-
-    def drop_cached(self) -> None:
-        """Drop what the inner file has cached; nothing is cached here."""
-        self.inner.drop_cached()
-
-    def close(self) -> None:
-        """Close the file."""
-        self.inner.close()

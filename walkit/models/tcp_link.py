@@ -52,7 +52,7 @@ class TcpLink:
         self.state = state
         self._changed.set()  # a piece that waits on a slow link is passed on
         if state == "cut":
-            self._hang_up()
+            self._disconnect()
 
     def close(self) -> None:
         """End all connections and free the address. Closing twice does nothing."""
@@ -63,7 +63,7 @@ class TcpLink:
         self.set("cut")
         self._thread.join()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         with self._lock:
             sockets, self._open = self._open, set()
         for one in sockets:
@@ -97,7 +97,7 @@ class TcpLink:
                 target=self._pass_on, args=(source, sink), name="walkit-link", daemon=True
             ).start()
         if self.is_cut:  # meanwhile
-            self._hang_up()
+            self._disconnect()
         return True
 
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:

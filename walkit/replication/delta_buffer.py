@@ -51,6 +51,7 @@ class DeltaBuffer:
         """Forget everything; the next frame has to follow `at`."""
         self._parts, self.size_bytes = [], 0
         self.first = self.end = at
+        self._check()
 
     def append(self, frames: EncodedFrames) -> bool:
         """Keep frames; False, with nothing kept any more, where they do not follow or do not fit."""
@@ -69,6 +70,13 @@ class DeltaBuffer:
         data = join(self._parts)
         self.begin(self.end)
         return data
+
+    def _check(self) -> None:
+        """Assert that the bytes are those between both ends, within the bound; in constant time."""
+        assert 0 <= self.size_bytes <= self.bytes_max
+        assert bool(self._parts) == bool(self.size_bytes)
+        assert self.first.lsn <= self.end.lsn and self.first.position <= self.end.position
+        assert self._parts or self.first == self.end
 
 
 def join(parts: Sequence[bytes]) -> bytes:

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from walkit.errors import CorruptionError, DivergenceError, GapError, HistoryTrimmedError, StorageError
@@ -185,6 +186,12 @@ class RangeLoader:
         for batch in frames_to_batches(iter(loaded.frames), wanted, last_lsn):
             yield from Batch.from_arrow(batch)
 
+    def _check(self) -> None:
+        """Assert that the ends are in order and bounded; with the lock held."""
+        assert self._users >= 0 and len(self._ends) <= ENDS_MAX
+        assert all(before.lsn < after.lsn for before, after in pairwise(self._ends))
+        assert self._users or not self._retired, "a file that no load uses is closed"
+
     def close(self) -> None:
         """Close the files that no load uses; a load under way closes its own at its end."""
         with self._lock:
@@ -275,6 +282,7 @@ class RangeLoader:
                 if self._tail is not None:
                     self._retired.append(self._tail.file)
                 self._tail = opened
+                self._check()
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:

@@ -47,6 +47,7 @@ class DeltaPoller:
             applied=applied,
             version=self.version,
         )
+        self._check()
         return self._under_way
 
     def answered(self, request: PollRequest, answer: PollAnswer, now_ms: float) -> PollAnswer | None:
@@ -91,3 +92,11 @@ class DeltaPoller:
 
     def _end(self, wake_at_ms: float | None) -> None:
         self._under_way, self.wake_at_ms = None, wake_at_ms
+        self._check()
+
+    def _check(self) -> None:
+        """Assert what holds after every event; in constant time."""
+        assert self._under_way is None or self.wake_at_ms is None, "one request at a time"
+        assert self.closed is None or (self._under_way is None and self.wake_at_ms is None)
+        assert self.session_epoch >= 1 and (self.session_id or self.session_epoch == 1)
+        assert self.sessions or not self.session_id

@@ -21,7 +21,7 @@ from walkit.errors import (
     WalkitError,
 )
 from walkit.events import EventCallback, EventSink
-from walkit.log.finalizer import run_for_dropped, tell_dropped, watch_exit
+from walkit.log.finalizer import report_dropped, run_for_dropped, watch_exit
 from walkit.log.validate import as_bytes
 from walkit.metrics import DeltaReaderStatistics
 from walkit.read.claim import LEASE_S_DEFAULT
@@ -386,7 +386,7 @@ def _stop_dropped(loop: DeltaLoop) -> None:
     if loop.is_over or loop.is_foreign:
         return
     run_for_dropped(lambda: _stop_quietly(loop))
-    tell_dropped(f"the delta reader {loop.name}", loop.events, loop.name, ending="stop")
+    report_dropped(f"the delta reader {loop.name}", loop.events, loop.name, ending="stop")
 
 
 def _stop_quietly(loop: DeltaLoop) -> None:

@@ -147,7 +147,7 @@ class DeltaService:
         if feed is None:
             return PollRefusal(reason="closed", message="this primary was stopped")
         call = feed.begin(request)
-        if not context.add_callback(_hang_up(feed, call)):
+        if not context.add_callback(_disconnect(feed, call)):
             feed.hang_up(call)
         answer = feed.wait(call)
         if answer is None:  # there is no caller that would read it
@@ -179,5 +179,5 @@ class DeltaService:
         return encode_reply(PollRefusal(reason=reason, message=message))
 
 
-def _hang_up(feed: DeltaFeed, call: PollCall) -> Callable[[], None]:
+def _disconnect(feed: DeltaFeed, call: PollCall) -> Callable[[], None]:
     return lambda: feed.hang_up(call)

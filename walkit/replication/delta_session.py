@@ -127,7 +127,7 @@ class DeltaSession:
         """Assert what holds after every event; in constant time."""
         buffer = self._buffer
         assert self.answered.lsn <= self.newest.lsn
-        assert buffer.size_bytes <= buffer.bytes_max
+        buffer._check()
         if self.state is DeltaState.SYNCING:
             assert (buffer.first, buffer.end) == (self.answered, self.newest)
         else:

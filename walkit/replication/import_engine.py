@@ -20,7 +20,7 @@ from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import DURABLE_SLOTS_BYTES
 from walkit.format.manifest import MANIFEST_NAME, EpochRecord, LogEnd, Manifest, encode_manifest
-from walkit.log.finalizer import run_for_dropped, tell_dropped
+from walkit.log.finalizer import report_dropped, run_for_dropped
 from walkit.log.lifetime import Lifetime
 from walkit.log.report import recovery_report
 from walkit.read.view import LogView
@@ -89,12 +89,12 @@ class ImportEngine:
             except LogNotFoundError:
                 self.end = LogEnd()
                 return
-            mark = read_durable_slot(self.storage)
+            slot = read_durable_slot(self.storage)
             detail["segments"] = len(manifest.segments)
         with clock.phase("scan") as detail:
             policy = self.options.recovery
             settle_unsealed(self.storage, manifest, salvage=policy == "salvage")
-            plan = plan_recovery(self.storage, manifest, mark, policy)
+            plan = plan_recovery(self.storage, manifest, slot, policy)
             detail["unsealed"] = len(plan.findings.unsealed)
         clock.split_off("verify", plan.findings.verify_s)
         with clock.phase("apply"):
@@ -114,7 +114,7 @@ class ImportEngine:
             identity=NO_IDENTITY,
             epoch_began=manifest.end,
             cell=self.storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=True),
-            mark=read_durable_slot(self.storage),
+            slot=read_durable_slot(self.storage),
             events=self.events,
             name=os.path.basename(self.storage.location.rstrip("/")) or "replica",
         )
@@ -159,7 +159,7 @@ class ImportEngine:
         with self.news.lock:
             self.end = end
             self.news.notify_locked()
-        self._tell_watchers()
+        self._notify_watchers()
         return end
 
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
@@ -177,9 +177,9 @@ class ImportEngine:
         """Take over who watches the engine that this one takes the place of."""
         with self.news.lock:
             self._watchers = before._watchers
-        self._tell_watchers()
+        self._notify_watchers()
 
-    def _tell_watchers(self) -> None:
+    def _notify_watchers(self) -> None:
         for news in self._watchers:
             news()
 
@@ -244,7 +244,7 @@ class ImportEngine:
                 self.store.close()
                 self._lock.release()
                 self.lifetime.end()
-                self._tell_watchers()
+                self._notify_watchers()
         finally:
             self._closing.release()
 
@@ -264,7 +264,7 @@ def close_dropped(engine: ImportEngine) -> None:
     if engine.closed:
         return
     run_for_dropped(lambda: _close_quietly(engine))
-    tell_dropped(f"the replica's log at {engine.storage.location}", engine.events, engine.storage.location)
+    report_dropped(f"the replica's log at {engine.storage.location}", engine.events, engine.storage.location)
 
 
 def _close_quietly(engine: ImportEngine) -> None:

@@ -52,6 +52,7 @@ class RecordCache:
         """Drop all; the next record that is put is this one."""
         with self._lock:
             self._drop_locked(next_lsn)
+            self._check()
 
     def put(self, first_lsn: int, records: Iterable[Record], last_lsn: int) -> None:
         """Keep these, which are all that the log has with these LSNs (inclusive); those without a key are not kept."""
@@ -62,7 +63,7 @@ class RecordCache:
                 if record.key is not None:
                     self._keep_locked(record.key, record)
             self._next_lsn = last_lsn + 1
-            self._check_locked()
+            self._check()
 
     def records_of(self, key: bytes, first_lsn: int) -> list[Record] | None:
         """Return all records of a key from this LSN on, in order; None where not all of them are here, or none may."""
@@ -98,9 +99,11 @@ class RecordCache:
         self._order.clear()
         self._size_bytes, self._from_lsn, self._next_lsn = 0, next_lsn, next_lsn
 
-    def _check_locked(self) -> None:
+    def _check(self) -> None:
+        """Assert that what is kept is bounded, and none of it is unknown; in constant time, with the lock held."""
         assert 0 <= self._size_bytes <= self.bytes_max
         assert len(self._by_key) <= len(self._order) and self._from_lsn <= self._next_lsn
+        assert bool(self._order) == bool(self._size_bytes)
 
 
 def _size_of(record: Record) -> int:

@@ -117,6 +117,14 @@ class ReplicaRegistry:
         with self._file_lock:
             return self._stored() or []
 
+    def _check(self) -> None:
+        """Assert that each is known by its own id, and how many may be; needs the lock held.
+
+        Beside what the file says stands what has moved here, which may be as much again.
+        """
+        assert len(self._known) <= 2 * self.limit
+        assert all(key == known.identity.id for key, known in self._known.items())
+
     def _move(self, replica_id: bytes, **changes: Any) -> None:
         with self._lock:
             known = self._known.get(replica_id)
@@ -156,6 +164,7 @@ class ReplicaRegistry:
 
     def _write(self) -> None:
         with self._lock:
+            self._check()
             facts = {"replicas": [_facts_of(known) for known in self._known.values()]}
             moved, self._moved = self._moved, set()
         try:

@@ -23,7 +23,7 @@ from walkit.errors import (
     StorageError,
     WalkitError,
 )
-from walkit.log.finalizer import run_for_dropped, tell_dropped
+from walkit.log.finalizer import report_dropped, run_for_dropped
 from walkit.replication.actions import (
     Adopt,
     Connect,
@@ -153,7 +153,7 @@ class ReplicaLoop:
                 self._gave_up = error
                 self._take(self.core.fail(error, now_ms()))
             finally:
-                self._hang_up()
+                self._disconnect()
         except BaseException as error:  # noqa: BLE001 - nothing else tells the waiting callers that the thread is gone
             self._give_up(error)
         if self.stopping:
@@ -182,7 +182,7 @@ class ReplicaLoop:
         assert isinstance(diverged, DivergenceError)
         self.core.states.move("rewinding", now_ms())
         self._report()
-        self._hang_up()
+        self._disconnect()
         self.inbox.clear()
         refused: WalkitError | None = None
         try:
@@ -252,7 +252,7 @@ class ReplicaLoop:
             elif isinstance(step, Connect):
                 self._take(self._connect())
             elif isinstance(step, Disconnect):
-                self._hang_up()
+                self._disconnect()
             elif isinstance(step, Keep):
                 keep_identity(self.log.storage, OwnIdentity(step.identity, self.core.name))
             elif isinstance(step, Adopt):
@@ -275,7 +275,7 @@ class ReplicaLoop:
             if isinstance(step, Prepare):
                 self._import_waiting()
                 wants = folder.prepare(step.plan, core.log_id, core.lineage)
-                self._tell_bootstrap("begin", sum(want.size - want.offset for want in wants))
+                self._report_bootstrap("begin", sum(want.size - want.offset for want in wants))
                 return core.prepared(wants, now_ms())
             if isinstance(step, StorePart):
                 folder.store(step.chunk)
@@ -291,10 +291,10 @@ class ReplicaLoop:
             folder.close()
             reason = "connection" if isinstance(error, StorageError) else "frames"
             return core.lost(f"{type(error).__name__}: {error}", now_ms(), reason)
-        self._tell_bootstrap("finish", 0)
+        self._report_bootstrap("finish", 0)
         return core.published(self.log.end, self.log.manifest.lineage, now_ms())
 
-    def _tell_bootstrap(self, what: str, missing_bytes: int) -> None:
+    def _report_bootstrap(self, what: str, missing_bytes: int) -> None:
         about = {"name": self.core.name, "source": self.destination.address, "lsn": self.log.end.last_lsn}
         if what == "begin":
             self.log.events.emit("walkit.replica.bootstrap", **about, missing_bytes=missing_bytes)
@@ -327,7 +327,7 @@ class ReplicaLoop:
             self._take(self.core.imported(end, now_ms()))
             self.store.feed(run)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -339,7 +339,7 @@ def stop_dropped(loop: ReplicaLoop) -> None:
         return
     location = loop.log.location
     run_for_dropped(lambda: _stop_quietly(loop))
-    tell_dropped(f"the replica at {location}", loop.log.events, location, ending="stop")
+    report_dropped(f"the replica at {location}", loop.log.events, location, ending="stop")
 
 
 def _stop_quietly(loop: ReplicaLoop) -> None:

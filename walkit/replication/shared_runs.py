@@ -57,6 +57,7 @@ class SharedRuns:
             if self._users < 2:
                 self._kept.clear()
                 self._size = 0
+            self._check()
 
     def get(
         self, log_id: int, after: LogEnd, limit_bytes: int
@@ -70,15 +71,18 @@ class SharedRuns:
 
     def put(self, run: FrameRun, lineage: tuple[EpochRecord, ...]) -> None:
         """Keep a run that was read, where another session may ask for it."""
-        if self._users < 2 or len(run.data) > RUN_BYTES_MAX:
+        if len(run.data) > RUN_BYTES_MAX:
             return
         key = (run.identity.log_id, run.after)
         kept = _Kept(run, lineage, time.monotonic() + KEPT_S, len(run.data))
         with self._lock:
+            if self._users < 2:
+                return
             self.reads += 1
             self._drop(key)
             self._kept[key] = kept
             self._grow(kept.size)
+            self._check()
 
     def pack(self, run: FrameRun, codec: str) -> tuple[str, bytes]:
         """Return what is sent of a run by this codec: see `codecs.pack`. Of a run that is kept it is made once."""
@@ -107,3 +111,9 @@ class SharedRuns:
         dropped = self._kept.pop(key, None)
         if dropped is not None:
             self._size -= dropped.size
+
+    def _check(self) -> None:
+        """Assert that what is kept is counted, bounded, and for several; in constant time, with the lock held."""
+        assert self._users >= 0 and (self._users >= 2 or not self._kept)
+        assert 0 <= self._size <= KEPT_BYTES
+        assert self._kept or not self._size

@@ -6,6 +6,7 @@ docs/replication.md has the same table, and tests compare both; every edge has a
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
 from walkit.events import EventSink
@@ -169,16 +170,24 @@ class StateTracker:
         last = self._spans[-1] if self._spans else None
         if last is not None and self.shown == before:
             self._spans[-1] = last._replace(why=self.why)
-            return
-        if last is not None:
-            self._spans[-1] = last._replace(until_ms=now_ms)
-        self._spans.append(Span(self.shown, now_ms, None, self.why))
+        else:
+            if last is not None:
+                self._spans[-1] = last._replace(until_ms=now_ms)
+            self._spans.append(Span(self.shown, now_ms, None, self.why))
+        self._check()
 
     def begin(self, now_ms: float) -> None:
         """Say when the first state began; later calls change nothing."""
         if self._since_ms is None:
             self._since_ms = now_ms
             self._spans.append(Span(self.shown, now_ms, None, self.why))
+
+    def _check(self) -> None:
+        """Assert that the spans of the history follow each other without a gap, the last one without an end."""
+        assert (self.side, self.state) in SHOWN
+        spans = self._spans
+        assert all(before.until_ms == after.since_ms for before, after in pairwise(spans))
+        assert not spans or (spans[-1].until_ms is None and spans[-1].state == self.shown)
 
     @property
     def since_ms(self) -> float | None:

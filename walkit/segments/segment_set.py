@@ -54,7 +54,7 @@ class SegmentSet:
         identity: FrameIdentity,
         epoch_began: LogEnd,
         cell: Cell | None,
-        mark: DurableSlot,
+        slot: DurableSlot,
         events: EventSink,
         name: str,
         alignment: int = ALIGNMENT_BUFFERED,
@@ -80,7 +80,7 @@ class SegmentSet:
         """Called on the maintenance thread, or the thread that closes, when a segment has been sealed."""
         self._alignment = alignment
         self._cell = cell
-        self._generation = mark.generation
+        self._generation = slot.generation
         self._full: deque[OpenSegment] = deque()
         self._spare: OpenSegment | None = None
         self._index_steps = reindex(storage, lambda: store.current)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType, StructField, StructType
 
+from walkit._report import Cells, TableReport
 from walkit.errors import GapError, WalkitError
 from walkit.read.reader import view_of
 from walkit.recovery.verify import verify as verify_log
@@ -89,9 +90,13 @@ def _verify_one(path: str) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairReport:
-    """What `verify_pair` found."""
+@dataclass(frozen=True, kw_only=True)
+class PairReport(TableReport):
+    """What `verify_pair` found. Picklable; a table in a notebook, `text()` and `to_dict()` elsewhere."""
+
+    bench = "pair"
+    title = "Two logs"
+    left_columns = 2
 
     left: str
     right: str
@@ -116,11 +121,34 @@ class PairReport:
 
     def __str__(self) -> str:
         """Return the result in one line."""
-        span = f"LSN {self.first_lsn:,} to {self.last_lsn:,}"
         ends = f"{self.left} ends at {self.left_last_lsn:,}, {self.right} at {self.right_last_lsn:,}"
+        return f"{self._verdict()}; {ends}"
+
+    def _verdict(self) -> str:
+        span = f"LSN {self.first_lsn:,} to {self.last_lsn:,}"
         if self.equal:
-            return f"equal at {span} ({self.equal_frames:,} of {self.frames:,} frames byte for byte); {ends}"
-        return f"{self.differing_lsns:,} of {span} differ, first {self.first_difference:,}; {ends}"
+            return f"equal at {span} ({self.equal_frames:,} of {self.frames:,} frames byte for byte)"
+        return f"{self.differing_lsns:,} of {span} differ, first {self.first_difference:,}"
+
+    @property
+    def notes(self) -> list[str]:
+        """Whether the logs are equal where both have records; red where they are not."""
+        return [self._verdict()]
+
+    def _plain_notes(self) -> int:
+        return int(self.equal)
+
+    def _head(self) -> Cells:
+        return ("", "log", "ends at LSN")
+
+    def _cells(self) -> list[Cells]:
+        return [
+            ("left", self.left, f"{self.left_last_lsn:,}"),
+            ("right", self.right, f"{self.right_last_lsn:,}"),
+        ]
+
+    def _facts(self) -> dict[str, Any]:
+        return {"equal": self.equal, **asdict(self)}
 
 
 FRAME_KEY = ("position", "first_lsn", "last_lsn", "records", "codec", "raw_bytes", "checksum")

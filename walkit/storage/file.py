@@ -24,8 +24,7 @@ from walkit.storage.io_errors import (
 )
 from walkit.storage.locks import lock_is_held, take_lock
 from walkit.storage.mounts import mount_of
-from walkit.storage.openfile import FileStorageFile
-from walkit.storage.shared_memory import FileCell, make_cell, map_cell
+from walkit.storage.openfile import FileCell, FileStorageFile, make_cell, map_cell
 
 _FLAGS: dict[OpenMode, int] = {
     "read": os.O_RDONLY | os.O_CLOEXEC,

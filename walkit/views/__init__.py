@@ -6,12 +6,9 @@ recorded Run. Views only render. Importing this room without panel raises Missin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Run
 from walkit.store import Store
-from walkit.views.access import refusal, refused_page
 from walkit.views.compaction import CompactionView
 from walkit.views.demo_store import StepReport
 from walkit.views.fault_reports import FaultReport
@@ -19,8 +16,8 @@ from walkit.views.given import Given, given
 from walkit.views.history import History
 from walkit.views.live import LiveView, view_of_run
 from walkit.views.overview import Point
-from walkit.views.page import make_shell, served
-from walkit.views.parts import in_notebook, pn, ready, served_document, tick
+from walkit.views.page import app, make_shell
+from walkit.views.parts import in_notebook, ready, served_document, tick
 from walkit.views.recovery import RecoveryView
 from walkit.views.serving import serve
 from walkit.views.session import Session
@@ -84,16 +81,3 @@ def dashboard() -> Shell:
     shell = make_shell()
     tick(shell)
     return shell
-
-
-def app(paths: Iterable[str] = ()) -> pn.Template:
-    """Return the dashboard as a page of its own, for the session that is being served; it opens on what `paths` name.
-
-    A path is the folder of a log, which is only read, or the file of a saved Run; see `given` for its errors. Beyond
-    this machine the dashboard is shown to those who gave a password; others see a page that says how.
-    """
-    ready()
-    why = refusal()
-    if why is not None:
-        return refused_page(why)
-    return served(make_shell(shown=given(paths)))

@@ -121,7 +121,7 @@ def _frame_row(item: Item, on: bool) -> Row:
         return Row(id=str(item.position), cells=cells, label=f"bytes at position {at}", on=on, tone="bad")
     cells = (
         at,
-        "marker" if item.is_mark else bounds(item.first_lsn, item.last_lsn),
+        "marker" if item.is_marker else bounds(item.first_lsn, item.last_lsn),
         f"{item.records:,}",
         f"{item.footprint:,}",
         CODEC_NAMES.get(item.codec) or "none",

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from walkit.views.given import Given, GivenPage
+from walkit.views.access import refusal, refused_page
+from walkit.views.given import Given, GivenPage, given
 from walkit.views.page_compaction import CompactionPage
 from walkit.views.page_inspector import InspectorPage
 from walkit.views.page_live import LivePage
@@ -18,7 +19,7 @@ from walkit.views.page_recovery import RecoveryPage
 from walkit.views.page_replication import ReplicationPage
 from walkit.views.page_runs import RunsPage
 from walkit.views.page_states import StatesPage
-from walkit.views.parts import pn, tick
+from walkit.views.parts import pn, ready, tick
 from walkit.views.shell import PageKind, Shell, template_of
 from walkit.views.workspace import DataRoot, Workspace
 
@@ -39,14 +40,27 @@ def make_shell(*, root: str | os.PathLike[str] = ".", shown: Iterable[Given] = (
     What is `shown` was named by the person who starts the server: each has a page of its own, and the first of them is
     shown first. Anything else that pages read by path lies below `root`.
     """
-    given = tuple(shown)
-    logs, runs = (tuple(Path(g.path) for g in given if g.kind == kind) for kind in ("log", "run"))
+    named = tuple(shown)
+    logs, runs = (tuple(Path(g.path) for g in named if g.kind == kind) for kind in ("log", "run"))
     workspace = Workspace(DataRoot(root, also=(*logs, *runs)), logs=logs, runs=runs)
     own = tuple(
         PageKind(f"given-{number}", what.title, partial(GivenPage, what))
-        for number, what in enumerate(given, 1)
+        for number, what in enumerate(named, 1)
     )
     return Shell(workspace, (*PAGES, *own), first=own[0].slug if own else PAGES[0].slug)
+
+
+def app(paths: Iterable[str] = ()) -> pn.Template:
+    """Return the dashboard as a page of its own, for the session that is being served; it opens on what `paths` name.
+
+    A path is the folder of a log, which is only read, or the file of a saved Run; see `given` for its errors. Beyond
+    this machine the dashboard is shown to those who gave a password; others see a page that says how.
+    """
+    ready()
+    why = refusal()
+    if why is not None:
+        return refused_page(why)
+    return served(make_shell(shown=given(paths)))
 
 
 def served(shell: Shell) -> pn.Template:

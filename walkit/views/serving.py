@@ -13,6 +13,7 @@ from tornado.ioloop import IOLoop
 
 from walkit.errors import StorageError
 from walkit.views.given import given
+from walkit.views.page import app
 from walkit.views.parts import pn
 
 LOOPBACK = "127.0.0.1"
@@ -35,8 +36,6 @@ def serve(
 
     Raises what `given` raises, before anything is served, and StorageError where the port or the path is taken.
     """
-    from walkit.views import app
-
     chosen = tuple(what.path for what in given(paths))
     if socket is None:
         _free_port(port)

@@ -10,6 +10,7 @@ import numpy as np
 
 from walkit._html import options
 from walkit.errors import OptionsError
+from walkit.workload.calls import call_columns
 from walkit.workload.distributions import (
     PUTS,
     EmpiricalBytes,
@@ -187,9 +188,9 @@ class Workload:
 
     def calls(self) -> list[CallColumns]:
         """Return sizes and times of the calls of each writer or task, for virtual time (`walkit.simulate.drive`)."""
-        from walkit.workload.calls import call_columns
-
-        return call_columns(self)
+        arrival, seed = self.arrival, self.seed
+        due_ns = (lambda count: arrival.due_ns(count, seed)) if isinstance(arrival, OpenLoop) else None
+        return call_columns(self.stream(), self.callers, due_ns)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what was asked for as plain values, for the record of a run; a source by its length."""

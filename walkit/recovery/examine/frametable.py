@@ -3,16 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from walkit.errors import MissingExtraError, StorageError
 from walkit.format.frame import FrameHeader
-from walkit.recovery.examine.report import FrameRow
+from walkit.format.layout import CODEC_NAMES
 from walkit.recovery.survey import FrameSpan, SegmentSurvey
 from walkit.storage.interface import Storage
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class FrameRow(NamedTuple):
+    """One frame as a row of `ScanReport.frames`. `intact` is None where its body was not read."""
+
+    segment: str
+    position: int
+    first_lsn: int
+    last_lsn: int
+    records: int
+    footprint: int
+    body_bytes: int
+    raw_bytes: int
+    codec: str | None
+    durable_position: int
+    sealed_us: int
+    epoch: int
+    mark: bool
+    intact: bool | None
+
+    @classmethod
+    def of(cls, segment: str, header: FrameHeader, intact: bool | None) -> FrameRow:
+        """Return the row of a frame whose header can be trusted."""
+        return cls(
+            segment,
+            header.position,
+            header.first_lsn,
+            header.last_lsn,
+            header.records,
+            header.footprint,
+            header.body_stored_bytes,
+            header.body_raw_bytes,
+            CODEC_NAMES[header.codec],
+            header.durable_position,
+            header.sealed_us,
+            header.epoch,
+            header.is_marker,
+            intact,
+        )
 
 
 def frame_rows(storage: Storage, spans: Sequence[FrameSpan], *, decode: bool = False) -> Iterator[FrameRow]:

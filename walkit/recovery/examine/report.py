@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from walkit._html import CYAN, GREEN, GREY, PURPLE, RED, YELLOW, Markup, Part, bar, join, swatch, table, tag
 from walkit._text import bounds, counted, lsn_range
 from walkit.errors import WalkitError
-from walkit.format.frame import FrameHeader
-from walkit.format.layout import CODEC_NAMES
 from walkit.record import to_datetime
+from walkit.recovery.examine.frametable import FrameRow, frames_to_pandas
 from walkit.recovery.report import report_html
 
 if TYPE_CHECKING:
@@ -157,45 +156,6 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, int | str | bool) else str(value)
 
 
-class FrameRow(NamedTuple):
-    """One frame as a row of `ScanReport.frames`. `intact` is None where its body was not read."""
-
-    segment: str
-    position: int
-    first_lsn: int
-    last_lsn: int
-    records: int
-    footprint: int
-    body_bytes: int
-    raw_bytes: int
-    codec: str | None
-    durable_position: int
-    sealed_us: int
-    epoch: int
-    mark: bool
-    intact: bool | None
-
-    @classmethod
-    def of(cls, segment: str, header: FrameHeader, intact: bool | None) -> FrameRow:
-        """Return the row of a frame whose header can be trusted."""
-        return cls(
-            segment,
-            header.position,
-            header.first_lsn,
-            header.last_lsn,
-            header.records,
-            header.footprint,
-            header.body_stored_bytes,
-            header.body_raw_bytes,
-            CODEC_NAMES[header.codec],
-            header.durable_position,
-            header.sealed_us,
-            header.epoch,
-            header.is_mark,
-            intact,
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScanReport:
     """What `walkit.scan` or `walkit.verify` found. Frozen; holds the ranges, and reads `frames` when asked for them.
@@ -249,8 +209,6 @@ class ScanReport:
         `intact` is <NA> where the body was not read. Memory grows with the number of frames: use `frame_rows()` for
         more than some millions. Raises MissingExtraError without pandas.
         """
-        from walkit.recovery.examine.frametable import frames_to_pandas
-
         return frames_to_pandas(self.frame_rows())
 
     def to_dict(self) -> dict[str, Any]:

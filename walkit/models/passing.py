@@ -1,0 +1,100 @@
+"""A storage and a file that pass every call on to others: what a model of storage changes, it writes anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from walkit.storage.bulk import BulkThrough
+from walkit.storage.interface import Cell, LockHolder, OpenMode, Storage, StorageFile, StorageLock
+
+
+class PassingStorage:
+    """Passes everything on to `inner`: see `walkit.storage.Storage`."""
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+
+    @property
+    def location(self) -> str:
+        """Where the inner storage is."""
+        return self.inner.location
+
+    def exists(self) -> bool:
+        """Say whether the folder is there."""
+        return self.inner.exists()
+
+    def create(self) -> None:
+        """Make the folder."""
+        self.inner.create()
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names in one folder."""
+        return self.inner.names(folder)
+
+    def open(self, name: str, mode: OpenMode) -> StorageFile:
+        """Open a file."""
+        return self.inner.open(name, mode)
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename `source` to `target`."""
+        self.inner.replace(source, target)
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self.inner.remove(name)
+
+    def sync_directory(self, folder: str = "") -> None:
+        """Make creations, replacements and removals in the folder durable."""
+        self.inner.sync_directory(folder)
+
+    def lock(self, name: str) -> StorageLock | LockHolder:
+        """Take a lock of the inner storage."""
+        return self.inner.lock(name)
+
+    def is_locked(self, name: str) -> bool:
+        """Ask about a lock of the inner storage."""
+        return self.inner.is_locked(name)
+
+    def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
+        """Return a cell of the inner storage."""
+        return self.inner.cell(name, size, writable=writable)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known of the inner storage."""
+        return self.inner.facts()
+
+    def close(self) -> None:
+        """Close the inner storage."""
+        self.inner.close()
+
+
+class PassingFile(BulkThrough):
+    """Passes on to `inner` all but what is read, written and synced: see `walkit.storage.StorageFile`."""
+
+    def __init__(self, inner: StorageFile) -> None:
+        self.inner: StorageFile = inner
+
+    @property
+    def name(self) -> str:
+        """The file's name within its storage."""
+        return self.inner.name
+
+    def allocate(self, size: int) -> None:
+        """Reserve space up to `size` bytes."""
+        self.inner.allocate(size)
+
+    def shorten(self, size: int) -> None:
+        """Drop all bytes from `size` on."""
+        self.inner.shorten(size)
+
+    def size(self) -> int:
+        """Return the file's size in bytes."""
+        return self.inner.size()
+
+    def drop_cached(self) -> None:
+        """Drop what the inner file has cached."""
+        self.inner.drop_cached()
+
+    def close(self) -> None:
+        """Close the file."""
+        self.inner.close()
