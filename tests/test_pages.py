@@ -216,11 +216,11 @@ def test_every_event_has_the_attributes_that_are_declared(checkout: Checkout) ->
             found.setdefault(event, set()).update(words)
     passed_on = {event: function for module in modules for event, function in module.passed_on}
     assert found.keys() == events.CARRIES.keys() and len(passed_on) == 4
-    for event, words in events.CARRIES.items():
+    for event, declared in events.CARRIES.items():
         more = set[str]()
         for module in modules:
             more |= module.of_calls.get(passed_on.get(event, "none"), set())
-        assert found[event] <= {*words} <= found[event] | more, event
+        assert found[event] <= {*declared} <= found[event] | more, event
 
 
 def test_the_reader_of_attributes_notices() -> None:
