@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+
 import walkit
 import walkit.errors
 
@@ -43,6 +45,7 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 autodoc_inherit_docstrings = True
 toc_object_entries_show_parents = "hide"
+maximum_signature_line_length = 120
 suppress_warnings = ["ref.python"]
 
 html_theme = "pydata_sphinx_theme"
@@ -53,7 +56,12 @@ html_js_files = ["figures.js"]
 html_extra_path = ["extra"]
 html_copy_source = False
 html_show_sourcelink = False
-html_sidebars: dict[str, list[str]] = {"index": []}
+ALONE = sorted(
+    {path.stem for path in Path(__file__).parent.glob("*.md")}
+    | {"changelog", "contributing", "data", "format", "genindex"}
+)
+"""Pages of the first level, which have no neighbours: a list of them on the left would be empty."""
+html_sidebars: dict[str, list[str]] = {page: [] for page in ALONE}
 html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "walkit"},
@@ -72,6 +80,9 @@ html_theme_options = {
 SPAN = re.compile(r"(?<![`\w:])`([^`\n]+)`(?=[A-Za-z0-9])")
 """Code with an ending right after it (`frame`s), which reStructuredText takes for no code without an escape."""
 
+CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+"""Code; with `<` in it, it would be read as a link and its target."""
+
 STAR = re.compile(r"`[^`]*`|(?<![\w*])\*\w(?:[^*\n]*\w)?\*(?![\w*])|(\*)")
 """A star that is neither in code nor around a word."""
 
@@ -81,6 +92,10 @@ def as_restructured(
 ) -> None:
     """Make the few signs of a docstring that reStructuredText reads otherwise what a reader of the source sees."""
     text = "\n".join(lines)
+    text = re.sub(
+        r"^Alias for field number \d+$", "", text
+    )  # what a NamedTuple says of a field without words
+    text = CODE.sub(lambda found: f"`{found[0]}`" if "<" in found[1] else found[0], text)
     text = SPAN.sub(r"`\1`\\ ", text)
     text = STAR.sub(lambda found: found[0] if found[1] is None else r"\*", text)
     text = re.sub(r"(?<=\w)_(?=[\s,.)])", r"\_", text)
@@ -115,6 +130,29 @@ def is_error(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, walkit.WalkitError)
 
 
+def as_short(
+    app: object,
+    what: str,
+    name: str,
+    item: object,
+    options: object,
+    signature: str | None,
+    returns: str | None,
+) -> tuple[str | None, str | None]:
+    """Return a signature as the source has it: names of types without their modules, and no `<factory>`."""
+    if signature is None:
+        return None, returns
+    signature = re.sub(r"~[\w.]*?(\w+)(?![\w.])", r"\1", signature)
+    return signature.replace("<factory>", "..."), returns
+
+
+def without_object(app: object, tree: Any) -> None:
+    """Take away the line that says of a class that it is an object."""
+    for line in list(tree.findall(nodes.paragraph)):
+        if line.astext() == "Bases: object":
+            line.parent.remove(line)
+
+
 def is_elsewhere(app: object, what: str, name: str, item: object, skip: bool, options: object) -> bool | None:
     """Say that a name is left out of this page, since another page has it; None if not."""
     page = CURRENT["page"].removeprefix("api/")
@@ -137,6 +175,8 @@ def with_plotly(app: Any, page: str, template: str, context: dict[str, Any], tre
 def setup(app: Any) -> dict[str, bool]:
     """Connect the functions above."""
     app.connect("autodoc-process-docstring", as_restructured)
+    app.connect("autodoc-process-signature", as_short)
+    app.connect("doctree-read", without_object)
     app.connect("autodoc-skip-member", is_elsewhere)
     app.connect("source-read", remember)
     app.connect("html-page-context", with_plotly)

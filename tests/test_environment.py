@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from rattler import MatchSpec, Version, VersionSpec
+from rattler.exceptions import InvalidMatchSpecError
 
 import walkit
 
@@ -194,6 +196,49 @@ def test_environment_yml_has_condas_shape(environment: Any) -> None:
     assert all(re.fullmatch(r"[a-z][a-z0-9_-]*([<>=]=?[\w.]+(,[<>=]=?[\w.]+)*)?", spec) for spec in conda)
     assert list(last) == ["pip"]
     assert last["pip"][-1] == "-e ."
+
+
+def conda_faults(specs: Iterable[str], versions: Mapping[str, str]) -> list[str]:
+    """What conda's own parser and order of versions say against specifications; `versions` are those tested here.
+
+    A specification has to parse strictly, to have the tested version in its range, and to keep its own upper bound out.
+    """
+    found = []
+    for spec in specs:
+        try:
+            match = MatchSpec(spec, strict=True)
+        except InvalidMatchSpecError as error:
+            found.append(f"{spec}: {error}")
+            continue
+        tested = versions.get(str(canonicalize_name(Requirement(spec).name)))
+        bound = re.search(r"<([\w.]+)$", spec)
+        allowed = None if match.version is None else VersionSpec(str(match.version))
+        if allowed is not None and tested is not None and not allowed.matches(Version(tested)):
+            found.append(f"{spec}: {tested}, which is tested, is not in it")
+        if allowed is not None and bound is not None and allowed.matches(Version(bound[1])):
+            found.append(f"{spec}: has its upper bound in it")
+    return found
+
+
+def test_conda_reads_each_line(environment: Any, lock: dict[str, Requirement]) -> None:
+    """Give each line of environment.yml to conda's own parser, without a network: it takes the locked versions."""
+    specs = [line for line in environment["dependencies"] if isinstance(line, str)]
+    versions = {name: str(pin.specifier).removeprefix("==") for name, pin in lock.items()}
+    versions |= {conda: versions[pip] for conda, pip in CONDA_NAMES.items()}
+    named = {str(canonicalize_name(Requirement(spec).name)) for spec in specs}
+    assert named - versions.keys() == {"python", "pip", "openjdk"}, "the others are compared with a version"
+    assert conda_faults(specs, versions) == []
+
+
+def test_condas_parser_notices() -> None:
+    """Half a range, an operator that conda lacks, a version that is none and one out of range are each named."""
+    good = ["numpy>=2.1,<3", "pip", "nobody>=1,<2"]
+    assert conda_faults(good, {"numpy": "2.4.6"}) == []
+    bad = ["numpy>=2.1,<", "numpy=>2", "numpy>=2..1"]
+    assert [fault.split(":")[0] for fault in conda_faults(["numpy>=2.1,<3"], {"numpy": "3.0"})] == [good[0]]
+    for spec in bad:
+        with pytest.raises(InvalidMatchSpecError):
+            MatchSpec(spec, strict=True)
 
 
 def test_the_lock_satisfies_pyproject(project: Any, lock: dict[str, Requirement]) -> None:

@@ -26,6 +26,35 @@ except walkit.MissingExtraError as error:
     print(error.extra)
 assert "walkit" in importlib.metadata.entry_points(group="pytest11").names
 """
+PLUGIN = '''
+import sys
+
+BEFORE = "walkit" in sys.modules
+
+def test_the_fixtures_are_there(walkit_crashing_storage, walkit_crash_states):
+    """Append without a sync, cut the power in each way: all, nothing or a part is there, and walkit came late."""
+    import walkit
+
+    log = walkit.open(walkit_crashing_storage, options=walkit.LogOptions(durability="none"))
+    log.append_many([b"x"] * 5)
+    counts = []
+    for left in walkit_crash_states(walkit_crashing_storage):
+        with walkit.open(left) as after:
+            counts.append(len(list(after.read())))
+    log.close()
+    assert not BEFORE and len(counts) == 10 and counts[:2] == [0, 5]
+
+def test_an_order_is_lost(walkit_crashing_storage, walkit_crash_states):
+    """The same with a claim that does not hold: this one fails."""
+    import walkit
+
+    with walkit.open(walkit_crashing_storage, options=walkit.LogOptions(durability="none")) as log:
+        log.append(b"paid")
+        for left in walkit_crash_states(walkit_crashing_storage):
+            with walkit.open(left) as after:
+                assert len(list(after.read())) == 1
+'''
+"""Tests of a program that uses walkit: its own tests find the fixtures, and one of them finds a fault."""
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -39,7 +68,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
 def test_what_is_built_works_in_an_empty_environment(checkout: Checkout, tmp_path: Path, kind: str) -> None:
-    """Build, install with the core's packages alone, append, read, verify; Spark names its extra; the command runs."""
+    """Build, install with the core's packages alone, use it: records, extras by name, the command, pytest's fixtures."""
     run(
         sys.executable,
         "-m",
@@ -61,3 +90,10 @@ def test_what_is_built_works_in_an_empty_environment(checkout: Checkout, tmp_pat
     assert run(python, "-I", "-c", USE, cwd=used).split() == ["spark"]
     assert "orders" in run(environment / "bin" / "walkit", "inspect", used / "orders", cwd=used)
     assert run(environment / "bin" / "walkit", "verify", used / "orders", cwd=used)
+    run("uv", "pip", "install", "--quiet", "--python", python, "pytest", cwd=tmp_path)
+    (used / "test_orders.py").write_text(PLUGIN)
+    tested = subprocess.run(
+        [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=used, capture_output=True, text=True
+    )
+    assert tested.returncode == 1 and "1 failed, 1 passed" in tested.stdout, tested.stdout + tested.stderr
+    assert "test_an_order_is_lost" in tested.stdout

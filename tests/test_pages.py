@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +40,8 @@ for page, code in json.load(sys.stdin):
 """
 ERROR_ROW = re.compile(r"^\| `(\w+Error)` \| `([\w-]+)` \| (.+) \| (.+) \|$", re.MULTILINE)
 METRIC_ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| (.+) \| `(walkit_\w+)` \|$", re.MULTILINE)
-EVENT_ROW = re.compile(r"^\| `(walkit\.[\w.]+)` \| (\w+) \| (.+) \|$", re.MULTILINE)
+EVENT_ROW = re.compile(r"^\| `(walkit\.[\w.]+)` \| (\w+) \| (.+) \| (.+) \|$", re.MULTILINE)
+ATTRIBUTE_ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ([^|]+) \|$", re.MULTILINE)
 
 
 def pages_with_examples(checkout: Checkout) -> list[tuple[str, str]]:
@@ -135,10 +136,102 @@ def test_the_page_has_every_metric(operations: str) -> None:
 
 
 def test_the_page_has_every_event(operations: str) -> None:
-    """Name, level and meaning of each event in their order."""
-    wanted = [(name, logging.getLevelName(level), text) for name, (level, text) in events.EVENTS.items()]
+    """Name, level, meaning and attributes of each event in their order; each attribute with its unit in a table."""
+    wanted = [
+        (name, logging.getLevelName(level), text, ", ".join(f"`{each}`" for each in events.CARRIES[name]))
+        for name, (level, text) in events.EVENTS.items()
+    ]
     assert len(wanted) > 25
     assert EVENT_ROW.findall(operations) == wanted
+    table = operations.partition("\n### Attributes of events\n")[2].partition("\n## ")[0]
+    assert ATTRIBUTE_ROW.findall(table) == [(name, *about) for name, about in events.ATTRIBUTES.items()]
+    assert events.CARRIES.keys() == events.EVENTS.keys()
+    assert {each for names in events.CARRIES.values() for each in names} == events.ATTRIBUTES.keys()
+
+
+class Carried(ast.NodeVisitor):
+    """The attributes of each event that a module emits: keywords, and dictionaries that are passed on as such."""
+
+    def __init__(self, source: str) -> None:
+        self.of_events: dict[str, set[str]] = {}
+        self.of_calls: dict[str, set[str]] = {}
+        """Keywords of every call, by the function's name."""
+        self.passed_on: list[tuple[str, str]] = []
+        """Events that have the keywords of a function's callers, with the function's name."""
+        self._functions: list[ast.FunctionDef] = []
+        self.visit(ast.parse(source))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._functions.append(node)
+        self.generic_visit(node)
+        self._functions.pop()
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        words = {each.arg for each in node.keywords if each.arg}
+        self.of_calls.setdefault(name, set()).update(words)
+        if name == "emit" and node.args and isinstance(node.args[0], ast.Constant):
+            event = str(node.args[0].value)
+            found = self.of_events.setdefault(event, set())
+            found |= words
+            for each in node.keywords:
+                if each.arg is None:
+                    found |= self._in_dictionary(event, each.value)
+        self.generic_visit(node)
+
+    def _in_dictionary(self, event: str, value: ast.expr) -> set[str]:
+        """The keys of the dictionary with which a local name was last written, and of those that it takes in."""
+        assert isinstance(value, ast.Name)
+        function = self._functions[-1]
+        if function.args.kwarg is not None and function.args.kwarg.arg == value.id:
+            self.passed_on.append((event, function.name))
+            return set()
+        shown = [
+            node.value
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign) and [value.id] == [getattr(t, "id", "") for t in node.targets]
+        ]
+        assert len(shown) == 1 and isinstance(shown[0], ast.Dict), f"{event}: not one dictionary"
+        found = set()
+        for key, inner in zip(shown[0].keys, shown[0].values, strict=True):
+            if key is None:
+                found |= self._in_dictionary(event, inner)
+            else:
+                assert isinstance(key, ast.Constant)
+                found.add(str(key.value))
+        return found
+
+
+def test_every_event_has_the_attributes_that_are_declared(checkout: Checkout) -> None:
+    """Read what each call that emits passes, in every module: events.CARRIES says all of it, and no more.
+
+    Of the keywords that a function takes from its callers and passes on, an event may have a part.
+    """
+    modules = [
+        Carried(source) for path, source in checkout.files(".py").items() if path.startswith("walkit/")
+    ]
+    found: dict[str, set[str]] = {}
+    for module in modules:
+        for event, words in module.of_events.items():
+            found.setdefault(event, set()).update(words)
+    passed_on = {event: function for module in modules for event, function in module.passed_on}
+    assert found.keys() == events.CARRIES.keys() and len(passed_on) == 4
+    for event, declared in events.CARRIES.items():
+        more = set[str]()
+        for module in modules:
+            more |= module.of_calls.get(passed_on.get(event, "none"), set())
+        assert found[event] <= {*declared} <= found[event] | more, event
+
+
+def test_the_reader_of_attributes_notices() -> None:
+    """Keywords, a dictionary, one within another and what a caller passes are each found for their event."""
+    source = (
+        "def f(sink, **facts):\n    told = {**facts, 'a': 1}\n    sink.emit('one', b=2, **told)\n"
+        "def g(sink):\n    f(sink, c=3)\n    sink.emit('two')\n"
+    )
+    module = Carried(source)
+    assert module.of_events == {"one": {"a", "b"}, "two": set()}
+    assert module.passed_on == [("one", "f")] and module.of_calls["f"] == {"c"}
 
 
 def emitted(source: str) -> set[str]:
@@ -186,6 +279,62 @@ def test_the_glossary_has_every_word_of_the_architecture(checkout: Checkout) -> 
     wanted = words_of(table) - {"word"}
     assert len(wanted) > 20 and len(glossary) > 2 * len(wanted)
     assert wanted - glossary == set()
+
+
+PLAIN = """
+    alt band bench buckets buffer buffered bulk candidates child choice client columns compare constant
+    continuous cost count counter counting dashboard data doctor duration edges empirical errors event exhausted
+    exists expire extra find finding fitted flights forced gathering groups health home host html info inventory
+    io java job lane lanes large like location locked lognormal margin mask max ms observed offered pair phase
+    plain plotly point protocol publish rate ratio ratios raw reading reason reasons recorded recorder register
+    report reset restored runs sample sampler schema script selection server shell source span spec start
+    statistics stats status steady summary surface svg sweep text theme timeout too trace why
+"""
+"""Words of public names that mean what they mean elsewhere: in English, in statistics, in Python."""
+
+
+def stem(word: str) -> str:
+    """A word without the ending that makes a noun or another form of it."""
+    for ending in ("ies", "ing", "ers", "ed", "er", "or", "es", "ion", "s", "e"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            word = word.removesuffix(ending)
+            return word[:-1] if word[-2:-1] == word[-1] else word
+    return word
+
+
+def unexplained(names: Iterable[str], glossary: str) -> set[str]:
+    """Words of names (CamelCase or with underscores) that a glossary has in no form, and that are not plain."""
+    found = {
+        word.lower()
+        for name in names
+        for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name.removeprefix("walkit."))
+    }
+    text = glossary.lower()
+    return {
+        word
+        for word in found - {*PLAIN.split()}
+        if not re.search(rf"\b(un)?{stem(word.removeprefix('un') if len(word) > 5 else word)}", text)
+    }
+
+
+def test_the_glossary_has_every_word_of_the_code(checkout: Checkout) -> None:
+    """Take public names, options, events and their attributes apart: each word is in the glossary, or is plain."""
+    names = {*events.EVENTS, *events.ATTRIBUTES, *walkit.__all__}
+    for room in dir(walkit):
+        module = getattr(walkit, room)
+        names |= {*getattr(module, "__all__", ())} if inspect.ismodule(module) else set()
+    for options in (walkit.LogOptions, walkit.StoreOptions, walkit.Retention):
+        names |= {each.name for each in fields(options)}
+    assert len(names) > 350
+    text = (checkout.root / "docs" / "glossary.md").read_text()
+    assert unexplained(names, text) == set(), "explain them in docs/glossary.md, or call them plain here"
+
+
+def test_the_search_for_unexplained_words_notices() -> None:
+    """Words in a form that the glossary has, and plain ones, are passed over; others are named, also of a part."""
+    text = "| promotion | x |\n| tombstone | x |"
+    names = ["promote", "TombstoneReport", "walkit.log.wobble", "HTMLQuux", "max_tombstones"]
+    assert unexplained(names, text) == {"log", "wobble", "quux"}
 
 
 def test_every_public_room_has_a_page_of_the_reference(checkout: Checkout) -> None:

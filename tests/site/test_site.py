@@ -33,7 +33,11 @@ pytestmark = pytest.mark.timeout(
 )  # the build is one core's half minute, on a machine with nothing else to do
 
 WITH_A_FIGURE = "06-group-commit"
-LOOKED_AT = ("index", "operations", "api/policy", f"notebooks/{WITH_A_FIGURE}")
+LOOKED_AT = (
+    *("index", "install", "operations", "comparison", "architecture", "how-to/index", "decisions/index"),
+    *("api/walkit", "api/policy", "notebooks/01-one-record-on-disk", f"notebooks/{WITH_A_FIGURE}"),
+)
+"""A page of each kind."""
 LIST = "```{toctree}\n:hidden:\n\n"
 LOADS = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src")}
 
@@ -183,7 +187,7 @@ def _items(inventory: Any) -> list[tuple[str, Any]]:
 
 
 def test_every_public_name_is_in_the_reference(site: Site) -> None:
-    """Each name of __all__ of walkit and of each public room, and each public method of a class, has its entry."""
+    """Each name of __all__ of walkit and of each public room, each method and property of a class, has its entry."""
     found = documented(site)
     last = {name.rsplit(".", 1)[-1] for name in found}
     modules = [
@@ -206,7 +210,10 @@ def test_every_public_name_is_in_the_reference(site: Site) -> None:
             missing.append(name)
         if inspect.isclass(value) and value.__module__.startswith("walkit"):
             methods = [
-                part for part, own in vars(value).items() if part[0] != "_" and inspect.isfunction(own)
+                part
+                for part, own in vars(value).items()
+                if part[0] != "_"
+                and (inspect.isfunction(own) or isinstance(own, property | classmethod | staticmethod))
             ]
             entries = {entry.rsplit(".", 1)[-1] for entry in found if f".{key}." in f".{entry}"}
             missing += [f"{name}.{part}" for part in methods if part not in entries]
@@ -224,30 +231,93 @@ def look(browser: Browser, site: Site, name: str, **settings: Any) -> tuple[Page
     return page, said
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_fit_a_phone_and_are_accessible(site: Site, browser: Browser, scheme: str) -> None:
-    """Four kinds of page at 390 pixels, light and dark: no sideways scroll, no complaint, nothing serious for axe."""
+def complaints(browser: Browser, site: Site, name: str, scheme: str) -> list[str]:
+    """What is wrong with a page at 390 pixels: its width, what it says and asks for, what axe calls serious."""
     from axe_playwright_python.sync_playwright import Axe
 
-    found: list[str] = []
+    page, said = look(browser, site, name, viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    found = [f"{wide} px wide"] if wide > 390 else []
+    found += said  # before axe asks for the styles as files, which a browser refuses
+    # Figures are plotly's, and are judged with the dashboard's pages.
+    outside = {"exclude": [[".plotly-graph-div"]]}
+    axe = Axe().run(page, context=outside, options={"resultTypes": ["violations"]})
+    found += [
+        f"{violation['id']}: {node['html'][:200]}"
+        for violation in axe.response["violations"]
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
+    page.context.close()
+    return [f"{name}, {scheme}: {each}" for each in found]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_fit_a_phone_and_are_accessible(site: Site, browser: Browser, scheme: str) -> None:
+    """Each kind of page at 390 pixels, light and dark: no sideways scroll, no complaint, nothing serious for axe."""
+    assert [each for name in LOOKED_AT for each in complaints(browser, site, name, scheme)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_000)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_a_phone_and_is_accessible(site: Site, browser: Browser, scheme: str) -> None:
+    """The same of every page that there is, but for the list of all names, which the theme makes."""
+    names = sorted(path.removesuffix(".html") for path in site.pages)
+    assert len(names) > 150
+    assert [each for name in names for each in complaints(browser, site, name, scheme)] == []
+
+
+FOCUSED = """() => {
+    const at = document.activeElement, style = getComputedStyle(at), box = at.getBoundingClientRect();
+    return {
+        name: (at.getAttribute("aria-label") || at.innerText || at.title || "").trim().slice(0, 40),
+        tag: at.tagName, on_screen: box.width > 0 && box.bottom > 0 && box.top < innerHeight,
+        marked: style.outlineStyle !== "none" || style.boxShadow !== "none",
+    };
+}"""
+"""The element that has the focus: what it says, whether it is on the screen, and whether one sees that it has it."""
+
+
+@pytest.mark.parametrize(("width", "name"), [(1280, "index"), (390, "operations")])
+def test_the_keyboard_is_enough(site: Site, browser: Browser, width: int, name: str) -> None:
+    """Tab through a page: the skip link comes first and leads to the text; each stop is seen; a menu opens, closes."""
+    page, said = look(browser, site, name, viewport={"width": width, "height": 844}, color_scheme="light")
+    stops = []
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        page.wait_for_timeout(60)  # the page scrolls to it, with a movement
+        stops.append(page.evaluate(FOCUSED))
+    stops = [stop for stop in stops if stop["tag"] != "BODY"]  # past the last one it begins anew
+    assert stops[0]["name"] == "Skip to main content"
+    assert [stop for stop in stops if not (stop["on_screen"] and stop["marked"])] == []
+    assert {stop["tag"] for stop in stops} >= {"A", "BUTTON"}
+    page.reload()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#main-content")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.querySelector('#main-content').contains(document.activeElement)")
+    if width == 390:
+        page.locator("button.primary-toggle").focus()
+        page.keyboard.press("Enter")
+        page.locator("dialog[open]").first.wait_for()
+        page.keyboard.press("Escape")
+        page.locator("dialog[open]").first.wait_for(state="detached")
+    assert said == []
+    page.context.close()
+
+
+def test_pages_are_readable_without_scripts(site: Site, browser: Browser) -> None:
+    """Each kind of page with scripts off, on a phone: heading, text and links are there, and nothing is too wide."""
     for name in LOOKED_AT:
-        page, said = look(browser, site, name, viewport={"width": 390, "height": 844}, color_scheme=scheme)
-        assert page.evaluate("document.documentElement.dataset.theme") == scheme
-        wide = page.evaluate("document.documentElement.scrollWidth")
-        found += [f"{name}: {wide} px wide"] if wide > 390 else []
-        found += [f"{name}: {line}" for line in said]
-        # Figures are plotly's, and are judged with the dashboard's pages.
-        outside = {"exclude": [[".plotly-graph-div"]]}
-        axe = Axe().run(page, context=outside, options={"resultTypes": ["violations"]})
-        results = axe.response["violations"]
-        found += [
-            f"{name}: {violation['id']}: {node['html'][:200]}"
-            for violation in results
-            if violation["impact"] in ("serious", "critical")
-            for node in violation["nodes"]
-        ]
+        page, _ = look(browser, site, name, java_script_enabled=False, viewport={"width": 390, "height": 844})
+        assert page.locator("h1").first.is_visible(), name
+        assert len(page.locator("article").inner_text()) > 60, name
+        assert page.locator("article a[href]").count() > 0, name
+        assert page.locator("article").bounding_box()["width"] <= 390, name  # type: ignore[index]
         page.context.close()
-    assert found == []
 
 
 def test_a_figure_is_drawn_and_is_a_picture_without_scripts(site: Site, browser: Browser) -> None:
