@@ -68,7 +68,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
 def test_what_is_built_works_in_an_empty_environment(checkout: Checkout, tmp_path: Path, kind: str) -> None:
-    """Build, install with the core's packages alone, use it: records, extras, the command, fixtures of pytest."""
+    """Build, install with the core's packages alone, use it: records, extras, the command, pytest's fixtures."""
     run(
         sys.executable,
         "-m",

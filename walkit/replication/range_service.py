@@ -1,4 +1,4 @@
-"""The call `Frames` of a primary: the frames after an end, sent once to who has a right to read, and kept for nobody.
+"""The call `Frames` of a primary: the frames after an end, sent once to a caller with a right to read.
 
 No session, identity or claim comes of it: what is trimmed while it is sent ends the call with a gap.
 """
@@ -75,7 +75,7 @@ class RangeService:
 
 
 def refusal_of(error: WalkitError, source: Source) -> Refusal:
-    """Return what a subscriber is told of an error that ends what it is sent."""
+    """Return the refusal that says to a subscriber which error ends what it is sent."""
     if isinstance(error, GapError):
         return Refusal(reason="gap", message=str(error), lsn=error.wanted, other_lsn=error.oldest)
     if isinstance(error, OptionsError):
