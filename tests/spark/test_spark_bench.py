@@ -81,7 +81,7 @@ def test_sizes_and_queries_are_chosen(spark: SparkSession, tmp_path: Path) -> No
         progress=lambda done, total: seen.append((done, total)),
     )
     assert report.records == (2000, 4000) and {row.group for row in report.rows} == {"replay"}
-    assert seen == [(n, 24) for n in range(1, 25)]
+    assert seen == [(n, 16) for n in range(1, 17)]
     growth = report.rows[-1]
     assert (growth.query, growth.against) == ("replay, each million records", "of 2,000 records")
     first, second = (

@@ -333,7 +333,7 @@ def _add_bench_spark(kinds: Any) -> None:
         "--queries",
         type=lambda text: text.split(","),
         metavar="Q,Q",
-        help="of read, filter, replay, count, changes, diff, verify, skew, stream (default: all)",
+        help="of read, filter, replay, past, count, changes, diff, verify, skew, stream (default: all)",
     )
     parser.add_argument(
         "--record-bytes", type=values.count, default=64, metavar="N", help="bytes of a value (default: 64)"
