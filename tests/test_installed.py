@@ -68,7 +68,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
 def test_what_is_built_works_in_an_empty_environment(checkout: Checkout, tmp_path: Path, kind: str) -> None:
-    """Build, install with the core's packages alone, use it: records, extras by name, the command, pytest's fixtures."""
+    """Build, install with the core's packages alone, use it: records, extras, the command, pytest's fixtures."""
     run(
         sys.executable,
         "-m",
@@ -93,7 +93,10 @@ def test_what_is_built_works_in_an_empty_environment(checkout: Checkout, tmp_pat
     run("uv", "pip", "install", "--quiet", "--python", python, "pytest", cwd=tmp_path)
     (used / "test_orders.py").write_text(PLUGIN)
     tested = subprocess.run(
-        [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=used, capture_output=True, text=True
+        [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=used,
+        capture_output=True,
+        text=True,
     )
     assert tested.returncode == 1 and "1 failed, 1 passed" in tested.stdout, tested.stdout + tested.stderr
     assert "test_an_order_is_lost" in tested.stdout
