@@ -190,8 +190,18 @@ def build(source: Path, out: Path) -> None:
     shutil.rmtree(doctrees, ignore_errors=True)
     (out / "_static" / "webpack-macros.html").unlink(missing_ok=True)  # a template of the theme, and no page
     for page in out.rglob("*.html"):  # where no script runs the theme would be neither light nor dark
-        html = page.read_text("utf-8")
-        page.write_text(html.replace('data-theme="auto"', 'data-theme="light"', 1), encoding="utf-8")
+        html = page.read_text("utf-8").replace('data-theme="auto"', 'data-theme="light"', 1)
+        page.write_text(PARAMETERS.sub(parameters, html), encoding="utf-8")
+
+
+PARAMETERS = re.compile(r"<dl>\s*((?:<dd>(?:(?!</?d[dlt]\b).)*</dd>\s*)+)</dl>", re.DOTALL)
+"""The parameters of a long signature: Sphinx makes a list of definitions of them that define nothing."""
+
+
+def parameters(match: re.Match[str]) -> str:
+    """Return the parameters of a signature as lines that are no list."""
+    lines = match[1].replace("<dd>", '<span class="sig-line">').replace("</dd>", "</span>")
+    return f'<span class="sig-lines">{lines}</span>'
 
 
 def main() -> int:
