@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,11 +11,17 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.replication.callers import WAIT_S
+from tests.replication.callers import WAIT_S, until
+from tests.replication.certificates import Authority
+from tests.replication.proxy import TcpProxy
 from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage, FaultyStorage
-from walkit.replication import PeerError, Primary, Replica, heal
-from walkit.storage import Storage
+from walkit.replication import PeerError, Primary, Replica, Tokens, heal, range_link, range_service
+from walkit.replication.connection import Destination
+from walkit.replication.range_link import RangeLink
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage import FileStorage, Storage
 
 OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024)
 RECORDS = 600
@@ -297,3 +304,93 @@ def _copy_into(kept: Path, storage: CrashingStorage) -> None:
         file.sync()
         file.close()
     storage.sync_directory()
+
+
+def test_tls_and_the_rights_of_tokens(log: Path, kept: Path, tmp_path: Path) -> None:
+    """Heal over TLS: refused with another authority, without TLS, and by a token to append; done with one to read."""
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    write(segments(log)[1], 9_000, FLIPPED)
+    before = contents(log)
+    with Primary(kept, tls=ours.server(), tokens=Tokens(read=["read"], append=["append"])) as primary:
+        for token, tls in (
+            ("read", theirs.client()),
+            ("read", None),
+            ("append", ours.client()),
+            (None, ours.client()),
+        ):
+            with pytest.raises(walkit.OptionsError):
+                heal(log, primary.address, token=token, tls=tls)
+            assert contents(log) == before
+        assert heal(log, primary.address, token="read", tls=ours.client()).ok
+    assert_as(log, kept)
+
+
+def test_a_peer_that_falls_silent_is_given_up(
+    log: Path, kept: Path, peer: Primary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hold back all answers: PeerError after the time of silence, nothing changed, the lock free; then it is healed."""
+    monkeypatch.setattr(range_link, "SILENCE_S", 0.4)
+    write(segments(log)[1], 9_000, FLIPPED)
+    before = contents(log)
+    with TcpProxy(peer.address) as proxy:
+        proxy.answers_flow.clear()
+        with pytest.raises(PeerError, match="sent nothing"):
+            heal(log, proxy.address)
+        assert contents(log) == before
+        proxy.answers_flow.set()
+        monkeypatch.undo()
+        assert heal(log, proxy.address).ok
+    assert_as(log, kept)
+    until(lambda: not any(t.name == "walkit-range-watch" for t in threading.enumerate()), "the watches' end")
+
+
+def test_a_network_that_cuts_and_flips_changes_nothing(log: Path, kept: Path, peer: Primary) -> None:
+    """Heal through a proxy that flips bits, and one that cuts: a typed error and nothing changed, or it is healed."""
+    write(segments(log)[1], 9_000, FLIPPED)
+    before = contents(log)
+    with TcpProxy(peer.address, trouble="flip", seed=3) as proxy:
+        for _ in range(3):
+            try:
+                healed = heal(log, proxy.address).ok
+            except PeerError:
+                healed = False
+            if healed:
+                break
+            assert contents(log) == before
+        assert proxy.flipped
+        proxy.trouble = ""
+        proxy.cut()
+        assert heal(log, proxy.address).ok
+    assert_as(log, kept)
+
+
+def test_callers_that_read_nothing_lose_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take all places with calls that read one message and no more: after the time of a stall another is served."""
+    monkeypatch.setattr(range_service, "STALL_S", 0.5)
+    with walkit.open(tmp_path / "p") as log, Primary(log) as primary:
+        for _ in range(40):
+            log.append(bytes(1 << 20))
+        log_id, lineage = (
+            (manifest := load_manifest(FileStorage(str(tmp_path / "p")))).log_id,
+            manifest.lineage,
+        )
+        links = [RangeLink(Destination(primary.address)) for _ in range(range_service.CALLS_MAX)]
+        try:
+            calls = [link.runs(log_id, lineage, LogEnd()) for link in links]
+            for call in calls:
+                assert next(call).headers
+            with (
+                RangeLink(Destination(primary.address)) as late,
+                pytest.raises(PeerError, match="served already"),
+            ):
+                next(late.runs(log_id, lineage, LogEnd()))
+
+            def served() -> bool:
+                with RangeLink(Destination(primary.address)) as link, suppress(PeerError):
+                    return sum(len(run.data) for run in link.runs(log_id, lineage, LogEnd())) > 40 << 20
+                return False
+
+            until(served, "a place")
+        finally:
+            for link in links:
+                link.close()

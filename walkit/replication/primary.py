@@ -252,6 +252,7 @@ class Primary:
             self._calls.cancel_stalled(now_ms())
             self._registry.save()
             self._delta.tick()
+            self._ranges.tick()
 
     def _note_trouble(self, text: str) -> None:
         with self._lock:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from contextlib import suppress
-from typing import Self
+from contextlib import contextmanager, suppress
+from typing import Any, Self
 
+from walkit._threads import Bell, LogThread
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import EpochRecord, LogEnd
@@ -42,20 +44,25 @@ class RangeLink:
         hello = Hello(name="heal", log_id=log_id, lineage=lineage, end=after)
         metadata = () if self._destination.token is None else ((TOKEN_KEY, self._destination.token),)
         call = self._call(encode_from_subscriber(hello), metadata=metadata, wait_for_ready=False)
-        end = after
+        end, watch = after, _SilenceWatch(call)
         try:
-            for data in call:
+            while True:
+                with watch.listening():
+                    data = next(call, None)
+                if data is None:
+                    return
                 run = self._taken(data, log_id, end)
                 end = run.end
                 yield run
         except grpc.RpcError as error:
-            said = told(error, self._destination)
+            said = watch.said or told(error, self._destination)
             if isinstance(said, WalkitError):
                 raise said from error
             raise PeerError(
                 f"{self._destination.address} ended the call: {said}", address=self._destination.address
             ) from error
         finally:
+            watch.end()
             with suppress(Exception):
                 call.cancel()
 
@@ -95,3 +102,34 @@ class RangeLink:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _SilenceWatch:
+    """Cancels a call whose peer sends nothing for `SILENCE_S`, while it is listened to. Has one thread until `end`."""
+
+    def __init__(self, call: Any) -> None:
+        self._call, self._since, self._over = call, 0.0, Bell()
+        self.said = ""
+        """Why the call was cancelled; "" where it was not."""
+        LogThread(target=self._run, name="walkit-range-watch", daemon=True).start()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Count the time within as silence."""
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since = 0.0
+
+    def end(self) -> None:
+        """Watch no longer."""
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.wait(SILENCE_S / 8):
+            since = self._since
+            if since and time.monotonic() - since > SILENCE_S:
+                self.said = f"it sent nothing for {SILENCE_S:g} s"
+                self._call.cancel()
+                return

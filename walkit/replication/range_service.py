@@ -6,7 +6,8 @@ No session, identity or claim comes of it: what is trimmed while it is sent ends
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from walkit.errors import GapError, LogClosedError, OptionsError, WalkitError
@@ -22,13 +23,18 @@ FRAMES_METHOD = "/walkit.replication.Replication/Frames"
 BATCH_BYTES = 1 << 20
 CALLS_MAX = 8
 """So many calls at a time; one more is refused, to be tried again."""
+STALL_S = 30.0
+"""A caller that takes nothing for so long loses its call: it would keep one of the few places."""
 
 
 class RangeService:
     """Serves the calls `Frames`, each on its own thread."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source, self._clock = source, clock
+        self._taken: dict[Any, float] = {}
+        """When each call under way has taken something."""
+        self._lock = threading.Lock()
         self._room = threading.Semaphore(CALLS_MAX)
         self._unpacking = threading.Lock()
 
@@ -41,14 +47,31 @@ class RangeService:
             return
         reader = FrameReader(self._source)
         try:
-            yield from self._batches(reader, data, context)
+            self._note(context)
+            for message in self._batches(reader, data, context):
+                yield message
+                self._note(context)
         except WireError as error:
             yield encode_from_publisher(Refusal(reason="protocol", message=str(error)))
         except WalkitError as error:
             yield encode_from_publisher(refusal_of(error, self._source))
         finally:
             reader.close()
+            with self._lock:
+                self._taken.pop(context, None)
             self._room.release()
+
+    def tick(self) -> None:
+        """Cancel the calls of callers that take nothing: to be called now and then."""
+        oldest = self._clock() - STALL_S
+        with self._lock:
+            stalled = [context for context, taken in self._taken.items() if taken < oldest]
+        for context in stalled:
+            context.cancel()
+
+    def _note(self, context: Any) -> None:
+        with self._lock:
+            self._taken[context] = self._clock()
 
     def _batches(self, reader: FrameReader, data: bytes, context: Any) -> Iterator[bytes]:
         with self._unpacking:  # a lineage may be long

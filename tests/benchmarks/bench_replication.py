@@ -1,0 +1,258 @@
+"""Replication against its aims, each row measured n times in one run: lag, catch-up, bootstrap, CPU per record.
+
+    python tests/benchmarks/bench_replication.py [--runs 5] [--rows lag,serve,catchup,bootstrap,cpu,beside] [--dir DIR]
+
+Rows: `lag` and `serve` are the time from a record's durability at the primary to its replica's acknowledgement (p99 of
+20 MB/s of 1 KiB records), with the primary in the writer's process and in `walkit serve`; `catchup` a new replica of a
+finished log, without codec; `bootstrap` of a trimmed log; `cpu` the writer's CPU per record at 3,000 records/s with a
+replica against alone; `beside` throughput in a closed loop with a replica, and the CPU of both processes.
+A replica is always a process of its own, on the same disk. Wants a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+import walkit
+from walkit.replication import Primary
+from walkit.replication.source import StoredSource
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage import FileStorage
+from walkit.workload.process import python_child
+
+RECORD = 1024
+RATE_BYTES = 20_000_000
+PACED_PER_S = 3_000
+LAG_S = 5.0
+CATCH_UP_BYTES = 512 << 20
+BOOTSTRAP_BYTES = 1 << 30
+WAIT_S = 300.0
+TICKS = os.sysconf("SC_CLK_TCK")
+
+CHILD = """
+import sys, threading
+from walkit.replication import Replica
+with Replica(sys.argv[1], sys.argv[2], codec=None) as replica:
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def replica(folder: str, address: str) -> Iterator[subprocess.Popen[str]]:
+    """A replica in a process of its own, which ends with its standard input."""
+    code = [sys.executable, "-c", CHILD, folder, address]
+    child = subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        child.stdout.readline()
+        yield child
+    finally:
+        child.stdin.close()
+        child.wait(60)
+
+
+@contextmanager
+def served(folder: str) -> Iterator[str]:
+    """`walkit serve` of a log in a process of its own; gives its address."""
+    command, environment = python_child("walkit", "serve", folder)
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert child.stdout is not None
+    try:
+        words = child.stdout.readline().replace(",", " ").split()
+        yield next(word for word in words if word.startswith("127.0.0.1:"))
+    finally:
+        child.terminate()
+        child.wait(60)
+
+
+def cpu_s(pid: int) -> float:
+    """The processor time of a process so far, in s."""
+    with open(f"/proc/{pid}/stat") as file:
+        facts = file.read().rpartition(")")[2].split()
+    return (int(facts[11]) + int(facts[12])) / TICKS
+
+
+def until(holds: Callable[[], bool]) -> float:
+    """Wait until something holds; return the time."""
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {WAIT_S:.0f} s")
+        time.sleep(0.0005)
+    return time.perf_counter()
+
+
+def paced(log: walkit.WriteAheadLog, per_s: float, seconds: float) -> int:
+    """Append records at this rate, each 5 ms what is due; return how many."""
+    value, done, began = os.urandom(RECORD), 0, time.perf_counter()
+    while (spent := time.perf_counter() - began) < seconds:
+        due = int(spent * per_s) - done
+        if due > 0:
+            log.append_many([value] * due)
+            done += due
+        time.sleep(0.005)
+    return done
+
+
+def lag_ms(base: str, *, through_serve: bool) -> float:
+    """p99 of the lag from durable to durable, sampled each ms in this process, of the paced load."""
+    folder, copy = os.path.join(base, "log"), os.path.join(base, "copy")
+    rows: list[tuple[float, int, int]] = []
+    over = threading.Event()
+    with walkit.open(folder, "x") as log:
+        log.append(b"first")
+
+        def sample(end: StoredSource) -> None:
+            while not over.wait(0.001):
+                rows.append((time.perf_counter(), log.durable_lsn, end.durable()[0]))
+
+        with served(folder) if through_serve else Primary(log) as place:
+            address = place if isinstance(place, str) else place.address
+            with replica(copy, address):
+                until(lambda: os.path.exists(os.path.join(copy, "durable")))
+                end = StoredSource(FileStorage(copy))
+                until(lambda: end.durable()[0] >= 1)
+                paced(log, RATE_BYTES / RECORD, 1.0)
+                sampler = threading.Thread(target=sample, args=(end,))
+                sampler.start()
+                paced(log, RATE_BYTES / RECORD, LAG_S)
+                over.set()
+                sampler.join()
+    at, ours, theirs = np.array(rows, np.float64).T
+    missing = ours - theirs
+    behind = np.where(missing > 0, at - np.interp(theirs + 1, ours, at), 0.0)
+    return float(np.percentile(behind, 99) * 1000)
+
+
+def fill(folder: str, size: int) -> None:
+    """A closed log of so many bytes of values that no codec makes smaller."""
+    with walkit.open(folder, "x") as log:
+        values = [os.urandom(RECORD) for _ in range(1024)]
+        for _ in range(size // (RECORD * len(values))):
+            log.append_many(values)
+
+
+def catch_up_mb_per_s(base: str) -> float:
+    """MB of frames a second that a new replica of a finished log takes in, durably."""
+    folder = os.path.join(base, "log")
+    fill(folder, CATCH_UP_BYTES)
+    return _follow_mb_per_s(base, folder)
+
+
+def bootstrap_mb_per_s(base: str) -> float:
+    """The same of a log whose first records were trimmed, which comes by a bootstrap."""
+    folder = os.path.join(base, "log")
+    fill(folder, BOOTSTRAP_BYTES)
+    with walkit.open(folder) as log:
+        log.trim(10_000)
+    return _follow_mb_per_s(base, folder)
+
+
+def _follow_mb_per_s(base: str, folder: str) -> float:
+    copy = os.path.join(base, "copy")
+    manifest = load_manifest(FileStorage(folder))
+    size = manifest.end.position - manifest.sealed[0].start_position
+    with Primary(folder) as primary:
+        lsn = primary.source.durable()[0]
+        began = time.perf_counter()
+        with replica(copy, primary.address):
+            ended = until(lambda: any(f.acked_lsn >= lsn for f in primary.status().followers))
+    return size / 1e6 / (ended - began)
+
+
+def cpu_ratio(base: str) -> float:
+    """The writer's CPU per record at a paced rate with a replica, divided by that without."""
+    spent = []
+    for name, followed in (("alone", False), ("followed", True)):
+        with walkit.open(os.path.join(base, name), "x") as log, Primary(log) as primary:
+            if followed:
+                with replica(os.path.join(base, "copy"), primary.address):
+                    spent.append(_paced_cpu(log))
+            else:
+                spent.append(_paced_cpu(log))
+    return spent[1] / spent[0]
+
+
+def _paced_cpu(log: walkit.WriteAheadLog) -> float:
+    one, began = os.urandom(RECORD), time.perf_counter()
+    for number in range(2 * PACED_PER_S):  # single appends, as a service makes them
+        if number == PACED_PER_S:
+            before = time.process_time()
+        log.append(one)
+        wait = began + number / PACED_PER_S - time.perf_counter()
+        if wait > 0:
+            time.sleep(wait)
+    return (time.process_time() - before) / PACED_PER_S
+
+
+def beside(base: str) -> tuple[float, float, float]:
+    """Records/s of one writer with a replica; the share of a core that writer and replica take."""
+    with (
+        walkit.open(os.path.join(base, "log"), "x") as log,
+        Primary(log) as primary,
+        replica(os.path.join(base, "copy"), primary.address) as child,
+    ):
+        value, first = os.urandom(RECORD), log.append(b"first").last_lsn
+        before, theirs, began = time.process_time(), cpu_s(child.pid), time.perf_counter()
+        while time.perf_counter() - began < LAG_S:
+            log.append_many([value] * 64)
+        took = time.perf_counter() - began
+        return (
+            (log.acked_lsn - first) / took,
+            (time.process_time() - before) / took,
+            (cpu_s(child.pid) - theirs) / took,
+        )
+
+
+ROWS: dict[str, tuple[str, str, Callable[[str], float | tuple[float, ...]]]] = {
+    "lag": ("lag p99, ms", "<= 10", lambda base: lag_ms(base, through_serve=False)),
+    "serve": ("lag p99 through walkit serve, ms", "<= 15", lambda base: lag_ms(base, through_serve=True)),
+    "catchup": ("catch-up without codec, MB/s", ">= 300", catch_up_mb_per_s),
+    "bootstrap": ("bootstrap of 1 GiB, MB/s", ">= 200", bootstrap_mb_per_s),
+    "cpu": ("primary's CPU per record, with / alone", "<= 1.7", cpu_ratio),
+    "beside": ("records/s; cores of writer, of replica", "reported", beside),
+}
+
+
+def main() -> None:
+    """Measure the rows by turns, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--dir")
+    args = parser.parse_args()
+    rows = args.rows.split(",")
+    found: dict[str, list[tuple[float, ...]]] = {row: [] for row in rows}
+    for number in range(args.runs):
+        for row in rows:
+            base = tempfile.mkdtemp(prefix="walkit-bench-replication-", dir=args.dir)
+            try:
+                value = ROWS[row][2](base)
+            finally:
+                shutil.rmtree(base, ignore_errors=True)
+            found[row].append(value if isinstance(value, tuple) else (value,))
+            print(f"run {number + 1}: {row} {', '.join(f'{v:,.3f}' for v in found[row][-1])}", flush=True)
+    print(f"\n{'row':45} {'aim':9} n, then median (smallest to largest) of each number")
+    for row in rows:
+        columns = [
+            f"{statistics.median(v):,.2f} ({min(v):,.2f} to {max(v):,.2f})"
+            for v in zip(*found[row], strict=True)
+        ]
+        print(f"{ROWS[row][0]:45} {ROWS[row][1]:9} {len(found[row])}  {'; '.join(columns)}")
+
+
+if __name__ == "__main__":
+    main()
