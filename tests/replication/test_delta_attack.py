@@ -20,6 +20,8 @@ from walkit.errors import DivergenceError, LogClosedError, LogLockedError, Walki
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import FaultyStorage
 from walkit.replication import DeltaReader, Primary, delta_loop
+from walkit.replication.rewind import rewind
+from walkit.replication.source import StoredSource
 from walkit.storage import FileStorage
 
 WAIT_S = 30.0
@@ -190,3 +192,33 @@ def test_an_error_on_the_thread_of_claim_and_checkpoints_is_not_silent(
         wait_until(lambda: reader.error is not None)
         assert "no memory" in str(reader.error)
         own.now.clear()
+
+
+@pytest.mark.parametrize("how", ["rewind", "backup"])
+def test_a_cut_history_is_noticed_also_where_no_primary_answers(
+    stack: ExitStack, tmp_path: Path, how: str
+) -> None:
+    """Cut the log under a reader that reads it alone, and write fewer other records: DivergenceError, with no wait."""
+    place, first_cut = tmp_path / "log", 6
+    with walkit.open(place) as log:
+        for n in range(1, first_cut):
+            log.append(b"%d" % n, key=b"%d" % n)
+    shutil.copytree(place, tmp_path / "backup")
+    with walkit.open(place) as log:
+        for n in range(first_cut, 20):
+            log.append(b"%d" % n, key=b"%d" % n)
+    source = StoredSource(FileStorage(str(place)))
+    reader = stack.enter_context(DeltaReader(place, "127.0.0.1:9", backoff=quick()))
+    assert reader.wait_for(19, WAIT_S) == source.durable()[0] == 19
+    if how == "rewind":
+        rewind(place, first_cut, force=True)
+    else:
+        place.rename(tmp_path / "gone")
+        shutil.copytree(tmp_path / "backup", place)
+    with walkit.open(place) as log:
+        lsn = log.append(b"other", key=b"k").last_lsn
+        assert lsn == first_cut
+        wait_until(lambda: source.durable()[0] == lsn)
+        wait_until(lambda: reader.error is not None)
+    assert isinstance(reader.error, DivergenceError) and reader.error.first_lsn <= first_cut
+    assert b"k" not in reader.state

@@ -35,16 +35,25 @@ def test_follow_keeps_the_state_of_a_log_by_delta_and_ends_on_a_signal(tmp_path:
 def test_a_short_run_measures_both_paths(tmp_path: Path) -> None:
     """Measure for a moment: the log alone has no hits, a large buffer has them, and remote reading lags by its wait."""
     told: list[str] = []
-    report = bench_delta(mb_per_s=2, seconds=0.15, buffers=[1 << 20], path=tmp_path, progress=told.append)
-    assert len(told) == 8 and len(report.rows) == 10
+    report = bench_delta(
+        mb_per_s=2, seconds=0.15, rounds=2, buffers=[1 << 20], path=tmp_path, progress=told.append
+    )
+    assert len(told) == 16 and len(report.rows) == 10
     for load in ("light", "steady"):
         for storage in ("folder", REMOTE.name):
             alone, delta = report.row(load, storage, 0), report.row(load, storage, 1 << 20)
             assert alone.hit_rate == 0 < alone.loads
-            assert alone.answer_p50_ms is None and delta.lag_p50_ms >= 0
+            assert alone.answer_p50_ms is None and delta.lag_p50_ms >= 0 == alone.answers < delta.answers
+            for row in (alone, delta):
+                assert row.rounds == 2 and row.lags > 0
+                assert row.lag_p50_low_ms <= row.lag_p50_ms <= row.lag_p50_high_ms
     assert report.row("light", REMOTE.name, 0).lag_p50_ms > 10  # the first byte takes no less
     assert "the log alone" in report.text() and "buffer 1,048,576 B" in report._repr_html_()
     assert json.loads(json.dumps(report.to_dict()))["bench"] == "delta"
+    assert (
+        "least to most" in report.text()
+        and f"light, {REMOTE.name}, buffer 1,048,576 B: by delta" in report.text()
+    )
     with pytest.raises(KeyError):
         report.row("light", "nowhere", 0)
     assert list(tmp_path.iterdir()) == []
@@ -52,7 +61,13 @@ def test_a_short_run_measures_both_paths(tmp_path: Path) -> None:
 
 def test_numbers_that_cannot_be_measured_with_are_refused(tmp_path: Path) -> None:
     """No rate, records beyond a frame, a buffer of nothing: OptionsError before a folder is made."""
-    for arguments in ({"mb_per_s": 0.0}, {"record_bytes": 1 << 20}, {"buffers": [0]}, {"seconds": 0.0}):
+    for arguments in (
+        {"mb_per_s": 0.0},
+        {"record_bytes": 1 << 20},
+        {"buffers": [0]},
+        {"seconds": 0.0},
+        {"rounds": 0},
+    ):
         with pytest.raises(OptionsError):
             bench_delta(path=tmp_path, **arguments)
     assert list(tmp_path.iterdir()) == []

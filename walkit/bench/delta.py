@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -57,12 +57,37 @@ class DeltaBenchRow:
     """0: the log alone."""
     mb_per_s: float
     """Bytes of values that the writer made durable a second, in millions."""
+    rounds: int
+    """How often it was measured; figures below are medians of the rounds, `_low` and `_high` their least and most."""
+    lags: int
+    """Records whose lag is known, of all rounds."""
     lag_p50_ms: float
     """From a record's durability to its application."""
+    lag_p50_low_ms: float
+    lag_p50_high_ms: float
     lag_p99_ms: float
+    answers: int
+    """Answers with a delta, of all rounds."""
     answer_p50_ms: float | None
     """From an answer with a delta to its application; None where there was none."""
+    answer_p50_low_ms: float | None
+    answer_p50_high_ms: float | None
     hit_rate: float
+    loads: int
+    """Reads of the log, of all rounds."""
+
+
+class _Round(NamedTuple):
+    """What one reader did in one round. Milliseconds."""
+
+    mb_per_s: float
+    lags: int
+    lag_p50_ms: float
+    lag_p99_ms: float
+    answers: int
+    answer_p50_ms: float | None
+    delta_bytes: int
+    log_bytes: int
     loads: int
 
 
@@ -78,6 +103,7 @@ class DeltaBenchReport(TableReport):
     frame_bytes: int
     mb_per_s: float
     seconds: float
+    rounds: int
     cores: int
     place: str
     rows: tuple[DeltaBenchRow, ...]
@@ -91,8 +117,31 @@ class DeltaBenchReport(TableReport):
         )
         return [
             wanted,
+            f"medians of {self.rounds} rounds, least to most in brackets; n: records, answers, of all rounds",
             f"on {self.place}, {self.cores} cores; writer, primary and reader are one process",
+            *self._found(),
         ]
+
+    def _found(self) -> list[str]:
+        """Say, for each load, storage and buffer, which way of reading lags less."""
+        found = []
+        for row in self.rows:
+            if not row.buffer_bytes:
+                continue
+            alone = self.row(row.load, row.storage, 0)
+            share = row.lag_p50_ms / max(alone.lag_p50_ms, 1e-9)
+            apart = row.lag_p50_high_ms < alone.lag_p50_low_ms or alone.lag_p50_high_ms < row.lag_p50_low_ms
+            if row.rounds == 1:
+                which = "one round: no spread"
+            elif apart:
+                which = f"{'the delta' if share < 1 else 'the log'} lags less in every round"
+            else:
+                which = "the rounds overlap: neither is shown to lag less"
+            found.append(
+                f"{row.load}, {row.storage}, buffer {row.buffer_bytes:,} B: by delta the median lag is {share:.2f} of "
+                f"the log's ({which})"
+            )
+        return found
 
     def row(self, load: str, storage: str, buffer_bytes: int) -> DeltaBenchRow:
         """Return one row. KeyError where there is none."""
@@ -105,7 +154,10 @@ class DeltaBenchReport(TableReport):
         return asdict(self)
 
     def _head(self) -> Cells:
-        return "load", "storage", "reader", "MB/s", "lag p50", "lag p99", "answer p50", "by delta", "loads"
+        return (
+            *("load", "storage", "reader", "MB/s", "lag p50", "lag p99", "n", "answer p50", "answers"),
+            *("by delta", "loads"),
+        )
 
     def _cells(self) -> list[Cells]:
         return [
@@ -114,14 +166,20 @@ class DeltaBenchReport(TableReport):
                 row.storage,
                 f"buffer {row.buffer_bytes:,} B" if row.buffer_bytes else "the log alone",
                 f"{row.mb_per_s:,.2f}",
-                f"{row.lag_p50_ms:,.2f} ms",
+                _spread(row.lag_p50_ms, row.lag_p50_low_ms, row.lag_p50_high_ms),
                 f"{row.lag_p99_ms:,.2f} ms",
-                "" if row.answer_p50_ms is None else f"{row.answer_p50_ms:,.2f} ms",
+                f"{row.lags:,}",
+                _spread(row.answer_p50_ms, row.answer_p50_low_ms, row.answer_p50_high_ms),
+                f"{row.answers:,}",
                 f"{row.hit_rate:.0%}",
                 f"{row.loads:,}",
             )
             for row in self.rows
         ]
+
+
+def _spread(median: float | None, low: float | None, high: float | None) -> str:
+    return "" if median is None else f"{median:,.2f} ms ({low:,.2f} to {high:,.2f})"
 
 
 def bench_delta(
@@ -131,63 +189,98 @@ def bench_delta(
     frame_bytes: int = 16 * 1024,
     buffers: Sequence[int] = (32 * 1024, 256 * 1024),
     seconds: float = 3.0,
+    rounds: int = 3,
     path: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> DeltaBenchReport:
     """Measure, in new folders below `path` (the system's folder for temporary files), which are removed.
 
-    Each reader takes `seconds`; there are four with each buffer, and four of the log alone. `progress` gets the name of
-    each. OptionsError for numbers that cannot be measured with.
+    Each reader takes `seconds` in each of `rounds` rounds, in turns; there are four with each buffer, and four of the
+    log alone. `progress` gets the name of each. OptionsError for numbers that cannot be measured with.
     """
-    fits = 1 <= record_bytes <= frame_bytes <= 1 << 20 and 0.05 <= seconds <= 3600
+    fits = 1 <= rounds <= 1000 and 1 <= record_bytes <= frame_bytes <= 1 << 20 and 0.05 <= seconds <= 3600
     if not fits or not 0 < mb_per_s <= 10_000 or not all(0 < size <= 32 << 20 for size in buffers):
         raise OptionsError(
             f"mb_per_s={mb_per_s}, record_bytes={record_bytes}, frame_bytes={frame_bytes}, buffers={buffers}, "
-            f"seconds={seconds}: frames of a record to 1 MiB, buffers of up to 32 MiB, 0.05 to 3600 seconds",
+            f"seconds={seconds}, rounds={rounds}: frames of a record to 1 MiB, buffers of up to 32 MiB, 0.05 to 3600 "
+            "seconds, 1 to 1000 rounds",
             option="seconds",
         )
     check_progress(progress, "a text")
     say = progress or (lambda _: None)
     require_folder(path)
-    rows: list[DeltaBenchRow] = []
+    loads = (
+        ("light", LIGHT_PER_S * record_bytes / 1e6, 1),
+        ("steady", mb_per_s, max(frame_bytes // record_bytes, 1)),
+    )
+    readers = [
+        (load, rate, batch, remote, buffer_bytes)
+        for load, rate, batch in loads
+        for remote in (False, True)
+        for buffer_bytes in (0, *buffers)
+    ]
+    found: list[list[_Round]] = [[] for _ in readers]
     base = tempfile.mkdtemp(prefix="walkit-bench-delta-", dir=path)
     try:
-        for load, rate, batch in (
-            ("light", LIGHT_PER_S * record_bytes / 1e6, 1),
-            ("steady", mb_per_s, max(frame_bytes // record_bytes, 1)),
-        ):
-            for remote in (False, True):
-                for buffer_bytes in (0, *buffers):
-                    say(f"{load} load, {'remote' if remote else 'folder'}, buffer {buffer_bytes:,}")
-                    folder = os.path.join(base, str(len(rows)))
-                    rows.append(
-                        _measured(folder, load, rate, batch, record_bytes, seconds, remote, buffer_bytes)
-                    )
-                    shutil.rmtree(folder, ignore_errors=True)
-        rows += [_simulated(mb_per_s, record_bytes, frame_bytes, size) for size in (0, *buffers)]
+        for number in range(1, rounds + 1):
+            for (load, rate, batch, remote, buffer_bytes), of_reader in zip(readers, found, strict=True):
+                where = "remote" if remote else "folder"
+                say(f"round {number} of {rounds}, {load} load, {where}, buffer {buffer_bytes:,}")
+                folder = os.path.join(base, "log")
+                of_reader.append(_measured(folder, rate, batch, record_bytes, seconds, remote, buffer_bytes))
+                shutil.rmtree(folder)
     finally:
         shutil.rmtree(base, ignore_errors=True)
+    rows = [
+        _row_of(load, REMOTE.name if remote else "folder", buffer_bytes, of_reader)
+        for (load, _, _, remote, buffer_bytes), of_reader in zip(readers, found, strict=True)
+    ]
+    rows += [_simulated(mb_per_s, record_bytes, frame_bytes, size) for size in (0, *buffers)]
     return DeltaBenchReport(
         record_bytes=record_bytes,
         frame_bytes=frame_bytes,
         mb_per_s=mb_per_s,
         seconds=seconds,
+        rounds=rounds,
         cores=os.cpu_count() or 1,
         place=base,
         rows=tuple(rows),
     )
 
 
+def _row_of(load: str, storage: str, buffer_bytes: int, found: Sequence[_Round]) -> DeltaBenchRow:
+    lags = [each.lag_p50_ms for each in found]
+    answers = [each.answer_p50_ms for each in found if each.answer_p50_ms is not None]
+    by_delta, by_log = sum(each.delta_bytes for each in found), sum(each.log_bytes for each in found)
+    return DeltaBenchRow(
+        load=load,
+        storage=storage,
+        buffer_bytes=buffer_bytes,
+        mb_per_s=float(np.median([each.mb_per_s for each in found])),
+        rounds=len(found),
+        lags=sum(each.lags for each in found),
+        lag_p50_ms=float(np.median(lags)),
+        lag_p50_low_ms=min(lags),
+        lag_p50_high_ms=max(lags),
+        lag_p99_ms=float(np.median([each.lag_p99_ms for each in found])),
+        answers=sum(each.answers for each in found),
+        answer_p50_ms=float(np.median(answers)) if answers else None,
+        answer_p50_low_ms=min(answers, default=None),
+        answer_p50_high_ms=max(answers, default=None),
+        hit_rate=by_delta / max(by_delta + by_log, 1),
+        loads=sum(each.loads for each in found),
+    )
+
+
 def _measured(
     folder: str,
-    load: str,
     mb_per_s: float,
     batch: int,
     record_bytes: int,
     seconds: float,
     remote: bool,
     buffer_bytes: int,
-) -> DeltaBenchRow:
+) -> _Round:
     shared = FileStorage(folder)
     options = LogOptions(
         segment_bytes=256 << 20, in_flight=IN_FLIGHT, frame_bytes_max=2 * batch * (record_bytes + 64) + 8192
@@ -206,16 +299,15 @@ def _measured(
                 reader.wait_for(log.acked_lsn, WAIT_S)
             after, answers = reader.statistics(), reader.latencies()["answer"]
     ms = lag.lags_ms()
-    by_delta, by_log = after.delta_bytes - before.delta_bytes, after.loaded_bytes - before.loaded_bytes
-    return DeltaBenchRow(
-        load=load,
-        storage=REMOTE.name if remote else "folder",
-        buffer_bytes=buffer_bytes,
+    return _Round(
         mb_per_s=made,
+        lags=len(ms),
         lag_p50_ms=float(np.median(ms)),
         lag_p99_ms=float(np.quantile(ms, 0.99)),
+        answers=len(answers),
         answer_p50_ms=float(np.median(answers)) / 1e6 if len(answers) else None,
-        hit_rate=by_delta / max(by_delta + by_log, 1),
+        delta_bytes=after.delta_bytes - before.delta_bytes,
+        log_bytes=after.loaded_bytes - before.loaded_bytes,
         loads=after.loads - before.loads,
     )
 
@@ -228,17 +320,18 @@ def _simulated(mb_per_s: float, record_bytes: int, frame_bytes: int, buffer_byte
         seconds=SIMULATED_S,
         options=DeltaOptions(buffer_bytes=buffer_bytes),
     )
-    return DeltaBenchRow(
-        load="steady",
-        storage=f"{REMOTE.name} in virtual time",
-        buffer_bytes=buffer_bytes,
+    once = _Round(
         mb_per_s=mb_per_s,
+        lags=found.frames,
         lag_p50_ms=found.median_ms,
         lag_p99_ms=found.p99_ms,
+        answers=found.answers.deltas,
         answer_p50_ms=None,
-        hit_rate=found.hit_rate,
+        delta_bytes=found.replay.delta_bytes,
+        log_bytes=found.replay.loaded_bytes,
         loads=found.replay.loads,
     )
+    return _row_of("steady", f"{REMOTE.name} in virtual time", buffer_bytes, [once])
 
 
 def _append(log: WriteAheadLog, mb_per_s: float, batch: int, record_bytes: int, seconds: float) -> float:

@@ -49,6 +49,13 @@ def add_bench_delta(kinds: Any) -> None:
     parser.add_argument(
         "--seconds", type=values.seconds, default=3.0, metavar="S", help="time for each reader (default: 3)"
     )
+    parser.add_argument(
+        "--rounds",
+        type=values.count,
+        default=3,
+        metavar="N",
+        help="how often each reader is measured, in turns (default: 3)",
+    )
     parser.add_argument("--path", metavar="DIR", help="where to measure (default: the temporary folder)")
     add_report_options(parser, OUT_HELP)
 
@@ -63,6 +70,7 @@ def bench_delta(args: argparse.Namespace) -> int:
         frame_bytes=args.frame_bytes,
         buffers=args.buffers,
         seconds=args.seconds,
+        rounds=args.rounds,
         path=args.path,
         progress=lambda what: say(f"bench delta: {what}") if sys.stderr.isatty() else None,
     )

@@ -19,7 +19,7 @@ from walkit.errors import DivergenceError, OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.replication.connection import Destination
 from walkit.replication.delta_link import Heard, PollLink, PollUnknownError
-from walkit.replication.delta_loader import LoadedRange, RangeLoader, check_opening
+from walkit.replication.delta_loader import LoadedRange, RangeLoader, check_history, check_opening
 from walkit.replication.delta_messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta_poller import DeltaPoller
 from walkit.replication.delta_replayer import ApplyRange, DeltaReplayer, EndReplay, LoadRange, ReplayStep
@@ -316,6 +316,7 @@ class DeltaLoop:
         end: DeltaEnd | WalkitError
         try:
             end = DeltaEnd(*self._source.durable())
+            check_history(self._source.manifest(), self._log_id, self.state.reached)
         except WalkitError as error:
             end = error
         self._tell(lambda: self._looked(end, came_ns))
@@ -323,6 +324,8 @@ class DeltaLoop:
     def _looked(self, end: DeltaEnd | WalkitError, came_ns: int) -> Sequence[ReplayStep]:
         self._looking = False
         self.looks += 1
+        if isinstance(end, DivergenceError):
+            return [EndReplay(end)]
         if isinstance(end, WalkitError):
             self.trouble = str(end)
             return ()

@@ -188,6 +188,8 @@ class StoredSource:
         self._log_id = 0
         self._manifest_until = 0.0
         self._durable = (0, 0)
+        self._epoch_id = 0
+        """The epoch that the frame before this end is of; 0 where nothing is known."""
         self._watch = EndWatch(storage, self.durable)
 
     def durable(self) -> tuple[int, int]:
@@ -200,13 +202,17 @@ class StoredSource:
             manifest = load_manifest(self.storage)
             require_promises(level_of(manifest))  # another opening may have begun since the last look
             self._manifest_until = now + MANIFEST_S
-            if manifest.log_id != self._log_id:  # another log is there now, and nothing of it is known
+            # Another log, or one that was cut and written on: what was durable of the one before says nothing of it.
+            if manifest.log_id != self._log_id or not _has_end(manifest, self._durable[1], self._epoch_id):
                 self._log_id, self._durable = manifest.log_id, (0, 0)
             lsn, position = manifest.end.last_lsn, manifest.end.position
-            if mark.epoch_id in {e.id for e in manifest.lineage} and mark.position > position:
-                lsn, position = mark.lsn, mark.position
+            epochs = [epoch.id for epoch in manifest.lineage if epoch.position < position]
+            found = (lsn, position, epochs[-1] if epochs else 0)
+            if mark.position > position and _has_end(manifest, mark.position, mark.epoch_id):
+                found = (mark.lsn, mark.position, mark.epoch_id)
             self._generation = mark.generation
-            self._durable = max(self._durable, (lsn, position), key=lambda end: end[1])
+            if found[1] >= self._durable[1]:
+                self._durable, self._epoch_id = found[:2], found[2]
             return self._durable
 
     def ended(self) -> str:
@@ -228,6 +234,14 @@ class StoredSource:
     def watch(self, news: Callable[[], object]) -> Callable[[], object]:
         """See Source. Another process's progress is not signalled: one thread polls for all that watch."""
         return self._watch.add(news)
+
+
+def _has_end(manifest: Manifest, position: int, epoch_id: int) -> bool:
+    """Say whether what this epoch wrote up to this position is in the log's history: no later epoch began before."""
+    epoch = next((each for each in manifest.lineage if each.id == epoch_id), None)
+    if epoch is None:
+        return False
+    return all(each.position >= position for each in manifest.lineage if each.number > epoch.number)
 
 
 def source_of(what: WriteAheadLog | Store | ImportedLog | LogReader | Place) -> Source:
