@@ -20,7 +20,7 @@ from tests.replication.callers import WAIT_S, until
 from tests.replication.proxy import TcpProxy
 from tests.replication.test_replica_checkpoint import put
 from tests.stores import SMALL
-from walkit.format.names import BOOTSTRAP_PREFIX
+from walkit.format.names import BOOTSTRAP_PREFIX, snapshot_name
 from walkit.models import FaultyStorage
 from walkit.replication import Primary, Replica
 from walkit.replication.backoff import Backoff
@@ -121,6 +121,35 @@ def test_an_empty_replica_of_a_trimmed_log(tmp_path: Path) -> None:
             first = replica.log.first_lsn
             assert [r.value for r in replica.log.read(first)] == [r.value for r in log.read(first)]
             assert first == log.first_lsn
+    assert walkit.verify(tmp_path / "r").ok
+
+
+@pytest.mark.parametrize("put_back", [False, True])
+def test_a_snapshot_of_the_log_that_was_replaced_goes_with_it(tmp_path: Path, put_back: bool) -> None:
+    """Checkpoint a replica, trim its primary past that, come back: it follows and opens, also with the old file."""
+    snapshot = snapshot_name(30)
+    with walkit.open(tmp_path / "p", options=SMALL) as log, Primary(log) as primary:
+        for n in range(30):
+            log.append(bytes(3000), key=b"old%d" % n)
+        with follower(tmp_path / "r", primary) as replica:
+            replica.wait_for(30, WAIT_S)
+            replica.checkpoint(trim=False)
+            until(lambda: len(log.claims()) == 1, "the claim")
+        old = (tmp_path / "r" / snapshot).read_bytes()
+        drop_claims(log)
+        for n in range(100):
+            log.append(bytes(3000), key=b"new%d" % n)
+        log.trim(90)
+        with follower(tmp_path / "r", primary) as replica:
+            replica.wait_for(log.append(b"more", key=b"last").last_lsn, WAIT_S)
+            assert (begins := replica.store.begins_lsn) > 30
+            assert not (tmp_path / "r" / snapshot).exists()
+        if put_back:
+            (tmp_path / "r" / snapshot).write_bytes(old)
+        with follower(tmp_path / "r", primary) as replica:
+            assert replica.store.begins_lsn == begins
+            assert replica.store[b"last"] == b"more"
+            assert b"old1" not in replica.store
     assert walkit.verify(tmp_path / "r").ok
 
 

@@ -34,7 +34,7 @@ from walkit.segments.claim_files import claim_facts, claims_locked, remove_claim
 from walkit.segments.frame_walk import FrameWalk, last_chain_of
 from walkit.segments.identity import check_identity
 from walkit.segments.manifest_store import NEW_NAME, load_manifest, read_if_there, write_whole
-from walkit.state.snapshot import identity_at, verify_snapshot
+from walkit.state.snapshot import identity_at, snapshot_lsns, verify_snapshot
 from walkit.storage.interface import Storage, StorageFile
 
 SNAPSHOT_KEY = "snapshot_lsn"
@@ -326,7 +326,9 @@ def _remove_old(storage: Storage, manifest: Manifest) -> None:
     numbers = manifest.extra.get(TAKEN_KEY, {}).get("old", [])
     kept = {record.number for record in manifest.segments}
     old = [segment_name(number) for number in numbers if number not in kept]
-    for name in {*old, *map(index_name, old)} & there:
+    # Snapshots that the new log does not reach down to: with one of them no state could be made, nor without it.
+    passed = [snapshot_name(lsn) for lsn in snapshot_lsns(storage) if lsn < manifest.low_watermark]
+    for name in {*old, *map(index_name, old), *passed} & there:
         storage.remove(name)
     for name in sorted(there):
         if name.startswith(BOOTSTRAP_PREFIX) and name != BOOTSTRAP_READY_NAME:

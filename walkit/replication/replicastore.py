@@ -28,8 +28,8 @@ def _recovered(log: ImportedLog) -> tuple[MachineRecovery, KeyedTable, int]:
     try:
         return recover(log, table), table, 1
     except HistoryTrimmedError:
-        if snapshot_lsns(log.storage):
-            raise  # there was a state, and it cannot be had
+        if any(lsn >= log.manifest.low_watermark for lsn in snapshot_lsns(log.storage)):
+            raise  # there was a state of this log, and it cannot be had
     table, first_lsn = KeyedTable(), log.first_lsn
     report = replay(log, table, first_lsn=first_lsn)
     return MachineRecovery(snapshot=None, refused=(), replay=report), table, first_lsn
