@@ -99,6 +99,7 @@ def test_the_oldest_snapshot_serves_unless_an_lsn_is_given(trimmed: Path) -> Non
         from_lsn=0,
         push_filters=False,
         path=str(trimmed),
+        epoch_id=f"{plan_scan({'path': trimmed}).end.epoch_id:016x}",
     )
     for options, base in [({}, 40), ({"lastLsn": 59}, 40), ({"lastLsn": 60}, 60), ({"lastLsn": 999}, 60)]:
         assert plan_scan({"path": trimmed, "snapshot": True, **options}).facts.snapshot_lsn == base

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,19 +69,24 @@ def test_a_conflict_of_keys_is_refused(spark: SparkSession) -> None:
 
 
 def test_the_newest_lsns_are_broadcast(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plans of one log's replay: no value is shuffled where there are few keys; with `keys` above the bound it is."""
+    """Plans of one log's replay: no value is shuffled up to the bound, which `keys` may reach; above it values are."""
     with walkit.open(tmp_path / "log") as log:
         log.append_many([b"%d" % n for n in range(50)], [b"%d" % (n % 7) for n in range(50)])
     df = spark.read.format("walkit").load(str(tmp_path / "log"))
     replay(df).explain()
     broadcast = capsys.readouterr().out
-    replay(df, keys=1 << 30).explain()
+    monkeypatch.setattr(sys.modules["walkit.spark.replay"], "BROADCAST_WORDS", 0)
+    replay(df).explain()
     shuffled = capsys.readouterr().out
+    by_lsn = state(replay(df, 40))
+    replay(df, keys=0).explain()
+    assert "BroadcastHashJoin" in capsys.readouterr().out
+    monkeypatch.undo()
     assert "BroadcastHashJoin" in broadcast and "SortMergeJoin" not in broadcast
     assert "SortMergeJoin" in shuffled and "BroadcastHashJoin" not in shuffled
-    assert state(replay(df, 40)) == state(replay(df, 40, keys=1 << 30))
+    assert state(replay(df, 40)) == by_lsn
     assert sorted(lsn for _, lsn in state(replay(df)).values()) == list(range(44, 51))
 
 

@@ -1,177 +1,87 @@
-"""`walkit bench spark`: a log read by Spark, beside Parquet of the same rows in the same run.
+"""`walkit bench spark`: a log read by Spark, beside Parquet of the same rows and one process, in the same rounds.
 
-Each query runs on both, one after the other, several times; a first round warms the JVM and the page cache and does
-not count. A time is from `load()` to the answer. Both have to give the same answer.
+All queries are asked one after the other, several rounds; a first round warms the JVM and the page cache and does not
+count. A time is from `load()` to the answer. What is compared has to give the same answer.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeAlias
 
-import numpy as np
-import pyarrow.parquet as pq
 import pyspark
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
-from walkit._report import Cells, TableReport
-from walkit.config import LogOptions, check_progress
+from walkit.bench.spark_load import KEY_BYTES, WRITTEN_WITH, BenchLogs
+from walkit.bench.spark_queries import GROUPS, READ, REPLAY, Answer, Plan, plan_queries
+from walkit.bench.spark_report import SparkBenchReport, SparkBenchRow
+from walkit.config import check_progress
 from walkit.errors import OptionsError, WalkitError
 from walkit.log.limits import require_fits
-from walkit.log.open import open_log
-from walkit.record import RECORD_SCHEMA
-from walkit.spark.replay import replay
 from walkit.spark.session import PUSHDOWN_SWITCH, session
 from walkit.storage.mounts import require_folder
 
+__all__ = ["GROUPS", "SparkBenchReport", "SparkBenchRow", "bench_spark"]
+
 BenchProgress = Callable[[int, int], None]
 """Called after each query with (queries done, queries to do)."""
-Load: TypeAlias = Callable[[], DataFrame]
-Query: TypeAlias = Callable[[DataFrame], DataFrame]
 
-RECORDS_PER_KEY = 3
-DELETES_PER_CALL, PUTS_PER_CALL = 2_000, 18_000
-CALL_BYTES_MAX = 64 << 20
-"""Of large values a call has fewer."""
-KEY_BYTES = len(b"key-%012d" % 0)
-WRITTEN_WITH = LogOptions(durability="none")
-FILTERED_SHARE = 0.01
-SEED = 7
-
-
-@dataclass(frozen=True, kw_only=True)
-class SparkBenchRow:
-    """One query, on the log and on Parquet. Times in seconds, of each run that counts."""
-
-    query: str
-    answer_rows: int
-    """Rows that the query aggregated: the first of its answers."""
-    log_s: tuple[float, ...]
-    parquet_s: tuple[float, ...]
-
-    @property
-    def log_median_s(self) -> float:
-        """Median time on the log."""
-        return statistics.median(self.log_s)
-
-    @property
-    def parquet_median_s(self) -> float:
-        """Median time on Parquet."""
-        return statistics.median(self.parquet_s)
-
-    @property
-    def times_parquet(self) -> float:
-        """How many times as long as on Parquet it took on the log."""
-        return self.log_median_s / self.parquet_median_s
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "query": self.query,
-            "answer_rows": self.answer_rows,
-            "log_s": [round(s, 4) for s in self.log_s],
-            "parquet_s": [round(s, 4) for s in self.parquet_s],
-            "log_median_s": round(self.log_median_s, 4),
-            "parquet_median_s": round(self.parquet_median_s, 4),
-            "times_parquet": round(self.times_parquet, 3),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class SparkBenchReport(TableReport):
-    """What one `walkit bench spark` measured."""
-
-    bench = "spark"
-
-    records: int
-    record_bytes: int
-    log_bytes: int
-    parquet_bytes: int
-    master: str
-    location: str
-    rows: tuple[SparkBenchRow, ...]
-
-    @property
-    def notes(self) -> list[str]:
-        """What the numbers were taken on."""
-        what = f"{self.records:,} records, a tenth deletes, {RECORDS_PER_KEY} to a key"
-        where = f"Spark {pyspark.__version__}, {self.master}, in {self.location}"
-        sizes = f"log {self.log_bytes:,} bytes, not compressed; Parquet {self.parquet_bytes:,} bytes, snappy"
-        return [
-            f"{what}, random values of {self.record_bytes:,} bytes; {where}",
-            f"{sizes}, written by pyarrow",
-            "medians of warm runs, from load() to the answer; every frame of the log that is read is verified",
-        ]
-
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "records": self.records,
-            "record_bytes": self.record_bytes,
-            "log_bytes": self.log_bytes,
-            "parquet_bytes": self.parquet_bytes,
-            "spark": pyspark.__version__,
-            "master": self.master,
-            "rows": [row.to_dict() for row in self.rows],
-        }
-
-    def _head(self) -> Cells:
-        return ("query", "rows", "log s", "Parquet s", "x Parquet")
-
-    def _cells(self) -> list[Cells]:
-        return [
-            (
-                row.query,
-                f"{row.answer_rows:,}",
-                f"{row.log_median_s:,.2f}",
-                f"{row.parquet_median_s:,.2f}",
-                f"{row.times_parquet:,.2f}",
-            )
-            for row in self.rows
-        ]
+GROWTH_BAR = 1.2
+"""Most times that a record of a larger log may cost what it costs in the smallest."""
 
 
 def bench_spark(
     *,
-    records: int = 1_000_000,
+    records: int | Sequence[int] = 1_000_000,
     record_bytes: int = 64,
+    queries: Sequence[str] = GROUPS,
     runs: int = 3,
+    master: str = "local[2]",
     path: str | None = None,
     progress: BenchProgress | None = None,
 ) -> SparkBenchReport:
-    """Measure reading, filtering and replaying a log with Spark, and the same on Parquet of the same rows.
+    """Measure what Spark does with a log, and the same on Parquet of the same rows and in one process.
 
-    `path` is a folder to work in (default: the folder for temporary files); nothing is left in it. Uses the active
-    Spark session, or starts one, which stays. Raises OptionsError, and what starting Spark raises; WalkitError where
-    the log and Parquet give different answers.
+    `records` is the size of a log, or several sizes: then what a record costs is compared, too. `queries` are some of
+    `GROUPS`. `master` is Spark's, for a session that is started here; an active one is used as it is, and one that is
+    started stays. `path` is a folder to work in (default: the folder for temporary files); nothing is left in it.
+    Raises OptionsError, and what starting Spark raises; WalkitError where what is compared gives different answers.
     """
-    for name, value in (("records", records), ("record_bytes", record_bytes), ("runs", runs)):
+    sizes = (records,) if isinstance(records, int) else tuple(sorted(set(records)))
+    for name, value in (
+        *(("records", size) for size in sizes),
+        ("record_bytes", record_bytes),
+        ("runs", runs),
+    ):
         if value < 1:
             raise OptionsError(f"{name}={value}: a whole number from 1 on", option=name, wanted=value)
+    if not sizes:
+        raise OptionsError("records names no size", option="records", wanted=records)
+    groups = _groups(queries)
     require_folder(path)
     require_fits("record_bytes", record_bytes, WRITTEN_WITH, KEY_BYTES)
     check_progress(progress, "(queries done, queries to do)")
     folder = tempfile.mkdtemp(prefix="walkit-bench-", dir=path)
     try:
-        log, parquet = os.path.join(folder, "log"), os.path.join(folder, "rows.parquet")
-        written = _write_log(log, records, record_bytes)
-        _write_parquet(log, parquet)
-        spark = session()
+        spark = session(master=master)
+        plans = []
+        for size in sizes:
+            logs = BenchLogs(folder=os.path.join(folder, str(size)), records=size, record_bytes=record_bytes)
+            logs.write(copy=bool({"diff", "verify"} & set(groups)), skewed="skew" in groups)
+            plans.append(plan_queries(spark, logs, groups))
         with _pushing(spark):
-            rows = _measure(spark, log, parquet, written, runs, progress)
+            rows = _measure(plans, runs, progress)
         return SparkBenchReport(
-            records=written,
+            records=sizes,
             record_bytes=record_bytes,
-            log_bytes=sum(file.stat().st_size for file in os.scandir(log) if file.name.endswith(".segment")),
-            parquet_bytes=os.path.getsize(parquet),
+            log_bytes=tuple(plan.logs.log_bytes for plan in plans),
+            parquet_bytes=tuple(plan.logs.parquet_bytes for plan in plans),
+            runs=runs,
             master=spark.conf.get("spark.master") or "",
+            spark=pyspark.__version__,
             location=os.path.dirname(folder),
             rows=tuple(rows),
         )
@@ -179,35 +89,14 @@ def bench_spark(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_log(path: str, records: int, record_bytes: int) -> int:
-    """Write puts and deletes over a third as many keys; return how many records."""
-    rng = np.random.default_rng(SEED)
-    written = 0
-    most = max(min(PUTS_PER_CALL + DELETES_PER_CALL, CALL_BYTES_MAX // record_bytes), 1)
-    with open_log(path, "x", WRITTEN_WITH) as log:
-        while written < records:
-            count = min(most, records - written)
-            deletes = count * DELETES_PER_CALL // (PUTS_PER_CALL + DELETES_PER_CALL)
-            numbers = rng.integers(0, records // RECORDS_PER_KEY + 1, count)
-            keys = [b"key-%012d" % number for number in numbers.tolist()]
-            data = rng.bytes((count - deletes) * record_bytes)
-            values = [data[at : at + record_bytes] for at in range(0, len(data), record_bytes)]
-            log.append_many(values, keys[deletes:])
-            if deletes:
-                with log.transaction() as tx:
-                    for key in keys[:deletes]:
-                        tx.delete(key)
-            written += count
-    return written
-
-
-def _write_parquet(log: str, path: str) -> None:
-    with (
-        open_log(log, mode="r") as reader,
-        pq.ParquetWriter(path, RECORD_SCHEMA, compression="snappy") as writer,
-    ):
-        for batch in reader.read_batches():
-            writer.write_batch(batch)
+def _groups(queries: Sequence[str]) -> tuple[str, ...]:
+    named = (queries,) if isinstance(queries, str) else tuple(queries)
+    unknown = [name for name in named if name not in GROUPS]
+    if unknown or not named:
+        raise OptionsError(
+            f"queries={queries!r}: some of {', '.join(GROUPS)}", option="queries", wanted=queries
+        )
+    return named
 
 
 @contextmanager
@@ -221,67 +110,76 @@ def _pushing(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(PUSHDOWN_SWITCH, str(before))
 
 
-def _measure(
-    spark: SparkSession, log: str, parquet: str, records: int, runs: int, progress: BenchProgress | None
-) -> list[SparkBenchRow]:
-    first = records // 2
-    last = first + max(round(records * FILTERED_SHARE), 1) - 1
-    between = F.col("lsn").between(first, last)
-
-    def whole() -> DataFrame:
-        return spark.read.format("walkit").load(log)
-
-    def pushing() -> DataFrame:
-        return spark.read.format("walkit").option("pushFilters", True).load(log)
-
-    queries: list[tuple[str, Load, Query]] = [
-        ("read and aggregate all columns", whole, lambda df: df.agg(*_all_columns())),
-        ("filter 1% by LSN, pushed down", pushing, lambda df: df.where(between).agg(*_all_columns())),
-        ("filter 1% by LSN, not pushed", whole, lambda df: df.where(between).agg(*_all_columns())),
-        ("replay", whole, lambda df: replay(df).agg(*_state_columns())),
-        ("replay at half of the LSNs", whole, lambda df: replay(df, records // 2).agg(*_state_columns())),
-    ]
-    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name, _, _ in queries}
-    answers: dict[str, tuple[Any, ...]] = {}
-    done, total = 0, (runs + 1) * len(queries) * 2
+def _measure(plans: Sequence[Plan], runs: int, progress: BenchProgress | None) -> list[SparkBenchRow]:
+    times: list[dict[str, list[float]]] = [{name: [] for name in plan.timed} for plan in plans]
+    answers: list[dict[str, Answer]] = [{} for _ in plans]
+    done, total = 0, (runs + 1) * sum(len(plan.timed) for plan in plans)
     for run in range(runs + 1):
-        for name, load, query in queries:
-            for side, source in enumerate((load, lambda: spark.read.parquet(parquet))):
-                seconds, answer = _ask(source, query)
-                if answers.setdefault(name, answer) != answer:
-                    raise WalkitError(f"{name}: the log and Parquet differ: {answers[name]} and {answer}")
+        for number, plan in enumerate(plans):
+            for name, timed in plan.timed.items():
+                seconds, answer = timed()
+                known = answers[number].setdefault(name, answer)
+                if known != answer:
+                    raise WalkitError(f"{name}: two rounds differ: {known} and {answer}")
                 if run:
-                    times[name][side].append(seconds)
+                    times[number][name].append(seconds)
                 done += 1
                 if progress is not None:
                     progress(done, total)
-    return [
-        SparkBenchRow(
-            query=name,
-            answer_rows=answers[name][0],
-            log_s=tuple(times[name][0]),
-            parquet_s=tuple(times[name][1]),
+            _require_equal(plan, answers[number])
+    rows = [
+        row
+        for plan, taken, given in zip(plans, times, answers, strict=True)
+        for row in _rows(plan, taken, given)
+    ]
+    return rows + _growth(plans, times, answers)
+
+
+def _require_equal(plan: Plan, answers: dict[str, Answer]) -> None:
+    for pair in plan.compared:
+        if pair.against is not None and pair.equal and answers[pair.query] != answers[pair.against]:
+            raise WalkitError(
+                f"{pair.query}: the log and {pair.against} differ: {answers[pair.query]} and {answers[pair.against]}"
+            )
+
+
+def _rows(plan: Plan, times: dict[str, list[float]], answers: dict[str, Answer]) -> Iterator[SparkBenchRow]:
+    for pair in plan.compared:
+        yield SparkBenchRow(
+            group=pair.group,
+            query=pair.query,
+            against=pair.against,
+            records=plan.logs.records,
+            answer_rows=answers[pair.query][0],
+            times_s=tuple(times[pair.query]),
+            against_s=() if pair.against is None else tuple(times[pair.against]),
+            bar=pair.bar,
         )
-        for name, _, _ in queries
-    ]
 
 
-def _ask(load: Load, query: Query) -> tuple[float, tuple[Any, ...]]:
-    began = time.perf_counter()
-    (row,) = query(load()).collect()
-    return time.perf_counter() - began, tuple(row)
-
-
-def _all_columns() -> list[Column]:
-    return [
-        F.count("*"),
-        F.sum("lsn"),
-        F.sum("kind"),
-        F.sum(F.length("key")),
-        F.sum(F.length("value")),
-        F.max("timestamp"),
-    ]
-
-
-def _state_columns() -> list[Column]:
-    return [F.count("*"), F.sum("lsn"), F.sum(F.length("key")), F.sum(F.length("value"))]
+def _growth(
+    plans: Sequence[Plan], times: Sequence[dict[str, list[float]]], answers: Sequence[dict[str, Answer]]
+) -> list[SparkBenchRow]:
+    """Return what a million records cost in each larger log, beside those of the smallest."""
+    rows, least = [], plans[0].logs.records
+    for group, name in (("read", READ), ("replay", REPLAY)):
+        if name not in plans[0].timed:
+            continue
+        per_million = [
+            tuple(seconds / plan.logs.records * 1e6 for seconds in taken[name])
+            for plan, taken in zip(plans, times, strict=True)
+        ]
+        for number in range(1, len(plans)):
+            rows.append(
+                SparkBenchRow(
+                    group=group,
+                    query=f"{name}, each million records",
+                    against=f"of {least:,} records",
+                    records=plans[number].logs.records,
+                    answer_rows=answers[number][name][0],
+                    times_s=per_million[number],
+                    against_s=per_million[0],
+                    bar=GROWTH_BAR,
+                )
+            )
+    return rows

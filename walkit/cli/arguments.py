@@ -345,20 +345,31 @@ def _add_bench_spark(kinds: Any) -> None:
     parser = _command(
         kinds,
         "spark",
-        "measure a log read by Spark: all columns, a filter, a replay",
-        ", beside Parquet of the same rows in the same run",
-        "walkit bench spark --records 1000000 --json",
+        "measure a log in Spark: reads, replays, changes, diffs, streams",
+        ", beside Parquet of the same rows and one process, in the same rounds",
+        "walkit bench spark --records 1000000,5000000 --queries read,replay --json",
         run,
     )
     parser.add_argument(
-        "--records", type=values.count, default=1_000_000, metavar="N", help="records (default: 1000000)"
+        "--records",
+        type=values.counts,
+        default=[1_000_000],
+        metavar="N,N",
+        help="records of a log, or of several (default: 1000000)",
+    )
+    parser.add_argument(
+        "--queries",
+        type=lambda text: text.split(","),
+        metavar="Q,Q",
+        help="of read, filter, replay, count, changes, diff, verify, skew, stream (default: all)",
     )
     parser.add_argument(
         "--record-bytes", type=values.count, default=64, metavar="N", help="bytes of a value (default: 64)"
     )
     parser.add_argument(
-        "--runs", type=values.count, default=3, metavar="N", help="runs that count (default: 3)"
+        "--runs", type=values.count, default=3, metavar="N", help="rounds that count (default: 3)"
     )
+    parser.add_argument("--master", default="local[2]", help="Spark's master (default: local[2])")
     parser.add_argument("--path", metavar="DIR", help="where to work (default: the temporary folder)")
     _add_report_options(parser, OUT_HELP)
 

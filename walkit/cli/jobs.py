@@ -35,14 +35,17 @@ def bench_replication(args: argparse.Namespace) -> int:
 
 
 def bench_spark(args: argparse.Namespace) -> int:
-    """Measure a log read by Spark, beside Parquet."""
+    """Measure a log in Spark, beside Parquet and one process."""
+    from walkit.bench.spark import GROUPS
     from walkit.bench.spark import bench_spark as measure
 
     with bar("bench spark", " queries") as progress:
         report = measure(
             records=args.records,
             record_bytes=args.record_bytes,
+            queries=args.queries or GROUPS,
             runs=args.runs,
+            master=args.master,
             path=args.path,
             progress=progress,
         )

@@ -8,16 +8,18 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from walkit.errors import DivergenceError, GapError
+from walkit.errors import DivergenceError, GapError, WalkitError
 from walkit.format.frame import FrameHeader
 from walkit.format.index import IndexEntry, SegmentIndex
 from walkit.format.layout import INDEX_STEP_BYTES
 from walkit.format.manifest import Manifest, SegmentRecord
+from walkit.format.parts import Waiting
 from walkit.format.segment import SegmentHeader
 from walkit.read.cursor import identity_at, lies_in
 from walkit.read.reader import view_of
-from walkit.read.view import LogView, Span, frames_to_batches
-from walkit.segments.frame_walk import FrameWalk, last_chain_of
+from walkit.read.vectorised import FrameRows
+from walkit.read.view import BATCH_BYTES, BATCH_RECORDS, LogView, Span
+from walkit.segments.frame_walk import FrameWalk, RowSeen, last_chain_of
 from walkit.segments.index_file import read_index
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.address import Place, storage_at
@@ -199,8 +201,20 @@ def read_ranges(
     wanted = [frames for frames in ranges if _within(frames, first_lsn, last_lsn)]
     if not wanted:
         return
-    found = _frames_of(storage_at(path), wanted, first_lsn or 0, last_lsn, planned)
-    yield from frames_to_batches(found, max(first_lsn or 0, wanted[0].first_lsn), last_lsn)
+    first = max(first_lsn or 0, min(frames.first_lsn for frames in wanted))
+    last = max(frames.last_lsn for frames in wanted)
+    last = last if last_lsn is None else min(last, last_lsn)
+    rows = FrameRows(first, last, Waiting(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES))
+    damage: WalkitError | None = None
+    try:
+        for _ in _steps_of(storage_at(path), wanted, first_lsn or 0, last_lsn, planned, rows):
+            if rows.waiting.full:
+                yield from rows.waiting.batches()
+    except WalkitError as error:
+        damage = error
+    yield from rows.waiting.batches()
+    if damage is not None:
+        raise damage
 
 
 def _within(frames: FrameRange, first_lsn: int | None, last_lsn: int | None) -> bool:
@@ -208,13 +222,15 @@ def _within(frames: FrameRange, first_lsn: int | None, last_lsn: int | None) -> 
     return first <= frames.last_lsn and (last_lsn is None or first <= last_lsn)
 
 
-def _frames_of(
+def _steps_of(
     storage: Storage,
     ranges: Iterable[FrameRange],
     first_lsn: int,
     last_lsn: int | None,
     planned: LogPoint | None,
-) -> Iterator[tuple[FrameHeader, memoryview]]:
+    rows: FrameRows,
+) -> Iterator[None]:
+    """Let `rows` see the frames of ranges; yield after each few of them."""
     manifest = load_manifest(storage)
     if planned is not None:
         planned.require(manifest, storage.location)
@@ -224,27 +240,42 @@ def _frames_of(
         if record is None:
             raise GapError(frames.first_lsn, max(manifest.complete_from_lsn, manifest.first_lsn))
         view = LogView(storage, manifest, (Span(record, frames.end_position, frames.last_lsn),))
-        yield from _frames_in(view, frames, max(first_lsn, frames.first_lsn), last_lsn)
+        yield from _steps_in(view, frames, max(first_lsn, frames.first_lsn), last_lsn, rows)
 
 
-def _frames_in(
-    view: LogView, frames: FrameRange, first_lsn: int, last_lsn: int | None
-) -> Iterator[tuple[FrameHeader, memoryview]]:
+def _steps_in(
+    view: LogView, frames: FrameRange, first_lsn: int, last_lsn: int | None, rows: FrameRows
+) -> Iterator[None]:
     (span,) = view.spans
     file, segment = view.opened(span)
     try:
         if frames.start_position < segment.start_position:
             raise GapError(frames.first_lsn, max(view.manifest.complete_from_lsn, view.manifest.first_lsn))
         last_chain = last_chain_of(span.record, segment, frames.end_position)
-        walk = _walk_from(file, segment, frames, first_lsn, last_chain)
-        yield from _up_to(walk, last_lsn)
+        rows.last_lsn = 0  # of this range: they may come in any order
+        # A row may have frames after the last LSN, which need not be intact.
+        row_seen = None if rows.large or (last_lsn is not None and last_lsn < frames.last_lsn) else rows.see
+        walk = _walk_from(file, segment, frames, first_lsn, last_chain, row_seen)
+        for found in walk.steps():
+            if found is not None:
+                if last_lsn is not None and found[0].first_lsn > last_lsn:
+                    break
+                rows.see_one(*found, copied=row_seen is not None)
+            yield
+            if last_lsn is not None and rows.last_lsn >= last_lsn:
+                break
         view.refuse(walk, span)
     finally:
         file.close()
 
 
 def _walk_from(
-    file: StorageFile, segment: SegmentHeader, frames: FrameRange, first_lsn: int, last_chain: int | None
+    file: StorageFile,
+    segment: SegmentHeader,
+    frames: FrameRange,
+    first_lsn: int,
+    last_chain: int | None,
+    row_seen: RowSeen | None,
 ) -> FrameWalk:
     """Return the walk that begins with the frame of `first_lsn`; over the whole range where that is not reached."""
 
@@ -258,6 +289,7 @@ def _walk_from(
             chain=chain,
             last_chain=last_chain,
             body=body,
+            row_seen=row_seen if body else None,
         )
 
     if first_lsn > frames.first_lsn:
@@ -265,17 +297,6 @@ def _walk_from(
             if header.records and header.last_lsn >= first_lsn:
                 return walk(header.position, header.first_lsn, header.chain, True)
     return walk(frames.start_position, frames.first_lsn, None, True)
-
-
-def _up_to(walk: FrameWalk, last_lsn: int | None) -> Iterator[tuple[FrameHeader, memoryview]]:
-    """Yield the frames of a walk that hold records, up to the one of `last_lsn`; what is after it is not read."""
-    for header, frame in walk:
-        if last_lsn is not None and header.first_lsn > last_lsn:
-            return
-        if header.records:
-            yield header, frame
-        if last_lsn is not None and header.last_lsn >= last_lsn:
-            return
 
 
 def read_headers(

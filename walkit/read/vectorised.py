@@ -26,7 +26,9 @@ def row_batches(
     Bounds are inclusive; no batch has as many as twice `records`. What is before a damage is yielded before the
     damage is raised.
     """
-    rows = _Rows(first_lsn, last_lsn, Waiting(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes))
+    rows = FrameRows(
+        first_lsn, last_lsn, Waiting(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
+    )
     damage: WalkitError | None = None
     try:
         for span in view.spans:
@@ -49,8 +51,11 @@ def row_batches(
         raise damage
 
 
-class _Rows:
-    """What was read, and not given out yet. Shares nothing with the memory that frames are read into."""
+class FrameRows:
+    """What was read, and not given out yet. Shares nothing with the memory that frames are read into.
+
+    `see` takes the rows of a walk that finds them (`row_seen`), `see_one` what the walk yields.
+    """
 
     def __init__(self, first_lsn: int, last_lsn: int, waiting: Waiting) -> None:
         self._first_lsn, self._last_lsn = first_lsn, last_lsn

@@ -1,8 +1,9 @@
 """The change feed in Spark: what each record did to its key, with the values before and after it.
 
-Records are read twice: those of the range for the keys that they touch, and those of the touched keys up to the end of
-the range. Only these are shuffled, by key, and a window over them in LSN order gives each its predecessor. The window
-spills to disk, so that a key with most of the records does not have to fit a worker's memory.
+Records are read twice: those of the range for the keys that they touch, without values where the DataFrame is a load
+as it is (`walkit.spark.reload`), and those of the touched keys up to the end of the range. Only these are shuffled, by
+key, and a window over them in LSN order gives each its predecessor. The window spills to disk, so that a key with most
+of the records does not have to fit a worker's memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from walkit.record import Kind
 from walkit.spark.facts import LogFacts
 from walkit.spark.merge import refuse_log_ids
 from walkit.spark.plan import records_of
-from walkit.spark.replay import BROADCAST_LSNS, records_up_to
+from walkit.spark.reload import reload
+from walkit.spark.replay import BROADCAST_LSNS, records_up_to, touched_keys
 
 Style: TypeAlias = Literal["images", "cdc"]
 """`images`: one row a change, with both values. `cdc`: the columns and words of Delta Lake's change data feed."""
@@ -58,8 +60,10 @@ def changes(
     if facts is not None:
         facts.require_records(first_lsn)
     newest = last_lsn if facts is None else min(facts.last_lsn, last_lsn or facts.last_lsn)
+    again = reload(df, "lsn bigint, key binary", first_lsn=first_lsn, last_lsn=last_lsn)
+    numbers, records = (records, records) if again is None else again
     keyed = _columns(records, style).where(F.col("key").isNotNull())
-    touched = keyed.where(F.col("lsn") >= first_lsn).select("key").distinct()
+    touched = touched_keys(numbers, first_lsn)
     if newest is not None and newest - first_lsn < BROADCAST_LSNS:
         touched = F.broadcast(touched)
     relevant = keyed.join(touched, "key", "left_semi")

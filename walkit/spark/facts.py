@@ -43,6 +43,10 @@ class LogFacts:
     """Option `pushFilters`: rows may be those of another query's condition."""
     path: str = ""
     """Where the log is, as workers find it; empty where that is not known."""
+    partitions: int = 0
+    """Option `partitions`; 0 where it was not given."""
+    epoch_id: str = ""
+    """Of the epoch of the record at `last_lsn`, 16 hexadecimal digits; empty where that is not known."""
 
     def to_metadata(self) -> dict[str, Any]:
         """Return the metadata of the column."""

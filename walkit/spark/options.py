@@ -9,16 +9,18 @@ import glob
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import unquote
 
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.layout import CLAIM_LEASE_US_MAX
 from walkit.format.names import is_claim_name
+from walkit.read.ranges import LogPoint
 from walkit.storage.address import storage_at
 
+T = TypeVar("T")
 View: TypeAlias = Literal["records", "frames", "segments", "damage"]
 Mode: TypeAlias = Literal["failfast", "permissive"]
 VIEWS: tuple[View, ...] = ("records", "frames", "segments", "damage")
@@ -29,7 +31,12 @@ OF_A_STREAM = ("claim", "claimSeconds", "maxBytesPerTrigger", "maxRecordsPerTrig
 OPTIONS = (*OF_A_LOAD, *OF_A_STREAM)
 """What a user may give. The rest is Spark's or a mistake."""
 
-OPTION_NAMES = {name.lower(): name for name in OPTIONS}
+NEWEST_OF = "newestOf"
+"""What walkit gives itself: LSNs, with commas. A partition has only the newest record of each key up to each."""
+PLANNED = "planned"
+"""And: a `LogPoint` that the log has to have, its log id, epoch id (both in hexadecimal digits) and LSN with commas."""
+
+OPTION_NAMES = {name.lower(): name for name in (*OPTIONS, NEWEST_OF, PLANNED)}
 
 OF_SPARK = (
     *("paths", "owner", "provider", "location", "comment", "collation", "external"),
@@ -69,6 +76,10 @@ class LoadOptions:
     claim_s: int
     max_records: int | None
     max_bytes: int | None
+    newest_of: tuple[int, ...]
+    """See `NEWEST_OF`; without LSNs all records are read."""
+    planned: LogPoint | None
+    """See `PLANNED`."""
     given: frozenset[str]
     """The options that were given, as `OPTIONS` spells them."""
 
@@ -113,10 +124,30 @@ def read_options(options: Mapping[str, Any]) -> LoadOptions:
         claim_s=_number(given, "claimSeconds") or CLAIM_S_DEFAULT,
         max_records=_number(given, "maxRecordsPerTrigger"),
         max_bytes=_number(given, "maxBytesPerTrigger"),
+        newest_of=tuple(_own(NEWEST_OF, given, lambda lsns: [int(lsn) for lsn in lsns]) or ()),
+        planned=_own(PLANNED, given, _point),
         given=frozenset(OPTION_NAMES[name] for name in given if name in OPTION_NAMES),
     )
     _check(found)
     return found
+
+
+def _own(name: str, given: Mapping[str, str], read: Callable[[list[str]], T]) -> T | None:
+    """Return what an option of walkit's own says; None where it was not given."""
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    try:
+        return read(text.split(","))
+    except ValueError:
+        raise OptionsError(
+            f"option {name} is walkit's own, and {text!r} is none", option=name, wanted=text
+        ) from None
+
+
+def _point(parts: list[str]) -> LogPoint:
+    log_id, epoch_id, lsn = parts
+    return LogPoint(int(log_id, 16), int(epoch_id, 16), int(lsn))
 
 
 def _check(found: LoadOptions) -> None:

@@ -118,6 +118,12 @@ def records_of(df: DataFrame) -> Records:
     return look_through(parse_plan(_analyzed(df)), noted, LogFacts.of(df))
 
 
+def is_load(df: DataFrame) -> bool:
+    """Return whether a DataFrame is a load of a log as it is: no step is after it that changes rows or columns."""
+    plan = parse_plan(_analyzed(df))
+    return not plan.children and plan.name == "RelationV2" and plan.text.endswith(f"] {SOURCE_NAME}")
+
+
 def _analyzed(df: DataFrame) -> str:
     if not is_remote():
         return str(df._jdf.queryExecution().analyzed().toString())

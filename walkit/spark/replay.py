@@ -3,8 +3,9 @@
 The rule is that of `walkit.state`: for each key the record with the newest LSN wins, a delete leaves nothing,
 and a record without a key is an event, which is no part of keyed state.
 
-The newest LSN of each key is found by an aggregation of numbers alone, and the records are then picked by a
-left-semi join: on the LSN where the plan shows one read of one log, in which it is unique, else on key and LSN.
+The newest LSN of each key is found by an aggregation of numbers alone, and the records are then picked by it: where the
+plan shows one read of one log, in which it is unique, by a bitmap of LSNs that every worker has, or, for a very long
+log, by a left-semi join on the LSN; else by a left-semi join on key and LSN.
 Spark has no hash aggregation over binary or struct buffers: `max(struct(lsn, value))`, `max_by` and a window all
 sort the values instead. After a join on key and LSN the rows that are left are counted, where the join has put and
 sorted them: a DataFrame that has a record twice fails there, for any reason (a union, a view, Connect).
@@ -22,6 +23,7 @@ from walkit.errors import OptionsError
 from walkit.record import Kind
 from walkit.spark.facts import LogFacts
 from walkit.spark.merge import LOG_ID, merged
+from walkit.spark.reload import reload
 from walkit.spark.whole import require_lsn, require_state
 
 COLUMN_TYPES: dict[str, tuple[type[DataType], ...]] = {
@@ -48,8 +50,9 @@ def replay(
     named fail the query.
 
     Lazy, like any DataFrame; no Python worker beside those that read the log. The newest LSN of each key is sent to
-    every worker, and no value is shuffled, where the log has at most `BROADCAST_LSNS` LSNs, or `keys`, as many keys as
-    there may be, is at most that; else one shuffle by key and one by LSN.
+    every worker as a bit, and no value is shuffled, where they are in at most `BROADCAST_WORDS` words of 64 LSNs: the
+    log has no more LSNs, or `keys`, as many keys as there may be, is at most that. Else one shuffle by key and one by
+    LSN. Of a load as it is, only keys are read to find them, and nothing after `at_lsn`.
 
     Raises HistoryTrimmedError, before Spark does anything, where trimming or compaction has dropped what the state is
     made of: option `snapshot` of `load()` may help. That is known from what `load()` notes in the metadata of column
@@ -71,12 +74,11 @@ def replay(
         return merged(keyed, logs)
     newest = keyed.groupBy("key").agg(F.max("lsn").alias("lsn"))
     if have_unique_lsns:
-        wanted = newest.select("lsn")
-        facts = LogFacts.of(df)
-        lsns = 0 if facts is None else min(facts.last_lsn, facts.last_lsn if at_lsn is None else at_lsn)
-        if (lsns if keys is None else keys) <= BROADCAST_LSNS:
-            wanted = F.broadcast(wanted)
-        picked = keyed.join(wanted, "lsn", "left_semi")
+        if _words(LogFacts.of(df), at_lsn, keys) <= BROADCAST_WORDS:
+            again = reload(df, "lsn bigint, key binary", last_lsn=at_lsn)
+            numbers, whole = (keyed, keyed) if again is None else again
+            return pick_newest(numbers, whole)
+        picked = keyed.join(newest.select("lsn"), "lsn", "left_semi")
         live = picked.where(F.col("kind") != int(Kind.DELETE)).select("key", "value", "lsn")
         return live.withMetadata("lsn", {})
     picked = keyed.join(newest, ["lsn", "key"], "left_semi").select("lsn", "kind", "key", "value")
@@ -88,9 +90,49 @@ def replay(
     return state.withMetadata("lsn", {})
 
 
-ROWS = "walkit_rows"
+def pick_newest(numbers: DataFrame, records: DataFrame) -> DataFrame:
+    """Return key, value and LSN of the live keys of `records`, in which no LSN is there twice.
+
+    `numbers` has the columns `lsn` and `key` of the same records. The newest LSN of each key becomes a bit of a word of
+    64, and the words are sent to every worker: no value is shuffled or sorted.
+    """
+    keyed = numbers.where(F.col("key").isNotNull())
+    newest = keyed.groupBy("key").agg(F.max("lsn").alias("lsn"))
+    bit = F.call_function("shiftleft", F.lit(1).cast("long"), _bit_of("lsn"))
+    words = newest.groupBy(_word_of("lsn").alias(WORD)).agg(F.bit_or(bit).alias(BITS))
+    found = records.withColumn(WORD, _word_of("lsn")).join(F.broadcast(words), WORD)
+    is_newest = F.getbit(BITS, _bit_of("lsn")) == 1
+    live = found.where(is_newest & F.col("key").isNotNull() & (F.col("kind") != int(Kind.DELETE)))
+    return live.select("key", "value", "lsn").withMetadata("lsn", {})
+
+
+def touched_keys(numbers: DataFrame, first_lsn: int) -> DataFrame:
+    """Return the keys, each once, of the records from `first_lsn` on."""
+    return numbers.where(F.col("key").isNotNull() & (F.col("lsn") >= first_lsn)).select("key").distinct()
+
+
+def _word_of(lsn: str) -> Column:
+    return F.shiftright(lsn, 6)
+
+
+def _bit_of(lsn: str) -> Column:
+    return F.col(lsn).bitwiseAND(63).cast("int")
+
+
+def _words(facts: LogFacts | None, at_lsn: int | None, keys: int | None) -> int:
+    """Return how many words of 64 LSNs the newest of each key may be in, at most."""
+    if facts is None:
+        return BROADCAST_WORDS + 1 if keys is None else keys
+    last = facts.last_lsn if at_lsn is None else min(at_lsn, facts.last_lsn)
+    words = (last >> 6) - ((0 if facts.snapshot_lsn else facts.first_lsn) >> 6) + 1
+    return words if keys is None else min(words, keys)
+
+
+ROWS, WORD, BITS = "walkit_rows", "walkit_word", "walkit_bits"
 BROADCAST_LSNS = 1 << 17
-"""Up to so many LSNs, keys or newest LSNs go to each worker, in place of a shuffle of the values; see decision 0098."""
+"""Up to so many keys that a range touches go to each worker, in place of a shuffle of the values; see decision 0098."""
+BROADCAST_WORDS = 1 << 21
+"""Up to so many words, of 64 LSNs each, go to each worker; see decision 0101."""
 
 
 def _twice() -> Column:

@@ -47,6 +47,8 @@ class Scan:
     parts: int | None
     """The number of partitions asked for."""
     lsns: LsnFilter
+    newest_of: tuple[int, ...] = ()
+    """Where there are LSNs: of each partition, only the newest record of each key up to one of them."""
 
     @property
     def log_id(self) -> str:
@@ -72,6 +74,8 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
     first_lsn, last_lsn, parts = options.first_lsn, options.last_lsn, options.partitions
     # One view for all: what is noted of the log's history has to be of the moment of the ranges.
     view, newest = view_of(storage_at(path))
+    if options.planned is not None:
+        options.planned.require(view.manifest, path)
     end = newest if last_lsn is None else min(last_lsn, newest)
     base = 0
     if options.snapshot and end:
@@ -80,6 +84,7 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
     if base < end or not base:
         begin = base + 1 if base else first_lsn
         ranges = ranges_of(view, newest, parts=parts, first_lsn=begin, last_lsn=last_lsn)
+    point = LogPoint.of(view.manifest, end)
     facts = LogFacts(
         log_id=f"{view.manifest.log_id:016x}",
         first_lsn=view.first_lsn,
@@ -89,16 +94,19 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
         from_lsn=first_lsn or 0,
         push_filters=options.push_filters,
         path=path,
+        partitions=parts or 0,
+        epoch_id=f"{point.epoch_id:016x}",
     )
     return Scan(
         path=path,
         facts=facts,
-        end=LogPoint.of(view.manifest, end),
+        end=point,
         snapshot=SnapshotPart(base, identity_at(view.manifest, base)) if base else None,
         ranges=tuple(ranges),
         frames_from=max(view.manifest.low_watermark, base) + 1,
         parts=parts,
         lsns=LsnFilter(first_lsn=first_lsn, last_lsn=last_lsn),
+        newest_of=options.newest_of,
     )
 
 
@@ -119,6 +127,7 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
     ]
     low = report.low_watermark
     end = report.last_lsn if options.last_lsn is None else min(report.last_lsn, options.last_lsn)
+    point = LogPoint.of(manifest, end)
     facts = LogFacts(
         log_id=f"{report.log_id:016x}",
         first_lsn=max(report.first_lsn, low + 1),
@@ -128,11 +137,13 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
         from_lsn=options.first_lsn or 0,
         push_filters=options.push_filters,
         path=path,
+        partitions=options.partitions or 0,
+        epoch_id=f"{point.epoch_id:016x}",
     )
     return Scan(
         path=path,
         facts=facts,
-        end=LogPoint.of(manifest, end),
+        end=point,
         snapshot=None,
         ranges=tuple(frames for frames in ranges if lsns.meets(frames)),
         frames_from=low + 1,

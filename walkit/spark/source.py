@@ -52,6 +52,7 @@ from pyspark.sql.types import StructField, StructType
 
 from walkit.read.ranges import read_ranges
 from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT, require_subset
+from walkit.spark.combine import newest_up_to
 from walkit.spark.errors import noted
 from walkit.spark.facts import SOURCE_NAME
 from walkit.spark.filters import LsnFilter, take_filters
@@ -147,7 +148,7 @@ class Loaded:
             return list(STRUCTS[self.options.view].fields)
         lsn, *others = RECORD_STRUCT.fields
         (first, *more) = self.plans
-        if more or not isinstance(first, Scan):
+        if more or not isinstance(first, Scan) or first.newest_of:
             return [lsn, *others]
         return [StructField(lsn.name, lsn.dataType, lsn.nullable, first.facts.to_metadata()), *others]
 
@@ -217,7 +218,7 @@ class WalkitReader(DataSourceReader):
         part = partition.value or ()
         batches = self._of_snapshot(part) if isinstance(part, SnapshotPart) else self._of_ranges(part)
         with on_a_worker(self.scan.path):
-            for batch in batches:
+            for batch in newest_up_to(batches, self.scan.newest_of) if self.scan.newest_of else batches:
                 columns = [batch.column(name) for name in wanted.names]
                 yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 

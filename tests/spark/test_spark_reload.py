@@ -1,0 +1,237 @@
+"""Replay, changes and diff of a load as it is: less is read and shuffled, and the answers are those of the process."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import walkit
+from tests.spark.trimmed import OPTIONS, STEPS, Step, Told, make_store, told_in_process, values_of
+from tests.state.histories import diff_of, newest_of, random_rows, write
+from walkit.errors import HistoryTrimmedError
+from walkit.record import RECORD_SCHEMA
+from walkit.spark import changes, diff, replay
+from walkit.spark.combine import newest_up_to
+from walkit.spark.facts import LogFacts
+from walkit.spark.reload import reload
+from walkit.state import DIFF_SCHEMA
+from walkit.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+NUMBERS = "lsn bigint, key binary"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_logs_are_loaded_again() -> object:
+    """Load small logs again, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["walkit.spark.reload"], "RELOAD_LSNS", -1)
+        yield
+
+
+def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
+    """A log as a DataFrame."""
+    return spark.read.format("walkit").options(**options).load(str(path))  # type: ignore[arg-type]
+
+
+def told(make: Callable[[], DataFrame]) -> Told:
+    """Spark's state, or how it refuses."""
+    try:
+        rows = make().toArrow().to_pylist()
+    except HistoryTrimmedError as error:
+        return error.wanted, error.exact_from_lsn
+    return {row["key"]: (row["value"], row["lsn"]) for row in rows}
+
+
+def plan_of(df: DataFrame, capsys: pytest.CaptureFixture[str]) -> str:
+    """The plan that Spark prints."""
+    capsys.readouterr()
+    df.explain()
+    return capsys.readouterr().out
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=STEPS.map(lambda steps: [("work", 3, 70), *steps]),
+    shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)
+def test_states_changes_and_diffs_of_any_history(
+    spark: SparkSession, steps: list[Step], shares: tuple[float, float]
+) -> None:
+    """Epochs, trims, compactions as Hypothesis makes them, at two LSNs: the states of the process, or its refusals."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store"
+        past = make_store(path, steps)
+        df, lsns = load(spark, path), sorted(past)
+        earlier, later = sorted(lsns[int(share * (len(lsns) - 1))] for share in shares)
+        for lsn in (earlier, later, None):
+            found = told(lambda lsn=lsn: replay(df, lsn))  # type: ignore[misc]
+            in_process = told_in_process(path, lsns[-1] if lsn is None else lsn)
+            # Spark refuses a trimmed log's state without its snapshot, where the process uses it.
+            assert found == in_process or isinstance(found, tuple)
+            assert isinstance(found, tuple) or values_of(found) == past[lsns[-1] if lsn is None else lsn]
+        try:
+            differing, changed = (
+                diff((df, earlier), (df, later)),
+                changes(df, earlier + 1, max(later, earlier + 1)),
+            )
+        except HistoryTrimmedError:
+            return
+        rows = sorted(
+            tuple(row.values()) for row in differing.select(*DIFF_SCHEMA.names).toArrow().to_pylist()
+        )
+        assert rows == [tuple(r.values()) for r in walkit.diff((path, earlier), (path, later)).to_pylist()]
+        state = dict(past[earlier])
+        for row in sorted(changed.toArrow().to_pylist(), key=lambda row: row["lsn"]):
+            assert state.pop(row["key"], None) == row["pre_value"]
+            if row["change"] != "D":
+                state[row["key"]] = row["post_value"]
+        assert later == earlier or state == past[later]
+
+
+def test_the_bitmap_reaches_over_words(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 seeded records, so five words of LSNs: as a bitmap and as a join of LSNs the states are those of a loop."""
+    rows = random_rows(5, 300)
+    write(str(tmp_path / "log"), rows, 2)
+    df = load(spark, tmp_path / "log")
+    for at_lsn in (0, 1, 63, 64, 65, 127, 128, 300):
+        expected = {
+            key: (value, lsn) for key, (kind, value, lsn) in _newest(rows, at_lsn).items() if kind != 2
+        }
+        assert told(lambda at_lsn=at_lsn: replay(df, at_lsn)) == expected  # type: ignore[misc]
+    monkeypatch.setattr(sys.modules["walkit.spark.replay"], "BROADCAST_WORDS", 0)
+    assert told(lambda: replay(df)) == expected
+
+
+def _newest(
+    rows: list[tuple[int, bytes | None, bytes | None]], at_lsn: int
+) -> dict[bytes, tuple[int, bytes | None, int]]:
+    return {
+        key: (kind, value, lsn) for lsn, (kind, key, value) in enumerate(rows[:at_lsn], 1) if key is not None
+    }
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [(250, 300), (300, 250), (300, 300), (0, 300), (299, 300), (0, 0)]
+)
+def test_a_diff_of_one_log_shuffles_touched_keys(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], left: int, right: int
+) -> None:
+    """Two LSNs of a log, in both orders, equal, and at its ends: the rows of an oracle; the plan joins touched keys."""
+    rows = random_rows(11, 300, keys=40)
+    write(str(tmp_path / "log"), rows)
+    df = load(spark, tmp_path / "log")
+    for unchanged in (False, True):
+        found = diff((df, left), (df, right), unchanged=unchanged)
+        assert ("BroadcastHashJoin" in plan_of(found, capsys)) == (not unchanged)
+        shown = [tuple(row.values()) for row in found.select(*DIFF_SCHEMA.names).toArrow().to_pylist()]
+        assert sorted(shown) == sorted(
+            diff_of(newest_of(rows, left), newest_of(rows, right), unchanged=unchanged)
+        )
+
+
+def test_keys_are_read_alone(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Plans: of a load one read has no values; a step after the load, a cache or a snapshot leaves it as it is."""
+    make_store(tmp_path / "s", [("work", 3, 90), ("checkpoint", True), ("work", 4, 60)])
+    write(str(tmp_path / "log"), random_rows(5, 100))
+    df = load(spark, tmp_path / "log", partitions=3)
+    again = reload(df, NUMBERS, first_lsn=51, last_lsn=80)
+    assert again is not None
+    numbers, whole = again
+    assert numbers.columns == ["lsn", "key"] and whole.columns == df.columns
+    assert [row.lsn for row in numbers.orderBy("lsn").collect()] == list(
+        range(51, 81)
+    ) and whole.count() == 80
+    facts = LogFacts.of(whole)
+    assert facts is not None and facts.partitions == 3
+    plan = plan_of(replay(df), capsys)
+    (read,) = (line for line in plan.splitlines() if "BatchScan walkit" in line and "value" not in line)
+    assert "lsn" in read and "timestamp" not in read
+    cached = df.where("lsn > 0").cache()
+    for other in (
+        df.where("lsn <= 50"),
+        df.withColumn("value", df.key),
+        cached,
+        df.limit(3),
+        df.select("lsn", "key"),
+    ):
+        assert reload(other, NUMBERS) is None
+    cached.unpersist()
+    assert reload(load(spark, tmp_path / "s", snapshot=True), NUMBERS) is None
+    bounded = reload(load(spark, tmp_path / "log", firstLsn=20), NUMBERS)
+    assert bounded is not None and [one.count() for one in bounded] == [81, 81]
+
+
+def test_a_log_that_changed_is_not_loaded_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Append, compact, trim, replace and remove a log after its load: only what was appended does no harm."""
+    path = tmp_path / "s"
+    past = make_store(path, [("work", 3, 90), ("reopen",), ("work", 4, 60)])
+    newest = max(past)
+    df = load(spark, path)
+    with Store.open(path, options=OPTIONS) as store:
+        store.put(b"key-1", b"later")
+    again = reload(df, NUMBERS)
+    assert again is not None and again[1].count() == df.count()
+    found = told(lambda: replay(df))
+    assert values_of(found) == past[newest]
+    with Store.open(path, options=OPTIONS) as store:
+        store.checkpoint()
+        store.compact()
+    assert reload(df, NUMBERS) is None
+    path.rename(tmp_path / "other")
+    assert reload(df, NUMBERS) is None
+    make_store(path, [("work", 3, 90), ("reopen",), ("work", 4, 60)])
+    assert reload(df, NUMBERS) is None
+
+
+def test_another_history_is_not_loaded_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Cut a log's end and write other records there: no second load, not at an LSN before the cut either."""
+    path, kept = tmp_path / "log", tmp_path / "kept"
+    write(str(kept), random_rows(5, 50))
+    shutil.copytree(kept, path)
+    write(str(path), random_rows(6, 50))
+    df = load(spark, path)
+    assert reload(df, NUMBERS) is not None
+    shutil.rmtree(path)
+    shutil.copytree(kept, path)
+    write(str(path), random_rows(7, 50))
+    assert reload(df, NUMBERS) is None and reload(df, NUMBERS, last_lsn=20) is None
+    with pytest.raises(Exception, match="DivergenceError"):
+        replay(df).collect()
+
+
+def test_what_is_superseded_in_a_part_is_left_out() -> None:
+    """Seeded records in batches of seven, at two LSNs: the newest up to each, as a loop has them, and little else."""
+    rows = random_rows(8, 200, keys=5)
+    records = [
+        {"lsn": lsn, "kind": kind, "key": key, "value": value, "timestamp": None}
+        for lsn, (kind, key, value) in enumerate(rows, 1)
+    ]
+    batches = [pa.RecordBatch.from_pylist(records[n : n + 7], RECORD_SCHEMA) for n in range(0, 200, 7)]
+    for lsns in ((200,), (60, 180), (180, 60), (0, 1), (7, 7), (0,), (1000, 140)):
+        found = [row for batch in newest_up_to(batches, lsns) for row in batch.to_pylist()]
+        shown = {row["lsn"] for row in found}
+        needed = {lsn for at in lsns for _, lsn, _ in newest_of(rows, at).values()}
+        assert (
+            needed <= shown
+            and len(shown) == len(found) <= 5 * len(set(lsns))
+            and max(shown, default=0) <= max(lsns)
+        )
+        for row in found:
+            kind, key, value = rows[row["lsn"] - 1]
+            assert (row["kind"], row["key"], row["value"]) == (kind, key, value)
