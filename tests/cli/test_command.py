@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -226,6 +228,59 @@ def test_a_full_disk_under_standard_output_exits_3(originals: Path) -> None:
         )
     assert done.returncode == 3
     assert done.stderr.startswith(b"walkit dump: ") and done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "closed"),
+    [
+        ("verify LOG", ">&-"),
+        ("dump LOG --out OUT", ">&-"),
+        ("claims LOG", ">&-"),
+        *(("inspect --json LOG", closed) for closed in ("<&-", "2>&-", "<&- >&-", "<&- >&- 2>&-")),
+    ],
+)
+def test_a_closed_standard_stream_stops_no_command(
+    command: str, closed: str, originals: Path, tmp_path: Path
+) -> None:
+    """Start commands without some of the standard streams: the work is done, exit 0, no traceback, no other output."""
+    shutil.copytree(originals / "closed", tmp_path / "log")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "log").iterdir() if file.suffix != ".lock"}
+    words = command.replace("LOG", str(tmp_path / "log")).replace("OUT", str(tmp_path / "out"))
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"exec {shlex.quote(sys.executable)} -m walkit {words} {closed}"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        cwd=ROOT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    if ">&-" in closed.split():
+        assert done.stdout == ""
+    elif "--json" in command:
+        json.loads(done.stdout)
+    if "OUT" in command:
+        assert (tmp_path / "out").read_text().count("\n") == RECORDS
+    assert all((tmp_path / "log" / name).read_bytes() == data for name, data in before.items())
+
+
+def test_what_a_command_finds_is_its_exit_code_without_standard_output(
+    originals: Path, tmp_path: Path
+) -> None:
+    """Verify a damaged log, and a folder without one, with standard output closed: exit 1 and 3, as with it."""
+    shutil.copytree(originals / "closed", tmp_path / "log")
+    segment = min((tmp_path / "log").glob("*.segment"))
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(data)
+    for path, code in ((tmp_path / "log", 1), (tmp_path / "none", 3)):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"exec {shlex.quote(sys.executable)} -m walkit verify {path} >&-"],
+            capture_output=True,
+            cwd=ROOT,
+            text=True,
+        )
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
 
 
 def test_output_is_utf8_whatever_the_locale(tmp_path: Path) -> None:

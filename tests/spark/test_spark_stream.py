@@ -152,6 +152,38 @@ def test_a_name_of_a_claim_is_of_one_query(tmp_path: Path) -> None:
         assert [claim.name for claim in log.claims()] == ["mart"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "left"),
+    [
+        ("mine", "other", ["other"]),
+        ("mine", None, ["spark-"]),
+        (None, "mine", ["mine"]),
+        ("mine", "none", []),
+    ],
+)
+def test_a_claim_under_a_new_name_releases_the_old_one(
+    tmp_path: Path, before: str | None, after: str | None, left: list[str]
+) -> None:
+    """Restart a query with another option `claim`, beside another query's: only the claim of the new name is left."""
+    path = filled(tmp_path / "log")
+    others = walkit.claim(path, "consumer", 1)
+
+    def reader(name: str | None) -> WalkitStreamReader:
+        return reader_of(path, maxRecordsPerTrigger=100, **({} if name is None else {"claim": name}))
+
+    first = reader(before)
+    end = first.latestOffset(first.initialOffset(), first.getDefaultReadLimit())
+    again = reader(after)
+    later = again.latestOffset(end, again.getDefaultReadLimit())
+    assert later["owner"] == end["owner"]
+    again.commit(later)
+    with walkit.open(path, mode="r") as log:
+        claims = {claim.name[:6]: (claim.owner, claim.first_lsn) for claim in log.claims()}
+    assert claims == {"consum": (others.owner.hex, 1)} | dict.fromkeys(
+        [name[:6] for name in left], (end["owner"], 201)
+    )
+
+
 def test_what_was_trimmed_is_a_gap(tmp_path: Path) -> None:
     """Without a claim, trim and compact past a query: GapError with what to do, at each question."""
     options = walkit.LogOptions(segment_bytes=64 * 1024)

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 from walkit.cli.arguments import parse
-from walkit.cli.output import drop_stdout, say, settle_stdout
+from walkit.cli.output import drop_stdout, open_streams, say, settle_stdout
 from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError, OptionsError, WalkitError
 
@@ -21,6 +21,7 @@ FINE, FOUND, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` is what follows the command's name. Never raises."""
+    open_streams()
     try:
         args = parse(argv)
     except SystemExit as end:  # argparse has printed its help or its complaint

@@ -13,6 +13,34 @@ from typing import Any, BinaryIO, cast
 Bar = Callable[[int, int], None]
 
 
+def open_streams() -> None:
+    """Give the process the standard streams that it was started without, as `>&-` does: the null device.
+
+    Python has None in the place of such a stream. The next file that is opened would get its descriptor, a segment of a
+    log even, and children would print into it; so the descriptor is taken, where it is still free.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        null = os.open(os.devnull, os.O_RDWR)
+        if _is_free(number):
+            os.dup2(null, number)
+            os.close(null)
+            null = number
+        elif null == number:
+            os.set_inheritable(number, True)
+        mode = "r" if name == "stdin" else "w"
+        setattr(sys, name, open(null, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - of the whole process
+
+
+def _is_free(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return True
+    return False
+
+
 def say(text: str) -> None:
     """Print one line to standard error; a closed standard error is no error."""
     with contextlib.suppress(OSError, ValueError):

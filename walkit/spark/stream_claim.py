@@ -9,8 +9,11 @@ import uuid
 from walkit.errors import ClaimError, StorageError
 from walkit.events import EventSink
 from walkit.read.claim import Claim, claim
+from walkit.segments.claim_files import claim_facts, claims_locked, remove_claims
+from walkit.segments.manifest_store import load_manifest
 from walkit.spark.options import own_claim_name
 from walkit.spark.stream_offset import UNCLAIMED
+from walkit.storage.address import storage_at
 
 NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -26,6 +29,8 @@ class StreamClaim:
         self._path, self._name, self._lease_s = path, name, lease_s
         self._claim: Claim | None = None
         self._written_at = 0.0
+        self._has_released = False
+        """Whether the claims that the query had under other names are released."""
 
     def begin(self, first_lsn: int, complete_from_lsn: int) -> str:
         """Take the claim of a new query whose first record is `first_lsn`; return its owner id.
@@ -51,13 +56,18 @@ class StreamClaim:
     def ensure(self, owner: str, first_lsn: int, complete_from_lsn: int) -> None:
         """Have the claim of a query whose next record is `first_lsn`: take it up after a restart, renew it in time.
 
-        GapError where records from there on are gone. A log that cannot be written any more is read without.
+        GapError where records from there on are gone. A log that cannot be written any more is read without. What the
+        query claimed under another name, before its option `claim` was changed, is released after that; with "none"
+        all that it claimed is.
         """
-        if owner in ("", UNCLAIMED):
+        if owner in ("", UNCLAIMED) or (self._name == "" and self._has_released):
             return
         try:
-            if self._claim is None:
+            if self._name == "":
+                self._release_of(owner, keep=None)
+            elif self._claim is None:
                 self._take(uuid.UUID(owner), first_lsn, complete=first_lsn >= complete_from_lsn)
+                self._release_of(owner, keep=self._claim)
             elif time.monotonic() - self._written_at > self._claim.lease_s / 4:
                 self._renew(owner, first_lsn, complete_from_lsn)
         except StorageError as error:
@@ -87,6 +97,16 @@ class StreamClaim:
             self._written_at = time.monotonic()
         except ClaimError:
             self._take(uuid.UUID(owner), first_lsn, complete=first_lsn >= complete_from_lsn)
+
+    def _release_of(self, owner: str, *, keep: Claim | None) -> None:
+        """Release the claims of a query but one; once, as only a restart can have changed the name."""
+        if self._has_released:
+            return
+        storage = storage_at(self._path)
+        with claims_locked(storage):
+            mine = [c.name for c in claim_facts(storage, load_manifest(storage)) if c.owner == owner]
+            remove_claims(storage, [name for name in mine if keep is None or name != keep.name])
+        self._has_released = True
 
     def _take(self, owner: uuid.UUID, first_lsn: int, *, complete: bool) -> None:
         self._claim = claim(
