@@ -203,10 +203,8 @@ class Carried(ast.NodeVisitor):
 
 
 def test_every_event_has_the_attributes_that_are_declared(checkout: Checkout) -> None:
-    """Read what each call that emits passes, in every module: events.CARRIES says all of it, and no more.
-
-    Of the keywords that a function takes from its callers and passes on, an event may have a part.
-    """
+    """Read what each call that emits passes, in every module: events.CARRIES says all of it, and no more."""
+    # Of the keywords that a function takes from its callers and passes on, an event may have a part.
     modules = [
         Carried(source) for path, source in checkout.files(".py").items() if path.startswith("walkit/")
     ]
