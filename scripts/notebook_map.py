@@ -35,12 +35,13 @@ PLACES = {
     "11": (30, 446, "Published figures", "and the arithmetic under them"),
     "12": (272, 446, "Delta replication", "polls, deltas, a cut link"),
     "13": (514, 446, "Spark replay and diff", "where Spark begins to pay"),
+    "14": (756, 446, "Streams, change feed", "a query killed, each record once"),
 }
 """Of each notebook: x, y, what it is about, and in a few words more."""
 PATHS = {
     "Student": (BLUE, ("01", "04", "06", "05")),
     "Storage engineer": (PURPLE, ("06", "07", "03", "09", "10")),
-    "Spark user": (GREEN, ("01", "02", "05", "13")),
+    "Spark user": (GREEN, ("01", "02", "05", "13", "14")),
 }
 """Of each reader: a colour, and the notebooks in the order to read them."""
 ENDS = {"Student": "02", "Storage engineer": "walkit bench write", "Spark user": "docs/spark.md"}

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -17,6 +18,7 @@ from tests.state.histories import diff_of, newest_of, random_rows, write
 from walkit.cli import main
 from walkit.errors import HistoryTrimmedError, OptionsError
 from walkit.spark import DiffReport, diff, diff_report
+from walkit.spark.decoded import Columns
 from walkit.store import Store
 
 if TYPE_CHECKING:
@@ -209,3 +211,22 @@ def test_counts_that_do_not_reconcile_are_said() -> None:
     )
     assert not report.reconciles and "do not reconcile" in report.text()
     assert report.to_dict()["reconciles"] is False
+
+
+VALUES: list[tuple[Any, Any, dict[str, float | None] | None]] = [
+    ({"a": 1}, {"a": 3}, {"a": 2.0}),
+    ([1], [2], None),
+    (None, {"a": 1}, None),
+    ({"a": np.arange(3)}, {"a": np.arange(3)}, {}),
+    ({"a": np.arange(3)}, {"a": np.arange(4)}, {"a": None}),
+    ({"a": np.array([np.nan])}, {"a": np.array([np.nan])}, {}),
+    ({"a": [np.arange(3)]}, {"a": [np.arange(3)]}, None),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "expected"), VALUES)
+def test_what_a_decoder_gives_ends_no_report(left: Any, right: Any, expected: object) -> None:
+    """Decode to mappings, to none, to arrays and to lists of arrays: columns that differ, or not to be compared."""
+    given = {b"l": left, b"r": right}
+    columns = Columns.of(given.__getitem__, (), 0.0)
+    assert columns is not None and columns.differences(b"l", b"r") == expected

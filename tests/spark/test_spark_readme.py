@@ -34,7 +34,9 @@ def test_the_example_of_the_readme_runs_by_itself(
     assert (changed.change, bytes(changed.left_value), bytes(changed.right_value)) == ("C", b"new", b"paid")
 
 
-@pytest.mark.parametrize("page", ["docs/how-to/read-with-spark.md", "docs/api/spark.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/how-to/read-with-spark.md", "docs/how-to/stream-with-spark.md", "docs/api/spark.md"]
+)
 def test_the_example_of_a_page_runs(
     page: str, spark: SparkSession, checkout: Checkout, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,6 +78,8 @@ def test_lists_and_patterns_mean_several(logs: Path) -> None:
         ({"path": "/nowhere/*/log"}, LogNotFoundError, r"/nowhere/\*/log"),
         ({"paths": '["/x/y", "/x/./y"]'}, OptionsError, "named twice"),
         ({}, OptionsError, "give the path"),
+        ({"paths": "/x"}, OptionsError, "give several logs as a list"),
+        ({"paths": "[1]"}, OptionsError, "give several logs as a list"),
         ({"path": "/x", "view": "rows"}, OptionsError, "records, frames, segments, damage"),
         ({"path": "/x", "mode": "dropmalformed"}, OptionsError, "failfast, permissive"),
         ({"path": "/x", "view": "frames", "snapshot": "true"}, OptionsError, "is for view 'records'"),
@@ -124,6 +126,22 @@ def test_a_log_is_a_table_of_the_catalog(spark: SparkSession, logs: Path) -> Non
         shutil.rmtree(logs / "growing")
         for table in ("by_option", "by_location"):
             spark.sql(f"drop table if exists {table}")
+
+
+@pytest.mark.spark
+def test_a_table_of_a_folder_with_an_escape_in_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    """Name logs as Hive names folders, `h=10%3A00`, beside `h=10:00`: a table is of the one that it names."""
+    for name, count in (("h=10%3A00", 20), ("h=10:00", 50)):
+        with walkit.open(tmp_path / name, options=walkit.LogOptions(durability="none")) as log:
+            append(log, count)
+    path = tmp_path / "h=10%3A00"
+    try:
+        for how in (f"options (path '{path}')", f"location '{path}'"):
+            spark.sql(f"create table escaped using walkit {how}")
+            assert spark.table("escaped").agg({"lsn": "max"}).collect() == [(20,)], how
+            spark.sql("drop table escaped")
+    finally:
+        spark.sql("drop table if exists escaped")
 
 
 @pytest.mark.spark
@@ -196,6 +214,25 @@ def test_a_pair_is_verified_by_its_frames(spark: SparkSession, logs: Path, tmp_p
     assert report.to_dict()["first_difference"] == 511 and "first 511" in report._repr_html_()
     with pytest.raises(walkit.CorruptionError):
         walkit.spark.verify_pair(logs / "a", logs / "damaged")
+    with pytest.raises(OptionsError, match="is a pattern; name one log"):
+        walkit.spark.verify_pair(f"{logs}/[ab]", logs / "b")
+    with pytest.raises(OptionsError, match="first_lsn=-1"):
+        walkit.spark.count(logs / "b", -1)
+
+
+@pytest.mark.spark
+def test_a_pair_of_which_all_is_trimmed_agrees(spark: SparkSession, tmp_path: Path) -> None:
+    """Trim every record of a log by a checkpoint, and copy it: nothing to compare is no difference and no gap."""
+    with walkit.Store.open(tmp_path / "left") as store:
+        for n in range(50):
+            store.put(b"%d" % n, b"value")
+        store.checkpoint(trim=True)
+        last = store.log.acked_lsn
+    shutil.copytree(tmp_path / "left", tmp_path / "right")
+    with walkit.open(tmp_path / "left", mode="r") as log:
+        assert log.first_lsn > last
+    report = walkit.spark.verify_pair(tmp_path / "left", tmp_path / "right")
+    assert report.equal and (report.frames, report.last_lsn) == (0, last)
 
 
 @pytest.mark.spark

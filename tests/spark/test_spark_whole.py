@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 import walkit
 from tests.spark.trimmed import make_store
 from walkit.errors import HistoryTrimmedError, OptionsError
-from walkit.spark import diff, replay
+from walkit.spark import changes, diff, history, replay
 from walkit.spark.facts import LogFacts
 from walkit.spark.plan import LogRead, look_through, parse_plan
 
@@ -55,6 +55,14 @@ def told(df: DataFrame) -> list[tuple[bytes, int]]:
     return sorted((row["key"], row["lsn"]) for row in replay(df).toArrow().to_pylist())
 
 
+NUMBERED = "row_number() over (order by lsn)"
+
+
+def one_kind(df: DataFrame) -> DataFrame:
+    """A table with kind 1 alone."""
+    return df.sparkSession.createDataFrame([(1,)], "kind byte")
+
+
 Change = Callable[["DataFrame"], "DataFrame"]
 Use = Callable[[], "DataFrame"]
 # What is done to the records of "a", and a word of the refusal; "" where it is no harm.
@@ -81,6 +89,20 @@ CHANGES: list[tuple[str, Change, str]] = [
     ("by key", lambda df: df.where("key is not null and length(key) > 0 and lsn is not null"), ""),
     ("by keys", lambda df: df.join(df.select("key").distinct(), "key", "left_semi"), ""),
     ("cached", lambda df: df.where("kind = 1").cache(), "kind"),
+    ("subtracted", lambda df: df.subtract(df.where("kind = 2")), "set operation EXCEPT"),
+    ("all but", lambda df: df.exceptAll(df.where("kind = 2")), "set operation EXCEPT"),
+    ("intersected", lambda df: df.intersect(df.where("kind = 1")), "set operation INTERSECT"),
+    ("joined by kind", lambda df: df.join(one_kind(df), "kind"), "the join on"),
+    ("semi-joined by kind", lambda df: df.join(one_kind(df), "kind", "left_semi"), "the join on"),
+    ("anti-joined by LSN", lambda df: df.join(df.where("kind = 2"), "lsn", "left_anti"), "the join on"),
+    ("numbered", lambda df: df.withColumn("n", F.expr(NUMBERED)).where("n <= 30"), "n <= 30"),
+    ("LSNs as text", lambda df: df.where(F.col("lsn").cast("string") <= "5"), "lsn"),
+    ("LSNs narrowed", lambda df: df.where(F.col("lsn").cast("smallint") <= 5), "lsn"),
+    (
+        "exploded",
+        lambda df: df.withColumn("n", F.explode(F.expr("if(kind = 2, array(), array(1))"))),
+        "explode",
+    ),
 ]
 
 
@@ -203,6 +225,51 @@ def test_what_was_taken_off_is_not_checked(
     schema = "lsn bigint, kind tinyint, key binary, value binary"
     with pytest.raises(OptionsError, match="kind"):
         replay(spark.read.format("walkit").schema(schema).load(str(logs["a"])).where("kind = 1"))
+
+
+@pytest.mark.spark
+def test_what_the_plan_hides_is_said(
+    spark: SparkSession, logs: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A checkpoint of filtered rows, and Python code between rows and log: a warning that nothing was checked."""
+    df = load(spark, logs["a"])
+    replay(df)
+    assert caplog.records == []
+    for hidden in (df.where("kind = 1").localCheckpoint(), df.mapInArrow(lambda batches: batches, df.schema)):
+        caplog.clear()
+        replay(hidden)
+        assert ["was not checked" in record.getMessage() for record in caplog.records] == [True]
+
+
+@pytest.mark.spark
+def test_the_history_of_each_of_several_logs_counts(
+    spark: SparkSession, logs: dict[str, Path], tmp_path: Path
+) -> None:
+    """A compacted log in a load of two: states, changes and histories are refused as they are of the log alone."""
+    path = tmp_path / "store"
+    make_store(path, [("work", 3, 300), ("compact", 1.0), ("work", 4, 90)])
+    alone = load(spark, path)
+    known = LogFacts.of(alone)
+    assert known is not None and known.exact_from_lsn > 20
+    many = spark.read.format("walkit").load([str(path), str(logs["a"])])
+    one = many.where(f"log_id = '{known.log_id}'").drop("log", "log_id")
+    for df in (alone, one):
+        uses: list[Use] = [
+            partial(replay, df, 10),
+            partial(diff, (df, 10), df),
+            partial(changes, df, 10, 20),
+            partial(history, df, None),
+        ]
+        for make in uses:
+            with pytest.raises(HistoryTrimmedError) as caught:
+                make()
+            assert caught.value.exact_from_lsn == known.exact_from_lsn
+        with pytest.raises(OptionsError, match="no state at LSN 99,999"):
+            replay(df, 99_999)
+    assert sorted(map(tuple, replay(one).collect())) == sorted(map(tuple, replay(alone).collect()))
+    with pytest.raises(OptionsError, match="no state of several logs at LSN 300"):
+        replay(many, 300)
+    assert replay(many).count() == replay(alone).count() + len(state_of(logs["a"]))
 
 
 @pytest.mark.spark

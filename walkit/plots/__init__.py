@@ -7,6 +7,7 @@ without plotly raises MissingExtraError.
 """
 
 from walkit.plots.amplification import Amplification, amplification
+from walkit.plots.batches import batch_times
 from walkit.plots.checkpoint import recovery_over_checkpoint, recovery_over_segment_size
 from walkit.plots.clock_bands import Band
 from walkit.plots.delta import HitRowLike, delta_hits, delta_latencies
@@ -59,6 +60,7 @@ __all__ = [
     "Theme",
     "alt_text",
     "amplification",
+    "batch_times",
     "data",
     "delta_hits",
     "delta_latencies",

@@ -26,7 +26,9 @@ Bounds = tuple[int | None, int | None]
 """The first and the last LSN, inclusive; None for no bound."""
 
 _COLUMN = re.compile(r"#(\d+)L?\b")
-_ONE_COLUMN = re.compile(r"(?:cast\()?[^#()]*#(\d+)L?(?: as [\w(), ]+\))?")
+_ONE_COLUMN = re.compile(r"(cast\()?[^#()]*#(\d+)L?(?(1) as (bigint|double|decimal\((\d+),(\d+)\))\))")
+"""A column, alone or cast to a type in which LSNs compare as they do: text and narrow numbers are none."""
+LSN_DIGITS = 19
 _IS_NOT_NULL = re.compile(r"isnotnull\([^#()]*#(\d+)L?\)")
 _BETWEEN = re.compile(r"between\(([^#(),]*#\d+L?), (.*)\)")
 _CHANCE = re.compile(r"\b(rand|randn|random|uuid|monotonically_increasing_id|spark_partition_id)\(")
@@ -59,11 +61,16 @@ def read_condition(text: str, columns: Columns) -> Condition:
         alone = _IS_NOT_NULL.fullmatch(part)
         if alone is not None and columns.get(int(alone[1])) == JUST_THE_LSN:
             continue  # no record is without an LSN
-        if mentioned(part, columns) - {KEY, COMPUTED} or _CHANCE.search(part):
+        if mentioned(part, columns) - {KEY, COMPUTED} or is_by_chance(part):
             found.left_out.append(plain(part))
         else:
             found.by_key = True
     return found
+
+
+def is_by_chance(text: str) -> bool:
+    """Return whether an expression comes out differently from row to row, or from run to run."""
+    return _CHANCE.search(text) is not None
 
 
 def mentioned(text: str, columns: Columns) -> frozenset[str]:
@@ -156,12 +163,17 @@ def _compared(sign: str, number: float) -> Bounds | None:
 
 def _is_lsn(text: str, columns: Columns) -> bool:
     found = _ONE_COLUMN.fullmatch(_bare(text))
-    return found is not None and columns.get(int(found[1])) == JUST_THE_LSN
+    if found is None or columns.get(int(found[2])) != JUST_THE_LSN:
+        return False
+    return found[4] is None or int(found[4]) - int(found[5]) >= LSN_DIGITS
 
 
 def _number(text: str) -> int | float | None:
     """Return the number that an expression without columns comes to; None where it is none, or not a plain one."""
-    text = re.sub(r" as (?:bigint|int|smallint|tinyint|double|decimal\(\d+,\d+\))\)", ")", text)
+    if re.search(r" as (?:bigint|int)\)", text) and re.search(r"[.E]", text):
+        return None  # it may lose a fraction
+    narrow = " as int)" in text
+    text = re.sub(r" as (?:bigint|int|double|decimal\(\d+,\d+\))\)", ")", text)
     text = re.sub(r"\bcast\(", "(", text).strip()
     if not re.fullmatch(r"[\d+\-*(). E]+", text):
         return None
@@ -169,7 +181,9 @@ def _number(text: str) -> int | float | None:
         number = _value(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
+    if not math.isfinite(number) or (narrow and abs(number) >= 2**31):
+        return None
+    return number
 
 
 def _value(node: ast.expr) -> int | float:

@@ -27,6 +27,8 @@ def count(path: str | os.PathLike[str], first_lsn: int | None = None, last_lsn: 
     From the manifest and frame headers, in this process: no session is started. Spark's own `df.count()` reads every
     record, as Spark pushes no aggregation down to a source written in Python. GapError where `first_lsn` is trimmed.
     """
+    if first_lsn is not None and as_lsn(first_lsn, "first_lsn") < 0:
+        raise OptionsError(f"first_lsn={first_lsn!r}: 0 or more", option="first_lsn", wanted=first_lsn)
     return count_records(local_path(os.fspath(path)), first_lsn, last_lsn)
 
 

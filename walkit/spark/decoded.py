@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from walkit.errors import OptionsError
@@ -60,11 +61,15 @@ class Columns:
             return None
         try:
             ours, others = self.decode(left), self.decode(right)
-            names = [*ours, *(name for name in others if name not in ours)]
-        except Exception:  # noqa: BLE001 - whatever a caller's function raises: counted, and the key stays changed
+            if not isinstance(ours, Mapping) or not isinstance(others, Mapping):
+                return None
+            return self._columns_apart(ours, others)
+        except Exception:  # noqa: BLE001 - whatever a caller's function or value raises: counted, and the key stays changed
             return None
+
+    def _columns_apart(self, ours: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, float | None]:
         found = {}
-        for name in names:
+        for name in (*ours, *(name for name in others if name not in ours)):
             one, other = ours.get(name, ABSENT), others.get(name, ABSENT)
             if name not in self.ignore and not self._equal(one, other):
                 found[name] = _distance(one, other)
@@ -76,7 +81,11 @@ class Columns:
             return distance <= self.tolerance
         if _is_number(one) and _is_number(other):  # infinities and NaN have no distance
             return one == other or (one != one and other != other)
-        return type(one) is type(other) and one == other
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, np.ndarray):  # its == is one answer for each element
+            return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")  # type: ignore[arg-type]
+        return bool(one == other)
 
 
 def from_json(value: bytes) -> Mapping[str, Any]:

@@ -19,6 +19,9 @@ from walkit.errors import HistoryTrimmedError
 METADATA_KEY = "walkit"
 """Under this name the facts are in the metadata of the column."""
 
+SEVERAL_KEY = "walkit_logs"
+"""Under this name the metadata have a list of facts, one for each log of a load of several."""
+
 SOURCE_NAME = "walkit"
 """The name of the data source."""
 
@@ -57,6 +60,18 @@ class LogFacts:
         """Return what column `lsn` carries; None where it carries nothing."""
         return _facts(df.schema["lsn"].metadata)
 
+    @classmethod
+    def all_of(cls, df: DataFrame) -> list[LogFacts]:
+        """Return what column `lsn` carries of each log of its load; empty where it carries nothing."""
+        metadata = df.schema["lsn"].metadata
+        several = metadata.get(SEVERAL_KEY)
+        found = (
+            [_facts({METADATA_KEY: one}) for one in several]
+            if isinstance(several, list)
+            else [_facts(metadata)]
+        )
+        return [facts for facts in found if facts is not None]
+
     def require_state(self, lsn: int) -> None:
         """Raise HistoryTrimmedError where the records do not give the state at this LSN.
 
@@ -83,6 +98,8 @@ class LogFacts:
             "The records in the DataFrame do not give this state. A snapshot may: load the log with option "
             "snapshot=true, and with lastLsn for the one nearest to an LSN."
         )
+        if self.path:
+            error.add_note(f"The log is {self.path}.")
         return error
 
 

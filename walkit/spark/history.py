@@ -35,9 +35,8 @@ def history(df: DataFrame, key: bytes | Iterable[bytes] | None, first_lsn: int =
         )
     records, _ = records_up_to(df, None, "history")
     require_one_log(df, "history")
-    facts = LogFacts.of(df)
-    if facts is not None:
-        facts.require_records(first_lsn)
+    for noted in LogFacts.all_of(df):
+        noted.require_records(first_lsn)
     keys = _keys(key)
     wanted = F.col("key").isNotNull() if keys is None else F.col("key").isin(*keys)
     rows = _with_next(records.where(wanted))

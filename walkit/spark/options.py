@@ -178,11 +178,13 @@ def _paths(given: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
     """Return the logs' absolute paths, and whether the load is of several by its form."""
     named = []
     if "paths" in given:
-        named = [str(path) for path in json.loads(given["paths"])]
+        named = _listed(given["paths"])
     elif given.get("path") or given.get("location"):
         named = [given.get("path") or given["location"]]
     if not named:
         raise OptionsError("give the path of a log: load(path)", option="path")
+    if "provider" in given:
+        named = [table_path(name) for name in named]
     found: list[str] = []
     many = len(named) > 1
     for name in named:
@@ -197,6 +199,25 @@ def _paths(given: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
         if real.count(at) > 1:
             raise OptionsError(f"the log at {path} is named twice", option="path", wanted=path)
     return tuple(found), many
+
+
+def _listed(text: str) -> list[str]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(path, str) for path in found):
+        raise OptionsError(
+            f"option paths is {text!r}; give several logs as a list: load([PATH, PATH])",
+            option="paths",
+            wanted=text,
+        )
+    return found
+
+
+def table_path(name: str) -> str:
+    """Return the path of a table: Spark's catalog hands it over as `file:/PATH`, in which nothing is escaped."""
+    return name[len("file:") :] if name.startswith("file:/") and not name.startswith("file://") else name
 
 
 def _matching(pattern: str) -> list[str]:

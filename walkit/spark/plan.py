@@ -2,7 +2,8 @@
 
 The plan is read as Spark prints it (`DataFrame.explain`), with views in it; what a cache holds has the plan that it was
 made by. A classic session also gives what `load()` noted at each relation; over Spark Connect that is known only of the
-whole. Steps that are not known (an aggregation, Python code) end the search: what is below them is not looked at.
+whole. Steps that are not known (an aggregation, Python code) end the search: what is below them is not looked at, and
+`Records.unseen` names them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import DataFrame
 from pyspark.sql.utils import is_remote
 
-from walkit.spark.conditions import COMPUTED, LSN, mentioned, plain, read_condition, split
+from walkit.spark.conditions import COMPUTED, KEY, LSN, is_by_chance, mentioned, plain, read_condition, split
 from walkit.spark.facts import SOURCE_NAME, LogFacts, facts_in
 
 ColumnNames = ("lsn", "kind", "key", "value", "timestamp")
@@ -23,6 +24,7 @@ ColumnNames = ("lsn", "kind", "key", "value", "timestamp")
 _LINE = re.compile(r"^((?:[: ] {2})*)[:+]- (.*)$", re.DOTALL)
 _COLUMN = re.compile(r"([^\[\],]*?)#(\d+)L?(?:\s|$)")
 _ALIAS = re.compile(r"(.*) AS [^\[\]()]*?#(\d+)L?", re.DOTALL)
+_MADE = re.compile(r" AS [^\[\]()#]*#(\d+)L?")
 _LIST = re.compile(r"\[(.*)\]", re.DOTALL)
 _REFERENCE = re.compile(r"CTERelationRef (\d+)")
 
@@ -44,6 +46,7 @@ FEWER_ROWS = {
     "LocalLimit": "a limit",
     "Offset": "an offset",
     "Tail": "a limit",
+    "Generate": "rows made of a row's columns (explode)",
 }
 FIRST_SIDE = {"Except", "Intersect"}
 SEVERAL = {"Union", "Join", "WithCTE", *FIRST_SIDE}
@@ -105,11 +108,13 @@ class Records:
     """The logs of which records are there twice."""
     brought_together: bool = False
     """Whether a union or a join is among the steps, so that an LSN may be in several rows."""
+    unseen: list[str] = field(default_factory=list)
+    """Steps through which the plan does not show the records."""
 
     @property
     def have_unique_lsns(self) -> bool:
         """Whether the rows are of one read of one log, so that no two of them have the same LSN."""
-        return len(self.reads) == 1 and not self.brought_together
+        return len(self.reads) == 1 and not self.brought_together and not self.unseen
 
 
 def records_of(df: DataFrame) -> Records:
@@ -208,9 +213,13 @@ class _Search:
             found = next((side for side in sides if side.reads), sides[0])
             found.reads = [replace(read, by_key=True) for read in found.reads]
             found.brought_together = True
+            if mentioned(node.text, found.columns) - {KEY, COMPUTED} or is_by_chance(node.text):
+                found.left_out.append(f"the join on {plain(node.text.partition(', ')[2])}")
             return found
         if node.name in FIRST_SIDE:
-            return self.look(node.children[0])
+            found = self.look(node.children[0])
+            found.left_out.append(f"the set operation {node.name.upper()}")
+            return found
         found = self.look(node.children[0])
         if node.name == "Filter":
             _filter(node.text.removeprefix("Filter "), found)
@@ -219,7 +228,7 @@ class _Search:
         elif node.name in FEWER_ROWS:
             found.left_out.append(FEWER_ROWS[node.name])
         elif node.name not in SAME_ROWS:
-            return Records()
+            return Records(unseen=[node.name])
         if node.name == "Distinct":
             found.twice = []
         found.columns.update(_computed(node, found.columns))
@@ -239,7 +248,12 @@ class _Search:
             return Records()
         if noted is None:
             self._whole = None
-        return Records([LogRead(facts=facts, pushes=noted is not None and noted.pushes)], columns)
+        found = Records([LogRead(facts=facts, pushes=noted is not None and noted.pushes)], columns)
+        if not node.text.startswith("RelationV2[") and not node.text.endswith(f" {SOURCE_NAME}"):
+            found.unseen.append(
+                node.name
+            )  # a checkpoint, or rows with a load's schema: whatever was left out before
+        return found
 
 
 def _columns_in(text: str) -> Iterator[tuple[int, frozenset[str]]]:
@@ -275,11 +289,15 @@ def _joined(node: PlanNode, sides: Sequence[Records]) -> Records:
         found.reads += side.reads
         found.left_out += side.left_out
         found.twice += side.twice
+        found.unseen += side.unseen
     return found
 
 
 def _computed(node: PlanNode, columns: Mapping[int, frozenset[str]]) -> Iterator[tuple[int, frozenset[str]]]:
-    """Yield the columns that a projection makes anew, each with what it is made of."""
+    """Yield the columns that a step makes anew, each with what it is made of; a window's are of its rows' LSNs."""
+    if node.name == "Window":
+        for number in _MADE.findall(node.text):
+            yield int(number), frozenset({LSN, COMPUTED})
     listed = _LIST.search(node.text) if node.name == "Project" else None
     for item in split(listed[1], ", ") if listed else ():
         alias = _ALIAS.fullmatch(item)

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -54,11 +54,11 @@ from walkit.read.ranges import read_ranges
 from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT, require_subset
 from walkit.spark.combine import newest_up_to
 from walkit.spark.errors import noted
-from walkit.spark.facts import SOURCE_NAME
+from walkit.spark.facts import SEVERAL_KEY, SOURCE_NAME
 from walkit.spark.filters import LsnFilter, take_filters
 from walkit.spark.hosts import on_a_worker
 from walkit.spark.many import ManyReader
-from walkit.spark.options import OF_A_STREAM, OPTION_NAMES, LoadOptions, no_sink, read_options
+from walkit.spark.options import OF_A_STREAM, OPTION_NAMES, LoadOptions, no_sink, read_options, table_path
 from walkit.spark.scan import Scan, SnapshotPart, plan_log, share
 from walkit.spark.stream import WalkitStreamReader
 from walkit.spark.tables import STRUCTS, TablePlan, TableReader, plan_table
@@ -91,7 +91,7 @@ class WalkitDataSource(DataSource):
             self.loaded = plan_load(options) if options else None
 
     def schema(self) -> StructType:
-        """Return the columns; of records `walkit.RECORD_SCHEMA`, with what is known of a single log at column `lsn`."""
+        """Return the columns; of records `walkit.RECORD_SCHEMA`, with what is known of each log at column `lsn`."""
         with noted():
             return (self.loaded or plan_load({})).schema()
 
@@ -148,9 +148,12 @@ class Loaded:
             return list(STRUCTS[self.options.view].fields)
         lsn, *others = RECORD_STRUCT.fields
         (first, *more) = self.plans
-        if more or not isinstance(first, Scan) or first.newest_of:
+        if not isinstance(first, Scan) or first.newest_of:
             return [lsn, *others]
-        return [StructField(lsn.name, lsn.dataType, lsn.nullable, first.facts.to_metadata()), *others]
+        noted = first.facts.to_metadata()
+        if more:
+            noted = {SEVERAL_KEY: [asdict(plan.facts) for plan in self.plans if isinstance(plan, Scan)]}
+        return [StructField(lsn.name, lsn.dataType, lsn.nullable, noted), *others]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of these columns; `OptionsError` for one that the log does not have."""
@@ -170,8 +173,12 @@ def plan_load(options: Mapping[str, str]) -> Loaded:
     """Return what a load with these options reads, of the logs as they are now."""
     found = read_options(options)
     plan = plan_log if found.view == "records" else plan_table
-    table = {name: str(value) for name, value in options.items() if name.lower() in OPTION_NAMES}
     of_catalog = any(name.lower() == "provider" for name in options)
+    table = {
+        name: table_path(str(value)) if name.lower() == "path" and of_catalog else str(value)
+        for name, value in options.items()
+        if name.lower() in OPTION_NAMES
+    }
     return Loaded(found, tuple(plan(path, found) for path in found.paths), table if of_catalog else None)
 
 

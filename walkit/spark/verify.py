@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, DoubleType, LongType, StringType, StructField, StructType
 
 from walkit._report import Cells, TableReport
-from walkit.errors import GapError, WalkitError
+from walkit.errors import GapError, OptionsError, WalkitError
 from walkit.read.reader import view_of
 from walkit.recovery.verify import verify as verify_log
 from walkit.spark.errors import errors
@@ -163,7 +163,7 @@ def verify_pair(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> 
     are compared one by one. Raises CorruptionError for a damaged frame; LogNotFoundError, NotALogError at once.
     """
     spark = session()
-    paths = [read_options({"path": os.fspath(path)}).paths[0] for path in (left, right)]
+    paths = [_one_log(path) for path in (left, right)]
     views = [view_of(storage_at(path)) for path in paths]
     first = max(view.first_lsn for view, _ in views)
     last = min(newest for _, newest in views)
@@ -212,9 +212,20 @@ def verify_pair(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> 
     return PairReport(**facts, **counts, differing_lsns=unequal, first_difference=at)
 
 
+def _one_log(path: str | os.PathLike[str]) -> str:
+    """Return the path of the one log that is named; OptionsError for a pattern."""
+    found = read_options({"path": os.fspath(path)})
+    if found.many:
+        raise OptionsError(f"{os.fspath(path)} is a pattern; name one log", option="path", wanted=os.fspath(path))
+    return found.paths[0]
+
+
 def _nothing_compared(facts: dict[str, Any], first: int) -> PairReport:
-    """Return the report of two logs without a common LSN; GapError where a trim has parted them."""
-    if facts["left_last_lsn"] and facts["right_last_lsn"]:
+    """Return the report of two logs without a common LSN; GapError where a trim has parted them.
+
+    Two that end at the same LSN, all of it trimmed, are not parted.
+    """
+    if facts["left_last_lsn"] != facts["right_last_lsn"] and facts["left_last_lsn"] and facts["right_last_lsn"]:
         raise GapError(min(facts["left_last_lsn"], facts["right_last_lsn"]), first)
     return PairReport(
         **facts, last_lsn=first - 1, frames=0, equal_frames=0, differing_lsns=0, first_difference=None

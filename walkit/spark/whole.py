@@ -37,7 +37,10 @@ def require_state(df: DataFrame, at_lsn: int | None, what: str) -> bool:
     "walkit.spark" says that nothing was checked; where a load with a schema is to be seen whole, the plan still counts.
     """
     facts, found = LogFacts.of(df), records_of(df)
-    if facts is None:
+    several = LogFacts.all_of(df) if facts is None else []
+    if several:
+        _require_histories(df, several, at_lsn)
+    elif facts is None:
         if found.reads:
             logger.warning(
                 "column 'lsn' does not carry what load() noted of the log (a custom schema, or a computed "
@@ -55,6 +58,11 @@ def require_state(df: DataFrame, at_lsn: int | None, what: str) -> bool:
             wanted=True,
         )
     _require_whole(found, what)
+    if facts is not None and (found.unseen or not found.reads):
+        logger.warning(
+            "the plan does not show all that became of the records (%s): whether some are left out was not checked",
+            ", ".join(dict.fromkeys(found.unseen)) or "no log in it",
+        )
     return facts is not None and found.have_unique_lsns
 
 
@@ -83,6 +91,27 @@ def _require_history(facts: LogFacts, reads: Sequence[LogRead], at_lsn: int | No
             len(logs),
             ", ".join(logs),
         )
+
+
+def _require_histories(df: DataFrame, logs: Sequence[LogFacts], at_lsn: int | None) -> None:
+    """Raise where one of the logs of a load does not give the state; also where `at_lsn` is of several at once."""
+    if at_lsn is not None and "log_id" in df.columns:
+        raise OptionsError(
+            f"there is no state of several logs at LSN {at_lsn:,}: the LSNs of several do not compare. Take one: "
+            "df.where(\"log_id = '...'\").drop('log', 'log_id')",
+            option="at_lsn",
+            wanted=at_lsn,
+        )
+    newest = max(noted.last_lsn for noted in logs)
+    if at_lsn is not None and at_lsn > newest:
+        raise OptionsError(
+            f"there is no state at LSN {at_lsn:,}: the DataFrame holds records up to {newest:,}",
+            option="at_lsn",
+            wanted=at_lsn,
+            stored=newest,
+        )
+    for noted in logs:
+        noted.require_state(noted.last_lsn if at_lsn is None else min(noted.last_lsn, at_lsn))
 
 
 def _require_one(parts: Sequence[tuple[LogFacts, int]], lsn: int) -> None:
