@@ -216,7 +216,9 @@ def _one_log(path: str | os.PathLike[str]) -> str:
     """Return the path of the one log that is named; OptionsError for a pattern."""
     found = read_options({"path": os.fspath(path)})
     if found.many:
-        raise OptionsError(f"{os.fspath(path)} is a pattern; name one log", option="path", wanted=os.fspath(path))
+        raise OptionsError(
+            f"{os.fspath(path)} is a pattern; name one log", option="path", wanted=os.fspath(path)
+        )
     return found.paths[0]
 
 
@@ -225,7 +227,11 @@ def _nothing_compared(facts: dict[str, Any], first: int) -> PairReport:
 
     Two that end at the same LSN, all of it trimmed, are not parted.
     """
-    if facts["left_last_lsn"] != facts["right_last_lsn"] and facts["left_last_lsn"] and facts["right_last_lsn"]:
+    if (
+        facts["left_last_lsn"] != facts["right_last_lsn"]
+        and facts["left_last_lsn"]
+        and facts["right_last_lsn"]
+    ):
         raise GapError(min(facts["left_last_lsn"], facts["right_last_lsn"]), first)
     return PairReport(
         **facts, last_lsn=first - 1, frames=0, equal_frames=0, differing_lsns=0, first_difference=None
