@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import walkit
 from tests.crash_recorder import Filmed
+from tests.log.imports import frames_of
 from tests.log.logs import lsns
 from tests.replication.callers import until
 from tests.replication.killing import kills
@@ -18,7 +20,7 @@ from tests.stores import SMALL
 from walkit.cli import main
 from walkit.errors import DivergenceError, LogLockedError, LogNotFoundError, OptionsError
 from walkit.models import CrashingStorage
-from walkit.replication import Primary, Replica, promote
+from walkit.replication import Primary, Replica, RewindError, promote, rewind
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage, Storage
 from walkit.store import Store
@@ -151,3 +153,65 @@ def test_a_power_cut_at_any_change_leaves_a_replica_or_a_promoted_one() -> None:
         assert promote(image).first_lsn == 21, moment
         with Store.open(storage=image, options=SMALL) as opened:
             assert opened.items() == items, moment
+
+
+def marked(path: Path) -> tuple[Path, Path]:
+    """Two replicas with the same 30 records of one log; the second one has the mark of an idle primary, too."""
+    short, long = path / "short", path / "long"
+    with (
+        Store.open(path / "old", options=replace(SMALL, idle_marker_ms=1)) as store,
+        Primary(store) as primary,
+        Replica(long, primary.address, options=SMALL) as replica,
+    ):
+        replica.wait_for(put(store, 30), 30)
+        until(lambda: frames_of(FileStorage(str(long)))[-1][1].records == 0, "the mark")
+    shutil.copytree(long, short)
+    assert rewind(short, 31).end_lsn == 30
+    ends = [load_manifest(FileStorage(str(folder))).end for folder in (short, long)]
+    assert ends[0].last_lsn == ends[1].last_lsn == 30 and ends[0].position < ends[1].position
+    return short, long
+
+
+def test_replicas_with_the_same_records_follow_whichever_is_promoted(tmp_path: Path) -> None:
+    """Promote one without its primary's marks: one that has them, and the old log, cut no record and follow on."""
+    short, long = marked(tmp_path)
+    promote(short)
+    events: list[tuple[str, dict[str, object]]] = []
+    with Store.open(short, options=SMALL) as store, Primary(store) as primary:
+        last = put(store, 5)
+        for folder in (long, tmp_path / "old"):
+            with Replica(
+                folder,
+                primary.address,
+                options=SMALL,
+                events=lambda name, about: events.append((name, dict(about))),
+            ) as replica:
+                replica.wait_for(last, 30)
+                assert replica.store.items() == store.items()
+    cuts = [about for name, about in events if name == "walkit.replica.rewind"]
+    assert [(cut["end_lsn"], cut["last_lsn"]) for cut in cuts] == [(30, 30)] * 2
+    assert walkit.verify(long).ok and walkit.verify(tmp_path / "old").ok
+
+
+def test_no_record_goes_without_being_asked(tmp_path: Path) -> None:
+    """Give the longer replica's log one record more: DivergenceError, and the record is still there."""
+    short, long = marked(tmp_path)
+    with (
+        Store.open(tmp_path / "old", options=SMALL) as store,
+        Primary(store) as primary,
+        Replica(long, primary.address, options=SMALL) as replica,
+    ):
+        replica.wait_for(put(store, 1), 30)
+    promote(short)
+    with Store.open(short, options=SMALL) as store, Primary(store) as primary:
+        with (
+            Replica(long, primary.address, options=SMALL) as replica,
+            pytest.raises(DivergenceError) as caught,
+        ):
+            replica.wait_for(put(store, 5) + 1, 30)
+        assert caught.value.first_lsn == 31
+        with Replica(long, primary.address, options=SMALL) as replica:
+            assert lsns(replica.log.read())[-1] == 31
+    with pytest.raises(RewindError) as refused:
+        rewind(long, 31, records=False)
+    assert refused.value.reason == "records"

@@ -37,8 +37,8 @@ class RewindError(DivergenceError):
     """A log that differs from its primary's from `first_lsn` on was not rewound. Nothing was changed.
 
     `reason`: "held" (`readers` have read what would go: holds, claims, chained replicas), "bootstrap" (a snapshot, a
-    trim or a compaction has passed the common point, so that only a bootstrap from the primary helps), or "foreign"
-    (nothing is common).
+    trim or a compaction has passed the common point, so that only a bootstrap from the primary helps), "foreign"
+    (nothing is common), or "records" (only frames without records were to go, and there are others).
     """
 
     code = "rewind"

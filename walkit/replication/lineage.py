@@ -125,10 +125,15 @@ def _judge_lineage(hello: Hello, standing: PrimaryState) -> Refusal | None:
         following = ours[common]
         end = hello.end
         if end.position > following.position or end.last_lsn >= following.first_lsn:
+            has = f"other frames from there up to LSN {end.last_lsn:,}"
+            if end.last_lsn < following.first_lsn:
+                has = (
+                    f"frames without records after position {following.position:,}, where that epoch begins; its "
+                    f"records end with LSN {end.last_lsn:,}"
+                )
             return _divergence(
                 following.first_lsn,
-                f"the source began epoch {following.number} at LSN {following.first_lsn:,}, and the replica has other "
-                f"frames from there up to LSN {end.last_lsn:,}",
+                f"the source began epoch {following.number} at LSN {following.first_lsn:,}, and the replica has {has}",
             )
     return None
 

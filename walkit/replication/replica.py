@@ -49,10 +49,11 @@ class Replica:
     below it; with `checkpoint_every` that is done after so many records. `retention` of `options` drops what its newest
     snapshot has; no hold or claim in `dir` is passed but by a hard cap.
 
-    A log that differs from the primary's is refused as a DivergenceError. With `rewind` it is cut back to where the
-    histories part, what goes is kept under lost+found, and the replica follows on under a new identity; see
-    `walkit.replication.rewind.rewind` for what is refused as a RewindError, and `force_rewind` for what is cut all the
-    same.
+    A log that differs from the primary's is refused as a DivergenceError. One that differs only by frames without
+    records at its end, as after a promotion of another replica, is cut back before them. With `rewind` it is cut back
+    to where the histories part, what goes is kept under lost+found, and the replica follows on under a new identity;
+    see `walkit.replication.rewind.rewind` for what is refused as a RewindError, and `force_rewind` for what is cut all
+    the same.
 
     A replica that is dropped without `stop` stops by itself, with a ResourceWarning unless the process is ending; its
     log and store are closed then, also where they are still referred to. An interrupt (Ctrl-C) of opening leaves the

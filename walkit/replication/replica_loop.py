@@ -104,7 +104,7 @@ class ReplicaLoop:
         """Whether the two histories are known to differ, and the log is being cut back to where they part."""
         if self._gave_up is not None or self.thread is None or self.thread.ended:
             return False
-        return self._opening.mends(self.core.error)
+        return self._opening.mends(self.core.error, self.log)
 
     def start(self) -> None:
         """Start the thread, the first time. RuntimeError where the system has none to give; then try again."""
@@ -170,7 +170,7 @@ class ReplicaLoop:
             )
 
     def _follow(self) -> None:
-        """Follow, and cut a diverged suffix off where that was asked for."""
+        """Follow, and cut a diverged suffix off where that was asked for or no record is in it."""
         self._follow_one()
         while self.is_rewinding and not self.stopping:
             self._rewind()

@@ -78,15 +78,17 @@ class ReplicaOpening:
             bootstraps=True,
         )
 
-    def mends(self, error: WalkitError | None) -> bool:
-        """Say whether a rewind is to be tried after this error."""
-        return self.rewinds and isinstance(error, DivergenceError) and not isinstance(error, RewindError)
+    def mends(self, error: WalkitError | None, log: ImportedLog) -> bool:
+        """Say whether a rewind is to be tried after this error: where it was asked for, or no record can differ."""
+        if not isinstance(error, DivergenceError) or isinstance(error, RewindError):
+            return False
+        return self.rewinds or _only_marks_differ(error, log)
 
     def rewound(self, before: Opened, error: DivergenceError) -> tuple[Opened, WalkitError | None]:
         """Close the log, cut off what its primary does not have, and open it again under a new identity.
 
-        Where the rewind is refused it is opened as it was, and the refusal returned. Raises what opening raises; the
-        log is closed then.
+        Without having been asked for it cuts frames without records alone. Where the rewind is refused the log is
+        opened as it was, and the refusal returned. Raises what opening raises; the log is closed then.
         """
         before.log.close()
         before.store.wake()
@@ -95,16 +97,30 @@ class ReplicaOpening:
         own = None if identity is None else OwnIdentity(identity, before.core.name)
         try:
             report = rewind(
-                self.storage, error.first_lsn, force=self.forced, options=self.options, events=self.events
+                self.storage,
+                error.first_lsn,
+                force=self.forced,
+                records=self.rewinds,
+                options=self.options,
+                events=self.events,
             )
             own = None
             if not report.bytes_cut:  # the difference is not in this log: doing it again would not end
                 refused = error
         except RewindError as refusal:
-            refused = refusal
+            refused = refusal if self.rewinds else error
         after = self.open(own)
         after.core.continue_as(before.core)
         return after, refused
+
+
+def _only_marks_differ(error: DivergenceError, log: ImportedLog) -> bool:
+    """Say whether all that a log has from the first difference on is frames without records, of an epoch before it.
+
+    Then its primary was promoted with fewer of them. A log that has an epoch of its own there was promoted itself.
+    """
+    first = error.first_lsn
+    return 1 < first > log.end.last_lsn and all(epoch.first_lsn < first for epoch in log.manifest.lineage)
 
 
 def _name_of(location: str) -> str:

@@ -88,10 +88,13 @@ def rewind(
     first_lsn: int,
     *,
     force: bool = False,
+    records: bool = True,
     options: LogOptions | None = None,
     events: EventCallback | EventSink | None = None,
 ) -> RewindReport:
     """Cut a log back to before `first_lsn`, the first LSN that its primary does not have; durable on return.
+
+    With `records=False` only frames without records are cut.
 
     What is cut off is kept under lost+found, with its snapshots removed, and the log's identity as a replica is
     forgotten: it ends below what it has acknowledged. A crash leaves the log as it was or rewound; then the same call
@@ -99,18 +102,20 @@ def rewind(
 
     RewindError, and nothing was changed but what recovery does: "held" where a hold, a claim or a chained replica has
     read what would go, unless with `force`; "bootstrap" where a snapshot, a trim or a compaction has passed the common
-    point, so that the state there is gone; "foreign" where nothing is common. LogLockedError while the log is open;
-    what opening a replica raises.
+    point, so that the state there is gone; "foreign" where nothing is common; "records" where, in spite of
+    `records=False`, records would go. LogLockedError while the log is open; what opening a replica raises.
     """
     storage = storage_at(dir)
     sink = events if isinstance(events, EventSink) else EventSink(events)
     return run_to_end(
-        lambda: _rewind(storage, first_lsn, force, options or LogOptions(), sink), "rewind", events=sink
+        lambda: _rewind(storage, first_lsn, force, records, options or LogOptions(), sink),
+        "rewind",
+        events=sink,
     )
 
 
 def _rewind(
-    storage: Storage, first_lsn: int, force: bool, options: LogOptions, events: EventSink
+    storage: Storage, first_lsn: int, force: bool, records: bool, options: LogOptions, events: EventSink
 ) -> RewindReport:
     load_manifest(storage)  # where there is no log, none is made
     if first_lsn <= 1:
@@ -122,7 +127,7 @@ def _rewind(
         )
     engine = ImportEngine(storage, options, events)
     try:
-        report = _rewind_locked(engine, first_lsn, force)
+        report = _rewind_locked(engine, first_lsn, force, records)
     finally:
         engine.close()
     events.emit(
@@ -135,7 +140,7 @@ def _rewind(
     return report
 
 
-def _rewind_locked(engine: ImportEngine, first_lsn: int, force: bool) -> RewindReport:
+def _rewind_locked(engine: ImportEngine, first_lsn: int, force: bool, records: bool) -> RewindReport:
     storage, store, upkeep = engine.storage, engine.store, engine.upkeep
     with ExitStack() as locks:
         locks.enter_context(engine.events.held())
@@ -143,6 +148,13 @@ def _rewind_locked(engine: ImportEngine, first_lsn: int, force: bool) -> RewindR
         locks.enter_context(upkeep.leftovers.lock)
         before = store.current
         point = common_point(engine.view(), first_lsn - 1)
+        if not records and (point.passed or point.end.last_lsn != before.end.last_lsn):
+            raise RewindError(
+                f"{storage.location} was not rewound to LSN {point.end.last_lsn:,}: records would go. Nothing was "
+                "changed",
+                first_lsn=first_lsn,
+                reason="records",
+            )
         _require_a_state(engine, point, first_lsn)
         readers = tuple(_readers_past(engine, point.end.last_lsn))
         if readers and not force:
@@ -186,7 +198,7 @@ def _require_a_state(engine: ImportEngine, point: CommonPoint, first_lsn: int) -
         why = point.passed
     elif lsn < manifest.low_watermark or lsn >= first_lsn:
         why = f"the log was trimmed up to LSN {manifest.low_watermark:,}"
-    else:
+    elif lsn < manifest.end.last_lsn:  # else it is the state of now: frames without records go
         try:
             base_at(engine.view(), lsn)
         except (HistoryTrimmedError, SnapshotError) as error:
