@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from walkit.plots import alt_text, delta_hits, delta_latencies, svg_of
+from walkit.plots import alt_text, delta_hits, delta_lags, delta_latencies, svg_of
 from walkit.replication.delta_state import HitRow
 
 ROWS = [
@@ -18,7 +18,7 @@ def test_each_histogram_has_every_sample_in_its_bin() -> None:
     """Draw two kinds and an empty one: shares add up to one, and each sample lies between its bin's edges."""
     given = {"read": np.array([20e6, 21e6, 50e6]), "insert": np.array([1000.0]), "poll": np.array([])}
     drawing = delta_latencies(given)
-    assert [trace.name for trace in drawing.data] == ["read, p50 21 ms", "insert, p50 1 µs"]
+    assert [trace.name for trace in drawing.data] == ["read, p50 21 ms, n 3", "insert, p50 1 µs, n 1"]
     for trace, ns in zip(drawing.data, (given["read"], given["insert"]), strict=True):
         edges, shares = np.asarray(trace.x), np.asarray(trace.y)
         assert shares.sum() == pytest.approx(1)
@@ -37,3 +37,25 @@ def test_the_bars_are_the_bytes_and_the_words_their_share() -> None:
     assert drawing.layout.title.text.startswith("Delta reader: 18% of 4.883 KiB by delta")
     assert svg_of(drawing).lstrip().startswith("<svg")
     assert delta_hits([], by="bytes in a second").layout.title.text.startswith("Delta reader: no bytes yet")
+
+
+def test_lags_are_medians_with_their_spread() -> None:
+    """Draw two ways and one without lags: medians in seconds, bars to least and most, n and ways in the words."""
+    drawing = delta_lags(
+        {
+            "by delta": {4.0: [1.0, 2.0, 6.0], 1.0: [1.0]},
+            "the log alone": {4.0: [20.0, 30.0]},
+            "no": {4.0: []},
+        },
+        x="KiB",
+    )
+    by_delta, by_log = drawing.data
+    assert (list(by_delta.x), list(by_delta.y)) == ([1.0, 4.0], pytest.approx([0.001, 0.002]))
+    assert list(by_delta.error_y.array) == pytest.approx([0, 0.004])
+    assert list(by_delta.error_y.arrayminus) == pytest.approx([0, 0.001])
+    assert list(by_log.y) == pytest.approx([0.025])
+    assert (
+        alt_text(drawing)
+        == "Lag over KiB, medians of 1 to 3 rounds: by delta: 1 ms to 2 ms; the log alone: 25 ms to 25 ms"
+    )
+    assert "no lags" in alt_text(delta_lags({}, x="KiB"))

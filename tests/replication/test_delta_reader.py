@@ -499,3 +499,19 @@ def test_an_idle_primary_forgets_readers_that_are_gone(stack: ExitStack, tmp_pat
         wait_until(lambda: bool(primary.status().delta_readers))
     wait_until(lambda: not primary.status().delta_readers)
     assert not is_observed(log)
+
+
+def test_a_primary_that_lets_polls_wait_long_is_not_silent(stack: ExitStack, tmp_path: Path) -> None:
+    """Idle through three polls of half a second: no look at the log in between, as there is of a silent primary."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    lsn = log.append(b"1", key=b"k").last_lsn
+    primary = stack.enter_context(Primary(log, delta=DeltaOptions(long_poll_ms=500)))
+    reader = stack.enter_context(DeltaReader(tmp_path / "log", primary.address))
+    reader.wait_for(lsn, WAIT_S)
+    idle = reader.statistics().polls + 1  # the first poll that waits teaches the reader how long they do
+    wait_until(lambda: reader.statistics().polls > idle)
+    before = reader.statistics()
+    wait_until(lambda: reader.statistics().polls >= before.polls + 3)
+    assert (
+        reader.statistics().looks < before.looks + 6
+    )  # one or two where the machine is busy; else six for each poll

@@ -10,7 +10,7 @@ from walkit.plots.amplification import Amplification, amplification
 from walkit.plots.batches import batch_times
 from walkit.plots.checkpoint import recovery_over_checkpoint, recovery_over_segment_size
 from walkit.plots.clock_bands import Band
-from walkit.plots.delta import HitRowLike, delta_hits, delta_latencies
+from walkit.plots.delta import HitRowLike, delta_hits, delta_lags, delta_latencies
 from walkit.plots.display import Figure, alt_text, figure_html, plotly_script, restored
 from walkit.plots.export import data, save_data
 from walkit.plots.framebytes import frame_bytes
@@ -63,6 +63,7 @@ __all__ = [
     "batch_times",
     "data",
     "delta_hits",
+    "delta_lags",
     "delta_latencies",
     "figure_html",
     "frame_bytes",

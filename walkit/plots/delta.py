@@ -1,4 +1,4 @@
-"""How a delta reader came by its records: latencies as histograms, and bytes by path."""
+"""How a delta reader came by its records: latencies as histograms, bytes by path, and lags side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from walkit.plots.facts import drawn_by
+from walkit.plots.facts import Spread, drawn_by, error_bars
 from walkit.plots.style import BLUE, ORANGE, Figure, Theme, colour, figure, go
 from walkit.plots.units import LOG_SECONDS, bytes_text, duration_text
 
@@ -60,8 +60,63 @@ def delta_latencies(
                 x=edges,
                 y=np.append(shares, 0.0),
                 mode="lines",
-                name=f"{name}, p50 {duration_text(np.median(seconds))}",
+                name=f"{name}, p50 {duration_text(np.median(seconds))}, n {len(seconds):,}",
                 line={"color": colour(index), "shape": "hv"},
+            )
+        )
+    return drawing
+
+
+def delta_lags(
+    lags_ms: Mapping[str, Mapping[float, Sequence[float]]],
+    *,
+    x: str,
+    subtitle: Sequence[str] = (),
+    theme: Theme = None,
+) -> Figure:
+    """Draw the lags of ways of reading over what is varied; `lags_ms` has, of each way and value, one lag a round.
+
+    x is the varied value, log, titled `x`; y the lag, log, in seconds: the median of the rounds, with bars to the
+    quartiles of five rounds and more, else to the least and most. A way without lags is left out.
+    """
+    known = {
+        way: {
+            value: Spread.of([ms / 1e3 for ms in found]) for value, found in sorted(row.items()) if len(found)
+        }
+        for way, row in lags_ms.items()
+    }
+    known = {way: row for way, row in known.items() if row}
+    counts = sorted({spread.number for row in known.values() for spread in row.values()})
+    rounds = (
+        f"{' to '.join(f'{n:,}' for n in dict.fromkeys((counts[0], counts[-1])))} rounds" if counts else ""
+    )
+    words = "; ".join(
+        f"{way}: {duration_text(min(s.median for s in row.values()))} to "
+        f"{duration_text(max(s.median for s in row.values()))}"
+        for way, row in known.items()
+    )
+    drawing = figure(
+        "Lag by way of reading",
+        subtitle=[*subtitle, *([f"medians of {rounds}"] if rounds else []), drawn_by()],
+        alt=f"Lag over {x}, medians of {rounds or 'no rounds'}: {words or 'no lags'}",
+        theme=theme,
+        xaxis={
+            "type": "log",
+            "title": {"text": x},
+            "tickvals": sorted({v for row in known.values() for v in row}),
+        },
+        yaxis={"type": "log", "title": {"text": "lag"}, **LOG_SECONDS},
+    )
+    for index, (way, row) in enumerate(known.items()):
+        spreads = list(row.values())
+        drawing.add_trace(
+            go.Scatter(
+                x=list(row),
+                y=[spread.median for spread in spreads],
+                error_y=error_bars(spreads),
+                mode="lines+markers",
+                name=way,
+                line={"color": colour(index)},
             )
         )
     return drawing

@@ -18,7 +18,7 @@ from walkit._threads import Bell, LogThread
 from walkit.errors import DivergenceError, OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.replication.connection import Destination
-from walkit.replication.delta_link import Heard, PollLink, PollUnknownError
+from walkit.replication.delta_link import POLL_WAIT_MS, Heard, PollLink, PollUnknownError
 from walkit.replication.delta_loader import LoadedRange, RangeLoader, check_history, check_opening
 from walkit.replication.delta_messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta_poller import DeltaPoller
@@ -31,7 +31,7 @@ from walkit.replication.replica_loop import now_ms
 from walkit.replication.source import StoredSource
 
 SILENCE_MS = 200.0
-"""Where no poll was answered for so long, the reader looks at the log's own end."""
+"""Where no poll was answered for so long, it looks at the log itself; longer where a primary lets polls wait."""
 LOOK_MS = 50.0
 PROBE_MS = 5_000.0
 """A primary that answers no polls is asked again after this time."""
@@ -72,8 +72,7 @@ class DeltaLoop:
         self.stopping = False
         self.process = os.getpid()
         self._new_poller, self.loader, self._source, self._log_id = new_poller, loader, source, log_id
-        self._unstarted, self._unfinished = deque([True]), deque([True])
-        self._wake = Bell()
+        self._unstarted, self._unfinished, self._wake = deque([True]), deque([True]), Bell()
         self._inbox: deque[Callable[[], Sequence[ReplayStep]]] = deque()
         self._link = PollLink(destination, self._hear)
         self._workers = Workers(replayer.limits.loads_max + 1, "walkit-delta-load")
@@ -82,13 +81,11 @@ class DeltaLoop:
         self._probe_ms: float | None = None
         self._asked_ms = self._look_ms = now_ms()
         self._asked_ns = perf_counter_ns()
-        self._looking = False
+        self._looking, self._silence_ms = False, SILENCE_MS
         self._refused = 0
         self._epochs: set[int] = set()
-        self._named: dict[int, int] = {}
-        """By part of the replay: when it was named, ns."""
-        self._loads: set[int] = set()
-        """The parts that are read from the log."""
+        self._named: dict[int, int] = {}  # by part of the replay: when it was named, ns
+        self._loads: set[int] = set()  # parts that are read from the log
 
     @property
     def sessions(self) -> int:
@@ -98,7 +95,7 @@ class DeltaLoop:
     @property
     def is_answered(self) -> bool:
         """Whether the primary has answered a poll a short time ago."""
-        return self.answered_ms is not None and now_ms() - self.answered_ms < 5 * SILENCE_MS
+        return self.answered_ms is not None and now_ms() - self.answered_ms < 5 * self._silence_ms
 
     @property
     def is_foreign(self) -> bool:
@@ -284,6 +281,8 @@ class DeltaLoop:
             return ()
         self.polls, self._refused, self.answered_ms = self.polls + 1, 0, now
         self.figures.time("poll", max(came_ns - self._asked_ns, 0))
+        if taken.end.lsn <= self.replayer.known.lsn:  # how long the primary lets a poll wait for news
+            self._silence_ms = min(max(SILENCE_MS, 1.5 * (now - self._asked_ms)), 1.5 * POLL_WAIT_MS)
         if taken.epoch_id is not None and taken.epoch_id not in self._epochs:
             try:
                 check_opening(
@@ -302,21 +301,23 @@ class DeltaLoop:
 
     def _look(self, now: float) -> None:
         """Look how far the log is durable, as its own slot and manifest say, while no poll is answered."""
-        silent = now - (self.answered_ms if self.answered_ms is not None else -SILENCE_MS) >= SILENCE_MS
-        idle = self.poller.wake_at_ms is not None or now - self._asked_ms >= SILENCE_MS
+        heard_ms = self.answered_ms if self.answered_ms is not None else -self._silence_ms
+        silent = now - heard_ms >= self._silence_ms
+        idle = self.poller.wake_at_ms is not None or now - self._asked_ms >= self._silence_ms
         if now < self._look_ms:
             return
-        self._look_ms = now + (LOOK_MS if silent else SILENCE_MS)
+        self._look_ms = now + LOOK_MS if silent else heard_ms + self._silence_ms
         if silent and (idle or self.poller.closed is not None) and not self._looking:
             self._looking = True
             self._workers.do(self._look_at_log)
 
     def _look_at_log(self) -> None:
-        came_ns = perf_counter_ns()
+        came_ns, reached = perf_counter_ns(), self.state.reached
         end: DeltaEnd | WalkitError
         try:
-            end = DeltaEnd(*self._source.durable())
-            check_history(self._source.manifest(), self._log_id, self.state.reached)
+            found, manifest = self._source.end_and_manifest()
+            check_history(manifest, self._log_id, reached)
+            end = DeltaEnd(*found)
         except WalkitError as error:
             end = error
         self._tell(lambda: self._looked(end, came_ns))

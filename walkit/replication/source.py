@@ -187,6 +187,7 @@ class StoredSource:
         self._generation = -1
         self._log_id = 0
         self._manifest_until = 0.0
+        self._manifest: Manifest | None = None
         self._durable = (0, 0)
         self._epoch_id = 0
         """The epoch that the frame before this end is of; 0 where nothing is known."""
@@ -201,7 +202,7 @@ class StoredSource:
                 return self._durable
             manifest = load_manifest(self.storage)
             require_promises(level_of(manifest))  # another opening may have begun since the last look
-            self._manifest_until = now + MANIFEST_S
+            self._manifest, self._manifest_until = manifest, now + MANIFEST_S
             # Another log, or one that was cut and written on: what was durable of the one before says nothing of it.
             if manifest.log_id != self._log_id or not _has_end(manifest, self._durable[1], self._epoch_id):
                 self._log_id, self._durable = manifest.log_id, (0, 0)
@@ -214,6 +215,13 @@ class StoredSource:
             if found[1] >= self._durable[1]:
                 self._durable, self._epoch_id = found[:2], found[2]
             return self._durable
+
+    def end_and_manifest(self) -> tuple[tuple[int, int], Manifest]:
+        """Return what `durable` does, and the manifest that it went by, which costs no read of its own."""
+        end = self.durable()
+        with self._lock:
+            assert self._manifest is not None, "an end that was given out was found by a manifest"
+            return end, self._manifest
 
     def ended(self) -> str:
         """See Source. Another opening may always follow, and is served."""
