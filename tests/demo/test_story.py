@@ -27,6 +27,7 @@ from walkit.demo.checks import (
     AFTER_RECOVERY,
     COMPACTED,
     GOES_ON,
+    JOINED,
     KILLED_AT_WORK,
     NOTHING_MISSING,
     ONE_RECORD_EACH,
@@ -263,6 +264,7 @@ BREAKAGES: dict[str, tuple[Breakage, set[str]]] = {
         lambda e: replace(e, records_after=e.records_before),
         {COMPACTED},
     ),
+    "a replica that joined without a bootstrap": (lambda e: replace(e, joined_bootstraps=0), {JOINED}),
     "a compaction that saved nothing": (lambda e: replace(e, bytes_after=e.bytes_before), {COMPACTED}),
     "a compaction of a part only": (lambda e: replace(e, records_before=e.store_lsn - 1), {COMPACTED}),
     "a diff with a change of another kind": (
@@ -298,6 +300,7 @@ STATES: dict[str, set[str]] = {
     "continued_state": {GOES_ON},
     "replica_state": {REPLICA_STATE},
     "compacted_state": {COMPACTED},
+    "joined_state": {JOINED},
     "first_state": {PAST_STATES},
     "second_state": {PAST_STATES},
     "spark_state": {SPARK_STATE},

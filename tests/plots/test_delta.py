@@ -50,7 +50,8 @@ def test_lags_are_medians_with_their_spread() -> None:
         x="KiB",
     )
     by_delta, by_log = drawing.data
-    assert (list(by_delta.x), list(by_delta.y)) == ([1.0, 4.0], pytest.approx([0.001, 0.002]))
+    assert list(by_delta.x) == [1.0, 4.0]
+    assert list(by_delta.y) == pytest.approx([0.001, 0.002])
     assert list(by_delta.error_y.array) == pytest.approx([0, 0.004])
     assert list(by_delta.error_y.arrayminus) == pytest.approx([0, 0.001])
     assert list(by_log.y) == pytest.approx([0.025])

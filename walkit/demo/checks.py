@@ -41,6 +41,7 @@ REPLICA_KILLED: Final = "the replica was killed in mid-stream, fell behind, and 
 REPLICA_RECORDS: Final = "the replica has the records of the primary, every one"
 REPLICA_STATE: Final = "the replica's state"
 COMPACTED: Final = "checkpoint and compaction made the log smaller and left its state"
+JOINED: Final = "a new replica gets the compacted log by itself, and its state"
 PAST_STATES: Final = "the Store's states at two LSNs, after the compaction"
 SPARK_STATE: Final = "the state that Spark replays from the compacted log"
 SPARK_PAST: Final = "the states that Spark replays at two LSNs"
@@ -51,7 +52,7 @@ SPARK_AGREES: Final = "Spark and the recovered Store agree on every key"
 
 CHECKS: Final = (
     *(STORE_STATE, ONE_RECORD_EACH, KILLED_AT_WORK, RECOVERED_STATE, NOTHING_MISSING, GOES_ON),
-    *(REPLICA_KILLED, REPLICA_RECORDS, REPLICA_STATE, COMPACTED, PAST_STATES),
+    *(REPLICA_KILLED, REPLICA_RECORDS, REPLICA_STATE, COMPACTED, JOINED, PAST_STATES),
     *(SPARK_STATE, SPARK_PAST, SPARK_CHANGES, SPARK_REPLICA, SPARK_RECOVERED, SPARK_AGREES),
 )
 """Every check that the demo makes. One that was not made did not hold."""
@@ -113,6 +114,10 @@ class Evidence:
     bytes_after: int
     compacted_state: State
     """What opening finds after checkpoint and compaction."""
+    joined_state: State
+    """What a new replica has that joined the compacted primary."""
+    joined_bootstraps: int
+    """How often it got a log in the place of its own: once, as the records that it lacked are gone."""
     first_state: State
     second_state: State
     """The Store's states at the two moments, after compaction."""
@@ -138,6 +143,14 @@ def judge(table: pd.DataFrame, seen: Evidence) -> Iterator[Check]:
     yield from _killed(table, seen)
     yield from _replica(len(table), expected, seen)
     yield _compacted(len(table), expected, seen)
+    joined = compare_states(expected, seen.joined_state, subject="the new replica")
+    yield Check(
+        name=JOINED,
+        ok=joined.ok and seen.joined_bootstraps == 1,
+        compared=joined.compared,
+        text=f"its log came as a whole {seen.joined_bootstraps} time{'s' * (seen.joined_bootstraps != 1)}; {joined}",
+        oracle=joined,
+    )
     past = [
         compare_states(first, seen.first_state, subject=f"at LSN {seen.moment_lsns[0]:,}"),
         compare_states(second, seen.second_state, subject=f"at LSN {seen.moment_lsns[1]:,}"),

@@ -1,10 +1,11 @@
-"""The fourth step: checkpoint and compaction, and what they do to the log and to its opening."""
+"""The fourth step: checkpoint and compaction, what they do to the log and to its opening, and a replica that joins."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from walkit.compaction import CompactionReport
 from walkit.config import LogOptions
@@ -12,8 +13,12 @@ from walkit.demo.parts import Parts
 from walkit.demo.progress_printer import ProgressPrinter
 from walkit.read.describe import LogInventory
 from walkit.recovery.report import RecoveryReport
+from walkit.replication.primary import Primary
+from walkit.replication.replica import Replica
 from walkit.state.checkpoint import CheckpointReport
 from walkit.store import Store
+
+JOIN_S: Final = 180.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,8 @@ def checkpoint_and_compact(
         store = Store.open(path, options)
     with store:
         after, state = store.recovery, dict(store.items())
+        with printer.part("a new replica joins: it gets snapshot, compacted segments, and the tail"):
+            joined, bootstraps = _joined(store, out / "joined-log", options)
         with printer.part("the Store goes back to the states at two LSNs"):
             first, second = (dict(store.state_at(lsn)) for lsn in (parts.first_lsn, parts.second_lsn))
     printer.say(
@@ -66,6 +73,8 @@ def checkpoint_and_compact(
     )
     return compacted, {
         "compacted_state": state,
+        "joined_state": joined,
+        "joined_bootstraps": bootstraps,
         "records_before": compaction.records_before,
         "records_after": compaction.records_after,
         "bytes_before": compaction.bytes_before,
@@ -73,3 +82,19 @@ def checkpoint_and_compact(
         "first_state": first,
         "second_state": second,
     }
+
+
+def _joined(store: Store, folder: Path, options: LogOptions) -> tuple[dict[bytes, bytes], int]:
+    """Let a new replica follow the compacted primary; return its state, and how often its log came as a whole."""
+    bootstraps: list[str] = []
+
+    def note(event: str, _: Mapping[str, Any]) -> None:
+        if event == "walkit.replica.replace":
+            bootstraps.append(event)
+
+    with (
+        Primary(store) as primary,
+        Replica(folder, primary.address, options=options, events=note) as replica,
+    ):
+        replica.wait_for(store.log.acked_lsn, JOIN_S)
+        return {key: value for key, value in replica.store.items() if value is not None}, len(bootstraps)

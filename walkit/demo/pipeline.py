@@ -57,6 +57,7 @@ MADE = (
     "log",
     "killed-log",
     "replica-log",
+    "joined-log",
     "run-drive.json",
     "run-drive.parquet",
     "run-killed.json",
@@ -125,7 +126,7 @@ def _tell_steps(result: DemoResult, workload: Workload, printer: ProgressPrinter
             run.save(out / name)
         seen["run_records"] += sum(run.records for run in followed.runs)
         seen["moment_lsns"] = (seen.pop("first_lsn"), followed.second_lsn)
-    with printer.step("Checkpoint and compact; open the log before and after"):
+    with printer.step("Checkpoint and compact; open the log before and after; a new replica joins"):
         result.compacted, more = checkpoint_and_compact(out, parts, options, printer)
         seen |= more
     with printer.step("Spark replays the logs, at two LSNs too, and diffs them"):
