@@ -15,19 +15,25 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.crash_recorder import Filmed
 from tests.log.in_flight_logs import Flight
+from tests.log.logs import lsns
 from tests.replication.callers import WAIT_S, until
 from tests.replication.proxy import TcpProxy
 from tests.replication.test_replica_checkpoint import put
 from tests.stores import SMALL
-from walkit.format.names import BOOTSTRAP_PREFIX, snapshot_name
-from walkit.models import FaultyStorage
+from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, lsn_of_name, snapshot_name
+from walkit.format.segment import segment_name
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import Primary, Replica
 from walkit.replication.backoff import Backoff
 from walkit.replication.bootstrap import FETCHES_MAX, Transfer, Want, wrong_fetch
+from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import Chunk, Fetch
+from walkit.replication.replicastore import ReplicaStore
 from walkit.segments.claim_files import claim_facts, drop_claim
 from walkit.segments.manifest_store import load_manifest
+from walkit.state.table import KeyedTable
 from walkit.storage.file import FileStorage
 from walkit.store import Store
 
@@ -153,6 +159,57 @@ def test_a_snapshot_of_the_log_that_was_replaced_goes_with_it(tmp_path: Path, pu
     assert walkit.verify(tmp_path / "r").ok
 
 
+@pytest.fixture(scope="module")
+def between() -> list[tuple[str, CrashingStorage]]:
+    """Images of power cuts after the first rename of a bootstrap of a replica with 30 records, before its manifest."""
+    base = CrashingStorage()
+    film = Filmed(base, every_way=True)
+    with Store.open(storage=CrashingStorage(), options=SMALL) as store, Primary(store) as primary:
+        with Replica(film, primary.address, options=SMALL, backoff=quick()) as replica:
+            replica.wait_for(put(store, 30), WAIT_S)
+            until(lambda: len(store.log.claims()) == 1, "the claim")
+        drop_claims(store.log)
+        put(store, 100)
+        store.checkpoint()
+        last = put(store, 30)
+        film.running = True
+        with Replica(film, primary.address, options=SMALL, backoff=quick()) as replica:
+            replica.wait_for(last, WAIT_S)
+            film.running = False
+    found = []
+    for moment, image in film.images:
+        number = segment_name(load_manifest(image).next_segment)
+        if BOOTSTRAP_READY_NAME in image.names() and number in image.names():
+            found.append((moment, image))
+    assert len(found) > 10 and any(lsn_of_name(name) == 130 for _, image in found for name in image.names())
+    return found
+
+
+def test_between_the_renames_and_the_manifest_the_log_is_as_before(
+    between: list[tuple[str, CrashingStorage]],
+) -> None:
+    """Read, verify, recover and repair each image: the 30 records of before; a replica puts the new log there."""
+    for moment, image in between:
+        with walkit.open(image.process_kill(), "r") as reader:
+            assert lsns(reader.read()) == list(range(1, 31)), moment
+            walkit.recover(reader, table := KeyedTable())
+            assert table.applied_lsn == 30, moment
+        assert walkit.verify(image.process_kill()).ok, moment
+        with Store.open(storage=image.process_kill(), options=SMALL) as store:
+            assert store.applied_lsn == 30, moment
+        repaired = image.process_kill()
+        walkit.repair(repaired)
+        for folder, ends in ((image, {160}), (repaired, {30, 160})):
+            log = ImportedLog(folder, SMALL)
+            try:
+                assert log.durable_lsn in ends, moment
+                assert ReplicaStore(log).applied_lsn == log.durable_lsn, moment
+            finally:
+                log.close()
+            assert walkit.verify(folder).ok, moment
+            assert [n for n in folder.names() if n.startswith(BOOTSTRAP_PREFIX)] == [], moment
+
+
 def trimmed(folder: Path, records: int = 200) -> walkit.WriteAheadLog:
     """A log of this many records of 12 kB, of which the first forty were trimmed."""
     log = walkit.open(folder, options=SMALL)
@@ -173,7 +230,7 @@ def assert_equal(log: walkit.WriteAheadLog, replica: Replica) -> None:
 
 CHILD = """
     import fnmatch, json, os, signal, sys
-    from walkit.models import FaultyStorage
+    from walkit.models import CrashingStorage, FaultyStorage
     from walkit.replication import Replica
     from walkit.storage import FileStorage
     from tests.stores import SMALL

@@ -20,6 +20,7 @@ from walkit.recovery.facts import (
     region_within,
     survey_segment,
 )
+from walkit.segments.gathered import NOTHING_GATHERED, gathered_in
 from walkit.segments.identity import header_of, missing_segment
 from walkit.segments.index_file import orphans
 from walkit.segments.manifest_store import DURABLE_NAME
@@ -194,6 +195,7 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
     used segment with a number that the manifest has not given yet, or a slot of an unknown epoch, is newer than it.
     """
     manifest, slot = findings.manifest, findings.slot
+    gathered = gathered_in(storage, manifest) if findings.strays else NOTHING_GATHERED
     if slot.generation and not _is_known(manifest, slot):
         raise _older_manifest(DURABLE_NAME, f"epoch {slot.epoch}, durable up to position {slot.position:,}")
     for name in findings.strays:
@@ -207,6 +209,8 @@ def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: 
             continue
         if header is None or header.log_id != manifest.log_id:
             continue
+        if gathered.has(name, header):
+            continue  # a replica's new log, which no manifest has yet: this one is still the log
         if header.number >= manifest.next_segment and leftover_of(header, manifest) is None:
             raise _older_manifest(name, f"segment {header.number} from LSN {header.first_lsn:,} on")
 

@@ -28,7 +28,7 @@ from walkit.recovery.apply import apply_plan, settle_unsealed
 from walkit.recovery.planning import emit_recovery, plan_recovery
 from walkit.recovery.report import PhaseClock, RecoveryReport
 from walkit.recovery.scan import read_durable_slot
-from walkit.replication.bootstrap_folder import take_place
+from walkit.replication.bootstrap_switch import take_place
 from walkit.replication.frame_batch import FrameRun
 from walkit.replication.imported_segments import ImportedSegments
 from walkit.replication.replica_upkeep import ReplicaUpkeep

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from walkit.errors import CorruptionError, FormatVersionError, SnapshotError
 from walkit.events import EventSink
 from walkit.format.manifest import Manifest
+from walkit.segments.gathered import gathered_in
 from walkit.state.machine import StateMachine
 from walkit.state.snapshot import SnapshotInfo, identity_at, read_snapshot, snapshot_lsns
 from walkit.storage.interface import Storage
@@ -39,12 +40,17 @@ def restore_newest(
     """Restore `machine` from the newest good snapshot of the log that holds [first_lsn, last_lsn].
 
     One that is damaged, of a newer format, or of another log or history is passed over, with an event, for the one
-    before it. Raises the error of the newest one where the log does not reach back to what was left; CorruptionError
-    where the log ends before a good snapshot, to whose LSN it had been durable.
+    before it; that of a gathered log, which is to take the place of this one, is not looked at. Raises the error of the
+    newest one where the log does not reach back to what was left; CorruptionError where the log ends before a good
+    snapshot, to whose LSN it had been durable.
     """
     refused: list[SnapshotError | FormatVersionError] = []
     info: SnapshotInfo | None = None
-    for lsn in reversed(snapshot_lsns(storage)):
+    lsns = snapshot_lsns(storage)
+    if lsns and lsns[-1] > last_lsn:
+        gathered_lsn = gathered_in(storage, manifest).snapshot_lsn
+        lsns = [lsn for lsn in lsns if lsn <= last_lsn or lsn != gathered_lsn]
+    for lsn in reversed(lsns):
         try:
             _refuse_too_old(manifest, lsn)
             info = read_snapshot(storage, lsn, machine, identity=identity_at(manifest, lsn))

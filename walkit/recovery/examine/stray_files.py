@@ -25,6 +25,7 @@ from walkit.recovery.probe import nonzero_until
 from walkit.recovery.survey import FrameSpan, SegmentSurvey
 from walkit.segments.claim_files import claim_facts
 from walkit.segments.cursor_files import cursor_facts
+from walkit.segments.gathered import gathered_in
 from walkit.segments.identity import whole_header
 from walkit.segments.manifest_store import (
     DURABLE_NAME,
@@ -216,6 +217,12 @@ def _note_stray(context: ScanContext, name: str) -> None:
         file.close()
     context.ranges += ranges
     _add_stray(context, name, header, size, ranges)
+    if gathered_in(context.storage, context.manifest).has(name, header):
+        context.notes.append(
+            f"{name} is of a log that a replica gathered, to put it in the place of this one: the next opening as a "
+            "replica does the rest"
+        )
+        return
     promised = 0 if header.flags & SegmentFlag.IMPORTED else survey.promised_position
     if promised > context.end.position:
         context.problem(
