@@ -215,6 +215,7 @@ def test_counts_that_do_not_reconcile_are_said() -> None:
 
 VALUES: list[tuple[Any, Any, dict[str, float | None] | None]] = [
     ({"a": 1}, {"a": 3}, {"a": 2.0}),
+    ({1: 1, b"b": 1}, {1: 2, b"b": 2}, {"1": 1.0, "b'b'": 1.0}),
     ([1], [2], None),
     (None, {"a": 1}, None),
     ({"a": np.arange(3)}, {"a": np.arange(3)}, {}),

@@ -145,6 +145,22 @@ def test_a_diff_of_one_log_shuffles_touched_keys(
         )
 
 
+def test_touched_keys_of_any_size_fit(spark: SparkSession, tmp_path: Path) -> None:
+    """Touch keys of 90 MiB in all where a broadcast may have 66 MiB: changes and diffs all the same."""
+    options = walkit.LogOptions(durability="none", codec="zstd")
+    with walkit.open(tmp_path / "log", options=options) as log:
+        for n in range(90):
+            log.submit(b"value", key=b"%08d" % n * (1 << 17))
+    df = load(spark, tmp_path / "log")
+    name = "spark.sql.maxBroadcastTableSize"
+    spark.conf.set(name, "66m")  # Spark's table of one row counts as 64
+    try:
+        assert changes(df, 1, 90).groupBy("change").count().collect() == [("I", 90)]
+        assert diff((df, 1), df).groupBy("change").count().collect() == [("I", 89)]
+    finally:
+        spark.conf.unset(name)
+
+
 def test_keys_are_read_alone(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Plans: of a load one read has no values; a step after the load, a cache or a snapshot leaves it as it is."""
     make_store(tmp_path / "s", [("work", 3, 90), ("checkpoint", True), ("work", 4, 60)])

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as F
 
 import walkit
 import walkit.spark
 from tests.spark.test_spark_stream import append
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.spark.options import read_options
+from walkit.spark.scan import plan_scan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024)
+TIMES = ("2026-01-31T09:00:00Z", "2026-01-31 10:00:00+00:30")
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +84,17 @@ def test_lists_and_patterns_mean_several(logs: Path) -> None:
         ({}, OptionsError, "give the path"),
         ({"paths": "/x"}, OptionsError, "give several logs as a list"),
         ({"paths": "[1]"}, OptionsError, "give several logs as a list"),
+        ({"path": "/x", "since": "yesterday"}, OptionsError, "option since is 'yesterday'; give a time"),
+        ({"path": "/x", "until": "2026-01-31"}, OptionsError, "give a time with its zone"),
+        ({"path": "/x", "since": TIMES[1], "until": TIMES[0]}, OptionsError, "is after option until"),
+        ({"path": "/x", "since": TIMES[0], "firstLsn": "1"}, OptionsError, "same bound as option firstLsn"),
+        ({"path": "/x", "until": TIMES[0], "lastLsn": "1"}, OptionsError, "same bound as option lastLsn"),
+        (
+            {"path": "/x", "since": TIMES[0], "snapshot": "true"},
+            OptionsError,
+            "what option snapshot puts first",
+        ),
+        ({"path": "/x", "until": TIMES[0], "mode": "permissive"}, OptionsError, "times of all frames"),
         ({"path": "/x", "view": "rows"}, OptionsError, "records, frames, segments, damage"),
         ({"path": "/x", "mode": "dropmalformed"}, OptionsError, "failfast, permissive"),
         ({"path": "/x", "view": "frames", "snapshot": "true"}, OptionsError, "is for view 'records'"),
@@ -142,6 +157,60 @@ def test_a_table_of_a_folder_with_an_escape_in_its_name(spark: SparkSession, tmp
             spark.sql("drop table escaped")
     finally:
         spark.sql("drop table if exists escaped")
+
+
+@pytest.mark.spark
+def test_times_bound_a_load(spark: SparkSession, tmp_path: Path) -> None:
+    """Append to two logs in turns, and load by times between: one log, both, a table, frames."""
+    times = [datetime.now(UTC)]
+    for _ in range(3):
+        for name in ("a", "b"):
+            with walkit.open(tmp_path / name, options=OPTIONS) as log:
+                append(log, 20 if name == "a" else 10)
+        times.append(datetime.now(UTC))
+    path = str(tmp_path / "a")
+
+    def lsns(where: str | list[str], **options: object) -> tuple[int | None, int | None, int]:
+        read = spark.read.format("walkit").options(**options)  # type: ignore[arg-type]
+        return tuple(read.load(where).agg(F.min("lsn"), F.max("lsn"), F.count("*")).collect()[0])  # type: ignore[return-value]
+
+    assert lsns(path, since=times[1]) == (21, 60, 40)
+    assert lsns(path, until=times[1]) == (1, 20, 20)
+    assert lsns(path, since=times[1], until=times[2].astimezone(timezone(timedelta(hours=5)))) == (21, 40, 20)
+    assert lsns(path, until=times[0]) == lsns(path, since=times[3]) == (None, None, 0)
+    assert lsns(path, since=times[0], until=times[3]) == (1, 60, 60)
+    both = [path, str(tmp_path / "b")]
+    assert lsns(both, since=times[1], until=times[2]) == (11, 40, 30)
+    frames = load(spark, path, view="frames", since=times[1], until=times[2])
+    assert frames.agg(F.sum("records")).collect() == [(20,)]
+    assert (
+        walkit.spark.replay(load(spark, path, until=times[1])).count()
+        == walkit.spark.replay(load(spark, path), 20).count()
+    )
+    try:
+        spark.sql(f"create table timed using walkit options (path '{path}', since '{times[2].isoformat()}')")
+        assert spark.table("timed").agg({"lsn": "min"}).collect() == [(41,)]
+    finally:
+        spark.sql("drop table if exists timed")
+
+
+def test_records_after_a_time_that_may_be_trimmed_are_a_gap(tmp_path: Path) -> None:
+    """Trim a log, and load from a time before its oldest record: GapError with what to do; `until` has none."""
+    begin = datetime.now(UTC)
+    with walkit.Store.open(tmp_path / "log", options=OPTIONS) as store:
+        for n in range(50):
+            store.put(b"%d" % n, b"value")
+        store.checkpoint(trim=True)
+        later = datetime.now(UTC)
+        store.put(b"more", b"value")
+        oldest, last = store.log.first_lsn, store.log.acked_lsn
+    assert oldest > 1
+    with pytest.raises(walkit.GapError) as caught:
+        plan_scan({"path": tmp_path / "log", "since": begin})
+    assert caught.value.__notes__ and "option since" in caught.value.__notes__[0]
+    assert plan_scan({"path": tmp_path / "log", "until": begin}).ranges == ()
+    found = plan_scan({"path": tmp_path / "log", "until": later.isoformat()}).facts
+    assert oldest - 1 <= found.last_lsn < last
 
 
 @pytest.mark.spark

@@ -20,7 +20,7 @@ from walkit.spark.facts import LogFacts
 from walkit.spark.merge import refuse_log_ids
 from walkit.spark.plan import records_of
 from walkit.spark.reload import reload
-from walkit.spark.replay import BROADCAST_LSNS, records_up_to
+from walkit.spark.replay import BROADCAST_LSNS, of_touched_keys, records_up_to
 
 Style: TypeAlias = Literal["images", "cdc"]
 """`images`: one row a change, with both values. `cdc`: the columns and words of Delta Lake's change data feed."""
@@ -63,15 +63,9 @@ def changes(
     again = reload(df, "lsn bigint, key binary", first_lsn=first_lsn, last_lsn=last_lsn)
     numbers, records = (records, records) if again is None else again
     keyed = _columns(records, style).where(F.col("key").isNotNull())
-    in_range = numbers.where(F.col("key").isNotNull() & (F.col("lsn") >= first_lsn))
-    if newest is not None and newest - first_lsn < BROADCAST_LSNS:
-        # Hashes, so that what is broadcast has a bound whatever the size of keys. A key that is let through because it
-        # shares one has no record in the range, and so no row.
-        hashed = F.xxhash64("key")
-        touched = F.broadcast(in_range.select(hashed.alias("touched")).distinct())
-        relevant = keyed.join(touched, hashed == F.col("touched"), "left_semi")
-    else:
-        relevant = keyed.join(in_range.select("key").distinct(), "key", "left_semi")
+    few = newest is not None and newest - first_lsn < BROADCAST_LSNS
+    # A key that only shares a hash has no record in the range, and so no row.
+    relevant = of_touched_keys(keyed, numbers, first_lsn, few=few)
     found = _net(relevant, first_lsn) if net else _each(relevant, first_lsn)
     return _as_cdc(found) if style == "cdc" else found.drop("timestamp").withMetadata("lsn", {})
 

@@ -72,7 +72,7 @@ class Columns:
         for name in (*ours, *(name for name in others if name not in ours)):
             one, other = ours.get(name, ABSENT), others.get(name, ABSENT)
             if name not in self.ignore and not self._equal(one, other):
-                found[name] = _distance(one, other)
+                found[str(name)] = _distance(one, other)
         return found
 
     def _equal(self, one: object, other: object) -> bool:

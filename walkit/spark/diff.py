@@ -35,7 +35,7 @@ from walkit.spark.combine import COMBINED_SCHEMA
 from walkit.spark.facts import LogFacts
 from walkit.spark.merge import refuse_log_ids
 from walkit.spark.reload import reload
-from walkit.spark.replay import BROADCAST_LSNS, records_up_to, touched_keys
+from walkit.spark.replay import BROADCAST_LSNS, of_touched_keys, records_up_to
 from walkit.spark.workers import make_importable
 from walkit.state.diff import DIFF_SCHEMA, diff_states, narrowed
 from walkit.state.reduce import FinalState
@@ -169,7 +169,7 @@ def _combined(df: DataFrame, rows: DataFrame, lsns: Sequence[int]) -> DataFrame:
 
 
 def _of_touched_keys(df: DataFrame, rows: DataFrame, earlier: int, later: int) -> DataFrame | None:
-    """Return the rows of the keys that a record after `earlier` touches; None where these may be many.
+    """Return the rows of the keys that a record after `earlier` touches, maybe some more; None where these may be many.
 
     None, too, where `df` is not a load as it is: all of it would be read twice.
     """
@@ -178,8 +178,7 @@ def _of_touched_keys(df: DataFrame, rows: DataFrame, earlier: int, later: int) -
     again = reload(df, "lsn bigint, key binary", first_lsn=earlier + 1, last_lsn=later)
     if again is None:
         return None
-    touched = F.broadcast(touched_keys(again[0], earlier + 1))
-    return again[1].join(touched, "key", "left_semi").select(*rows.columns)
+    return of_touched_keys(again[1], again[0], earlier + 1, few=True).select(*rows.columns)
 
 
 def compare_sides(

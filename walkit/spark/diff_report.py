@@ -46,7 +46,8 @@ def diff_report(
     With a `decoder` (json, arrow, or a function of bytes that returns a mapping, which workers can be sent) changed
     values are compared by column: without the columns in `ignore`, and numbers that differ by at most `tolerance` are
     equal, infinities and NaN only to themselves. A key whose columns are all equal counts as unchanged, and as
-    tolerated. One that cannot be decoded on either side stays changed, and is counted.
+    tolerated. One that cannot be decoded on either side stays changed, and is counted; so is one whose
+    columns cannot be compared. Arrays of numpy are compared by their elements.
 
     `samples` is how many rows of each change the report has, with at most 4,096 bytes of each value. Raises what `diff`
     raises, and OptionsError for a decoder, tolerance or number of samples that is none.

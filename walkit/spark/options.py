@@ -11,6 +11,7 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import unquote
 
@@ -26,7 +27,21 @@ Mode: TypeAlias = Literal["failfast", "permissive"]
 VIEWS: tuple[View, ...] = ("records", "frames", "segments", "damage")
 MODES: tuple[Mode, ...] = ("failfast", "permissive")
 
-OF_A_LOAD = ("path", "bodies", "firstLsn", "lastLsn", "mode", "partitions", "pushFilters", "snapshot", "view")
+OF_A_LOAD = (
+    *(
+        "path",
+        "bodies",
+        "firstLsn",
+        "lastLsn",
+        "mode",
+        "partitions",
+        "pushFilters",
+        "since",
+        "snapshot",
+        "until",
+    ),
+    "view",
+)
 OF_A_STREAM = ("claim", "claimSeconds", "maxBytesPerTrigger", "maxRecordsPerTrigger")
 OPTIONS = (*OF_A_LOAD, *OF_A_STREAM)
 """What a user may give. The rest is Spark's or a mistake."""
@@ -66,6 +81,9 @@ class LoadOptions:
     first_lsn: int | None
     last_lsn: int | None
     """Inclusive; 0 is no record."""
+    since: datetime | None
+    until: datetime | None
+    """Bounds as times, with a time zone: `walkit.spark.times` makes LSNs of them, for each log."""
     partitions: int | None
     push_filters: bool
     snapshot: bool
@@ -116,6 +134,8 @@ def read_options(options: Mapping[str, Any]) -> LoadOptions:
         mode=cast("Mode", _one_of(given, "mode", MODES)),
         first_lsn=_number(given, "firstLsn"),
         last_lsn=_number(given, "lastLsn", least=0),
+        since=_time(given, "since"),
+        until=_time(given, "until"),
         partitions=_number(given, "partitions"),
         push_filters=_switch(given, "pushFilters"),
         snapshot=_switch(given, "snapshot"),
@@ -151,9 +171,18 @@ def _point(parts: list[str]) -> LogPoint:
 
 
 def _check(found: LoadOptions) -> None:
-    if found.snapshot and found.first_lsn is not None:
+    for first in ("firstLsn", "since"):
+        if found.snapshot:
+            found.refuse((first,), "leaves out what option snapshot puts first; give one of them")
+    for time, lsn in (("since", "firstLsn"), ("until", "lastLsn")):
+        if lsn in found.given:
+            found.refuse((time,), f"is the same bound as option {lsn}, as a time; give one of them")
+    if found.since is not None and found.until is not None and found.since > found.until:
         raise OptionsError(
-            "option firstLsn leaves out what option snapshot puts first; give one of them", option="firstLsn"
+            f"option since ({found.since.isoformat()}) is after option until ({found.until.isoformat()})",
+            option="since",
+            wanted=found.since,
+            stored=found.until,
         )
     if found.view != "records":
         found.refuse(("pushFilters", "snapshot"), f"is for view 'records', and this is view {found.view!r}")
@@ -163,6 +192,7 @@ def _check(found: LoadOptions) -> None:
         found.refuse(
             ("snapshot",), "needs the whole history, and mode 'permissive' leaves out what is damaged"
         )
+        found.refuse(("since", "until"), "needs the times of all frames, and mode 'permissive' may miss some")
     if found.many:
         found.refuse(
             ("firstLsn", "lastLsn"), "is of one log: the LSNs of several do not compare; use column log"
@@ -260,6 +290,23 @@ def _number(given: Mapping[str, str], name: str, *, least: int = 1) -> int | Non
             f"option {name} is {text!r}; give a whole number of {least} or more", option=name, wanted=text
         )
     return int(text)
+
+
+def _time(given: Mapping[str, str], name: str) -> datetime | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise OptionsError(
+            f"option {name} is {text!r}; give a time with its zone, such as 2026-01-31 09:00:00+00:00",
+            option=name,
+            wanted=text,
+        )
+    return found
 
 
 def _switch(given: Mapping[str, str], name: str) -> bool:

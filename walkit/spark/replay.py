@@ -106,9 +106,18 @@ def pick_newest(numbers: DataFrame, records: DataFrame) -> DataFrame:
     return live.select("key", "value", "lsn").withMetadata("lsn", {})
 
 
-def touched_keys(numbers: DataFrame, first_lsn: int) -> DataFrame:
-    """Return the keys, each once, of the records from `first_lsn` on."""
-    return numbers.where(F.col("key").isNotNull() & (F.col("lsn") >= first_lsn)).select("key").distinct()
+def of_touched_keys(records: DataFrame, numbers: DataFrame, first_lsn: int, *, few: bool) -> DataFrame:
+    """Return the records of the keys that a record from `first_lsn` on touches.
+
+    `numbers` has the columns `lsn` and `key` of the records from there on, or of all. With `few`, which is for at most
+    `BROADCAST_LSNS` touched keys, a hash of 8 bytes of each goes to every worker, whatever the size of keys, and a key
+    that shares the hash of a touched one is there, too.
+    """
+    touched = numbers.where(F.col("key").isNotNull() & (F.col("lsn") >= first_lsn))
+    if not few:
+        return records.join(touched.select("key").distinct(), "key", "left_semi")
+    hashes = touched.select(F.xxhash64("key").alias(HASH)).distinct()
+    return records.join(F.broadcast(hashes), F.xxhash64("key") == F.col(HASH), "left_semi")
 
 
 def _word_of(lsn: str) -> Column:
@@ -128,9 +137,9 @@ def _words(facts: LogFacts | None, at_lsn: int | None, keys: int | None) -> int:
     return words if keys is None else min(words, keys)
 
 
-ROWS, WORD, BITS = "walkit_rows", "walkit_word", "walkit_bits"
+ROWS, WORD, BITS, HASH = "walkit_rows", "walkit_word", "walkit_bits", "walkit_hash"
 BROADCAST_LSNS = 1 << 17
-"""Up to so many keys that a range touches go to each worker, in place of a shuffle of the values; see decision 0098."""
+"""The hashes of up to so many keys that a range touches go to each worker, in place of a shuffle; see decision 0098."""
 BROADCAST_WORDS = 1 << 21
 """Up to so many words, of 64 LSNs each, go to each worker; see decision 0101."""
 

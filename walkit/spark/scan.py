@@ -16,6 +16,7 @@ from walkit.segments.manifest_store import load_manifest
 from walkit.spark.facts import LogFacts
 from walkit.spark.filters import LsnFilter
 from walkit.spark.options import LoadOptions, read_options
+from walkit.spark.times import within_times
 from walkit.state.base_snapshots import base_at, base_of_all
 from walkit.state.snapshot import identity_at
 from walkit.storage.address import storage_at
@@ -60,7 +61,7 @@ def plan_scan(options: Mapping[str, Any]) -> Scan:
     """Return what a `load()` of one log with these options reads; the case of an option's name does not matter."""
     found = read_options(options)
     (path,) = found.paths
-    return plan_log(path, found)
+    return plan_log(path, within_times(path, found))
 
 
 def plan_log(path: str, options: LoadOptions) -> Scan:

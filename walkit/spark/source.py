@@ -62,6 +62,7 @@ from walkit.spark.options import OF_A_STREAM, OPTION_NAMES, LoadOptions, no_sink
 from walkit.spark.scan import Scan, SnapshotPart, plan_log, share
 from walkit.spark.stream import WalkitStreamReader
 from walkit.spark.tables import STRUCTS, TablePlan, TableReader, plan_table
+from walkit.spark.times import within_times
 from walkit.state.snapshot import snapshot_batches
 from walkit.storage.address import storage_at
 
@@ -179,7 +180,11 @@ def plan_load(options: Mapping[str, str]) -> Loaded:
         for name, value in options.items()
         if name.lower() in OPTION_NAMES
     }
-    return Loaded(found, tuple(plan(path, found) for path in found.paths), table if of_catalog else None)
+    return Loaded(
+        found,
+        tuple(plan(path, within_times(path, found)) for path in found.paths),
+        table if of_catalog else None,
+    )
 
 
 def options_of_table(schema: StructType) -> dict[str, str]:

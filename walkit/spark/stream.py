@@ -177,6 +177,9 @@ def require_streamable(options: LoadOptions, schema: StructType) -> None:
             option="view" if options.view != "records" else "mode",
         )
     options.refuse(("pushFilters", "snapshot"), "is for spark.read; a stream takes firstLsn and lastLsn")
+    options.refuse(
+        ("since", "until"), "is for spark.read; a stream takes LSNs, as walkit.lsn_at(path, time) says them"
+    )
     require_subset(schema)
 
 

@@ -1,0 +1,38 @@
+"""Time bounds of a load: options `since` and `until` as LSNs of a log, by the clock of its writer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from walkit.errors import GapError
+from walkit.read.counting import lsn_at
+from walkit.read.reader import view_of
+from walkit.storage.address import storage_at
+
+if TYPE_CHECKING:
+    from walkit.spark.options import LoadOptions
+
+
+def within_times(path: str, options: LoadOptions) -> LoadOptions:
+    """Return the options with the LSNs of the log at `path` in place of times; as they are where they have no times.
+
+    A record is of the time at which its frame was sealed, as `walkit.lsn_at` has it: after `since`, and not after
+    `until`. GapError where the log was trimmed and its oldest record is after `since`, so that others may have been,
+    too. Raises what `lsn_at` raises.
+    """
+    first_lsn, last_lsn = options.first_lsn, options.last_lsn
+    if options.since is not None:
+        before = lsn_at(path, options.since)
+        oldest = view_of(storage_at(path))[0].first_lsn
+        if before < oldest and oldest > 1:
+            error = GapError(oldest - 1, oldest)
+            error.add_note(
+                f"Records after {options.since.isoformat()} (option since) may have been trimmed. Option firstLsn "
+                f"{oldest} begins with the oldest record that there is."
+            )
+            raise error
+        first_lsn = before + 1
+    if options.until is not None:
+        last_lsn = lsn_at(path, options.until)
+    return replace(options, first_lsn=first_lsn, last_lsn=last_lsn)
