@@ -172,7 +172,7 @@ def test_times_bound_a_load(spark: SparkSession, tmp_path: Path) -> None:
 
     def lsns(where: str | list[str], **options: object) -> tuple[int | None, int | None, int]:
         read = spark.read.format("walkit").options(**options)  # type: ignore[arg-type]
-        return tuple(read.load(where).agg(F.min("lsn"), F.max("lsn"), F.count("*")).collect()[0])  # type: ignore[return-value]
+        return tuple(read.load(where).agg(F.min("lsn"), F.max("lsn"), F.count("*")).collect()[0])
 
     assert lsns(path, since=times[1]) == (21, 60, 40)
     assert lsns(path, until=times[1]) == (1, 20, 20)
