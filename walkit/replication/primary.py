@@ -31,6 +31,7 @@ from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.replica_claims import ReplicaClaims, check_lease
 from walkit.replication.session import Session, now_ms
 from walkit.replication.shared_runs import SharedRuns
+from walkit.replication.snapshot_checks import SnapshotChecks
 from walkit.replication.source import source_of
 from walkit.replication.tls import ServerTLS, server_credentials
 from walkit.replication.transport import DaemonExecutor, grpc, server_options
@@ -103,6 +104,7 @@ class Primary:
         )
         self._ranges = RangeService(self.source)
         self._shared = SharedRuns()
+        self._checks = SnapshotChecks(self.source.storage, self._events, self._note_trouble)
         self._server: Any = None
         self._address = ""
         self._durable = (0, 0)
@@ -228,6 +230,7 @@ class Primary:
             on_trouble=self._note_trouble,
             events=self._events,
             shared=self._shared,
+            checks=self._checks,
         )
         with self._lock:
             self._sessions.add(session)
