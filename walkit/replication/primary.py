@@ -42,9 +42,9 @@ from walkit.store import Store
 
 PLACES = 32
 PLACES_MAX = 1024
-HOLDS = 64
+HOLDS = 48
+"""So many replicas may have a claim on the log: the other claims are for backups, delta readers and Spark."""
 HOLDS_MAX = CLAIMS_MAX
-"""So many replicas may have a claim on the log: as many as there are claims."""
 ENDING_MAX = 16
 """Calls that have been given up and have not ended yet do not count against those that come."""
 STALL_CHECK_S = 0.5

@@ -43,7 +43,7 @@ INBOX_BYTES = 64 << 10
 """The session reads no more from its replica while so much was received and not handled."""
 NOTE_MS = 1_000.0
 """The registry of replicas gets acknowledgements this often, and at the end of the session."""
-PEER_FAULTS = ("protocol", "name", "damaged", "identity", "rewound")
+PEER_FAULTS = ("protocol", "name", "damaged", "identity", "rewound", "full")
 """Reasons to refuse that the primary shows in its status, with the address of the peer."""
 
 
