@@ -398,9 +398,9 @@ class ClaimError(WalkitError):
     """A claim was not written: the log has no room for it, or it is not this consumer's. Nothing was changed.
 
     `reason` is "full" (the log has as many claims as it may), "taken" (another owner has it, or another session of this
-    one has written it), "dropped" (somebody has removed it before its lease was over), or "released" (by this very
-    object). `owner` is the one that the file names, and `lease_until_us` when its lease is over, microseconds since
-    1970; None where it names none.
+    one has written it), "dropped" (somebody has removed it before its lease was over), "released" (by this very
+    object), or "clock" (the wall clock is at a time that no claim has). `owner` is the one that the file names, and
+    `lease_until_us` when its lease is over, microseconds since 1970; None where it names none.
     """
 
     code = "claim"

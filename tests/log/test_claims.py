@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,9 +35,17 @@ from walkit.format.layout import CLAIM_LEASE_US_MAX, CLAIMS_MAX
 from walkit.format.names import CLAIMS_LOCK_NAME
 from walkit.log.claims import ClaimTable
 from walkit.models import CrashingStorage
+from walkit.read import claim_rules
 from walkit.read.claim import Claim
 from walkit.read.cursor import identity_at
-from walkit.segments.claim_files import claim_facts, claims_locked, state_of, stored_claim, write_claim
+from walkit.segments.claim_files import (
+    TIME_US_MAX,
+    claim_facts,
+    claims_locked,
+    state_of,
+    stored_claim,
+    write_claim,
+)
 from walkit.segments.manifest_store import load_manifest, write_whole
 from walkit.storage.interface import LockHolder
 
@@ -817,3 +826,23 @@ def test_a_failure_at_every_step_of_a_drop(operation: Any) -> None:
                 claim.renew()
             named = {s.name for s in log.parts.manifest_store.current.segments}
             assert {n for n in storage.names() if n.endswith(".segment")} == named
+
+
+@pytest.mark.parametrize("at_ns", [-5 * 10**9, 2**63 * 4000, TIME_US_MAX * 1000 + 1000])
+def test_a_clock_that_no_claim_has_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_ns: int
+) -> None:
+    """Claim, and renew, while the wall clock is before 1970 or after 9999: ClaimError "clock", nothing is written."""
+    with walkit.open(tmp_path / "log") as log:
+        log.append(b"v")
+        claim = walkit.claim(tmp_path / "log", "before")
+        stored = (tmp_path / "log" / "claim-before").read_bytes()
+        monkeypatch.setattr(claim_rules, "now_us", lambda: at_ns // 1000)
+        for write in (claim.renew, lambda: walkit.claim(tmp_path / "log", "now")):
+            with pytest.raises(ClaimError) as caught:
+                write()
+            assert caught.value.reason == "clock"
+        monkeypatch.undo()
+        assert (tmp_path / "log" / "claim-before").read_bytes() == stored
+        assert [fact.name for fact in log.claims()] == ["before"]
+        claim.renew()

@@ -210,6 +210,38 @@ def test_between_the_renames_and_the_manifest_the_log_is_as_before(
             assert [n for n in folder.names() if n.startswith(BOOTSTRAP_PREFIX)] == [], moment
 
 
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_a_damaged_snapshot_is_not_given_to_replicas(tmp_path: Path, all_of_them: bool) -> None:
+    """Flip a byte of the newest snapshot's body: a replica begins with the older one, and the primary says why.
+
+    With both damaged no replica begins, and both sides say so.
+    """
+    events: list[str] = []
+    with Store.open(tmp_path / "p", options=SMALL, events=lambda name, _: events.append(name)) as store:
+        put(store, 60)
+        store.checkpoint(trim=False)
+        put(store, 60)
+        store.checkpoint(trim=False)
+        last = put(store, 10)
+        store.log.trim(60)
+        for lsn in (60, 120) if all_of_them else (120,):
+            path = tmp_path / "p" / snapshot_name(lsn)
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+        with Primary(store) as primary, follower(tmp_path / "r", primary) as replica:
+            if all_of_them:
+                until(lambda: "snapshot" in replica.status().why, "the reason at the replica")
+                assert "LSN 60" in primary.status().trouble or "LSN 120" in primary.status().trouble
+                assert not replica.log.durable_lsn
+                return
+            replica.wait_for(last, WAIT_S)
+            assert replica.store.items() == store.items()
+            assert replica.store.snapshot_lsn == 60
+            assert "the snapshot at LSN 120" in primary.status().trouble
+            assert events.count("walkit.snapshot.skip") == 1
+
+
 def trimmed(folder: Path, records: int = 200) -> walkit.WriteAheadLog:
     """A log of this many records of 12 kB, of which the first forty were trimmed."""
     log = walkit.open(folder, options=SMALL)

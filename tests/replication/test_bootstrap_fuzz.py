@@ -44,6 +44,7 @@ from walkit.replication.messages import (
     Plan,
 )
 from walkit.replication.publisher import Publisher
+from walkit.replication.snapshot_checks import SnapshotChecks
 from walkit.replication.source import StoredSource
 from walkit.replication.subscriber import Subscriber
 from walkit.replication.wire import (
@@ -262,7 +263,8 @@ def test_thousands_of_bootstrap_messages_leave_the_replica_as_it_was(tmp_path: P
         last = put(store, 20)
         before, own = own_files(folder), load_manifest(FileStorage(str(folder)))
         finished = refused = broken = 0
-        with closing(PlannedFiles(StoredSource(FileStorage(str(tmp_path / "p"))))) as planned:
+        stored = FileStorage(str(tmp_path / "p"))
+        with closing(PlannedFiles(StoredSource(stored), SnapshotChecks(stored, EventSink()))) as planned:
             bootstrap_honestly(folder, own, planned)  # what is imported on first use does not count
             liar, session = Liar(4, planned), Bootstrapping(folder, own)
             tracemalloc.start()

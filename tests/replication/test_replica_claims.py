@@ -17,12 +17,14 @@ from tests.replication.callers import WAIT_S, Caller, until
 from tests.replication.test_doors import frames_of_log
 from walkit.errors import OptionsError, WalkitError
 from walkit.events import EventSink
+from walkit.format.layout import CLAIMS_MAX
 from walkit.format.names import claim_file_name
 from walkit.models import FaultyStorage
 from walkit.replication import Primary, Replica, replica_claims
 from walkit.replication.identity import mint
 from walkit.replication.identity_file import load_identity
 from walkit.replication.messages import Ack, Heartbeat, Refusal, Welcome
+from walkit.replication.primary import HOLDS
 from walkit.replication.publisher import Publisher
 from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.replica_claims import ReplicaClaims, replicas_with_claims
@@ -206,3 +208,20 @@ def test_what_an_ended_session_wanted_is_not_written_over_a_bootstraps_claim(tmp
             claims.stop()
             assert claims.held_from(key) == 1 and not lost
             assert [fact.first_lsn for fact in log.claims() if fact.name == key] == [1]
+
+
+def test_replicas_leave_claims_for_other_consumers(tmp_path: Path) -> None:
+    """Let 48 replicas that went away have claims: one more is refused, and the primary says so; a backup fits."""
+    with walkit.open(tmp_path / "p", options=SMALL) as log, Primary(log) as primary:
+        log.append(b"v")
+        for _ in range(HOLDS):
+            owner = uuid.uuid4()
+            walkit.claim(tmp_path / "p", owner.hex, 1, owner=owner)
+        with Replica(tmp_path / "r", primary.address) as replica:
+            until(lambda: "48 replicas" in replica.status().why, "the refusal")
+            until(lambda: "48 replicas" in primary.status().trouble, "the trouble")
+            walkit.copy(tmp_path / "p", tmp_path / "backup")
+            for n in range(CLAIMS_MAX - HOLDS):
+                walkit.claim(tmp_path / "p", f"other-{n}")
+            log.drop_claim(owner.hex)
+            replica.wait_for(1, WAIT_S)

@@ -22,6 +22,7 @@ from walkit.format.layout import CLAIM_LEASE_US_MAX, LSN_MAX
 from walkit.format.manifest import Manifest
 from walkit.format.names import claim_file_name, is_claim_name
 from walkit.read.claim_rules import (
+    clock_us,
     make_room,
     now_us,
     oldest_lsn,
@@ -74,7 +75,8 @@ def claim(
     waits at most `wait_s` seconds for the claims' lock, which a writer has while it publishes what it drops.
 
     GapError where records from `first_lsn` on are gone already; DivergenceError where the saved position is of records
-    that were cut: the log there is another history. ClaimError where the name is another's, or the log has 64 claims.
+    that were cut: the log there is another history. ClaimError where the name is another's, the log has 64 claims, or
+    the wall clock is before 1970 or after 9999.
     StorageError: EACCES or EROFS for a consumer that may not write to the log's folder, ETIMEDOUT where the claims'
     lock is not to be had. LogNotFoundError, FormatVersionError, OptionsError. Safe from any thread.
 
@@ -289,7 +291,8 @@ class Claim:
 
     def _mark_at(self, first_lsn: int, manifest: Manifest) -> ClaimMark:
         log_id, epoch, epoch_id = identity_at(manifest, first_lsn - 1)
-        return ClaimMark(log_id, self.owner.bytes, epoch, epoch_id, first_lsn, self._lease_us, now_us())
+        at_us = clock_us(self.name)
+        return ClaimMark(log_id, self.owner.bytes, epoch, epoch_id, first_lsn, self._lease_us, at_us)
 
     def _refuse_gap(self, first_lsn: int, manifest: Manifest) -> None:
         oldest = oldest_lsn(manifest, complete=self._complete)

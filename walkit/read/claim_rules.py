@@ -16,13 +16,26 @@ from walkit.format.names import claim_of_name
 from walkit.read.cursor import identity_at, lies_in
 from walkit.read.reader import sight_of
 from walkit.recovery.scan import read_durable_slot
-from walkit.segments.claim_files import claim_facts, remove_claims, time_text
+from walkit.segments.claim_files import TIME_US_MAX, claim_facts, remove_claims, time_text
 from walkit.storage.interface import Storage
 
 
 def now_us() -> int:
     """Return the wall clock's time, microseconds since 1970."""
     return time.time_ns() // 1000
+
+
+def clock_us(name: str) -> int:
+    """Return the time that a claim is written with; ClaimError for one that no claim file has."""
+    at_us = now_us()
+    if 0 <= at_us <= TIME_US_MAX:
+        return at_us
+    raise ClaimError(
+        f"the claim {name!r} was not written: this machine's clock is {at_us:,} microseconds after 1970, and a lease "
+        "runs by it. Nothing was changed; set the clock right",
+        name=name,
+        reason="clock",
+    )
 
 
 def oldest_lsn(manifest: Manifest, *, complete: bool) -> int:

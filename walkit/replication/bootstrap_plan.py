@@ -22,6 +22,7 @@ from walkit.format.names import snapshot_name
 from walkit.format.segment import SegmentHeader
 from walkit.read.view import Span
 from walkit.replication.messages import Fetch, Plan
+from walkit.replication.snapshot_checks import SnapshotChecks
 from walkit.replication.source import Source
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.manifest_store import load_manifest
@@ -33,17 +34,17 @@ from walkit.storage.interface import Storage, StorageFile
 class PlannedFiles:
     """The files of one plan, open for reading. Used by one thread; to be closed."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, checks: SnapshotChecks) -> None:
         """Make the plan of this moment; a claim on all that there is comes before.
 
-        CorruptionError where a frame that has to be looked at is damaged; GapError where something was dropped
-        meanwhile; StorageError.
+        CorruptionError where a frame that has to be looked at is damaged; SnapshotError or FormatVersionError where no
+        snapshot is whole and one is needed; GapError where something was dropped meanwhile; StorageError.
         """
         self._file: StorageFile | None = None
         self._index = -1
         self._snapshot: StorageFile | None = None
         # The snapshot before the view: the log is durable up to each one that has a name.
-        snapshot_lsn = self._open_snapshot(source.storage)
+        snapshot_lsn = self._open_snapshot(source.storage, checks)
         try:
             self._view = source.view()
             self._spans, records, sizes = self._segments(snapshot_lsn)
@@ -57,20 +58,34 @@ class PlannedFiles:
             self.close()
             raise
 
-    def _open_snapshot(self, storage: Storage) -> int:
-        """Open the newest snapshot that can be used; return its LSN, or 0 where there is none."""
+    def _open_snapshot(self, storage: Storage, checks: SnapshotChecks) -> int:
+        """Open the newest snapshot that is whole; return its LSN, or 0 where there is none and none is needed.
+
+        The SnapshotError or FormatVersionError of the newest one where none is whole and the log was trimmed by them.
+        """
+        manifest = load_manifest(storage)
+        refused: list[SnapshotError | FormatVersionError] = []
         for lsn in reversed(snapshot_lsns(storage)):
+            if lsn < manifest.low_watermark:
+                break  # the log does not reach back to it
             file = None
             try:
                 file = storage.open(snapshot_name(lsn), "read")
-                if read_header(file).identity == identity_at(load_manifest(storage), lsn):
-                    self._snapshot = file
-                    return lsn
-            except (SnapshotError, FormatVersionError, StorageError) as error:
-                if isinstance(error, StorageError) and error.errno != errno.ENOENT:
+                if read_header(file).identity == (identity := identity_at(manifest, lsn)):
+                    fault = checks.fault(lsn, identity)
+                    if fault is None:
+                        self._snapshot = file
+                        return lsn
+                    refused.append(fault)
+            except (SnapshotError, FormatVersionError) as error:
+                refused.append(error)
+            except StorageError as error:
+                if error.errno != errno.ENOENT:
                     raise
             if file is not None:
                 file.close()
+        if refused and manifest.low_watermark:
+            raise refused[0]
         return 0
 
     def _segments(self, snapshot_lsn: int) -> tuple[list[Span], list[SegmentRecord], list[int]]:

@@ -31,6 +31,7 @@ from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.replica_claims import ReplicaClaims, check_lease
 from walkit.replication.session import Session, now_ms
 from walkit.replication.shared_runs import SharedRuns
+from walkit.replication.snapshot_checks import SnapshotChecks
 from walkit.replication.source import source_of
 from walkit.replication.tls import ServerTLS, server_credentials
 from walkit.replication.transport import DaemonExecutor, grpc, server_options
@@ -41,9 +42,9 @@ from walkit.store import Store
 
 PLACES = 32
 PLACES_MAX = 1024
-HOLDS = 64
+HOLDS = 48
+"""So many replicas may have a claim on the log: the other claims are for backups, delta readers and Spark."""
 HOLDS_MAX = CLAIMS_MAX
-"""So many replicas may have a claim on the log: as many as there are claims."""
 ENDING_MAX = 16
 """Calls that have been given up and have not ended yet do not count against those that come."""
 STALL_CHECK_S = 0.5
@@ -103,6 +104,7 @@ class Primary:
         )
         self._ranges = RangeService(self.source)
         self._shared = SharedRuns()
+        self._checks = SnapshotChecks(self.source.storage, self._events, self._note_trouble)
         self._server: Any = None
         self._address = ""
         self._durable = (0, 0)
@@ -228,6 +230,7 @@ class Primary:
             on_trouble=self._note_trouble,
             events=self._events,
             shared=self._shared,
+            checks=self._checks,
         )
         with self._lock:
             self._sessions.add(session)

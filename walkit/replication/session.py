@@ -25,6 +25,7 @@ from walkit.replication.range_service import refusal_of
 from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.replica_claims import ReplicaClaims, claimed_lsn, epoch_of, replicas_with_claims
 from walkit.replication.shared_runs import SharedRuns
+from walkit.replication.snapshot_checks import SnapshotChecks
 from walkit.replication.source import Source, primary_state_of
 from walkit.replication.states import report_moves
 from walkit.replication.transport import ByteBudget, grpc
@@ -42,7 +43,7 @@ INBOX_BYTES = 64 << 10
 """The session reads no more from its replica while so much was received and not handled."""
 NOTE_MS = 1_000.0
 """The registry of replicas gets acknowledgements this often, and at the end of the session."""
-PEER_FAULTS = ("protocol", "name", "damaged", "identity", "rewound")
+PEER_FAULTS = ("protocol", "name", "damaged", "identity", "rewound", "full")
 """Reasons to refuse that the primary shows in its status, with the address of the peer."""
 
 
@@ -67,9 +68,10 @@ class Session:
         on_trouble: Callable[[str], None],
         events: EventSink,
         shared: SharedRuns,
+        checks: SnapshotChecks,
     ) -> None:
         self.core = core
-        self._shared = shared
+        self._shared, self._checks = shared, checks
         core.pack = shared.pack
         shared.enter()
         self._source, self._calls, self._context = source, calls, context
@@ -297,7 +299,7 @@ class Session:
     def _plan(self) -> list[PublisherStep]:
         """Claim all that there is for the replica, then say what its log is to be."""
         self._claims.take_all(self.core.key, self._lose_claim)
-        self._planned = PlannedFiles(self._source)
+        self._planned = PlannedFiles(self._source, self._checks)
         return self.core.planned(self._planned.plan, now_ms())
 
     def _held(self) -> frozenset[str]:
