@@ -252,6 +252,7 @@ def test_what_a_stream_does_not_take_is_one_sentence(tmp_path: Path) -> None:
     path = filled(tmp_path / "log", 20)
     for options, words in (
         ({"snapshot": "true"}, "snapshot is for spark.read"),
+        ({"since": "2026-01-31T09:00:00Z"}, "since is for spark.read; a stream takes LSNs"),
         ({"view": "frames"}, "view 'records'"),
         ({"mode": "permissive"}, "mode 'failfast'"),
         ({"firstLsn": 22}, "the log ends at 20"),

@@ -95,6 +95,7 @@ def test_lists_and_patterns_mean_several(logs: Path) -> None:
             "what option snapshot puts first",
         ),
         ({"path": "/x", "until": TIMES[0], "mode": "permissive"}, OptionsError, "times of all frames"),
+        ({"path": "/x", "since": TIMES[0], "view": "damage"}, OptionsError, "times of all frames"),
         ({"path": "/x", "view": "rows"}, OptionsError, "records, frames, segments, damage"),
         ({"path": "/x", "mode": "dropmalformed"}, OptionsError, "failfast, permissive"),
         ({"path": "/x", "view": "frames", "snapshot": "true"}, OptionsError, "is for view 'records'"),

@@ -28,19 +28,8 @@ VIEWS: tuple[View, ...] = ("records", "frames", "segments", "damage")
 MODES: tuple[Mode, ...] = ("failfast", "permissive")
 
 OF_A_LOAD = (
-    *(
-        "path",
-        "bodies",
-        "firstLsn",
-        "lastLsn",
-        "mode",
-        "partitions",
-        "pushFilters",
-        "since",
-        "snapshot",
-        "until",
-    ),
-    "view",
+    *("path", "bodies", "firstLsn", "lastLsn", "mode", "partitions"),
+    *("pushFilters", "since", "snapshot", "until", "view"),
 )
 OF_A_STREAM = ("claim", "claimSeconds", "maxBytesPerTrigger", "maxRecordsPerTrigger")
 OPTIONS = (*OF_A_LOAD, *OF_A_STREAM)
@@ -192,7 +181,8 @@ def _check(found: LoadOptions) -> None:
         found.refuse(
             ("snapshot",), "needs the whole history, and mode 'permissive' leaves out what is damaged"
         )
-        found.refuse(("since", "until"), "needs the times of all frames, and mode 'permissive' may miss some")
+    if found.mode == "permissive" or found.view == "damage":
+        found.refuse(("since", "until"), "needs the times of all frames, which a damaged log may not show")
     if found.many:
         found.refuse(
             ("firstLsn", "lastLsn"), "is of one log: the LSNs of several do not compare; use column log"
