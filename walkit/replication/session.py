@@ -266,6 +266,12 @@ class Session:
                 raise LogClosedError(why)
         except WalkitError as error:
             return self._failed(error)
+        if position < self.core.sent.position:  # the next hello finds out whether the histories part
+            return self._refuse(
+                "closed",
+                f"the log ends at position {position:,} now, and it was sent up to {self.core.sent.position:,}: it was "
+                "cut back, or put back from a copy",
+            )
         at = now_ms()
         return self.core.source_moved(lsn, position, at) or self.core.tick(at)
 
