@@ -212,10 +212,7 @@ def test_between_the_renames_and_the_manifest_the_log_is_as_before(
 
 @pytest.mark.parametrize("all_of_them", [False, True])
 def test_a_damaged_snapshot_is_not_given_to_replicas(tmp_path: Path, all_of_them: bool) -> None:
-    """Flip a byte of the newest snapshot's body: a replica begins with the older one, and the primary says why.
-
-    With both damaged no replica begins, and both sides say so.
-    """
+    """Flip a byte of the newest snapshot, or of both: a replica begins with the older one or not, and hears why."""
     events: list[str] = []
     with Store.open(tmp_path / "p", options=SMALL, events=lambda name, _: events.append(name)) as store:
         put(store, 60)

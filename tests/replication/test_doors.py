@@ -37,6 +37,7 @@ from walkit.replication.messages import (
     Refusal,
     Welcome,
 )
+from walkit.replication.primary import HOLDS
 from walkit.replication.publisher import Publisher
 from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.wire import SUBSCRIBER_BYTES_MAX
@@ -175,14 +176,14 @@ def test_a_replica_that_has_all_keeps_its_claim_by_answering_heartbeats(log: wal
         until(lambda: held(log) == {"r": end.last_lsn + 1}, "the claim")
 
 
-def test_sixty_four_replicas_have_a_claim_and_no_more(log: walkit.WriteAheadLog) -> None:
-    """Come, acknowledge and go as 70 replicas: 64 claims; the others are refused for now, and known ones are not."""
+def test_as_many_replicas_as_may_have_a_claim_and_no_more(log: walkit.WriteAheadLog) -> None:
+    """Come, acknowledge and go as 54 replicas: 48 claims; the others are refused for now, and known ones are not."""
     known: list[Identity] = []
     with Primary(log) as primary:
-        for number in range(70):
+        for number in range(HOLDS + 6):
             with Caller(primary.address) as caller:
                 answer = caller.hello(f"r{number}").next()
-                if number < 64:
+                if number < HOLDS:
                     assert isinstance(answer, Welcome)
                     known.append(Identity(answer.id, answer.secret))
                     caller.say(Ack(end=end_of(caller.next_of(Batch), log)))
@@ -191,7 +192,7 @@ def test_sixty_four_replicas_have_a_claim_and_no_more(log: walkit.WriteAheadLog)
                     assert isinstance(answer, Refusal)
                     assert answer.reason == "full"
             until(lambda: not primary._sessions, "the session to end")
-        assert len(held(log)) == 64
+        assert len(held(log)) == HOLDS == 48
         with Caller(primary.address) as caller:
             manifest, end = log.parts.manifest_store.current, frames_of_log(log)[-1]
             facts = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
