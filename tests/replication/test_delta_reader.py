@@ -298,6 +298,37 @@ def test_a_reader_continues_from_its_own_checkpoint(stack: ExitStack, tmp_path: 
         reader()
 
 
+def test_a_reader_whose_claim_ran_out_begins_with_the_logs_snapshot(stack: ExitStack, tmp_path: Path) -> None:
+    """Stop a reader, drop its claim, checkpoint the log: it begins again with the log's snapshot, and says so."""
+    store = stack.enter_context(walkit.Store.open(tmp_path / "log", options=tiny()))
+    primary = stack.enter_context(Primary(store))
+    skipped: list[int] = []
+
+    def note(event: str, facts: dict[str, Any]) -> None:
+        if event == "walkit.snapshot.skip":
+            skipped.append(facts["lsn"])
+
+    def reader() -> DeltaReader:
+        return DeltaReader(tmp_path / "log", primary.address, checkpoint=tmp_path / "own", events=note)
+
+    with reader() as first:
+        for number in range(100):
+            store.put(b"key %d" % (number % 30), b"%d" % number)
+        left = first.wait_for(store.log.acked_lsn, WAIT_S)
+    for fact in store.log.claims():
+        assert store.log.drop_claim(fact.name)
+    for number in range(100, 200):
+        store.put(b"key %d" % (number % 40), b"%d" % number)
+    store.delete(b"key 7")
+    store.checkpoint()
+    assert store.log.first_lsn > left + 1
+    with reader() as second:
+        assert second.applied_lsn > left and skipped == [left]
+        store.put(b"newest", b"one")
+        second.wait_for(store.log.acked_lsn, WAIT_S)
+        assert dict(second.state.items()) == dict(store.items())
+
+
 def test_another_log_or_a_cut_history_is_refused(stack: ExitStack, tmp_path: Path) -> None:
     """Begin with another log's checkpoint, poll another log's primary, and cut what was applied: DivergenceError."""
     logs = [stack.enter_context(walkit.open(tmp_path / name)) for name in ("a", "b")]

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from walkit.commit.to_end import run_to_end
 from walkit.config import as_lsn, as_seconds
 from walkit.errors import (
-    DivergenceError,
+    GapError,
+    HistoryTrimmedError,
     LogClosedError,
     OptionsError,
     WalkitError,
@@ -35,7 +36,7 @@ from walkit.replication.delta_loop import DeltaLoop
 from walkit.replication.delta_messages import DELTA_VERSION_MAX, DELTA_VERSION_MIN, DeltaEnd
 from walkit.replication.delta_poller import DeltaPoller
 from walkit.replication.delta_replayer import DeltaReplayer, ReplayLimits
-from walkit.replication.delta_restore import restored_state
+from walkit.replication.delta_restore import refuse_gone, refuse_short, restored_state
 from walkit.replication.delta_state import HitRow, ReaderState
 from walkit.replication.delta_status import DeltaReaderStatus
 from walkit.replication.delta_upkeep import ReaderClaim, ReaderUpkeep
@@ -59,7 +60,8 @@ class DeltaReader:
 
     What it has not applied is kept by a claim (named `claim`, for `lease_s` seconds each time), as far as the log's
     folder can be written. With `checkpoint`, a folder of this reader alone, the state is saved there every
-    `checkpoint_s` seconds and at `stop`; a reader that begins again with that folder continues from it.
+    `checkpoint_s` seconds and at `stop`; a reader that begins again with that folder continues from it, or where what
+    it needs next is gone from the log's newest snapshot.
 
     A StorageError while reading is tried again, with growing delays, up to `limits.tries_max` times. Any other error
     ends the reader: `error` has it, and `wait_for` raises it. Nothing is ever passed over. The state is in memory as a
@@ -322,22 +324,28 @@ class DeltaReader:
         """Take checkpoint folder and claim, and restore the state: from there, or from the log's own snapshot."""
         saved = None if checkpoint is None else DeltaCheckpoint(checkpoint, self._log_id)
         kept: ReaderClaim | None = None
+        gone: GapError | None = None
         try:
             if saved is not None and self._name.startswith("delta-"):
                 self._name = f"delta-{saved.owner.hex[:8]}"
             kept = ReaderClaim(self._storage, self._name, saved.owner if saved else None, lease_s)
-            info = (
-                None
-                if saved is None
-                else saved.restore(load_manifest(self._storage), self._state.table, self._events)
-            )
+            table, manifest = self._state.table, load_manifest(self._storage)
+            info = None if saved is None else saved.restore(manifest, table, self._events)
             if info is not None:
-                self._refuse_short_log(info.lsn)
-                kept.take(info.lsn + 1)
-                self._state.begin(Reached(info.lsn, info.epoch_id))
-                return saved, kept, info.lsn
+                refuse_short(self._storage, info.lsn)
+                try:
+                    kept.take(info.lsn + 1)
+                    refuse_gone(self._storage, info.lsn)
+                    self._state.begin(Reached(info.lsn, info.epoch_id))
+                    return saved, kept, info.lsn
+                except GapError as error:  # its claim ran out; the log's own snapshot may have what is gone
+                    gone = error
+                    self._events.emit("walkit.snapshot.skip", lsn=info.lsn, error=str(error))
             kept.take(None)
-            self._state.begin(restored_state(self._storage, self._state, self._events))
+            try:
+                self._state.begin(restored_state(self._storage, self._state, self._events))
+            except HistoryTrimmedError as error:
+                raise gone or error from error
             return saved, kept, 0
         except BaseException:
             if kept is not None:
@@ -345,14 +353,6 @@ class DeltaReader:
             if saved is not None:
                 saved.close()
             raise
-
-    def _refuse_short_log(self, lsn: int) -> None:
-        end = StoredSource(self._storage).durable()[0]
-        if end < lsn:
-            raise DivergenceError(
-                f"the checkpoint is of LSN {lsn:,}, and the log ends at {end:,}: what the reader has applied was cut",
-                first_lsn=end + 1,
-            )
 
     def _position_of(self, lsn: int) -> int:
         """Return about where a record ends: how much is to be read is estimated from it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walkit.errors import CorruptionError, GapError, HistoryTrimmedError, SnapshotError
+from walkit.errors import CorruptionError, DivergenceError, GapError, HistoryTrimmedError, SnapshotError
 from walkit.events import EventSink
 from walkit.read.reader import LogReader, live_view
 from walkit.read.view import LogView
@@ -17,6 +17,23 @@ from walkit.storage.interface import Storage
 
 ATTEMPTS_MAX = 8
 """How often a beginning is tried anew because the writer's own checkpoints overtook it."""
+
+
+def refuse_gone(storage: Storage, lsn: int) -> None:
+    """Raise GapError where the record after `lsn` was trimmed: without a claim nothing has kept it."""
+    low = load_manifest(storage).low_watermark
+    if low > lsn:
+        raise GapError(lsn + 1, low + 1)
+
+
+def refuse_short(storage: Storage, lsn: int) -> None:
+    """Raise DivergenceError where the log ends before `lsn`, of which a reader's checkpoint is."""
+    end = StoredSource(storage).durable()[0]
+    if end < lsn:
+        raise DivergenceError(
+            f"the checkpoint is of LSN {lsn:,}, and the log ends at {end:,}: what the reader has applied was cut",
+            first_lsn=end + 1,
+        )
 
 
 def restored_state(storage: Storage, state: ReaderState, events: EventSink) -> Reached:
