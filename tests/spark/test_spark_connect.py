@@ -63,7 +63,7 @@ def test_a_client_of_spark_connect_does_what_any_session_does(tmp_path: Path) ->
     said = json.loads(done.stdout.splitlines()[-1])
     with walkit.Store.open(path) as store, walkit.open(path, "r") as reader:
         changes = walkit.diff((reader, 500), reader).column("change").to_pylist()
-        wanted = [(key.decode(), store[key].decode()) for key in sorted(store)]
+        wanted = [(key.decode(), (value or b"").decode()) for key, value in sorted(store.items())]
     assert [(key, value) for key, value, _ in said["state"]] == wanted
     assert said["changed"] == {change: changes.count(change) for change in set(changes)}
     assert (said["records"], said["streamed"]) == (1001, 1001) and said["feed"] == 12
