@@ -37,7 +37,7 @@ from walkit.replication.wire import (
     encode_from_publisher,
 )
 
-GATHER_MS = 2.0
+GATHER_MS = 6.0
 """So long after a batch the next one waits for company, where all was sent: few large batches cost less than many."""
 INBOX_BYTES = 64 << 10
 """The session reads no more from its replica while so much was received and not handled."""
