@@ -15,6 +15,7 @@ import walkit
 from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.options import read_options
 from walkit.spark.stream import WalkitStreamReader
+from walkit.spark.stream_offset import StreamOffset
 
 if TYPE_CHECKING:
     pass
@@ -263,3 +264,27 @@ def test_what_a_stream_does_not_take_is_one_sentence(tmp_path: Path) -> None:
         WalkitStreamReader(read_options({"path": f"{tmp_path}/*"}), RECORD_STRUCT).initialOffset()
     with pytest.raises(walkit.OptionsError, match="another source"):
         reader_of(path).latestOffset({"files": 3}, ReadAllAvailable())
+
+
+SPOILED: list[tuple[dict[str, object], dict[str, object]]] = [
+    ({}, {"lsn": 0}),
+    ({}, {"lsn": 301}),
+    ({}, {"log_id": "f" * 16}),
+    ({}, {"complete_from_lsn": 9}),
+    ({}, {"owner": ""}),
+    ({"owner": "e" * 32}, {}),
+]
+
+
+@pytest.mark.parametrize(("start", "end"), SPOILED)
+def test_a_batch_that_does_not_go_on_is_noticed(
+    tmp_path: Path, start: dict[str, object], end: dict[str, object]
+) -> None:
+    """Spoil one field of the offsets of a sound batch: the reader's check, which passed before, fails."""
+    reader = reader_of(filled(tmp_path / "log"))
+    reader.prepareForTriggerAvailableNow()
+    begin = reader.initialOffset()
+    found = reader.latestOffset(begin, ReadAllAvailable())
+    reader._check(StreamOffset.of(begin), StreamOffset.of(found))
+    with pytest.raises(AssertionError):
+        reader._check(StreamOffset.of(begin | start), StreamOffset.of(found | end))

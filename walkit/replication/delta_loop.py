@@ -354,6 +354,18 @@ class DeltaLoop:
                 self._named.setdefault(step.number, perf_counter_ns())
                 self._loads.add(step.number)
                 self._workers.do(self._job_of(step, self.replayer.known))
+        self._check()
+
+    def _check(self) -> None:
+        """Assert what holds between two steps; on the loop's own thread, or without one.
+
+        What is noted of a part goes with it: otherwise the notes of a reader that lives for years would grow.
+        """
+        assert not (self._unstarted and self.thread is not None), "a loop that has not started has a thread"
+        assert self._loads <= self._named.keys()
+        assert self.error is not None or len(self._named) <= self.replayer.parts
+        assert self._probe_ms is None or self.poller.closed is not None, "a primary that answers is probed"
+        assert SILENCE_MS <= self._silence_ms <= 1.5 * POLL_WAIT_MS and self._refused <= REFUSALS_MAX
 
     def _job_of(self, step: LoadRange, known: DeltaEnd) -> Callable[[], object]:
         def load() -> None:

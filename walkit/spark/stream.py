@@ -113,7 +113,9 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         # Taken here and not before: this offset is the first that the checkpoint keeps.
         owner = offset.owner or self._claim.begin(offset.lsn + 1, offset.complete_from_lsn)
-        return offset.moved(last_lsn, sight.view.manifest, owner).to_dict()
+        end = offset.moved(last_lsn, sight.view.manifest, owner)
+        self._check(offset, end)
+        return end.to_dict()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the log is durable, for the query's progress."""
@@ -154,6 +156,14 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except GapError as error:
             error.add_note(GAP_ADVICE)
             raise
+
+    def _check(self, start: StreamOffset, end: StreamOffset) -> None:
+        """Assert that a batch goes on from where it starts, in the same log, up to no more than the query may read."""
+        assert start.log_id == end.log_id == f"{int(end.log_id, 16):016x}" and start.lsn < end.lsn
+        assert (
+            start.complete_from_lsn == end.complete_from_lsn and start.owner in ("", end.owner) and end.owner
+        )
+        assert all(limit is None or end.lsn <= limit for limit in (self._until, self.options.last_lsn))
 
     def _look_from(self, start: dict[str, Any], owner: str = "") -> tuple[StreamOffset, Sight]:
         """Return an offset and the log as it is now, its claim in force; `owner` is for a start without one."""

@@ -37,6 +37,7 @@ class ReplicaHistory:
                     self._spans = [("serving", line["clock_s"], None, "")]
                 return
             self._spans = [(s["state"], s["since"], s["until"], s["why"]) for s in status["history"]]
+            self._check_locked()
 
     def note_lag(self, clock_s: float, follower: dict[str, Any] | None) -> None:
         """Take a lag: the primary says a replica's, a delta reader its own; None where it is not known."""
@@ -62,11 +63,25 @@ class ReplicaHistory:
         with self._lock:
             self._close(clock_s)
             self._spans = [(state, clock_s, None, why)]
+            self._check_locked()
 
     def begin(self, clock_s: float) -> None:
         """Another life begins."""
         with self._lock:
             self._close(clock_s)
+            self._check_locked()
+
+    def _check(self) -> None:
+        """Assert what holds between two steps: at most the last state lasts, and none of a life before does."""
+        with self._lock:
+            self._check_locked()
+
+    def _check_locked(self) -> None:
+        """See `_check`; needs the lock held."""
+        assert all(until is not None for _, _, until, _ in self._spans[:-1]), (
+            "a state lasts that another follows"
+        )
+        assert all(until is not None for _, _, until, _ in self._past), "a state of an earlier life lasts"
 
     def _close(self, clock_s: float) -> None:
         self._past.extend(

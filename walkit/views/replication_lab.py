@@ -238,6 +238,17 @@ class ReplicationLab:
                 for other in self._belongings.seats.values():
                     if other.link is not None:
                         other.link.retarget(self._address())
+            self._check()
+
+    def _check(self) -> None:
+        """Assert what holds between two jobs: who is there, by which link, and that what has ended has no process."""
+        with self._belongings.lock:
+            seats = self._belongings.seats
+            for name, seat in seats.items():
+                assert seat.name == name and (seat.link is None) == (name == PRIMARY)
+                assert seat.child is None or not seat.ended, "a member that has ended has a process"
+            assert not seats or next(iter(seats)) == PRIMARY
+            assert len(self.replicas) <= REPLICAS_MAX and len(self.readers) <= READERS_MAX
 
     def _child_of(self, seat: _Seat) -> ReplicatedChild:
         """Return the process of a member, not started yet."""
@@ -271,6 +282,7 @@ class ReplicationLab:
             seat.child.kill()
             seat.child, seat.ended = None, "killed"
             seat.history.end("killed", time.time(), "SIGKILL")
+            self._check()
             if name in self.readers:
                 seat.history.note_lag(time.time(), None)  # it alone knows its lag
             if name == PRIMARY:
