@@ -11,21 +11,18 @@ import os
 import random
 import shutil
 import signal
-import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import walkit
 from tests.log.imports import bytes_of
-from tests.log.logs import Child
-from tests.replication.killing import FORKER_IMPORTS
-from tests.replication.test_kill import WAIT_S, free_address, until
+from tests.replication.callers import WAIT_S, until
+from tests.replication.processes import Processes, free_address, is_open, processes
 from tests.replication.writer import OPTIONS
-from walkit.errors import CorruptionError, GapError, LogNotFoundError
+from walkit.errors import CorruptionError, GapError, LogNotFoundError, StorageError
 from walkit.format.names import BOOTSTRAP_PREFIX, HEAL_NEW_NAME
 from walkit.recovery.scan import read_durable_slot
 from walkit.replication.source import StoredSource
@@ -33,44 +30,6 @@ from walkit.segments.manifest_store import load_manifest
 from walkit.state.table import KeyedTable
 from walkit.storage import FileStorage
 
-PROCESSES = (
-    FORKER_IMPORTS
-    + """
-    from tests.replication.writer import follow, serve, write
-
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGUSR1))
-    for line in sys.stdin:
-        what, *how = json.loads(line)
-        if what == "wait":
-            pid, block = how
-            found, status = os.waitpid(pid, 0 if block else os.WNOHANG)
-            print(json.dumps(status if found else None), flush=True)
-            continue
-        pid = os.fork()
-        if pid:
-            print(json.dumps(pid), flush=True)
-            continue
-        os.dup2(2, 1)
-        try:
-            if what == "write":
-                write(*how)
-            elif what == "serve":
-                serve(*how)
-            else:
-                address, path, nth = how
-                storage = Killing(FileStorage(path))
-                storage.left = nth
-                if what == "follow":
-                    follow(address, storage)
-                else:
-                    assert heal(storage, address).ok
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    """
-)
-"""A process that forks others that have imported everything, so that one costs milliseconds."""
 CHANGES_MAX = 160
 """A bootstrap of a log of this size has somewhat fewer changes."""
 
@@ -87,49 +46,6 @@ class Tally:
     trims: int = 0
 
 
-class Processes:
-    """Starts and ends the processes of a round."""
-
-    def __init__(self, child: Child) -> None:
-        self._child = child
-        self.living: set[int] = set()
-
-    def start(self, *what: object) -> int:
-        """Start one; return its number."""
-        self._child.tell(what)
-        pid: int = self._child.read()
-        self.living.add(pid)
-        return pid
-
-    def has_ended(self, pid: int) -> bool:
-        """Say whether it was killed by itself. One that ended in another way is a failure."""
-        status = self.status(pid)
-        assert status in (None, signal.SIGKILL), f"a process ended with status {status}"
-        return status is not None
-
-    def status(self, pid: int) -> int | None:
-        """How it has ended, as `os.waitpid` tells it; None while it lives."""
-        found: int | None = self._wait(pid, block=False)
-        return found
-
-    def kill(self, pid: int) -> None:
-        """SIGKILL."""
-        os.kill(pid, signal.SIGKILL)
-        assert self._wait(pid, block=True) == signal.SIGKILL
-
-    def end(self, pid: int) -> None:
-        """SIGTERM: it ends in order."""
-        os.kill(pid, signal.SIGTERM)
-        assert self._wait(pid, block=True) == 0
-
-    def _wait(self, pid: int, *, block: bool) -> Any:
-        self._child.tell(["wait", pid, block])
-        status = self._child.read()
-        if status is not None:
-            self.living.discard(pid)
-        return status
-
-
 class Round:
     """One log and its replica under kills, made from a seed."""
 
@@ -141,10 +57,11 @@ class Round:
         self.is_store = bool(seed // 2 % 2)
         self._processes = processes
         self.tally = Tally()
-        self.roles = ["writer", "replica", *(["server"] if self.has_server else [])]
-        self.living = {
-            role: self._start(role) for role in ("writer", "server", "replica") if role in self.roles
-        }
+        self.roles: list[str] = ["writer", "replica", *(["server"] if self.has_server else [])]
+        self.living: dict[str, int] = {}
+        for role in ("writer", "server", "replica"):
+            if role in self.roles:
+                self.living[role] = self._start(role)
         self._seen: dict[int, Any] = {}
         self._reached = 0
 
@@ -248,26 +165,15 @@ def files(folder: Path) -> list[Path]:
 def frames_in(path: Path) -> list[Any]:
     """The frames of a log that may be trimmed and replaced meanwhile; tried again where that is under way."""
     for _ in range(50):
-        with suppress(CorruptionError, GapError):
+        with suppress(
+            CorruptionError, GapError, StorageError
+        ):  # a file that is named and gone a moment later
             try:
                 return bytes_of(FileStorage(str(path)))
             except LogNotFoundError:
                 return []
         time.sleep(0.02)
     return bytes_of(FileStorage(str(path)))
-
-
-@contextmanager
-def processes() -> Iterator[Processes]:
-    """Where processes of a round are started; all are gone at the end."""
-    with Child(PROCESSES) as child:
-        started = Processes(child)
-        try:
-            yield started
-        finally:
-            for pid in started.living:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
 
 
 def run_round(folder: Path, seed: int, kills: int) -> Tally:
@@ -314,18 +220,12 @@ def _heal_once(log: Path, address: str, chance: random.Random, started: Processe
     deadline = time.monotonic() + (WAIT_S if nth else chance.uniform(0.0, 0.3))
     while (status := started.status(pid)) is None:
         if time.monotonic() >= deadline:
-            started.kill(pid)
-            return True
+            os.kill(pid, signal.SIGKILL)
+            status = started.wait(pid)  # it may have ended a moment before
+            break
         time.sleep(0.002)
     assert status in (0, signal.SIGKILL), f"a heal ended with status {status}"
     return status != 0
-
-
-def is_open(address: str) -> bool:
-    """Say whether something listens there."""
-    host, _, port = address.rpartition(":")
-    with socket.socket() as probe:
-        return probe.connect_ex((host, int(port))) == 0
 
 
 def damage(path: Path, chance: random.Random) -> None:

@@ -12,6 +12,7 @@ from tests.log.logs import Child
 FORKER_IMPORTS = """
     import json, os, signal, sys, traceback
     from tests.crash_recorder import CHANGES
+    from walkit.errors import WalkitError
     from walkit.models import FaultyStorage
     from walkit.replication import Replica, heal, promote
     from walkit.replication.rewind import rewind
