@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,6 +15,9 @@ import pytest
 import walkit
 from tests.replication.callers import WAIT_S, until
 from tests.replication.certificates import Authority
+from tests.replication.flips import flipping
+from tests.replication.kill_rounds import run_heal_round
+from tests.replication.processes import TYPED
 from tests.replication.proxy import TcpProxy
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
@@ -344,24 +349,33 @@ def test_a_peer_that_falls_silent_is_given_up(
     until(lambda: not any(t.name == "walkit-range-watch" for t in threading.enumerate()), "the watches' end")
 
 
-def test_a_network_that_cuts_and_flips_changes_nothing(log: Path, kept: Path, peer: Primary) -> None:
+def test_a_network_that_cuts_and_flips_changes_nothing(log: Path, kept: Path) -> None:
     """Heal through a proxy that flips bits, and one that cuts: a typed error and nothing changed, or it is healed."""
     write(segments(log)[1], 9_000, FLIPPED)
     before = contents(log)
-    with TcpProxy(peer.address, trouble="flip", seed=3) as proxy:
-        for _ in range(3):
-            try:
-                healed = heal(log, proxy.address).ok
-            except PeerError:
-                healed = False
-            if healed:
+    with flipping(kept, seed=3) as between:
+        between.proxy.trouble = "flip"
+        for _ in range(4):
+            status = between.processes.wait(
+                between.processes.start("heal", between.proxy.address, str(log), 0)
+            )
+            assert os.WTERMSIG(status) == signal.SIGABRT or os.WEXITSTATUS(status) in (0, TYPED)
+            between.keep_up()
+            if status == 0:
                 break
             assert contents(log) == before
-        assert proxy.flipped
-        proxy.trouble = ""
-        proxy.cut()
-        assert heal(log, proxy.address).ok
+        assert between.proxy.flipped
+        between.proxy.trouble = ""
+        between.proxy.cut()
+        status = between.processes.wait(between.processes.start("heal", between.proxy.address, str(log), 0))
+        assert status == 0
     assert_as(log, kept)
+
+
+def test_a_heal_that_is_killed_is_done_by_the_next(tmp_path: Path) -> None:
+    """SIGKILL heals before random changes and at random moments: as it was or healed, and the next one ends it."""
+    tally = run_heal_round(tmp_path, seed=1, kills=6)
+    assert tally.healing
 
 
 def test_callers_that_read_nothing_lose_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
