@@ -314,7 +314,7 @@ def test_a_start_in_what_compaction_has_thinned_is_a_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compact, and begin a query since a time before: GapError, which says to leave the option out."""
-    written_at(monkeypatch, tmp_X
+    written_at(monkeypatch, tmp_path / "log", 0, 800)
     written_at(monkeypatch, tmp_path / "log", 10, 800)
     with walkit.Store.open(tmp_path / "log") as store:
         assert store.compact().segments_rewritten

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -233,7 +233,8 @@ def kill_session(folder: Path, reached: Callable[[], bool]) -> None:
                     time.sleep(0.02)
                 ended = child.poll()
             finally:
-                os.killpg(child.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it may have ended, JVM and workers too
+                    os.killpg(child.pid, signal.SIGKILL)
                 child.communicate()
             if is_started and ended is None:
                 return
