@@ -29,6 +29,7 @@ ROOMS = (
         "_tables",
         "_arrow",
         "_plugins",
+        "_progress",
         "events",
         "metrics",
         "record",
