@@ -16,6 +16,7 @@ import pytest
 
 import walkit
 from tests.test_architecture import ROOMS
+from walkit.cli import main
 
 if TYPE_CHECKING:
     from tests.conftest import Checkout
@@ -328,20 +329,68 @@ def commands(text: str) -> set[str]:
     return {name for code in spans + shell for name in re.findall(r"(?:^|[\s/])walkit ([a-z]+)\b", code)}
 
 
-def test_commands_of_the_documents_exist(readme: str, checkout: Checkout) -> None:
+def test_commands_of_the_documents_exist(
+    readme: str, checkout: Checkout, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each `walkit NAME` of README and its page of commands is in `walkit --help` and answers; the page has all."""
     page = commands((checkout.root / "docs" / "command-line.md").read_text())
     named = page | commands(readme)
     assert len(page) >= 10
-    run = "import sys; from walkit.cli import main; sys.argv[0] = 'walkit'; sys.exit(main())"
-    listing = subprocess.run([sys.executable, "-c", run, "--help"], capture_output=True, text=True)
-    assert listing.returncode == 0, listing.stderr
-    assert [name for name in sorted(named) if not re.search(rf"\b{name}\b", listing.stdout)] == []
-    listed = set(re.findall(r"^    ([a-z]+)  ", listing.stdout, re.MULTILINE))
+    listing = helped(capsys)
+    assert [name for name in sorted(named) if not re.search(rf"\b{name}\b", listing)] == []
+    listed = set(re.findall(r"^    ([a-z]+)  ", listing, re.MULTILINE))
     assert len(listed) >= 10 and listed <= page
     for name in sorted(named):
-        helped = subprocess.run([sys.executable, "-c", run, name, "--help"], capture_output=True, text=True)
-        assert (name, helped.returncode) == (name, 0), helped.stderr
+        assert f"walkit {name} " in helped(capsys, name)
+
+
+def helped(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    """What a command prints with --help; it exits with 0."""
+    assert main([*command, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+def options_of_the_page(text: str) -> list[tuple[tuple[str, ...], str]]:
+    """Each option in code of the page of commands, with the command that it is said of.
+
+    That is the one of its section, of the row of the table, or of the line of the shell.
+    """
+    found: list[tuple[tuple[str, ...], str]] = []
+    for heading, section in re.findall(r"^### (.+)\n((?:(?!^###? ).*\n)+)", text, re.MULTILINE):
+        for line in section.splitlines():
+            row = re.match(r"\| `walkit ([a-z ]+)` \|", line)
+            command = row[1] if row else heading
+            code = line if line.startswith("walkit ") else " ".join(span for _, span in CODE.findall(line))
+            found += [(tuple(command.split()), option) for option in re.findall(r"--[a-z][a-z-]+", code)]
+    return found
+
+
+def test_options_on_the_page_of_commands_exist(
+    checkout: Checkout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each option that the page of commands names is in the help of its command."""
+    found = options_of_the_page((checkout.root / "docs" / "command-line.md").read_text())
+    assert len(found) > 30 and len({command for command, _ in found}) > 10
+    general = {"--path"}  # said of all benchmarks at once
+    wrong = [
+        (command, option)
+        for command, option in found
+        if not (command == ("bench",) and option in general)
+        and not re.search(rf"{option}\b(?!-)", helped(capsys, *command))
+    ]
+    assert wrong == []
+
+
+def test_the_reader_of_options_notices() -> None:
+    """Options are taken from code of a section, a row of its table and its shell, not from prose."""
+    text = (
+        "## A\n### one\n```sh\nwalkit one --aa X\n```\nprose --no, `--bb` and `--cc FILE`\n"
+        "### bench\n| `walkit bench write` | x; `--dd 1,2` |\n## B\n`--ee`\n"
+    )
+    assert options_of_the_page(text) == [
+        *((("one",), option) for option in ("--aa", "--bb", "--cc")),
+        (("bench", "write"), "--dd"),
+    ]
 
 
 def test_the_reader_of_commands_notices() -> None:

@@ -108,11 +108,33 @@ def test_a_readers_state_is_the_logs(stack: ExitStack, tmp_path: Path, buffer_by
     assert statistics.loads > 0 == statistics.damaged
     assert isinstance(reader.state, Mapping) and reader.state.keys() == sorted(expected(log, lsn))
     assert reader.state.lsn_of(b"left") is not None
-    assert reader.status().state == "following" and "by delta" in reader._repr_html_()
+    status = reader.status()
+    assert status.state == "following" and "by delta" in reader._repr_html_()
+    assert (status.lag_records, status.lag_bytes) == (0, 0)
     latencies = reader.latencies()
     assert len(latencies["replay"]) > 0 and all((ns >= 0).all() for ns in latencies.values())
     by_size = reader.hits_by_frame_size()
     assert sum(row.delta_bytes for row in by_size) == statistics.delta_bytes
+
+
+def test_a_readers_lag_is_in_records_and_bytes(stack: ExitStack, tmp_path: Path) -> None:
+    """Hang the reads of a reader's storage: it lacks the bytes from where it is to the log's end, and then none."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    primary = stack.enter_context(Primary(log, delta=DeltaOptions(buffer_bytes=0)))
+    storage = FaultyStorage(FileStorage(str(tmp_path / "log")))
+    reader = stack.enter_context(DeltaReader(storage, primary.address))
+    first = log.append(b"1", key=b"k")
+    reader.wait_for(first.last_lsn, WAIT_S)
+    hang = storage.hang("read", "*")
+    stack.callback(hang.release)
+    last = [log.append(bytes(1_000), key=b"k") for _ in range(3)][-1]
+    wait_until(lambda: reader.status().known_lsn == last.last_lsn)
+    status = reader.status()
+    assert (status.applied_lsn, status.lag_records) == (first.last_lsn, 3)
+    assert status.lag_bytes == last.next_position - first.next_position > 3_000
+    hang.release()
+    reader.wait_for(last.last_lsn, WAIT_S)
+    assert reader.status().lag_bytes == 0
 
 
 def test_a_transaction_larger_than_a_load_is_seen_all_or_not_at_all(stack: ExitStack, tmp_path: Path) -> None:

@@ -152,7 +152,8 @@ def test_a_delta_reader_whose_link_is_cut_reads_the_log(lab: ReplicationLab) -> 
     lab.link("reader 1", "open")
     assert done(lab) is None
     until(lambda: member(lab, "reader 1").state == "following", "the way back")
-    assert member(lab, "reader 1").lag_records is not None and lab.picture().hits
+    reader = member(lab, "reader 1")
+    assert reader.lag_records is not None and reader.lag_bytes is not None and lab.picture().hits
     lab.kill("reader 1")
     assert done(lab) is None
     killed = member(lab, "reader 1")

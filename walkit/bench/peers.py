@@ -144,7 +144,10 @@ def require_peers() -> None:
 
 
 def measure_peer(name: str, peer: Peer, callers: int, value: bytes, seconds: float) -> BenchRow:
-    """`put` by threads, each waiting for its own before the next; the way walkit's `append` is measured."""
+    """`put` by threads, each waiting for its own before the next; the way walkit's `append` is measured.
+
+    It takes `seconds` and a tenth more, and longer where the device is so slow that no record would be counted.
+    """
     recorders = [ThreadRecorder() for _ in range(callers)]
     numbers = itertools.count(1)
 
@@ -155,7 +158,18 @@ def measure_peer(name: str, peer: Peer, callers: int, value: bytes, seconds: flo
             put(next(numbers).to_bytes(8, "big"), value)
             tick(now())
 
-    start_ns, end_ns = drive_threads(loop, recorders, seconds, perf_counter_ns, perf_counter_ns)
+    def count() -> int:
+        return sum(recorder.records for recorder in recorders)
+
+    def begin() -> int:
+        now = perf_counter_ns()
+        before.append(count())  # what is counted after this has ended after `now`
+        return now
+
+    before: list[int] = []
+    start_ns, end_ns = drive_threads(
+        loop, recorders, seconds, begin, perf_counter_ns, enough=lambda: count() > before[0]
+    )
     began, ended, counts = np.concatenate([np.stack(r.samples()) for r in recorders], axis=1)
     inside = (ended > start_ns) & (ended <= end_ns)
     histogram = LatencyHistogram.from_samples((ended - began)[inside])

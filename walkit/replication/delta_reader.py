@@ -219,7 +219,9 @@ class DeltaReader:
     def status(self) -> DeltaReaderStatus:
         """Return the reader's state now."""
         loop, statistics = self._loop, self.statistics()
-        applied, known = self.applied_lsn, max(loop.replayer.known.lsn, self.applied_lsn)
+        at = loop.replayer.applied  # before the known end, which is never before it
+        end = loop.replayer.known
+        applied, known = self.applied_lsn, max(end.lsn, self.applied_lsn)
         upkeep = loop.upkeep
         return DeltaReaderStatus(
             state=self._life(),
@@ -228,6 +230,8 @@ class DeltaReader:
             applied_lsn=applied,
             known_lsn=known,
             lag_records=known - applied,
+            # Two ends of one record may have frames without records between them.
+            lag_bytes=max(end.position - at.position, 0) if known > applied else 0,
             hit_rate=statistics.hit_rate,
             delta_bytes=statistics.delta_bytes,
             loaded_bytes=statistics.loaded_bytes,

@@ -28,6 +28,8 @@ class DeltaReaderStatus:
     """Up to here the log is known to be durable."""
     lag_records: int
     """Records that are durable, as far as is known, and not applied yet."""
+    lag_bytes: int
+    """Bytes of their frames, as positions count them."""
     hit_rate: float
     """The part of the bytes that came by delta, from 0 to 1; 0.0 before the first byte."""
     delta_bytes: int
@@ -56,7 +58,7 @@ class DeltaReaderStatus:
             ("log", self.location),
             ("primary", self.source),
             ("applied LSN", f"{self.applied_lsn:,} of {self.known_lsn:,}"),
-            ("lag", counted(self.lag_records, "record")),
+            ("lag", f"{counted(self.lag_records, 'record')}, {counted(self.lag_bytes, 'byte')}"),
             ("by delta", f"{self.hit_rate:.1%}: {counted(self.delta_bytes, 'byte')}"),
             ("by reading the log", counted(self.loaded_bytes, "byte")),
             ("claim", self.claim),

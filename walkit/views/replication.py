@@ -13,6 +13,8 @@ UNKNOWN = "unknown"
 MEMBERS_CSS = """
 .members { overflow-x: auto; }
 .members td, .members th { padding: 1px 10px 1px 0; white-space: nowrap; }
+.members th { white-space: normal; vertical-align: bottom; }
+.members td:last-child { white-space: normal; min-width: 14em; }
 """
 
 

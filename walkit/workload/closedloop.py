@@ -16,6 +16,9 @@ T = TypeVar("T")
 WARM_UP_SHARE = 0.1
 """Time before what is measured, as a share of it."""
 
+ENOUGH_S = 0.01
+"""Time between two looks at whether enough was measured."""
+
 Loop: TypeAlias = Callable[[Collection[object], TickFunction], object]
 """What each thread does until the collection is empty; the function gets the time before the first call and after
 each."""
@@ -40,10 +43,11 @@ def drive_threads(
     seconds: float,
     begin: Callable[[], T],
     end: Callable[[], T],
+    enough: Callable[[], bool] = lambda: True,
 ) -> tuple[T, T]:
     """Run `loop` on a thread for each recorder; return what `begin` and `end` say where the measured time is bounded.
 
-    It takes `seconds` and a tenth more. All threads have ended on return, and when Ctrl-C ends it. The first error of
+    It takes `seconds` and a tenth more, and longer for as long as `enough` says False. All threads have ended on return, and when Ctrl-C ends it. The first error of
     any of them ends all, and is raised.
     """
     stop, going, errors = threading.Event(), [True], list[BaseException]()
@@ -65,6 +69,8 @@ def drive_threads(
         stop.wait(seconds * WARM_UP_SHARE)
         began = begin()
         stop.wait(seconds)
+        while not enough() and not stop.wait(ENOUGH_S):
+            pass
         ended = end()
     finally:
         going.clear()

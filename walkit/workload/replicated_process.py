@@ -139,7 +139,11 @@ def read_deltas(
                     "why": "" if status.state == "following" else status.trouble,
                     "history": list(history),
                 },
-                lag={"lag_records": status.lag_records, "lag_bytes": None, "lag_ms": lag.ms(now_ms)},
+                lag={
+                    "lag_records": status.lag_records,
+                    "lag_bytes": status.lag_bytes,
+                    "lag_ms": lag.ms(now_ms),
+                },
                 by_path={"delta_bytes": status.delta_bytes, "loaded_bytes": status.loaded_bytes},
                 hits=[asdict(row) for row in reader.hits_by_frame_size()],
             )
