@@ -29,7 +29,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.replication.bootstrap import Want
 from walkit.replication.messages import Chunk, Plan
 from walkit.replication.refusals import first_difference
-from walkit.segments.frame_walk import FrameWalk, last_chain_of
+from walkit.segments.frame_walk import walk_segment
 from walkit.segments.gathered import SNAPSHOT_KEY
 from walkit.segments.identity import check_identity
 from walkit.segments.manifest_store import read_if_there, write_whole
@@ -176,17 +176,8 @@ class BootstrapFolder:
             header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
             check_identity(self._manifest, record, header)
             assert header is not None
-            walk = FrameWalk(
-                file,
-                header,
-                position=header.start_position,
-                end_position=record.end_position,
-                next_lsn=header.first_lsn,
-                chain=header.chain,
-                last_chain=last_chain_of(record, header, record.end_position),
-                gaps=self._manifest.gaps_of(record),
-                row_seen=lambda _: None,
-            )
+            gaps = self._manifest.gaps_of(record)
+            walk = walk_segment(file, header, record, record.end_position, gaps=gaps, row_seen=lambda _: None)
             for _ in walk.steps():
                 pass
             if walk.error is not None:

@@ -201,11 +201,7 @@ class DeltaLoop:
 
     def fail(self, error: Exception) -> None:
         """Have the loop end with this error. Safe from any thread."""
-
-        def end() -> Sequence[ReplayStep]:
-            return [EndReplay(error)]
-
-        self._tell(end)
+        self._tell(lambda: [EndReplay(error)])
 
     def _fail(self, cause: BaseException) -> None:
         if self.error is not None:
@@ -357,10 +353,7 @@ class DeltaLoop:
         self._check()
 
     def _check(self) -> None:
-        """Assert what holds between two steps; on the loop's own thread, or without one.
-
-        What is noted of a part goes with it: otherwise the notes of a reader that lives for years would grow.
-        """
+        """Assert what holds between two steps; on the loop's own thread. What is noted of a part goes with it."""
         assert not (self._unstarted and self.thread is not None), "a loop that has not started has a thread"
         assert self._loads <= self._named.keys()
         assert self.error is not None or len(self._named) <= self.replayer.parts
@@ -403,10 +396,6 @@ class DeltaLoop:
         figures = self.figures
         figures.time("decode", decode_ns)
         figures.time("insert", insert_ns)
-        if named_ns:
-            figures.time("replay", done - named_ns)
-            if by_delta:
-                figures.time("answer", done - named_ns)
-        size = sum(header.footprint for header, _ in frames)
-        figures.took(size, len(frames), by_delta=by_delta, now_ms=done / 1e6)
+        sizes = [header.footprint for header, _ in frames]
+        figures.took(sizes, by_delta=by_delta, named_ns=named_ns, done_ns=done)
         return self.replayer.done(step.number, now_ms())

@@ -169,7 +169,7 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise
 
     def _check(self, start: StreamOffset, end: StreamOffset) -> None:
-        """Assert that a batch goes on from where it starts, in the same log, up to no more than the query may read."""
+        """Assert that a batch continues from where it starts, in the same log, to no more than the query may read."""
         assert start.log_id == end.log_id == f"{int(end.log_id, 16):016x}" and start.lsn < end.lsn
         assert (
             start.complete_from_lsn == end.complete_from_lsn and start.owner in ("", end.owner) and end.owner

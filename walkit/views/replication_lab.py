@@ -19,7 +19,7 @@ from walkit.models.tcp_link import LinkState, TcpLink
 from walkit.plots import LagSeries, StateBar
 from walkit.replication.delta_state import HitRow
 from walkit.views.jobs import Jobs
-from walkit.views.replica_history import ReplicaHistory
+from walkit.views.replica_history import ReplicaHistory, hits_of
 from walkit.workload.replicated import PacedLoad, ReplicatedChild
 
 REPLICAS_MAX = 3
@@ -338,7 +338,7 @@ class ReplicationLab:
             lag=tuple(seat.history.lag() for seat in seats if seat.name != PRIMARY),
             bars=tuple(bar for seat in seats for bar in seat.history.bars(now, since)),
             traffic=_traffic(seats),
-            hits=_hits(seats),
+            hits=hits_of(seat.child.newest for seat in seats if seat.child is not None),
             resting=bool(said and said["resting"]),
         )
 
@@ -396,14 +396,3 @@ def _traffic(seats: list[_Seat]) -> dict[str, TrafficStatistics]:
             words = "sent by the primary" if seat.name == PRIMARY else f"taken by {seat.name}"
             found[words] = TrafficStatistics(**said["traffic"])
     return found
-
-
-def _hits(seats: list[_Seat]) -> tuple[HitRow, ...]:
-    """Return the bytes by path of the newest process of each delta reader, added up for each frame size."""
-    sums: dict[int, tuple[int, int]] = {}
-    for seat in seats:
-        said = None if seat.child is None else seat.child.newest
-        for row in (said or {}).get("hits", ()):
-            taken, loaded = sums.get(row["up_to"], (0, 0))
-            sums[row["up_to"]] = taken + row["delta_bytes"], loaded + row["loaded_bytes"]
-    return tuple(HitRow(up_to=up_to, delta_bytes=d, loaded_bytes=r) for up_to, (d, r) in sorted(sums.items()))
