@@ -81,8 +81,7 @@ class DeltaLoop:
         self._probe_ms: float | None = None
         self._asked_ms = self._look_ms = now_ms()
         self._asked_ns = perf_counter_ns()
-        self._looking, self._silence_ms = False, SILENCE_MS
-        self._refused = 0
+        self._looking, self._silence_ms, self._refused = False, SILENCE_MS, 0
         self._epochs: set[int] = set()
         self._named: dict[int, int] = {}  # by part of the replay: when it was named, ns
         self._loads: set[int] = set()  # parts that are read from the log
