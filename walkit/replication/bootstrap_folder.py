@@ -29,7 +29,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.replication.bootstrap import Want
 from walkit.replication.messages import Chunk, Plan
 from walkit.replication.refusals import first_difference
-from walkit.segments.frame_walk import walk_segment
+from walkit.segments.frame_walk import FrameWalk, walk_segment
 from walkit.segments.gathered import SNAPSHOT_KEY
 from walkit.segments.identity import check_identity
 from walkit.segments.manifest_store import read_if_there, write_whole
