@@ -20,12 +20,12 @@ from typing import Any
 import walkit
 from tests.log.imports import bytes_of
 from tests.replication.callers import WAIT_S, until
+from tests.replication.flips import durable_lsn
 from tests.replication.processes import Processes, free_address, is_open, processes
 from tests.replication.writer import OPTIONS
 from walkit.errors import CorruptionError, GapError, LogNotFoundError, StorageError
 from walkit.format.names import BOOTSTRAP_PREFIX, HEAL_NEW_NAME
 from walkit.recovery.scan import read_durable_slot
-from walkit.replication.source import StoredSource
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.table import KeyedTable
 from walkit.storage import FileStorage
@@ -135,7 +135,7 @@ class Round:
         if not self.has_server:
             self.living["server"] = self._processes.start("serve", str(self.primary), self.address)
         end = load_manifest(FileStorage(str(self.primary))).end
-        until(lambda: self._end_of_replica() == end.position, "the replica")
+        until(lambda: durable_lsn(self.replica) == end.last_lsn, "the replica")
         self._processes.end(self.living["replica"])
         self._processes.end(self.living["server"])
         self.check()
@@ -149,12 +149,6 @@ class Round:
                 assert dict(one.items()) == dict(other.items())
         left = [p.name for p in files(self.replica) if p.name.startswith(BOOTSTRAP_PREFIX)]
         assert not left, left
-
-    def _end_of_replica(self) -> int:
-        try:
-            return StoredSource(FileStorage(str(self.replica))).durable()[1]
-        except (CorruptionError, GapError, LogNotFoundError):  # it is being put in the place of another
-            return -1
 
 
 def files(folder: Path) -> list[Path]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions, as_lsn
-from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError
+from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError, StorageError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.finalizer import watch_exit
@@ -61,7 +61,7 @@ class ImportedLog(ReadSurface):
                 option="retention",
                 wanted=given.retention,
             )
-        self._reopening, self._is_reopening = threading.RLock(), False
+        self._reopening, self._is_reopening = threading.Condition(), False
         self._open(storage, given, events or EventSink())
 
     def _open(self, storage: Storage, given: LogOptions, sink: EventSink) -> None:
@@ -83,7 +83,8 @@ class ImportedLog(ReadSurface):
     def reopen(self) -> None:
         """Close this log and open what was gathered in its place; by the importing thread.
 
-        A thread that waits for a record still gets it. Raises what opening raises: then the log is closed.
+        A thread that waits for a record still gets it. After a StorageError the log `is_reopening` until another call
+        opens it, or `close`; after any other error of an opening it is closed.
         """
         with self._reopening:
             self._is_reopening = True
@@ -93,8 +94,22 @@ class ImportedLog(ReadSurface):
                 self._finalizer.detach()
                 self._open(before.storage, before.options, before.events)
                 self._engine.watched_by(before)
-            finally:
-                self._is_reopening = False
+            except StorageError:
+                raise
+            except BaseException:
+                self._end_reopening()
+                raise
+            self._end_reopening()
+
+    def _end_reopening(self) -> None:
+        with self._reopening:
+            self._is_reopening = False
+            self._reopening.notify_all()
+
+    @property
+    def is_reopening(self) -> bool:
+        """Whether the log in whose place another was to be opened is closed, and that other is not open yet."""
+        return self._is_reopening
 
     def import_run(self, run: FrameRun, lineage: tuple[EpochRecord, ...]) -> LogEnd:
         """Take frames that follow the end of this log; on stable storage on return. Returns the new end.
@@ -235,7 +250,7 @@ class ImportedLog(ReadSurface):
                 break
             self._wait_in(self._engine, lsn, left)
             with self._reopening:  # where the log is being replaced, wait for the other one
-                pass
+                self._reopening.wait_for(lambda: not self._is_reopening, left)
         return self._engine.end.last_lsn >= lsn
 
     @staticmethod
@@ -269,6 +284,7 @@ class ImportedLog(ReadSurface):
         """Seal what is open and free the log. Closing twice does nothing; an interrupt does not end it."""
         self._engine.close()
         self._finalizer.detach()
+        self._end_reopening()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
