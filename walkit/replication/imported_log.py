@@ -7,12 +7,12 @@ processes read it like any log. It mints no epoch: its lineage is that of the pr
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from walkit._threads import Bell
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions, as_lsn
 from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError, StorageError
@@ -61,7 +61,7 @@ class ImportedLog(ReadSurface):
                 option="retention",
                 wanted=given.retention,
             )
-        self._reopening, self._is_reopening = threading.Condition(), False
+        self._is_reopening, self._reopened = False, Bell()
         self._open(storage, given, events or EventSink())
 
     def _open(self, storage: Storage, given: LogOptions, sink: EventSink) -> None:
@@ -86,25 +86,25 @@ class ImportedLog(ReadSurface):
         A thread that waits for a record still gets it. After a StorageError the log `is_reopening` until another call
         opens it, or `close`; after any other error of an opening it is closed.
         """
-        with self._reopening:
-            self._is_reopening = True
-            try:
-                before = self._engine
-                before.close()
-                self._finalizer.detach()
-                self._open(before.storage, before.options, before.events)
-                self._engine.watched_by(before)
-            except StorageError:
-                raise
-            except BaseException:
-                self._end_reopening()
-                raise
+        if not self._is_reopening:
+            self._reopened = Bell()
+        self._is_reopening = True
+        try:
+            before = self._engine
+            before.close()
+            self._finalizer.detach()
+            self._open(before.storage, before.options, before.events)
+            self._engine.watched_by(before)
+        except StorageError:
+            raise
+        except BaseException:
             self._end_reopening()
+            raise
+        self._end_reopening()
 
     def _end_reopening(self) -> None:
-        with self._reopening:
-            self._is_reopening = False
-            self._reopening.notify_all()
+        self._is_reopening = False
+        self._reopened.set()
 
     @property
     def is_reopening(self) -> bool:
@@ -249,8 +249,9 @@ class ImportedLog(ReadSurface):
             if left is not None and left <= 0:
                 break
             self._wait_in(self._engine, lsn, left)
-            with self._reopening:  # where the log is being replaced, wait for the other one
-                self._reopening.wait_for(lambda: not self._is_reopening, left)
+            # Where the log is being replaced, wait for the other one; the bell wakes one, which wakes the next.
+            if self._is_reopening and self._reopened.wait(left):
+                self._reopened.set()
         return self._engine.end.last_lsn >= lsn
 
     @staticmethod
