@@ -16,7 +16,8 @@ from pathlib import Path
 from tests.replication.callers import WAIT_S, until
 from tests.replication.processes import Processes, free_address, is_open, processes
 from tests.replication.proxy import TcpProxy
-from walkit.recovery.scan import read_durable_slot
+from walkit.errors import CorruptionError, GapError, LogNotFoundError, StorageError
+from walkit.replication.source import StoredSource
 from walkit.storage import FileStorage
 
 
@@ -72,7 +73,8 @@ def flipping(log: Path, seed: int) -> Iterator[Flipping]:
 
 
 def durable_lsn(folder: Path) -> int:
-    """The last LSN that a replica has published; 0 where it has nothing yet."""
-    if not (folder / "manifest").exists():
+    """The last LSN that a replica has published; 0 where it has nothing yet, or its log is being replaced."""
+    try:
+        return StoredSource(FileStorage(str(folder))).durable()[0]
+    except (CorruptionError, GapError, LogNotFoundError, StorageError):
         return 0
-    return read_durable_slot(FileStorage(str(folder))).lsn

@@ -20,12 +20,12 @@ from typing import Any
 import walkit
 from tests.log.imports import bytes_of
 from tests.replication.callers import WAIT_S, until
+from tests.replication.flips import durable_lsn
 from tests.replication.processes import Processes, free_address, is_open, processes
 from tests.replication.writer import OPTIONS
 from walkit.errors import CorruptionError, GapError, LogNotFoundError, StorageError
 from walkit.format.names import BOOTSTRAP_PREFIX, HEAL_NEW_NAME
 from walkit.recovery.scan import read_durable_slot
-from walkit.replication.source import StoredSource
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.table import KeyedTable
 from walkit.storage import FileStorage
@@ -63,7 +63,7 @@ class Round:
             if role in self.roles:
                 self.living[role] = self._start(role)
         self._seen: dict[int, Any] = {}
-        self._reached = 0
+        self._reached: dict[Path, int] = {}
 
     def _start(self, role: str, nth: int = 0) -> int:
         """Start one role; a replica may kill itself before its nth change, 0 for never."""
@@ -79,6 +79,9 @@ class Round:
     def turn(self) -> None:
         """Let them run, kill one, look at what is there, and start it again."""
         chance = self.chance
+        if not chance.randrange(8):
+            self._kill_all()
+            return
         role = chance.choice((*self.roles, "replica", "replica"))
         deadline = time.monotonic() + chance.uniform(0.0, 0.4)
         while not self._processes.has_ended(self.living["replica"]):
@@ -99,6 +102,18 @@ class Round:
             nth = chance.randrange(1, CHANGES_MAX) if trims or chance.randrange(3) else 0
         self.living[role] = self._start(role, nth)
 
+    def _kill_all(self) -> None:
+        """Kill all processes at once, and start them again."""
+        time.sleep(self.chance.uniform(0.0, 0.4))
+        for role in self.roles:
+            if not (role == "replica" and self._processes.has_ended(self.living[role])):
+                self._processes.kill(self.living[role])
+            self.tally.kills += 1
+        self.check()
+        for role in ("writer", "server", "replica"):
+            if role in self.roles:
+                self.living[role] = self._start(role)
+
     def _trim(self) -> None:
         """Have the writer drop what it has, whoever needs it."""
         before = load_manifest(FileStorage(str(self.primary))).low_watermark
@@ -110,18 +125,24 @@ class Round:
         self.tally.trims += 1
 
     def check(self) -> None:
-        """The replica's frames are the primary's at the same positions, and it has not gone back."""
-        published = read_durable_slot(FileStorage(str(self.replica))).lsn if files(self.replica) else 0
-        theirs = frames_in(self.replica)
-        self._seen.update({header.position: (header, body) for header, body in frames_in(self.primary)})
+        """The replica's frames are the primary's at the same positions, and neither has lost what it published."""
+        published = {
+            folder: read_durable_slot(FileStorage(str(folder))).lsn if files(folder) else 0
+            for folder in (self.primary, self.replica)
+        }
+        theirs, ours = frames_in(self.replica), frames_in(self.primary)
+        self._seen.update({header.position: (header, body) for header, body in ours})
         for header, body in theirs:
             known = self._seen.get(header.position)
             assert known is None or known == (header, body), f"another frame at position {header.position:,}"
-        if theirs:
-            last = theirs[-1][0].last_lsn
-            assert last >= self._reached, f"LSN {self._reached} was published, and it ends at {last}"
-        # What is published, not what is there: beside a writer that begins, a reader sees no more than that.
-        self._reached = max(self._reached, published)
+        for folder, frames in ((self.primary, ours), (self.replica, theirs)):
+            last = frames[-1][0].last_lsn if frames else 0
+            # What is published, not what is there: beside a writer that begins, a reader sees no more than that.
+            reached = self._reached.get(folder, 0)
+            assert not frames or last >= reached, (
+                f"{folder}: LSN {reached} was published, and it ends at {last}"
+            )
+            self._reached[folder] = max(reached, published[folder])
 
     def finish(self) -> None:
         """Without kills both end equal, frame by frame, and so do the states."""
@@ -135,7 +156,7 @@ class Round:
         if not self.has_server:
             self.living["server"] = self._processes.start("serve", str(self.primary), self.address)
         end = load_manifest(FileStorage(str(self.primary))).end
-        until(lambda: self._end_of_replica() == end.position, "the replica")
+        until(lambda: durable_lsn(self.replica) == end.last_lsn, "the replica")
         self._processes.end(self.living["replica"])
         self._processes.end(self.living["server"])
         self.check()
@@ -149,12 +170,6 @@ class Round:
                 assert dict(one.items()) == dict(other.items())
         left = [p.name for p in files(self.replica) if p.name.startswith(BOOTSTRAP_PREFIX)]
         assert not left, left
-
-    def _end_of_replica(self) -> int:
-        try:
-            return StoredSource(FileStorage(str(self.replica))).durable()[1]
-        except (CorruptionError, GapError, LogNotFoundError):  # it is being put in the place of another
-            return -1
 
 
 def files(folder: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.commit.fake_segments import Task
 from tests.crash_recorder import Filmed
 from tests.log.in_flight_logs import Flight
 from tests.log.logs import lsns
@@ -399,6 +400,66 @@ def test_a_full_disk_is_tried_again(tmp_path: Path) -> None:
         full.cancel()
         replica.wait_for(log.append(b"the last").last_lsn, WAIT_S)
         assert_equal(log, replica)
+
+
+SWITCH = [
+    ("synced_write", "bootstrap-*.part"),
+    ("replace", "*.segment"),
+    ("create", "manifest.new"),
+    ("write", "manifest.new"),
+    ("replace", "manifest"),
+    ("remove", "bootstrap-ready"),
+]
+
+
+@pytest.mark.parametrize("operation", SWITCH, ids=str)
+def test_a_full_disk_within_the_switch_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: tuple[Any, str]
+) -> None:
+    """Fail a change of the switch with ENOSPC: the status says so, a waiting thread waits; with room it goes on."""
+    storage = FaultyStorage(FileStorage(str(tmp_path / "r")))
+    faults: list[Any] = []
+    taking = ImportedLog.reopen
+
+    def reopen(self: ImportedLog) -> None:
+        if not faults:
+            faults.append(storage.fail(*operation, times=None, errno=errno.ENOSPC))
+        taking(self)
+
+    monkeypatch.setattr(ImportedLog, "reopen", reopen)
+    with (
+        trimmed(tmp_path / "p", 60) as log,
+        Primary(log) as primary,
+        Replica(storage, primary.address, options=SMALL, backoff=quick()) as replica,
+    ):
+        until(lambda: bool(faults) and faults[0].hits > 2, "the full disk")
+        until(lambda: "ENOSPC" in replica.status().why, "the reason")
+        status = replica.status()
+        assert status.state == "connecting" and status.error is None
+        waiting = Task(lambda: replica.wait_for(60, WAIT_S))
+        faults[0].cancel()
+        assert waiting.result() >= 60
+        replica.wait_for(log.append(b"the last").last_lsn, WAIT_S)
+        assert_equal(log, replica)
+    assert walkit.verify(tmp_path / "r").ok
+    assert gathered(tmp_path / "r") == []
+
+
+def test_a_replica_whose_disk_stays_full_within_the_switch_stops(tmp_path: Path) -> None:
+    """Stop it while the switch fails: nobody waits for ever, and the next replica on the folder does the rest."""
+    storage = FaultyStorage(FileStorage(str(tmp_path / "r")))
+    with trimmed(tmp_path / "p", 60) as log, Primary(log) as primary:
+        with Replica(storage, primary.address, options=SMALL, backoff=quick()) as replica:
+            # The first write of the manifest is of the adoption.
+            full = storage.fail("replace", "manifest", nth=2, times=None, errno=errno.ENOSPC)
+            until(lambda: full.hits > 1, "the full disk")
+            waiting = Task(lambda: replica.wait_for(60, WAIT_S))
+        with pytest.raises(walkit.LogClosedError):
+            waiting.result()
+        full.cancel()
+        with follower(tmp_path / "r", primary) as replica:
+            replica.wait_for(60, WAIT_S)
+            assert_equal(log, replica)
 
 
 def test_a_primary_that_moved_on_sends_what_changed(tmp_path: Path) -> None:
