@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pytest
@@ -107,8 +108,8 @@ def test_a_writer_that_is_killed_changes_no_query(spark: SparkSession, tmp_path:
         append(log, 50)
     killed.touch()
     query.join()
-    with walkit.open(path, mode="r") as log:
-        whole = log.to_arrow()
+    with walkit.open(path, mode="r") as log_reader:
+        whole = log_reader.to_arrow()
     assert found[0].equals(whole.slice(0, last))
     assert rows_of(reader, start, end) == list(range(1, end["lsn"] + 1))
     reader.commit(end)
@@ -211,6 +212,44 @@ def test_holes_of_completion_order_are_no_rows(spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.spark
+def test_the_changes_of_each_batch_add_up(spark: SparkSession, tmp_path: Path) -> None:
+    """Count live values by `changes` in foreachBatch, the log compacted within each batch, one batch given twice.
+
+    The counts of the recipe are those of the state, as the stream's claim keeps what the state before a batch is of.
+    """
+    path, table = tmp_path / "log", {"batch": -1, "counts": Counter[bytes]()}
+    with walkit.Store.open(path, options=SMALL) as store:
+        for n in range(1200):
+            store.log.append(b"%03d" % (n % 5) * 40, key=b"key-%d" % (n % 17))
+            if n % 9 == 0:
+                store.log.delete(b"key-%d" % (n % 7))
+        rewritten = list[int]()
+
+        def count(batch: DataFrame, number: int) -> None:
+            first, last = batch.selectExpr("min(lsn)", "max(lsn)").first() or (None, None)
+            if first is None or number <= cast("int", table["batch"]):
+                return
+            rewritten.append(store.compact().segments_rewritten)
+            counts = Counter(cast("Counter[bytes]", table["counts"]))
+            changed = walkit.spark.changes(load(spark, path), first, last, net=True)
+            for row in changed.collect():
+                counts.update([bytes(row.post_value)] if row.change != "D" else [])
+                counts.subtract([bytes(row.pre_value)] if row.change != "I" else [])
+            table.update(batch=number, counts=counts)
+
+        def twice(batch: DataFrame, number: int) -> None:
+            count(batch, number)
+            count(batch, number)
+
+        stream = spark.readStream.format("walkit").option("maxRecordsPerTrigger", 500).load(str(path))
+        writer = stream.writeStream.foreachBatch(twice).option("checkpointLocation", str(tmp_path / "check"))
+        assert writer.trigger(availableNow=True).start().awaitTermination(240)
+        wanted = Counter(value for _, value in store.items())
+    assert +cast("Counter[bytes]", table["counts"]) == wanted
+    assert len(rewritten) == 3 and sum(rewritten) > 0
+
+
+@pytest.mark.spark
 def test_a_moment_is_the_same_in_every_time_zone(spark: SparkSession, tmp_path: Path) -> None:
     """Write around both changes of a zone's clock, read in sessions of other zones: the same moments, however shown."""
     changes = (
@@ -226,13 +265,13 @@ def test_a_moment_is_the_same_in_every_time_zone(spark: SparkSession, tmp_path: 
             log.append(b"value", timestamp=moment)
     zone = spark.conf.get("spark.sql.session.timeZone")
     try:
-        for name in ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"):
+        for name in ("Europe/Berlin", "Asia/Kolkata"):
             spark.conf.set("spark.sql.session.timeZone", name)
             df = load(spark, path)
             assert in_order(df).column("timestamp").to_pylist() == moments, name
-            assert [row.timestamp.astimezone(UTC) for row in df.orderBy("lsn").collect()] == moments, name
-            seconds = df.orderBy("lsn").selectExpr("unix_seconds(timestamp) as s").collect()
-            assert [row.s for row in seconds] == [int(moment.timestamp()) for moment in moments], name
+            shown = df.orderBy("lsn").selectExpr("timestamp", "unix_seconds(timestamp) as s").collect()
+            assert [row.timestamp.astimezone(UTC) for row in shown] == moments, name
+            assert [row.s for row in shown] == [int(moment.timestamp()) for moment in moments], name
             # Between two of the moments, as a literal of the session and as one with an offset.
             at = (changes[1] + timedelta(minutes=15)).isoformat()
             assert df.where(f"timestamp < timestamp '{at}'").count() == 9, name
