@@ -134,6 +134,8 @@ def test_repeated_runs_are_one_curve_with_their_spread() -> None:
         np.median([run.latency["total"].percentile(100 - 100 / curve.x[-1]) for run in runs[:5]]) / 1e9
     )
     assert (np.diff(curve.y) >= 0).all()
+    alt = drawing.layout.meta["alt"]
+    assert alt.count("a (sync, closed loop): p50") == 1
     text = drawing.layout.title.text
     assert "median and their spread, n = 1 to 5" in text and "n = 1 each" not in text
     assert "n = 1" in latency_distribution(runs[:1], repeated=True).layout.title.text

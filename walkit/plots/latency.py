@@ -37,6 +37,9 @@ def latency_distribution(
     """
     chosen = [runs] if isinstance(runs, Run) else list(runs)
     series = _series(chosen, name) if repeated else {}
+    each = [
+        (run.name, [run.latency[name]]) for run in chosen if name in run.latency and run.latency[name].count
+    ]
     numbers = [len(group) for group in series.values()]
     words = spread_words(min(numbers), max(numbers)) if numbers else ""
     drawing = figure(
@@ -45,9 +48,8 @@ def latency_distribution(
         warnings=run_warnings(chosen, single=not words),
         alt="Latency over percentile, both logarithmic: "
         + "; ".join(
-            f"{run.name}: p50 {_at(run, name, 50)}, p99 {_at(run, name, 99)}, max {_at(run, name, 100)}"
-            for run in chosen
-            if name in run.latency and run.latency[name].count
+            f"{label}: p50 {_at(group, 50)}, p99 {_at(group, 99)}, max {_at(group, 100)}"
+            for label, group in (series.items() if repeated else each)
         ),
         theme=theme,
         xaxis={
@@ -117,8 +119,8 @@ def _latencies(histogram: LatencyHistogram, percentiles: Sequence[float]) -> lis
     return [found[p] for p in percentiles]
 
 
-def _at(run: Run, name: str, percentile: float) -> str:
-    return duration_text(run.latency[name].percentile(percentile) / 1e9)
+def _at(histograms: Sequence[LatencyHistogram], percentile: float) -> str:
+    return duration_text(float(np.median([h.percentile(percentile) for h in histograms])) / 1e9)
 
 
 def _curve(histogram: LatencyHistogram, label: str, line: dict[str, object]) -> go.Scatter:
