@@ -118,6 +118,29 @@ def test_each_run_and_its_baseline_have_a_curve() -> None:
     assert len(latency_distribution([]).data) == 0
 
 
+def test_repeated_runs_are_one_curve_with_their_spread() -> None:
+    """Five runs of one name and one of another: medians and quartiles at the marked percentiles are the histograms'."""
+    runs = [*(make_run("a", seed) for seed in range(5)), make_run("b", 9, baseline=BASELINE)]
+    drawing = latency_distribution(runs, repeated=True)
+    curve, marks, other, _ = drawing.data
+    assert [curve.name, other.name] == ["a (sync, closed loop)", "b (sync, closed loop)"]
+    assert marks.x[:2] == pytest.approx((2, 10)) and not marks.showlegend
+    for p, y, up, down in zip((50, 90), marks.y, marks.error_y.array, marks.error_y.arrayminus, strict=False):
+        seconds = [run.latency["total"].percentile(p) / 1e9 for run in runs[:5]]
+        low, median, high = np.percentile(seconds, (25, 50, 75))
+        assert (y, up, down) == pytest.approx((median, high - median, median - low))
+    assert curve.x[-1] == pytest.approx(min(run.records for run in runs[:5]))
+    assert curve.y[-1] == pytest.approx(
+        np.median([run.latency["total"].percentile(100 - 100 / curve.x[-1]) for run in runs[:5]]) / 1e9
+    )
+    assert (np.diff(curve.y) >= 0).all()
+    alt = drawing.layout.meta["alt"]
+    assert alt.count("a (sync, closed loop): p50") == 1
+    text = drawing.layout.title.text
+    assert "median and their spread, n = 1 to 5" in text and "n = 1 each" not in text
+    assert "n = 1" in latency_distribution(runs[:1], repeated=True).layout.title.text
+
+
 def test_the_timeline_is_the_run_s() -> None:
     """Rate, percentiles, baseline and events of the figure are the arrays of the Run, gaps included."""
     events = (

@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from walkit.measure import LatencyHistogram, Run
-from walkit.plots.facts import run_facts, run_warnings
+from walkit.plots.facts import Spread, error_bars, run_facts, run_warnings, spread_words
 from walkit.plots.style import Figure, Theme, colour, figure, go
 from walkit.plots.units import LOG_SECONDS, duration_text
 
 _TICKS = {1: "0", 2: "50", 10: "90", 100: "99", 1_000: "99.9", 10_000: "99.99", 100_000: "99.999"}
+_WHISKERS_AT = (50.0, 90.0, 99.0, 99.9, 99.99)
+"""Percentiles at which the spread of repeated runs is shown."""
+_POINTS_OF_A_DECADE = 24
 _TICKS |= {1_000_000: "99.9999", 10_000_000: "99.99999"}
 
 
 def latency_distribution(
-    runs: Run | Iterable[Run], *, name: str = "total", baseline: bool = True, theme: Theme = None
+    runs: Run | Iterable[Run],
+    *,
+    name: str = "total",
+    baseline: bool = True,
+    repeated: bool = False,
+    theme: Theme = None,
 ) -> Figure:
     """Draw the whole latency distribution of each run, and of its raw-device baseline as a dotted line.
 
     x is 1 / (1 - percentile / 100) on a log axis: at x = 1000 is the latency that one record in a
     thousand reached or passed. y is seconds, log. `name` is that of the histogram. Runs without records
     in it are left out. A curve ends at its maximum, at x = number of records.
+
+    With `repeated`, runs of one name, durability level and arrival are one curve: their median at each percentile, as
+    far as the smallest of them goes, with whiskers for their spread at p50, p90 and so on. Baselines are left out then.
     """
     chosen = [runs] if isinstance(runs, Run) else list(runs)
+    series = _series(chosen, name) if repeated else {}
+    each = [
+        (run.name, [run.latency[name]]) for run in chosen if name in run.latency and run.latency[name].count
+    ]
+    numbers = [len(group) for group in series.values()]
+    words = spread_words(min(numbers), max(numbers)) if numbers else ""
     drawing = figure(
         f"Latency distribution ({name})",
-        subtitle=run_facts(chosen),
-        warnings=run_warnings(chosen),
+        subtitle=[*([words] if words else []), *run_facts(chosen)],
+        warnings=run_warnings(chosen, single=not words),
         alt="Latency over percentile, both logarithmic: "
         + "; ".join(
-            f"{run.name}: p50 {_at(run, name, 50)}, p99 {_at(run, name, 99)}, max {_at(run, name, 100)}"
-            for run in chosen
-            if name in run.latency and run.latency[name].count
+            f"{label}: p50 {_at(group, 50)}, p99 {_at(group, 99)}, max {_at(group, 100)}"
+            for label, group in (series.items() if repeated else each)
         ),
         theme=theme,
         xaxis={
@@ -44,7 +60,9 @@ def latency_distribution(
         },
         yaxis={"type": "log", "title": {"text": "latency"}, **LOG_SECONDS},
     )
-    for index, run in enumerate(chosen):
+    for index, (label, group) in enumerate(series.items()):
+        drawing.add_traces(_median_curve(group, label, colour(index)))
+    for index, run in enumerate([] if repeated else chosen):
         histogram = run.latency.get(name)
         if histogram is not None and histogram.count:
             label = f"{run.name} ({run.durability}, {run.arrival} loop)"
@@ -55,8 +73,54 @@ def latency_distribution(
     return drawing
 
 
-def _at(run: Run, name: str, percentile: float) -> str:
-    return duration_text(run.latency[name].percentile(percentile) / 1e9)
+def _series(runs: Iterable[Run], name: str) -> dict[str, list[LatencyHistogram]]:
+    """Return the histograms of runs that repeat each other, by the name of their curve, in the order of the runs."""
+    found: dict[str, list[LatencyHistogram]] = {}
+    for run in runs:
+        histogram = run.latency.get(name)
+        if histogram is not None and histogram.count:
+            found.setdefault(f"{run.name} ({run.durability}, {run.arrival} loop)", []).append(histogram)
+    return found
+
+
+def _median_curve(histograms: Sequence[LatencyHistogram], label: str, paint: str) -> list[go.Scatter]:
+    """Return the median of several histograms at each percentile, and whiskers at some of them."""
+    end = min(histogram.count for histogram in histograms)
+    x = np.geomspace(1, end, max(round(_POINTS_OF_A_DECADE * np.log10(end)), 2))
+    known = [p for p in _WHISKERS_AT if 1 / (1 - p / 100) <= end]
+    wanted = [*(100 * (1 - 1 / x)), *known]
+    seconds = np.array([[ns / 1e9 for ns in _latencies(h, wanted)] for h in histograms])
+    spreads = [Spread.of(list(column)) for column in seconds[:, len(x) :].T]
+    line = go.Scatter(
+        x=x,
+        y=np.median(seconds[:, : len(x)], axis=0),
+        customdata=100 * (1 - 1 / x),
+        mode="lines",
+        line={"color": paint, "width": 2, "shape": "hv"},
+        name=label,
+        hovertemplate="p%{customdata:.5g}: %{y:.3s}s",
+    )
+    whiskers = go.Scatter(
+        x=[1 / (1 - p / 100) for p in known],
+        y=[spread.median for spread in spreads],
+        error_y=error_bars(spreads),
+        mode="markers",
+        marker={"color": paint, "size": 6},
+        name=label,
+        showlegend=False,
+        customdata=[f"{s.low:.3g} to {s.high:.3g} s, n = {s.number}" for s in spreads],
+        hovertemplate="%{y:.3s}s: %{customdata}",
+    )
+    return [line, whiskers] if known else [line]
+
+
+def _latencies(histogram: LatencyHistogram, percentiles: Sequence[float]) -> list[float]:
+    found = histogram.percentiles(percentiles)
+    return [found[p] for p in percentiles]
+
+
+def _at(histograms: Sequence[LatencyHistogram], percentile: float) -> str:
+    return duration_text(float(np.median([h.percentile(percentile) for h in histograms])) / 1e9)
 
 
 def _curve(histogram: LatencyHistogram, label: str, line: dict[str, object]) -> go.Scatter:

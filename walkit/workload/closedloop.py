@@ -47,8 +47,8 @@ def drive_threads(
 ) -> tuple[T, T]:
     """Run `loop` on a thread for each recorder; return what `begin` and `end` say where the measured time is bounded.
 
-    It takes `seconds` and a tenth more, and longer for as long as `enough` says False. All threads have ended on return, and when Ctrl-C ends it. The first error of
-    any of them ends all, and is raised.
+    It takes `seconds` and a tenth more, and longer for as long as `enough` says False. All threads have ended on
+    return, and when Ctrl-C ends it. The first error of any of them ends all, and is raised.
     """
     stop, going, errors = threading.Event(), [True], list[BaseException]()
 
