@@ -1,12 +1,25 @@
-"""Asserts the invariants of all that an open log or store is made of; nothing may be under way in it."""
+"""Asserts the invariants of all that an open log or store is made of, and spoils what they are about."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import walkit
 
 
+def changed(name: str, value: object) -> Callable[[Any], object]:
+    """Return what sets the field of this name in an object."""
+    return lambda thing: setattr(thing, name, value)
+
+
+def inside(name: str, change: Callable[[Any], object]) -> Callable[[Any], object]:
+    """Return what changes the collection of this name in an object."""
+    return lambda thing: change(getattr(thing, name))
+
+
 def check_log(log: walkit.WriteAheadLog) -> None:
-    """Assert what the commit core, the segments and the holds promise between two steps."""
+    """Assert what the commit core, the segments, the holds and the claims promise; nothing may be under way."""
     log.wait_idle()
     parts = log.parts
     driver = parts.driver
@@ -14,7 +27,9 @@ def check_log(log: walkit.WriteAheadLog) -> None:
         for part in (parts.core, driver.election, driver.writer.sequencer):
             part._check()
     parts.segments._check()
+    parts.segments.maintenance._check()
     parts.holds._check()
+    parts.holds.claims._check()
 
 
 def check_store(store: walkit.Store) -> None:

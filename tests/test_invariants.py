@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import walkit
-from tests.invariants import check_log, check_store
+from tests.invariants import changed, check_log, check_store, inside
 from walkit.commit.commit_signal import CommitSignal
 from walkit.commit.core import OrderingCore
 from walkit.commit.delivery import Delivery
@@ -27,19 +27,29 @@ from walkit.commit.timer import CommitClock
 from walkit.errors import JournalFullError
 from walkit.events import EventSink
 from walkit.format.frame import FrameIdentity
-from walkit.format.manifest import Manifest
+from walkit.format.manifest import LogEnd, Manifest
+from walkit.log.claims import ClaimTable, _Seen
 from walkit.models import CrashingStorage
 from walkit.record import Batch, Kind, Record
+from walkit.replication.connection import Destination
 from walkit.replication.delta_buffer import DeltaBuffer
 from walkit.replication.delta_loader import RangeLoader
+from walkit.replication.delta_loop import DeltaLoop
 from walkit.replication.delta_messages import DeltaEnd
 from walkit.replication.delta_poller import DeltaPoller
+from walkit.replication.delta_replayer import DeltaReplayer
+from walkit.replication.delta_state import ReaderState
+from walkit.replication.identity import mint
+from walkit.replication.import_engine import ImportEngine
 from walkit.replication.publisher import Publisher
 from walkit.replication.record_cache import RecordCache
+from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.shared_runs import SharedRuns
+from walkit.replication.source import StoredSource
 from walkit.replication.states import StateTracker
 from walkit.replication.subscriber import Subscriber
 from walkit.segments.active_segment import OpenSegment
+from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import ManifestStore
 from walkit.state import KeyedTable
 from walkit.state.journal import Ring
@@ -258,41 +268,104 @@ def _delivery() -> Delivery:
     return delivery
 
 
-def inside(name: str, change: Callable[[Any], object]) -> Callable[[Any], object]:
-    """Return what changes the collection of this name in an object."""
-    return lambda thing: change(getattr(thing, name))
+def _claims() -> ClaimTable:
+    return ClaimTable(*_managed(), EventSink())
 
 
+def _managed() -> tuple[CrashingStorage, ManifestStore]:
+    storage = CrashingStorage()
+    storage.create()
+    return storage, ManifestStore(storage, Manifest(log_id=7))
+
+
+def _worker() -> MaintenanceWorker:
+    return MaintenanceWorker("log", EventSink())
+
+
+def _importer() -> ImportEngine:
+    engine = ImportEngine(CrashingStorage(), walkit.LogOptions(), EventSink())
+    engine.adopt(7, created_us=1, ack_order="append", extra={})
+    return engine
+
+
+def _delta_loop() -> DeltaLoop:
+    storage = CrashingStorage()
+    walkit.open(storage=storage).close()
+    return DeltaLoop(
+        name="reader",
+        destination=Destination("127.0.0.1:1"),
+        loader=RangeLoader(storage, 1),
+        source=StoredSource(storage),
+        replayer=DeltaReplayer(DeltaEnd(), log_id=1),
+        new_poller=DeltaPoller,
+        state=ReaderState(),
+        log_id=1,
+        events=EventSink(),
+    )
+
+
+def _registry() -> ReplicaRegistry:
+    storage = CrashingStorage()
+    storage.create()
+    registry = ReplicaRegistry(storage, 2)
+    assert registry.add(mint(), "replica", keep=())
+    return registry
+
+
+def _sequencer() -> SealSequencer:
+    sequencer = SealSequencer()
+    sequencer.end(sequencer.draw_locked())
+    return sequencer
+
+
+ENDED = Manifest(log_id=7, end=LogEnd(last_lsn=5, position=640))
 BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
-    (_core, lambda core: setattr(core, "durable_lsn", 6)),
-    (_core, lambda core: setattr(core, "written_position", 641)),
-    (_core, lambda core: setattr(core, "landed", 1)),
-    (_core, lambda core: setattr(core, "_records", 1)),
+    (_core, changed("durable_lsn", 6)),
+    (_core, changed("written_position", 641)),
+    (_core, changed("landed", 1)),
+    (_core, changed("_records", 1)),
     (_table, inside("_lsns", lambda lsns: lsns.update({b"c": 1}))),
     (_table, inside("_lsns", lambda lsns: lsns.update({b"a": 9}))),
     (_ring, inside("_lsns", lambda lsns: lsns.__setitem__(0, 3))),
-    (Publisher, lambda publisher: setattr(publisher, "_began_at", 64)),
+    (Publisher, changed("_began_at", 64)),
     (Publisher, inside("_ends", lambda ends: ends.clear() or ends.append(None))),
-    (_subscriber, lambda subscriber: setattr(subscriber, "state", "failed")),
-    (_subscriber, lambda subscriber: setattr(subscriber, "heard_ms", 1.0)),
-    (_segment, lambda segment: setattr(segment, "zeroed", 1 << 20)),
-    (_poller, lambda poller: setattr(poller, "wake_at_ms", 5.0)),
-    (_poller, lambda poller: setattr(poller, "session_id", 7)),
-    (DeltaBuffer, lambda buffer: setattr(buffer, "size_bytes", 1)),
-    (DeltaBuffer, lambda buffer: setattr(buffer, "end", DeltaEnd(1, 64))),
+    (_subscriber, changed("state", "failed")),
+    (_subscriber, changed("heard_ms", 1.0)),
+    (_segment, changed("zeroed", 1 << 20)),
+    (_poller, changed("wake_at_ms", 5.0)),
+    (_poller, changed("session_id", 7)),
+    (DeltaBuffer, changed("size_bytes", 1)),
+    (DeltaBuffer, changed("end", DeltaEnd(1, 64))),
     (_runs, inside("_kept", lambda kept: kept.update({(1, None): None}))),
-    (_runs, lambda runs: setattr(runs, "_size", 1)),
-    (_cache, lambda cache: setattr(cache, "_next_lsn", 0)),
+    (_runs, changed("_size", 1)),
+    (_cache, changed("_next_lsn", 0)),
     (_cache, inside("_order", deque.clear)),
-    (_tracker, lambda tracker: setattr(tracker, "state", "new")),
+    (_tracker, changed("state", "new")),
     (_tracker, inside("_spans", deque.reverse)),
-    (_election, lambda election: setattr(election, "leaders", 2)),
-    (_election, lambda election: setattr(election, "_given", True)),
+    (_election, changed("leaders", 2)),
+    (_election, changed("_given", True)),
     (SealSequencer, inside("_over", lambda over: over.add(0))),
     (_loader, inside("_ends", list.reverse)),
     (_loader, inside("_retired", lambda files: files.append(None))),
-    (_delivery, lambda delivery: setattr(delivery, "observers", ())),
-    (_segment, lambda segment: setattr(segment, "frames", 1)),
+    (_delivery, changed("observers", ())),
+    (_segment, changed("frames", 1)),
+    (_election, changed("leaders", -1)),
+    (_sequencer, changed("_current", 2)),
+    (_sequencer, inside("_latches", lambda latches: latches.update({0: None}))),
+    (_registry, inside("_known", lambda known: known.update({b"other": next(iter(known.values()))}))),
+    (_registry, changed("limit", 0)),
+    (_claims, changed("_kept", [])),
+    (_claims, inside("_seen", lambda seen: seen.update(a=_Seen(None, float("inf"))))),
+    (_worker, changed("_doing", "seal")),
+    (_worker, inside("_jobs", lambda jobs: jobs["seal"].append(print))),
+    (_worker, inside("_periodic", lambda periodic: periodic.update(paint=None))),
+    (_importer, changed("adopted", False)),
+    (_importer, inside("store", changed("current", ENDED))),
+    (_importer, inside("segments", changed("identity", FrameIdentity(8, 1, 1)))),
+    (_delta_loop, changed("thread", threading.current_thread())),
+    (_delta_loop, inside("_loads", lambda loads: loads.add(1))),
+    (_delta_loop, inside("_named", lambda named: named.update({1: 1}))),
+    (_delta_loop, changed("_probe_ms", 1.0)),
 ]
 
 

@@ -17,8 +17,8 @@ class TableReport(ABC):
 
     __slots__ = ()
 
-    bench: ClassVar[str]
-    """Name of the benchmark, in the dictionary."""
+    bench: ClassVar[str] = ""
+    """Name of the benchmark, in the dictionary; "" of a report that is of none."""
     title: ClassVar[str] = ""
     """The heading above the HTML."""
     left_columns: ClassVar[int] = 1
@@ -39,7 +39,7 @@ class TableReport(ABC):
 
     @abstractmethod
     def _facts(self) -> dict[str, Any]:
-        """Return what the dictionary has beside the name of the benchmark."""
+        """Return what the dictionary has beside the name of a benchmark."""
 
     def text(self) -> str:
         """Return the table as aligned text, with what it was taken on above and the lines below."""
@@ -49,7 +49,7 @@ class TableReport(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {"bench": self.bench, **self._facts()}
+        return {**({"bench": self.bench} if self.bench else {}), **self._facts()}
 
     def _repr_html_(self) -> str:
         plain = self._plain_notes()

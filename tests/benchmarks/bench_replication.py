@@ -1,11 +1,14 @@
 """Replication against its aims, each row measured n times in one run: lag, catch-up, bootstrap, CPU per record.
 
-    python tests/benchmarks/bench_replication.py [--runs 5] [--rows lag,serve,catchup,bootstrap,cpu,beside] [--dir DIR]
+    python tests/benchmarks/bench_replication.py [--runs 5] [--rows lag,serve,catchup,...] [--dir DIR]
 
 Rows: `lag` and `serve` are the time from a record's durability at the primary to its replica's acknowledgement (p99 of
 20 MB/s of 1 KiB records), with the primary in the writer's process and in `walkit serve`; `catchup` a new replica of a
-finished log, without codec; `bootstrap` of a trimmed log; `cpu` the writer's CPU per record at 3,000 records/s with a
-replica against alone; `beside` throughput in a closed loop with a replica, and the CPU of both processes.
+finished log, without codec, and beside it what gRPC makes of equal messages alone and with the bytes written and
+synced as a replica does; `bootstrap` of a trimmed log; `cpu` the writer's CPU per record at 3,000 records/s with a
+replica against alone; `beside` throughput in a closed loop with a replica, and the CPU of both processes; `idle` what
+twenty replicas that have nothing to do take of one of the primary's cores; `record` how much the memory of `walkit
+serve` grows by one record of 150 MiB, and in sizes of that record.
 A replica is always a process of its own, on the same disk. Wants a quiet machine.
 """
 
@@ -28,6 +31,7 @@ import numpy as np
 import walkit
 from walkit.replication import Primary
 from walkit.replication.source import StoredSource
+from walkit.replication.transport import channel_options, grpc
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage
 from walkit.workload.process import python_child
@@ -152,6 +156,55 @@ def catch_up_mb_per_s(base: str) -> float:
     return _follow_mb_per_s(base, folder)
 
 
+SENDER = """
+import sys
+from walkit.replication.transport import DaemonExecutor, grpc, server_options
+message, times = bytes(int(sys.argv[1])), int(sys.argv[2])
+server = grpc.server(DaemonExecutor(), options=server_options())
+handler = grpc.unary_stream_rpc_method_handler(lambda request, context: (message for _ in range(times)))
+server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("floor", {"Send": handler}),))
+print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+server.start()
+sys.stdin.read()
+"""
+MESSAGE_BYTES = 256 << 10
+"""About what a batch of frames is."""
+SYNC_BYTES = 4 << 20
+"""A replica syncs about so many bytes at once."""
+
+
+def grpc_mb_per_s(base: str, *, written: bool) -> float:
+    """MB/s of a gRPC stream of messages as large as batches; `written`: to a file that is synced as a replica's."""
+    times = CATCH_UP_BYTES // MESSAGE_BYTES
+    code = [sys.executable, "-c", SENDER, str(MESSAGE_BYTES), str(times)]
+    with subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None and child.stdout is not None
+        address = f"127.0.0.1:{int(child.stdout.readline())}"
+        with (
+            open(os.path.join(base, "written"), "wb", buffering=0) as file,
+            grpc.insecure_channel(address, options=channel_options(1 << 20)) as channel,
+        ):
+            began, waiting = time.perf_counter(), []
+            for data in channel.unary_stream("/floor/Send")(b""):
+                waiting.append(data)
+                if written and len(waiting) * MESSAGE_BYTES >= SYNC_BYTES:
+                    file.writelines(waiting)
+                    os.fdatasync(file.fileno())
+                    waiting.clear()
+            took = time.perf_counter() - began
+        child.stdin.close()
+    return CATCH_UP_BYTES / 1e6 / took
+
+
+def catch_up_and_floors(base: str) -> tuple[float, float, float]:
+    """Catch-up, and what gRPC alone and gRPC with the bytes written and synced make in the same turn."""
+    return (
+        catch_up_mb_per_s(base),
+        grpc_mb_per_s(base, written=False),
+        grpc_mb_per_s(base, written=True),
+    )
+
+
 def bootstrap_mb_per_s(base: str) -> float:
     """The same of a log whose first records were trimmed, which comes by a bootstrap."""
     folder = os.path.join(base, "log")
@@ -217,13 +270,85 @@ def beside(base: str) -> tuple[float, float, float]:
         )
 
 
+IDLE_CHILD = """
+import sys
+from walkit.replication import Replica
+replicas = [Replica(f"{sys.argv[1]}-{n}", sys.argv[2]).start() for n in range(int(sys.argv[3]))]
+for replica in replicas:
+    replica.wait_for(1, 60)
+print("ready", flush=True)
+sys.stdin.read()
+for replica in replicas:
+    replica.stop()
+"""
+IDLE_SESSIONS = 20
+IDLE_S = 10.0
+
+
+def idle_percent(base: str) -> float:
+    """What twenty replicas that have nothing to do take of a core of their primary's process, in percent."""
+    with walkit.open(os.path.join(base, "log"), "x") as log, Primary(log) as primary:
+        log.append(b"first")
+        copies = os.path.join(base, "copy")
+        code = [sys.executable, "-c", IDLE_CHILD, copies, primary.address, str(IDLE_SESSIONS)]
+        with subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdin is not None and child.stdout is not None
+            child.stdout.readline()
+            time.sleep(1.0)  # until the claims have moved
+            before, began = time.process_time(), time.perf_counter()
+            time.sleep(IDLE_S)
+            percent = 100 * (time.process_time() - before) / (time.perf_counter() - began)
+            child.stdin.close()
+    return percent
+
+
+LARGE_BYTES = 150 << 20
+LARGE = walkit.LogOptions(frame_bytes_max=256 << 20, segment_bytes=1 << 30, queue_bytes_max=256 << 20)
+LARGE_CHILD = """
+import sys, walkit
+from walkit.replication import Replica
+options = walkit.LogOptions(frame_bytes_max=256 << 20, segment_bytes=1 << 30)
+with Replica(sys.argv[1], sys.argv[2], codec=None, options=options) as replica:
+    replica.wait_for(2, 300)
+    print("ready", flush=True)
+"""
+
+
+def large_record_mb(base: str) -> tuple[float, float]:
+    """By how many MB `walkit serve` grows at most while a replica gets a record of 150 MiB; in sizes of it."""
+    folder = os.path.join(base, "log")
+    with walkit.open(folder, "x", options=LARGE) as log:
+        log.append(b"first")
+        log.append(os.urandom(LARGE_BYTES))
+    command, environment = python_child("walkit", "serve", folder)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
+        assert server.stdout is not None
+        words = server.stdout.readline().replace(",", " ").split()
+        address = next(word for word in words if word.startswith("127.0.0.1:"))
+        before = peak_bytes(server.pid)
+        code = [sys.executable, "-c", LARGE_CHILD, os.path.join(base, "copy"), address]
+        subprocess.run(code, stdout=subprocess.DEVNULL, check=True, timeout=WAIT_S)
+        grown = peak_bytes(server.pid) - before
+        server.terminate()
+    return grown / 1e6, grown / LARGE_BYTES
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had resident."""
+    with open(f"/proc/{pid}/status") as file:
+        line = next(line for line in file if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
 ROWS: dict[str, tuple[str, str, Callable[[str], float | tuple[float, ...]]]] = {
     "lag": ("lag p99, ms", "<= 10", lambda base: lag_ms(base, through_serve=False)),
     "serve": ("lag p99 through walkit serve, ms", "<= 15", lambda base: lag_ms(base, through_serve=True)),
-    "catchup": ("catch-up without codec, MB/s", ">= 300", catch_up_mb_per_s),
+    "catchup": ("catch-up; gRPC alone; and written, MB/s", ">= 300", catch_up_and_floors),
     "bootstrap": ("bootstrap of 1 GiB, MB/s", ">= 200", bootstrap_mb_per_s),
     "cpu": ("primary's CPU per record, with / alone", "<= 1.7", cpu_ratio),
     "beside": ("records/s; cores of writer, of replica", "reported", beside),
+    "idle": ("20 idle sessions, % of a core", "<= 1", idle_percent),
+    "record": ("serve grows by 150 MiB record, MB; sizes", "<= 3 sizes", large_record_mb),
 }
 
 

@@ -129,7 +129,14 @@ WHERE: dict[str, tuple[str, ...]] = {
     "heartbeats: sent, answered, missed": (
         "replication/test_cores::test_silence_is_filled_by_heartbeats_and_ends_both_sides",
     ),
-    "TLS and tokens": ("replication/test_grpc::test_a_token_is_required_where_it_is_set",),
+    "TLS and tokens": (
+        "replication/test_grpc::test_a_token_is_required_where_it_is_set",
+        "replication/test_tls::test_flipped_bits_under_tls_cost_connections_and_nothing_else",
+    ),
+    "a primary is made, and its sessions are counted": (
+        "replication/test_status::test_a_lag_is_known_only_with_contact",
+        f"{HERE}::test_an_acknowledgement_counts_for_the_replica_that_gave_it",
+    ),
     "sessions come and go, and an acknowledgement is its own session's": (
         f"{HERE}::test_an_acknowledgement_counts_for_the_replica_that_gave_it",
     ),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import walkit
@@ -18,6 +20,7 @@ from walkit.demo.replica import LagWatch, ReplicaProcess, ReplicaProcessError
 from walkit.errors import OptionsError
 from walkit.replication import Primary
 from walkit.workload.parent_watch import ORPHANED
+from walkit.workload.process import python_child
 
 
 def nothing() -> None:
@@ -54,15 +57,18 @@ def test_no_process_is_left(tmp_path: Path) -> None:
         replica = ReplicaProcess(primary.address, tmp_path / "r")
         with suppress(KeyboardInterrupt), replica:
             replica.start()
-            process = replica._process
+            pid = replica.pid
             raise KeyboardInterrupt
-        assert process is not None and process.returncode == -signal.SIGKILL
-        with ReplicaProcess(primary.address, tmp_path / "s") as orphan:
-            orphan.start()
-            process = orphan._process
-            assert process is not None and process.stdin is not None
-            process.stdin.close()
-            assert process.wait(60) == ORPHANED
+        assert not psutil.pid_exists(pid)
+        what = ("walkit.workload.replicated_process", "replica", str(tmp_path / "s"), primary.address)
+        command, environment = python_child(*what, "replica", "zstd")
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        ) as orphan:
+            assert orphan.stdin is not None and orphan.stdout is not None
+            assert b"status" in orphan.stdout.readline()
+            orphan.stdin.close()
+            assert orphan.wait(60) == ORPHANED
 
 
 def test_a_replica_that_fails_says_why(tmp_path: Path) -> None:

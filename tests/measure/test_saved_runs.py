@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.measure.runs import any_run, bare_run, make_run
 from walkit.errors import CorruptionError, FormatVersionError, OptionsError
 from walkit.measure import LatencyHistogram, Run, RunRecorder, compare, load, read_runs, settings_of
-from walkit.measure.run_io import CHECKSUM_KEY, RUN_KEY, encoded
+from walkit.measure.run_file import CHECKSUM_KEY, RUN_KEY
 from walkit.plots.facts import run_facts
 
 PAIR = Path(__file__).parent / "saved"
@@ -68,7 +68,7 @@ def test_any_run_comes_back_equal(run: Run) -> None:
 def test_damage_is_noticed_or_harmless(data: st.DataObject) -> None:
     """One changed byte, or a shorter file: the same Run (where walkit does not read) or CorruptionError."""
     run = make_run()
-    body = bytearray(encoded(run))
+    body = bytearray(run.to_bytes())
     at = data.draw(st.integers(0, len(body) - 1))
     if data.draw(st.booleans()):
         body[at] ^= data.draw(st.integers(1, 255))

@@ -42,8 +42,8 @@ PARTS = (
 """What each notebook has, in this order: it begins with a question, and is held to a prediction."""
 FIGURE = 'class="plotly-graph-div"'
 CELL_TIMEOUT_S = 500
-IMPORTED_WHERE_THERE = {"grpcio-tools", "protobuf"}
-"""What another package imports if it is installed, and does without: grpc does that, and Spark."""
+IMPORTED_WHERE_THERE = {"googleapis-common-protos", "grpcio-tools", "protobuf"}
+"""What another package imports if it is installed, and does without: grpc does that, and Spark (the module google)."""
 
 
 def cells_of(name: str, kind: str = "code") -> list[Any]:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import sys
 import time
 
+from tests.replication.writer import Ending
 from walkit.replication import DeltaReader
 from walkit.replication.backoff import Backoff
 
 
 def main(log: str, address: str, own: str) -> None:
-    """Follow, and take a checkpoint again and again."""
+    """Follow, and take a checkpoint again and again, until SIGTERM."""
+    ending = Ending()
     with DeltaReader(
         log, address, checkpoint=own, checkpoint_s=0.02, lease_s=30, backoff=Backoff(5, 50)
     ) as reader:
         print("ready", flush=True)
         while reader.error is None:
-            time.sleep(0.05)
+            time.sleep(0.02)
+            if ending.over:
+                return
         raise reader.error
 
 

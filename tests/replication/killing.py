@@ -9,13 +9,13 @@ from pathlib import Path
 
 from tests.log.logs import Child
 
-FORKER = """
-    import json, os, signal, sys
+FORKER_IMPORTS = """
+    import json, os, signal, sys, traceback
     from tests.crash_recorder import CHANGES
+    from walkit.errors import WalkitError
     from walkit.models import FaultyStorage
-    from walkit.replication import Replica, promote
+    from walkit.replication import Replica, heal, promote
     from walkit.replication.rewind import rewind
-
     from walkit.storage import FileStorage
 
     class Killing(FaultyStorage):
@@ -26,7 +26,10 @@ FORKER = """
                 if self.left == 0:
                     os.kill(os.getpid(), signal.SIGKILL)
             return super().perform(operation, *how, **else_)
-
+"""
+FORKER = (
+    FORKER_IMPORTS
+    + """
     def checkpoint(storage):
         with_its_log = Replica(storage, "127.0.0.1:1")
         with_its_log.checkpoint()
@@ -36,7 +39,7 @@ FORKER = """
         "checkpoint": checkpoint,
         "promote": promote,
         "rewind": lambda storage: rewind(storage, int(sys.argv[2])),
-
+        "heal": lambda storage: heal(storage, sys.argv[2]),
     }
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
@@ -49,6 +52,7 @@ FORKER = """
             os._exit(0)
         print(json.dumps(os.waitpid(pid, 0)[1]), flush=True)
 """
+)
 
 
 def kills(work: str, *arguments: object, step: int = 1) -> Iterator[Kill]:

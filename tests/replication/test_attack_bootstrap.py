@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import walkit
 from tests.replication.callers import WAIT_S, until
 from tests.replication.test_bootstrap import assert_equal, follower, gathered, killed, trimmed
+from tests.replication.test_bootstrap_fuzz import Bootstrapping
 from tests.replication.test_grpc import quick
 from tests.stores import SMALL
 from walkit._threads import LogThread
+from walkit.errors import CorruptionError
+from walkit.events import EventSink
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import HoleRecord, Manifest, decode_manifest, encode_manifest
+from walkit.format.names import BOOTSTRAP_READY_NAME
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.replication import Primary, Replica, promote
+from walkit.replication.bootstrap_plan import PlannedFiles
 from walkit.replication.end_watch import EndWatch
+from walkit.replication.messages import Chunk, Plan
+from walkit.replication.snapshot_checks import SnapshotChecks
+from walkit.replication.source import StoredSource
+from walkit.storage.file import FileStorage
 
 
 def test_a_promotion_in_the_midst_of_a_bootstrap_leaves_no_parts(tmp_path: Path) -> None:
@@ -104,3 +119,100 @@ def test_a_sync_that_fails_while_a_log_is_gathered_loses_nothing(
             with Replica(after, primary.address, options=SMALL) as again:
                 assert again.log.end.last_lsn == last
                 assert dict(again.store.items()) == wanted
+
+
+def of_first(**facts: Any) -> Callable[[Plan, Manifest], Plan]:
+    """Return a change of what the plan says of its first segment."""
+    return lambda plan, manifest: in_plan(
+        plan, manifest, segments=(replace(manifest.segments[0], **facts), *manifest.segments[1:])
+    )
+
+
+def of_log(**facts: Any) -> Callable[[Plan, Manifest], Plan]:
+    """Return a change of what the plan says of the log."""
+    return lambda plan, manifest: in_plan(plan, manifest, **facts)
+
+
+def in_plan(plan: Plan, manifest: Manifest, **facts: Any) -> Plan:
+    return replace(plan, manifest=encode_manifest(replace(manifest, **facts)))
+
+
+def longer(plan: Plan, manifest: Manifest) -> Plan:
+    """One byte more in the file of the first segment than its frames take."""
+    size = SEGMENT_HEADER_BYTES + manifest.segments[0].size_bytes + 1
+    return replace(plan, sizes=(size, *plan.sizes[1:]))
+
+
+def two_lsns_more(plan: Plan, manifest: Manifest) -> Plan:
+    """The last segment, and with it the log, ends two LSNs later than its frames."""
+    end = replace(manifest.end, last_lsn=manifest.end.last_lsn + 2)
+    last = replace(manifest.segments[-1], last_lsn=end.last_lsn)
+    return in_plan(plan, manifest, end=end, segments=(*manifest.segments[:-1], last))
+
+
+def late_epoch(plan: Plan, manifest: Manifest) -> Plan:
+    """An epoch that begins after the log's end."""
+    last = manifest.lineage[-1]
+    late = replace(last, number=last.number + 1, id=7, position=manifest.end.position + 64)
+    return in_plan(plan, manifest, lineage=(*manifest.lineage, late))
+
+
+def hole_after_the_end(plan: Plan, manifest: Manifest) -> Plan:
+    """A hole of positions after the log's end."""
+    end = manifest.end
+    hole = HoleRecord(
+        start_position=end.position,
+        end_position=end.position + 64,
+        first_lsn=end.last_lsn + 1,
+        last_lsn=end.last_lsn + 1,
+        chain=1,
+    )
+    return in_plan(plan, manifest, holes=(hole,))
+
+
+LIES: dict[str, Callable[[Plan, Manifest], Plan]] = {
+    "a file larger than its frames": longer,
+    "a checkpoint after the end": lambda p, m: in_plan(p, m, checkpoint_lsn=m.end.last_lsn + 1),
+    "history from after the end": lambda p, m: in_plan(p, m, exact_from_lsn=m.end.last_lsn + 2),
+    "tombstones from after the end": of_log(tombstones_from_lsn=1 << 40),
+    "an epoch after the end": late_epoch,
+    "a hole after the end": hole_after_the_end,
+    "records that its frames have not": two_lsns_more,
+    "another number of records": of_first(records=1 << 40),
+    "another number of frames": of_first(frames=0),
+    "other flags": of_first(flags=4),
+}
+
+
+@pytest.fixture(scope="module")
+def primary(tmp_path_factory: pytest.TempPathFactory) -> FileStorage:
+    """The folder of a log that was trimmed, and is closed."""
+    place = tmp_path_factory.mktemp("planned") / "p"
+    with trimmed(place):
+        pass
+    return FileStorage(str(place))
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_plan_says_nothing_that_its_frames_do_not_bear_out(
+    primary: FileStorage, tmp_path: Path, lie: str
+) -> None:
+    """Change one fact of an honest plan, give its true bytes: CorruptionError, never ready, the old log untouched."""
+    folder = tmp_path / "r"
+    with closing(PlannedFiles(StoredSource(primary), SnapshotChecks(primary, EventSink()))) as planned:
+        honest = decode_manifest(planned.plan.manifest, "the plan")
+        folder.mkdir()
+        own = Manifest(log_id=honest.log_id)
+        for plan in (planned.plan, LIES[lie](planned.plan, honest)):
+            session = Bootstrapping(folder, own)
+            try:
+                session.take(plan)
+                while session.asked:
+                    fetch = session.asked.popleft()
+                    session.take(Chunk(file=fetch.file, offset=fetch.offset, data=planned.read(fetch)))
+            except CorruptionError:
+                assert plan is not planned.plan and not session.finished
+            else:
+                assert plan is planned.plan and session.finished
+            assert (BOOTSTRAP_READY_NAME in gathered(folder)) == (plan is planned.plan)
+            session.folder.clear()

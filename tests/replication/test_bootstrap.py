@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.commit.fake_segments import Task
 from tests.crash_recorder import Filmed
 from tests.log.in_flight_logs import Flight
 from tests.log.logs import lsns
 from tests.replication.callers import WAIT_S, until
+from tests.replication.flips import durable_lsn, flipping
 from tests.replication.proxy import TcpProxy
 from tests.replication.test_replica_checkpoint import put
 from tests.stores import SMALL
@@ -331,21 +333,38 @@ def test_a_replica_that_is_killed_once_ends_equal(tmp_path: Path, kill: tuple[st
     assert gathered(tmp_path / "r") == []
 
 
-@pytest.mark.parametrize("trouble", ["cut", "flip"])
-def test_a_network_that_cuts_and_flips(tmp_path: Path, trouble: str) -> None:
-    """Bootstrap through a proxy that cuts the connection again and again, or flips bits for a while: it ends equal."""
-    with trimmed(tmp_path / "p") as log, Primary(log) as primary, TcpProxy(primary.address, seed=5) as proxy:
-        proxy.trouble = "flip" if trouble == "flip" else ""
-        with Replica(tmp_path / "r", proxy.address, options=SMALL, backoff=quick()) as replica:
-            if trouble == "flip":
-                until(lambda: proxy.flipped > 3, "flipped bits")
-                proxy.trouble = ""
-            for _ in range(6 if trouble == "cut" else 0):
-                connections = proxy.connections
-                proxy.cut()
-                until(lambda n=connections: proxy.connections > n, "the next connection")  # type: ignore[misc]
-            replica.wait_for(log.append(b"the last").last_lsn, WAIT_S)
-            assert_equal(log, replica)
+def test_a_network_that_cuts(tmp_path: Path) -> None:
+    """Bootstrap through a proxy that cuts the connection again and again: it ends equal."""
+    with (
+        trimmed(tmp_path / "p") as log,
+        Primary(log) as primary,
+        TcpProxy(primary.address) as proxy,
+        Replica(tmp_path / "r", proxy.address, options=SMALL, backoff=quick()) as replica,
+    ):
+        for _ in range(6):
+            connections = proxy.connections
+            proxy.cut()
+            until(lambda n=connections: proxy.connections > n, "the next connection")  # type: ignore[misc]
+        replica.wait_for(log.append(b"the last").last_lsn, WAIT_S)
+        assert_equal(log, replica)
+    assert walkit.verify(tmp_path / "r").ok
+
+
+def test_a_network_that_flips_bits(tmp_path: Path) -> None:
+    """Bootstrap through a proxy that flips bits for a while: it ends equal."""
+    with trimmed(tmp_path / "p") as log:
+        with flipping(tmp_path / "p", seed=5) as between:
+            between.proxy.trouble = "flip"
+            with between.client("follow", between.proxy.address, str(tmp_path / "r"), 0) as lasts_until:
+                lasts_until(lambda: between.proxy.flipped > 3, "flipped bits")
+                between.proxy.trouble = ""
+                between.proxy.cut()
+                last = log.append(b"the last").last_lsn
+                lasts_until(lambda: durable_lsn(tmp_path / "r") == last, "the end")
+        with walkit.open(tmp_path / "r", "r") as reader:
+            first = log.first_lsn
+            assert reader.first_lsn == first
+            assert [r.value for r in reader.read()] == [r.value for r in log.read(first)]
     assert walkit.verify(tmp_path / "r").ok
 
 
@@ -381,6 +400,66 @@ def test_a_full_disk_is_tried_again(tmp_path: Path) -> None:
         full.cancel()
         replica.wait_for(log.append(b"the last").last_lsn, WAIT_S)
         assert_equal(log, replica)
+
+
+SWITCH = [
+    ("synced_write", "bootstrap-*.part"),
+    ("replace", "*.segment"),
+    ("create", "manifest.new"),
+    ("write", "manifest.new"),
+    ("replace", "manifest"),
+    ("remove", "bootstrap-ready"),
+]
+
+
+@pytest.mark.parametrize("operation", SWITCH, ids=str)
+def test_a_full_disk_within_the_switch_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: tuple[Any, str]
+) -> None:
+    """Fail a change of the switch with ENOSPC: the status says so, a waiting thread waits; with room it goes on."""
+    storage = FaultyStorage(FileStorage(str(tmp_path / "r")))
+    faults: list[Any] = []
+    taking = ImportedLog.reopen
+
+    def reopen(self: ImportedLog) -> None:
+        if not faults:
+            faults.append(storage.fail(*operation, times=None, errno=errno.ENOSPC))
+        taking(self)
+
+    monkeypatch.setattr(ImportedLog, "reopen", reopen)
+    with (
+        trimmed(tmp_path / "p", 60) as log,
+        Primary(log) as primary,
+        Replica(storage, primary.address, options=SMALL, backoff=quick()) as replica,
+    ):
+        until(lambda: bool(faults) and faults[0].hits > 2, "the full disk")
+        until(lambda: "ENOSPC" in replica.status().why, "the reason")
+        status = replica.status()
+        assert status.state == "connecting" and status.error is None
+        waiting = Task(lambda: replica.wait_for(60, WAIT_S))
+        faults[0].cancel()
+        assert waiting.result() >= 60
+        replica.wait_for(log.append(b"the last").last_lsn, WAIT_S)
+        assert_equal(log, replica)
+    assert walkit.verify(tmp_path / "r").ok
+    assert gathered(tmp_path / "r") == []
+
+
+def test_a_replica_whose_disk_stays_full_within_the_switch_stops(tmp_path: Path) -> None:
+    """Stop it while the switch fails: nobody waits for ever, and the next replica on the folder does the rest."""
+    storage = FaultyStorage(FileStorage(str(tmp_path / "r")))
+    with trimmed(tmp_path / "p", 60) as log, Primary(log) as primary:
+        with Replica(storage, primary.address, options=SMALL, backoff=quick()) as replica:
+            # The first write of the manifest is of the adoption.
+            full = storage.fail("replace", "manifest", nth=2, times=None, errno=errno.ENOSPC)
+            until(lambda: full.hits > 1, "the full disk")
+            waiting = Task(lambda: replica.wait_for(60, WAIT_S))
+        with pytest.raises(walkit.LogClosedError):
+            waiting.result()
+        full.cancel()
+        with follower(tmp_path / "r", primary) as replica:
+            replica.wait_for(60, WAIT_S)
+            assert_equal(log, replica)
 
 
 def test_a_primary_that_moved_on_sends_what_changed(tmp_path: Path) -> None:

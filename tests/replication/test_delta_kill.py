@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import walkit
+from tests.replication.processes import free_address
 from tests.replication.test_delta_reader import expected
-from tests.replication.test_kill import Process, free_address
+from tests.replication.test_kill import Process
 from walkit.replication import DeltaReader, Primary
 from walkit.replication.backoff import Backoff
 from walkit.state.snapshot import read_snapshot, snapshot_lsns

@@ -19,6 +19,7 @@ import walkit
 from tests.commit.fake_segments import Task, wait_until
 from tests.log.logs import tiny
 from tests.replication.certificates import Authority
+from tests.replication.flips import flipping
 from tests.replication.proxy import TcpProxy
 from tests.replication.test_delta_feed import is_observed
 from walkit.errors import (
@@ -35,6 +36,8 @@ from walkit.errors import (
 from walkit.models import FaultyStorage
 from walkit.replication import DeltaOptions, DeltaReader, Primary, ReplayLimits
 from walkit.replication.backoff import Backoff
+from walkit.state.snapshot import read_snapshot, snapshot_lsns
+from walkit.state.table import KeyedTable
 from walkit.storage import FileStorage
 
 WAIT_S = 30.0
@@ -439,18 +442,37 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path: Path) ->
         DeltaReader(tmp_path / "loose", "127.0.0.1:1")
 
 
-@pytest.mark.parametrize("trouble", ["flip", "hole"])
-def test_a_link_that_damages_or_loses_bytes_costs_time_alone(
-    stack: ExitStack, tmp_path: Path, trouble: str
-) -> None:
-    """Turn bits over, or lose all bytes, between reader and primary: the state is the log's, and polls come again."""
+def test_a_link_that_damages_bytes_costs_time_alone(stack: ExitStack, tmp_path: Path) -> None:
+    """Turn bits over between reader and primary, each a process: each checkpoint is the log's state at its LSN."""
+    folder, own = tmp_path / "log", tmp_path / "own"
+    log = stack.enter_context(walkit.open(folder, options=tiny()))
+    lsn = mixed(log, random.Random(1), 5)
+    between = stack.enter_context(flipping(folder, seed=0))
+    lasts_until = stack.enter_context(between.client("delta", str(folder), between.proxy.address, str(own)))
+    for turn in range(5):
+        lasts_until(lambda lsn=lsn: newest_checkpoint(own) >= lsn, f"turn {turn}")  # type: ignore[misc]
+        newest, table = newest_checkpoint(own), KeyedTable()
+        read_snapshot(FileStorage(str(own)), newest, table)
+        assert table.to_dict() == expected(log, newest)
+        between.proxy.trouble = "flip"
+        lsn = mixed(log, random.Random(turn), 10)
+        lasts_until(lambda n=turn: between.proxy.flipped > n, "flipped bits")  # type: ignore[misc]
+
+
+def newest_checkpoint(own: Path) -> int:
+    """Return the LSN of a delta reader's newest checkpoint; 0 where it has none."""
+    return max(snapshot_lsns(FileStorage(str(own))), default=0) if own.exists() else 0
+
+
+def test_a_link_that_loses_bytes_costs_time_alone(stack: ExitStack, tmp_path: Path) -> None:
+    """Lose all bytes between reader and primary: the state is the log's, and polls come again."""
     log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
     primary = stack.enter_context(Primary(log))
     proxy = stack.enter_context(TcpProxy(primary.address))
     reader = stack.enter_context(DeltaReader(tmp_path / "log", proxy.address, backoff=quick()))
     reader.wait_for(mixed(log, random.Random(1), 5), WAIT_S)
     wait_until(lambda: reader.statistics().polls > 2)
-    proxy.trouble = trouble
+    proxy.trouble = "hole"
     for turn in range(4):
         lsn = mixed(log, random.Random(turn), 10)
         reader.wait_for(lsn, WAIT_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -15,7 +16,7 @@ import pytest
 import walkit
 from tests.log.crashes import SMALL
 from tests.log.imports import frames_of
-from tests.replication.callers import WAIT_S, Caller, sealed, until
+from tests.replication.callers import UNLIMITED, WAIT_S, Caller, sealed, until
 from tests.replication.crafted import crafted_primary, welcome
 from tests.replication.sim_network import history_of
 from walkit.errors import FormatVersionError, OptionsError
@@ -24,6 +25,7 @@ from walkit.format.manifest import MANIFEST_NAME, LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import ClientTLS, DeltaReader, Primary, Replica, Tokens, walkit_pb2
 from walkit.replication.backoff import Backoff
+from walkit.replication.delta_wire import POLL_METHOD
 from walkit.replication.identity import Identity, mint
 from walkit.replication.identity_file import OwnIdentity, keep_identity
 from walkit.replication.messages import (
@@ -39,7 +41,9 @@ from walkit.replication.messages import (
 )
 from walkit.replication.primary import HOLDS
 from walkit.replication.publisher import Publisher
+from walkit.replication.range_service import FRAMES_METHOD
 from walkit.replication.registry import ReplicaRegistry
+from walkit.replication.transport import grpc
 from walkit.replication.wire import SUBSCRIBER_BYTES_MAX
 from walkit.storage.file import FileStorage
 from walkit.store import Store
@@ -386,6 +390,26 @@ def test_callers_that_say_nothing_keep_no_one_out(
         for caller in callers:
             assert caller.ended.wait(WAIT_S)
         until(lambda: not primary._sessions, "the sessions to end")
+
+
+@pytest.mark.parametrize("method", [FRAMES_METHOD, POLL_METHOD])
+@pytest.mark.parametrize("token", [None, "secret"])
+def test_callers_that_send_no_question_keep_no_one_out(
+    log: walkit.WriteAheadLog, tmp_path: Path, method: str, token: str | None
+) -> None:
+    """Open more calls of one question than are served, and ask none: a replica is served beside them."""
+    asked = threading.Event()
+    with Primary(log, token=token) as primary, ExitStack() as stack:
+        stack.callback(asked.set)
+        calls = []
+        for _ in range(3):
+            channel = stack.enter_context(grpc.insecure_channel(primary.address, options=UNLIMITED))
+            for _ in range(80):
+                silent = (b"" for _ in iter(asked.wait, True))
+                calls.append(channel.stream_stream(method)(silent))
+        until(lambda: sum(call.is_active() for call in calls) <= 32, "the silent calls to end")
+        with Replica(tmp_path / "r", primary.address, token=token, backoff=Backoff(5, 50)) as replica:
+            assert replica.wait_for(100, 12.0) == 100
 
 
 def test_places_are_counted_and_refused_for_now(log: walkit.WriteAheadLog) -> None:

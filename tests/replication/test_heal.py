@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,6 +15,9 @@ import pytest
 import walkit
 from tests.replication.callers import WAIT_S, until
 from tests.replication.certificates import Authority
+from tests.replication.flips import flipping
+from tests.replication.kill_rounds import run_heal_round
+from tests.replication.processes import TYPED
 from tests.replication.proxy import TcpProxy
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
@@ -140,7 +145,7 @@ def test_a_damaged_segment_gets_the_frames_of_a_peer(
 def test_an_unsealed_segment_is_healed_as_far_as_it_was_promised(tmp_path: Path, place: str) -> None:
     """Crash a writer, damage its segment in use among its frames or up to their end: all records are there again."""
     crashing = CrashingStorage()
-    log = walkit.open(crashing, options=walkit.LogOptions(segment_bytes=1 << 20))
+    log = walkit.open(crashing, options=walkit.LogOptions(segment_bytes=1 << 20, idle_marker_ms=0))
     fill(log, 200)
     log.sync()
     with Primary(log) as primary, Replica(tmp_path / "replica", primary.address) as replica:
@@ -214,6 +219,101 @@ def test_what_a_peer_lacks_is_said_and_left(log: Path, kept: Path, tmp_path: Pat
     assert [s.healed for s in report.segments] == [False, True]
     assert "oldest" in report.segments[0].why_not and report.segments[0].why_not in report.text()
     assert first.read_bytes() == damaged and not walkit.verify(log).ok
+
+
+def test_a_peer_that_ends_early_or_is_damaged_itself_gives_what_it_has(
+    log: Path, kept: Path, tmp_path: Path
+) -> None:
+    """Heal two segments from a peer that lacks one, and from one that is damaged there: why, and the rest is healed."""
+    ends_early = tmp_path / "early"
+    with walkit.open(ends_early.with_name("grown"), options=OPTIONS) as grown:
+        fill(grown, 400)
+        with Primary(grown) as primary, Replica(ends_early, primary.address, options=OPTIONS) as replica:
+            replica.wait_for(400, WAIT_S)
+        fill(grown, 400)
+    damaged = Path(shutil.copytree(kept, tmp_path / "damaged"))
+    write(segments(damaged)[3], 9_000, FLIPPED)
+    for mine, peer, why in (
+        (ends_early.with_name("grown"), ends_early, "the peer's frames end"),
+        (log, damaged, "damage of its own"),
+    ):
+        first, other = segments(mine)[1], segments(mine)[-2 if mine != log else 3]
+        for path in (first, other):
+            write(path, 9_000, FLIPPED)
+        with Primary(peer) as primary:
+            report = heal(mine, primary.address)
+        assert [s.segment for s in report.segments if s.healed] == [first.name]
+        assert why in report.segments[1].why_not and not report.ok
+
+
+def test_a_torn_tail_does_not_keep_what_was_promised_from_being_healed(tmp_path: Path) -> None:
+    """Damage a promised frame, and one that nothing promised: the first is healed, and the log is cut at the second."""
+    crashing = CrashingStorage()
+    options = walkit.LogOptions(
+        segment_bytes=1 << 20, durability="interval", interval_ms=60_000, idle_marker_ms=0
+    )
+    log = walkit.open(crashing, options=options)
+    fill(log, 100)
+    log.sync()
+    with Primary(log) as primary, Replica(tmp_path / "replica", primary.address) as replica:
+        replica.wait_for(100, WAIT_S)
+    promised = log.parts.core.durable_position
+    fill(log, 100)
+    storage = crashing.crash(keep="all")
+    (name,) = (each for each in storage.names() if each.endswith(".segment") and _has_frames(storage, each))
+    file = storage.open(name, "write")
+    for position in (10_000, promised + 10_000):
+        file.write(SEGMENT_HEADER_BYTES + position, [bytes(500)])
+    file.sync()
+    tail = file.read(SEGMENT_HEADER_BYTES + promised, 20_000)
+    file.close()
+    with Primary(tmp_path / "replica") as primary:
+        assert heal(storage, primary.address).ok
+    file = storage.open(name, "read")
+    assert file.read(SEGMENT_HEADER_BYTES + promised, 20_000) == tail, "what nothing promised stays as it was"
+    file.close()
+    with walkit.open(storage) as opened:
+        assert 100 < opened.acked_lsn < 200
+        assert [r.lsn for r in opened.read()] == list(range(1, opened.acked_lsn + 1))
+    log.close()
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "no header", "cut short"])
+def test_a_segment_in_use_that_cannot_be_used_is_never_called_whole(tmp_path: Path, damage: str) -> None:
+    """Spoil the segment in use of a killed writer in a way that heal does not mend: it says so, and why."""
+    options = walkit.LogOptions(segment_bytes=64 * 1024, idle_marker_ms=0)
+    log = walkit.open(tmp_path / "log", options=options)
+    fill(log, 50)
+    log.sync()
+    killed = Path(shutil.copytree(tmp_path / "log", tmp_path / "killed"))
+    log.close()
+    (path,) = (p for p in segments(killed) if any(p.read_bytes()[:SEGMENT_HEADER_BYTES]))
+    if damage == "missing":
+        path.unlink()
+    elif damage == "no header":
+        write(path, 0, bytes(SEGMENT_HEADER_BYTES))
+    else:
+        write_short(path, 0 if damage == "empty" else 60_000)
+    before = contents(killed)
+    with Primary(tmp_path / "log") as primary:
+        for dry_run in (True, False):
+            report = heal(killed, primary.address, dry_run=dry_run)
+            assert not report.ok and not report.changed
+            assert [s.segment for s in report.segments] == [path.name] and report.segments[0].why_not
+    assert contents(killed) == before
+
+
+def test_a_frame_that_cannot_fit_is_not_taken_in(tmp_path: Path) -> None:
+    """Ask for small frames, and get a large one: refused by its size, before it is read."""
+    options = walkit.LogOptions(segment_bytes=32 << 20, frame_bytes_max=16 << 20)
+    with walkit.open(tmp_path / "p", options=options) as log, Primary(log) as primary:
+        log.append(bytes(8 << 20))
+        manifest = load_manifest(FileStorage(str(tmp_path / "p")))
+        with (
+            RangeLink(Destination(primary.address), 1 << 16) as link,
+            pytest.raises(PeerError, match="larger"),
+        ):
+            next(link.runs(manifest.log_id, manifest.lineage, LogEnd()))
 
 
 def test_a_compacted_segment_is_left(tmp_path: Path) -> None:
@@ -344,24 +444,33 @@ def test_a_peer_that_falls_silent_is_given_up(
     until(lambda: not any(t.name == "walkit-range-watch" for t in threading.enumerate()), "the watches' end")
 
 
-def test_a_network_that_cuts_and_flips_changes_nothing(log: Path, kept: Path, peer: Primary) -> None:
+def test_a_network_that_cuts_and_flips_changes_nothing(log: Path, kept: Path) -> None:
     """Heal through a proxy that flips bits, and one that cuts: a typed error and nothing changed, or it is healed."""
     write(segments(log)[1], 9_000, FLIPPED)
     before = contents(log)
-    with TcpProxy(peer.address, trouble="flip", seed=3) as proxy:
-        for _ in range(3):
-            try:
-                healed = heal(log, proxy.address).ok
-            except PeerError:
-                healed = False
-            if healed:
+    with flipping(kept, seed=3) as between:
+        between.proxy.trouble = "flip"
+        for _ in range(4):
+            status = between.processes.wait(
+                between.processes.start("heal", between.proxy.address, str(log), 0)
+            )
+            assert os.WTERMSIG(status) == signal.SIGABRT or os.WEXITSTATUS(status) in (0, TYPED)
+            between.keep_up()
+            if status == 0:
                 break
             assert contents(log) == before
-        assert proxy.flipped
-        proxy.trouble = ""
-        proxy.cut()
-        assert heal(log, proxy.address).ok
+        assert between.proxy.flipped
+        between.proxy.trouble = ""
+        between.proxy.cut()
+        status = between.processes.wait(between.processes.start("heal", between.proxy.address, str(log), 0))
+        assert status == 0
     assert_as(log, kept)
+
+
+def test_a_heal_that_is_killed_is_done_by_the_next(tmp_path: Path) -> None:
+    """SIGKILL heals before random changes and at random moments: as it was or healed, and the next one ends it."""
+    tally = run_heal_round(tmp_path, seed=1, kills=6)
+    assert tally.healing
 
 
 def test_callers_that_read_nothing_lose_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,19 +483,19 @@ def test_callers_that_read_nothing_lose_their_places(tmp_path: Path, monkeypatch
             (manifest := load_manifest(FileStorage(str(tmp_path / "p")))).log_id,
             manifest.lineage,
         )
-        links = [RangeLink(Destination(primary.address)) for _ in range(range_service.CALLS_MAX)]
+        links = [RangeLink(Destination(primary.address), 1 << 24) for _ in range(range_service.CALLS_MAX)]
         try:
             calls = [link.runs(log_id, lineage, LogEnd()) for link in links]
             for call in calls:
                 assert next(call).headers
             with (
-                RangeLink(Destination(primary.address)) as late,
+                RangeLink(Destination(primary.address), 1 << 24) as late,
                 pytest.raises(PeerError, match="served already"),
             ):
                 next(late.runs(log_id, lineage, LogEnd()))
 
             def served() -> bool:
-                with RangeLink(Destination(primary.address)) as link, suppress(PeerError):
+                with RangeLink(Destination(primary.address), 1 << 24) as link, suppress(PeerError):
                     return sum(len(run.data) for run in link.runs(log_id, lineage, LogEnd())) > 40 << 20
                 return False
 

@@ -1,32 +1,27 @@
-"""Primary and replica as processes that are killed with SIGKILL: the replica is always a prefix and ends equal."""
+"""Primary and replica as processes that are killed with SIGKILL: the replica is always a prefix and ends equal.
+
+`scripts/kill_replicas.py` runs the same rounds until a thousand kills are counted.
+"""
 
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-import walkit
-from tests.log.imports import bytes_of, frames_of
-from walkit.errors import CorruptionError, GapError, LogNotFoundError
-from walkit.format.frame import FrameHeader
-from walkit.replication.source import StoredSource
-from walkit.segments.manifest_store import load_manifest
-from walkit.storage import FileStorage
+from tests.replication.kill_rounds import run_round
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0
-KILLS = 10
+KILLS = 6
+"""In each of four rounds: by the writer and by a server, of a log and of a store."""
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -68,71 +63,7 @@ class Process:
         return code
 
 
-def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
-
-
-def frames_in(path: Path) -> list[tuple[FrameHeader, bytes]]:
-    """The frames that can be read of a log whose writer may be at work; tried again where it trims or begins."""
-    for _ in range(20):
-        with suppress(CorruptionError, GapError):
-            return bytes_of(FileStorage(str(path)))
-        time.sleep(0.02)
-    return bytes_of(FileStorage(str(path)))
-
-
-def check_prefix(primary: Path, replica: Path) -> int:
-    """The replica's frames first, then the primary's, which can only have grown: a prefix, frame by frame."""
-    try:
-        have = frames_in(replica)
-    except LogNotFoundError:
-        return 0
-    whole = frames_in(primary)
-    assert [h.position for h, _ in have] == [h.position for h, _ in whole[: len(have)]]
-    assert have == whole[: len(have)]
-    return len(have)
-
-
-@pytest.mark.parametrize("served_by", ["the writer", "a reader"])
-def test_killed_at_random_moments_the_replica_is_a_prefix_and_ends_equal(
-    tmp_path: Path, served_by: str
-) -> None:
-    """Kill writer, server or replica ten times at random moments: a prefix each time; in the end equal, verified."""
-    primary, replica, address = tmp_path / "primary", tmp_path / "replica", free_address()
-    room = "walkit.replication"
-    makers: dict[str, Callable[[], Process]] = {
-        "writer": lambda: Process("-m", "tests.replication.writer", str(primary), address),
-        "replica": lambda: Process("-m", room, "follow", address, str(replica)),
-    }
-    if served_by == "a reader":
-        makers["writer"] = lambda: Process("-m", "tests.replication.writer", str(primary))
-        makers["server"] = lambda: Process("-m", room, "serve", str(primary), address)
-    chance = random.Random(served_by)
-    living = {name: make() for name, make in makers.items()}
-    frames = 0
-    try:
-        for turn in range(KILLS):
-            time.sleep(chance.uniform(0.0, 0.5))
-            victim = list(makers)[turn % len(makers)]
-            living[victim].kill()
-            frames = max(frames, check_prefix(primary, replica))
-            living[victim] = makers[victim]()
-        assert frames > 0
-        assert living["writer"].end() == 0
-        if served_by == "the writer":
-            living["server"] = Process("-m", room, "serve", str(primary), address)
-        end = load_manifest(FileStorage(str(primary))).end
-        until(lambda: StoredSource(FileStorage(str(replica))).durable()[1] == end.position, "the replica")
-        assert living["replica"].end() == 0
-        assert living["server"].end() == 0
-    finally:
-        for process in living.values():
-            process.kill()
-    assert check_prefix(primary, replica) == len(frames_of(FileStorage(str(primary))))
-    assert walkit.verify(replica).ok
-    lineage = load_manifest(FileStorage(str(replica))).lineage
-    assert lineage == load_manifest(FileStorage(str(primary))).lineage[: len(lineage)]
-    assert len(lineage) > KILLS // len(makers) // 2
-    with walkit.open(primary, mode="r") as ours, walkit.open(replica, mode="r") as theirs:
-        assert ours.to_arrow().equals(theirs.to_arrow())
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_random_moments_the_replica_is_a_prefix_and_ends_equal(tmp_path: Path, seed: int) -> None:
+    """Kill writer, server or replica at random moments, in stream and bootstrap: a prefix each time; they end equal."""
+    assert run_round(tmp_path, seed, KILLS).kills == KILLS

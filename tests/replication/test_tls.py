@@ -14,6 +14,7 @@ import walkit
 from tests.log.crashes import SMALL
 from tests.replication.callers import WAIT_S, until
 from tests.replication.certificates import Authority
+from tests.replication.flips import durable_lsn, flipping
 from tests.replication.proxy import TcpProxy
 from tests.replication.test_grpc import equal_frames
 from walkit.errors import OptionsError
@@ -257,19 +258,15 @@ def test_no_call_of_a_primary_appends(log: walkit.WriteAheadLog) -> None:
 # -- a network that spoils
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
-def test_flipped_bits_on_the_way_cost_connections_and_nothing_else(
-    tmp_path: Path, ours: Authority, encrypted: bool
-) -> None:
-    """Flip bits between replica and primary, in the clear and under TLS: no error that lasts, and equal frames."""
-    client = ours.client() if encrypted else None
+def test_flipped_bits_under_tls_cost_connections_and_nothing_else(tmp_path: Path, ours: Authority) -> None:
+    """Flip bits between replica and primary under TLS: no error that lasts, and equal frames."""
     with walkit.open(tmp_path / "p", options=SMALL) as log:
         log.append_many([bytes([n % 256]) * 300 for n in range(400)])
         with (
-            Primary(log, tls=ours.server() if encrypted else None) as primary,
+            Primary(log, tls=ours.server()) as primary,
             TcpProxy(primary.address, trouble="flip", seed=7) as proxy,
             Replica(
-                tmp_path / "r", proxy.address, None, tls=client, backoff=quick(), options=SMALL
+                tmp_path / "r", proxy.address, None, tls=ours.client(), backoff=quick(), options=SMALL
             ) as replica,
         ):
             until(lambda: proxy.flipped >= 12 or replica.log.durable_lsn == 400, "a dozen flipped bits")
@@ -277,6 +274,25 @@ def test_flipped_bits_on_the_way_cost_connections_and_nothing_else(
             assert replica.wait_for(400, WAIT_S) == 400
             assert proxy.flipped > 0
             assert replica.status().error is None
+    with Primary(tmp_path / "p") as primary, Replica(tmp_path / "r", primary.address) as replica:
+        until(lambda: replica.status().lag_bytes == 0 and replica.status().state == "streaming", "the end")
+    assert equal_frames(tmp_path / "p", tmp_path / "r")
+
+
+def test_flipped_bits_in_the_clear_cost_connections_and_nothing_else(tmp_path: Path) -> None:
+    """Flip bits between replica and primary in the clear: a process may end, and the frames are equal."""
+    with walkit.open(tmp_path / "p", options=SMALL) as log:
+        log.append_many([bytes([n % 256]) * 300 for n in range(400)])
+        with flipping(tmp_path / "p", seed=7) as between:
+            between.proxy.trouble = "flip"
+            with between.client("follow", between.proxy.address, str(tmp_path / "r"), 0) as lasts_until:
+                lasts_until(
+                    lambda: between.proxy.flipped >= 12 or durable_lsn(tmp_path / "r") == 400, "a dozen"
+                )
+                between.proxy.trouble = ""
+                between.proxy.cut()
+                lasts_until(lambda: durable_lsn(tmp_path / "r") == 400, "the records")
+            assert between.proxy.flipped > 0
     with Primary(tmp_path / "p") as primary, Replica(tmp_path / "r", primary.address) as replica:
         until(lambda: replica.status().lag_bytes == 0 and replica.status().state == "streaming", "the end")
     assert equal_frames(tmp_path / "p", tmp_path / "r")

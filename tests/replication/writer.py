@@ -1,4 +1,4 @@
-"""A child process of the kill tests: appends to a log until SIGTERM, and serves it where an address is given."""
+"""The processes of the kill tests: one that appends to a log until SIGTERM, and may serve it; one that follows."""
 
 from __future__ import annotations
 
@@ -9,32 +9,95 @@ import time
 from contextlib import ExitStack
 
 import walkit
-from walkit.replication import Primary
+from walkit.replication import Primary, Replica
+from walkit.replication.backoff import Backoff
+from walkit.segments.claim_files import drop_claim
+from walkit.storage import FileStorage
+from walkit.storage.interface import Storage
+from walkit.store import Store
+
+OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=5)
 
 
-def main(path: str, address: str | None) -> None:
-    """Append records of many sizes, transactions and deletes among them; say so once the first is acknowledged."""
-    # No Event: its lock is no recursive one, and a handler that sets it while this thread is in `wait` waits for ever.
-    over: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: over.append(number))
-    options = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=5)
+FILL = 600
+"""Records that are appended at once at the beginning and after each trim: a bootstrap has something to gather."""
+
+
+class Ending:
+    """What SIGTERM and SIGUSR1 have said to this process. Signals that came while they were blocked count."""
+
+    def __init__(self) -> None:
+        # No Event: its lock is no recursive one, and a handler that sets it while this thread is in `wait` waits on.
+        self.over = self.drops = False
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "over", True))
+        signal.signal(signal.SIGUSR1, lambda *_: setattr(self, "drops", True))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGUSR1))
+
+
+def write(path: str, address: str | None, is_store: bool = False) -> None:
+    """Append records of many sizes, transactions and deletes among them; say so once the first is acknowledged.
+
+    SIGUSR1: drop all claims, trim, or checkpoint the store, to the end of the log, then append `FILL` records.
+    """
+    ending = Ending()
     with ExitStack() as stack:
-        log = stack.enter_context(walkit.open(path, options=options))
+        store = stack.enter_context(Store.open(path, options=OPTIONS)) if is_store else None
+        log = store.log if store is not None else stack.enter_context(walkit.open(path, options=OPTIONS))
         if address is not None:
-            stack.enter_context(Primary(log, address))
+            stack.enter_context(Primary(store or log, address))
         chance = random.Random(log.acked_lsn)
-        log.append(b"begun", key=b"begun")
+        _append(store or log, b"begun", b"begun")
         print("ready", flush=True)
-        while not over:
+        while not ending.over:
             time.sleep(chance.choice((0.0, 0.001, 0.01)))
             value = chance.randbytes(chance.randrange(1500))
             if chance.randrange(4):
-                log.append(value, key=b"%d" % chance.randrange(50))
+                _append(store or log, b"%d" % chance.randrange(50), value)
             else:
-                with log.transaction() as tx:
+                with (store or log).transaction() as tx:
                     tx.put(b"a", value)
                     tx.delete(b"%d" % chance.randrange(50))
+            if ending.drops:
+                ending.drops = False
+                _drop(path, log, store)
+                for number in range(FILL):
+                    log.submit(chance.randbytes(800), key=b"%d" % (number % 50))
+
+
+def _append(to: walkit.WriteAheadLog | Store, key: bytes, value: bytes) -> None:
+    if isinstance(to, Store):
+        to.put(key, value)
+    else:
+        to.append(value, key=key)
+
+
+def _drop(path: str, log: walkit.WriteAheadLog, store: Store | None) -> None:
+    """Drop what the log has, whoever needs it."""
+    for fact in log.claims():
+        drop_claim(FileStorage(path), fact.name)
+    if store is not None:
+        store.checkpoint()
+    else:
+        log.trim(log.acked_lsn)
+
+
+def serve(path: str, address: str) -> None:
+    """Serve a log until SIGTERM."""
+    ending = Ending()
+    with Primary(path, address):
+        while not ending.over:
+            time.sleep(0.02)
+
+
+def follow(address: str, storage: Storage) -> None:
+    """Follow a primary into a storage until SIGTERM; RuntimeError where replication ends by itself."""
+    ending = Ending()
+    with Replica(storage, address, options=OPTIONS, backoff=Backoff(5.0, 50.0)) as replica:
+        while not ending.over:
+            time.sleep(0.02)
+            if replica.status().state == "failed":
+                raise RuntimeError(str(replica.status().error))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
+    write(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)

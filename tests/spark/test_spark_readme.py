@@ -47,3 +47,5 @@ def test_the_example_of_a_page_runs(
     exec(compile(example, page, "exec"), names)  # noqa: S102 - the block as it stands
     assert names["spark"] is spark
     assert capsys.readouterr().out.split() == ["2", "2"]
+    if "table" in names:
+        assert {value: count for value, count in names["table"]["orders"].items() if count} == {b"paid": 1}

@@ -63,7 +63,7 @@ def plan_of(df: DataFrame, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=STEPS.map(lambda steps: [("work", 3, 70), *steps]),
     shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
@@ -109,7 +109,7 @@ def test_the_bitmap_reaches_over_words(
     rows = random_rows(5, 300)
     write(str(tmp_path / "log"), rows, 2)
     df = load(spark, tmp_path / "log")
-    for at_lsn in (0, 1, 63, 64, 65, 127, 128, 300):
+    for at_lsn in (0, 63, 64, 128, 300):
         expected = {
             key: (value, lsn) for key, (kind, value, lsn) in _newest(rows, at_lsn).items() if kind != 2
         }

@@ -67,7 +67,7 @@ histories = st.lists(
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories, cut=st.integers(0, 45))
 def test_replay_is_a_dict_replay(spark: SparkSession, history: History, cut: int) -> None:
     """Histories of puts, deletes and events over few keys: Spark's state at an LSN is that of a dict."""

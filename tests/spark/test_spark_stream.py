@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -14,10 +16,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 import walkit
 from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.options import read_options
+from walkit.spark.scan import plan_log
 from walkit.spark.stream import WalkitStreamReader
-
-if TYPE_CHECKING:
-    pass
+from walkit.spark.stream_offset import StreamOffset
+from walkit.spark.times import within_times
 
 
 def reader_of(path: Path, **options: object) -> WalkitStreamReader:
@@ -247,12 +249,87 @@ def test_another_log_or_history_is_a_divergence(tmp_path: Path) -> None:
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
+def written_at(monkeypatch: pytest.MonkeyPatch, path: Path, minute: int, count: int = 20) -> datetime:
+    """Open the log, append at a minute of the writer's clock, close; return a time just after."""
+    with monkeypatch.context() as clock:
+        clock.setattr(time, "time_ns", lambda: (1_700_000_000 + 60 * minute) * 10**9)
+        filled(path, count)
+    return at_minute(minute)
+
+
+def at_minute(minute: int) -> datetime:
+    """Half a minute after a minute of the clock of `written_at`."""
+    return datetime.fromtimestamp(1_700_000_030 + 60 * minute, UTC)
+
+
+def test_times_bound_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write at four times, and read since and until times between, in other zones too: these records, however far on.
+
+    A restart keeps to its checkpoint, whatever `since` says then; `until` ends a query that is not yet there as well.
+    """
+    path = tmp_path / "log"
+    times = [written_at(monkeypatch, path, minute) for minute in (0, 10, 20)]
+    kolkata = timezone(timedelta(hours=5, minutes=30))
+
+    def lsns(start: dict[str, Any] | None = None, **options: object) -> list[int]:
+        reader = reader_of(path, maxRecordsPerTrigger=15, claim="none", **options)
+        batches = batches_of(reader, reader.initialOffset() if start is None else start)
+        return [lsn for lsns in batches for lsn in lsns]
+
+    assert lsns(since=times[0]) == list(range(21, 61))
+    assert lsns(until=times[1]) == list(range(1, 41))
+    assert lsns(since=times[0].astimezone(kolkata), until=times[1].astimezone(kolkata)) == list(range(21, 41))
+    assert lsns(until=at_minute(-5)) == lsns(since=times[2]) == []
+    reader = reader_of(path, claim="none", since=times[2], until=at_minute(35))
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    written_at(monkeypatch, path, 30)
+    written_at(monkeypatch, path, 40)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert rows_of(reader, start, end) == list(range(61, 81))
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert lsns(end, since=times[0]) == list(range(81, 101))
+
+
+def test_a_clock_that_was_set_back_moves_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the writer's clock back between openings: `until` ends at the first frame after it, and stays there.
+
+    Loads of a log at rest are divided by any time without a record lost or read twice.
+    """
+    path, ends = tmp_path / "log", list[int]()
+    for minute in (0, 30, 10, 20, 40):
+        written_at(monkeypatch, path, minute)
+        reader = reader_of(path, claim="none", until=at_minute(15))
+        ends.append(reader.latestOffset(reader.initialOffset(), ReadAllAvailable())["lsn"])
+    assert ends == [20] * 5
+    for minute in range(-1, 42):
+        given = {"path": str(path), "since": at_minute(minute), "until": at_minute(minute)}
+        before, after = (
+            plan_log(str(path), within_times(str(path), read_options({"path": str(path), name: given[name]})))
+            for name in ("until", "since")
+        )
+        assert before.lsns.bounds()[1] == (after.lsns.bounds()[0] or 1) - 1, minute
+
+
+def test_a_start_in_what_compaction_has_thinned_is_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compact, and begin a query since a time before: GapError, which says to leave the option out."""
+    written_at(monkeypatch, tmp_path / "log", 0, 800)
+    written_at(monkeypatch, tmp_path / "log", 10, 800)
+    with walkit.Store.open(tmp_path / "log") as store:
+        assert store.compact().segments_rewritten
+    with pytest.raises(walkit.GapError) as caught:
+        reader_of(tmp_path / "log", since=at_minute(0)).initialOffset()
+    assert "Leave option since out" in caught.value.__notes__[0]
+
+
 def test_what_a_stream_does_not_take_is_one_sentence(tmp_path: Path) -> None:
     """Options of a batch, several logs, a checkpoint of another source, a start after the end: OptionsError by name."""
     path = filled(tmp_path / "log", 20)
     for options, words in (
         ({"snapshot": "true"}, "snapshot is for spark.read"),
-        ({"since": "2026-01-31T09:00:00Z"}, "since is for spark.read; a stream takes LSNs"),
+        ({"since": datetime.now(UTC) + timedelta(hours=1)}, "later than now, and what is written until then"),
         ({"view": "frames"}, "view 'records'"),
         ({"mode": "permissive"}, "mode 'failfast'"),
         ({"firstLsn": 22}, "the log ends at 20"),
@@ -263,3 +340,27 @@ def test_what_a_stream_does_not_take_is_one_sentence(tmp_path: Path) -> None:
         WalkitStreamReader(read_options({"path": f"{tmp_path}/*"}), RECORD_STRUCT).initialOffset()
     with pytest.raises(walkit.OptionsError, match="another source"):
         reader_of(path).latestOffset({"files": 3}, ReadAllAvailable())
+
+
+SPOILED: list[tuple[dict[str, object], dict[str, object]]] = [
+    ({}, {"lsn": 0}),
+    ({}, {"lsn": 301}),
+    ({}, {"log_id": "f" * 16}),
+    ({}, {"complete_from_lsn": 9}),
+    ({}, {"owner": ""}),
+    ({"owner": "e" * 32}, {}),
+]
+
+
+@pytest.mark.parametrize(("start", "end"), SPOILED)
+def test_a_batch_that_does_not_go_on_is_noticed(
+    tmp_path: Path, start: dict[str, object], end: dict[str, object]
+) -> None:
+    """Spoil one field of the offsets of a sound batch: the reader's check, which passed before, fails."""
+    reader = reader_of(filled(tmp_path / "log"))
+    reader.prepareForTriggerAvailableNow()
+    begin = reader.initialOffset()
+    found = reader.latestOffset(begin, ReadAllAvailable())
+    reader._check(StreamOffset.of(begin), StreamOffset.of(found))
+    with pytest.raises(AssertionError):
+        reader._check(StreamOffset.of(begin | start), StreamOffset.of(found | end))

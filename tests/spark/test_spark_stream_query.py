@@ -8,10 +8,11 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -213,28 +214,68 @@ query.awaitTermination()
 
 
 def kill_session(folder: Path, reached: Callable[[], bool]) -> None:
-    """Begin a query in a session of its own, and kill driver, JVM and workers when a moment is reached."""
+    """Begin a query in a session of its own, and kill driver, JVM and workers when a moment is reached.
+
+    The session is begun again where Spark did not get its planner started, as in `finish`: nothing was killed then.
+    """
     command = [sys.executable, "-c", CHILD, str(folder)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        assert child.stdout is not None and child.stdout.readline() == "started\n"
-        end = time.monotonic() + 60
-        while not reached():
-            assert child.poll() is None and time.monotonic() < end
-            time.sleep(0.02)
-    finally:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
+    for _ in range(8):
+        with tempfile.TemporaryFile("w+") as errors:
+            child = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+            )
+            try:
+                assert child.stdout is not None
+                is_started = child.stdout.readline() == "started\n"
+                end = time.monotonic() + 120
+                while is_started and child.poll() is None and not reached():
+                    assert time.monotonic() < end
+                    time.sleep(0.02)
+                ended = child.poll()
+            finally:
+                with suppress(ProcessLookupError):  # it may have ended, JVM and workers too
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.communicate()
+            if is_started and ended is None:
+                return
+            errors.seek(0)
+            told = errors.read()
+            assert "failed to connect back" in told, told
+    raise AssertionError("no planner of Spark's started")
+
+
+class AfterABatch:
+    """Whether so many seconds have passed since a query committed its next batch."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self.commits, self.seconds = folder / "checkpoint" / "commits", seconds
+        self.before, self.seen_at = self._newest(), 0.0
+
+    def _newest(self) -> int:
+        return max((int(file.name) for file in self.commits.glob("[0-9]*")), default=-1)
+
+    def __call__(self) -> bool:
+        """Look, and return whether the time is over."""
+        if not self.seen_at and self._newest() > self.before:
+            self.seen_at = time.monotonic()
+        return bool(self.seen_at) and time.monotonic() >= self.seen_at + self.seconds
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_twenty_kills_of_the_whole_session(spark: SparkSession, tmp_path: Path) -> None:
-    """Kill -9 driver, JVM and workers of a query 20 times, while the log churns: each LSN once in the sink."""
+    """Kill -9 driver, JVM and workers of a query 20 times, while the log churns: each LSN once in the sink.
+
+    Every second kill is at a random time after the session began, which may be before its first batch; the others are
+    up to 1.5 s after a batch of this session was committed.
+    """
     choice = random.Random(7)
     with churned(tmp_path / "log") as churn:
-        for _ in range(20):
-            moment = time.monotonic() + choice.uniform(2, 12)
-            kill_session(tmp_path, lambda moment=moment: time.monotonic() >= moment)  # type: ignore[misc]
+        for n in range(20):
+            if n % 2 == 0:
+                moment = time.monotonic() + choice.uniform(2, 12)
+                kill_session(tmp_path, lambda moment=moment: time.monotonic() >= moment)  # type: ignore[misc]
+            else:
+                kill_session(tmp_path, AfterABatch(tmp_path, choice.uniform(0, 1.5)))
     finish(spark, tmp_path)
     check_sink(sunk(spark, tmp_path), churn)

@@ -93,7 +93,7 @@ def test_spark_tells_what_the_process_tells(
         assert (refusal(lambda left=left, right=right: diff(left, right)) is None) == whole  # type: ignore[misc]
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS.map(lambda steps: [WORK, *steps]), share=st.floats(0, 1))
 def test_any_history(spark: SparkSession, steps: list[Step], share: float) -> None:
     """Histories as Hypothesis makes them: Spark's state with the snapshot at two LSNs is right, or refused alike."""

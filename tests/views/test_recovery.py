@@ -92,9 +92,20 @@ def test_a_flipped_bit_is_refused_and_a_copy_salvaged(page: RecoveryPage) -> Non
     assert given.end_position - given.start_position == fates(report)["damaged"]
     assert "1. flipped bit, salvaged" in page.recovery.figure.object.layout.yaxis.categoryarray
     assert "given-up" in page.recovery.salvage.object and "P" in marked(page)
-    assert not page.salvage.visible
-    (refused,) = [p for p in Path(page.session.folder).glob("fault-*") if not p.name.endswith("salvaged")]
-    assert not verify(refused).ok
+    assert not page.salvage.visible and page.heal.visible
+    page.heal.clicks += 1
+    wait_until(lambda: not page.session.busy, "the copy is healed")
+    page.refresh()
+    healed = page.session.recovery.newest
+    assert healed is not None and healed.healing is not None and healed.mended is not None
+    assert healed.healing.ok and healed.healing.changed and healed.salvage is not None
+    assert healed.mended.recovery is not None and healed.mended.recovery.last_lsn >= report.acked_lsn
+    assert not healed.mended.recovery.lost
+    assert "Healed from a peer" in page.recovery.healing.object and "healed" in page.recovery.healing.object
+    assert "1. flipped bit, healed" in page.recovery.figure.object.layout.yaxis.categoryarray
+    assert not page.heal.visible
+    for folder in Path(page.session.folder).glob("fault-*"):
+        assert verify(folder).ok == (folder.name.rpartition("-")[2] != "bit"), folder
 
 
 def test_a_missing_segment_is_refused(page: RecoveryPage) -> None:

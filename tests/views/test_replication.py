@@ -32,6 +32,8 @@ def until(what: Callable[[], object], why: str) -> None:
 def done(lab: ReplicationLab) -> str | None:
     """Wait for the job under way; return what went wrong."""
     until(lambda: lab.jobs.current is None, "the job")
+    for each in (lab, lab.jobs):
+        each._check()
     return lab.jobs.problem
 
 

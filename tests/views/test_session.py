@@ -58,6 +58,9 @@ def session() -> Iterator[Session]:
     made = Session()
     try:
         yield made
+        eventually(lambda: not made.busy)
+        for each in (made, made.jobs):
+            each._check()
     finally:
         made.close()
     made.close()

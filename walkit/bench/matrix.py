@@ -18,6 +18,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
+from walkit._progress import progress_bar
 from walkit.bench.modelled import bench_modelled
 from walkit.bench.peers import PEERS, LevelDb, measure_peer, require_peers
 from walkit.bench.write import (
@@ -40,7 +41,6 @@ from walkit.log.wal import WriteAheadLog
 from walkit.measure import MachineFacts
 from walkit.storage.mounts import require_folder
 from walkit.workload.policies import policy_named
-from walkit.workload.progress import progress_bar
 
 Measure = Callable[[str], list[BenchRow]]
 """Measures in an empty folder: the row, and a row of raw frames where it is compared with them."""

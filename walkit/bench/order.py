@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from walkit._progress import progress_bar
 from walkit._report import Cells, TableReport
 from walkit.config import LogOptions, check_bool
 from walkit.errors import OptionsError
@@ -36,7 +37,6 @@ from walkit.storage.mounts import require_folder
 from walkit.workload.closedloop import appending, drive_threads
 from walkit.workload.drive import finish_run
 from walkit.workload.policies import policy_named
-from walkit.workload.progress import progress_bar
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,6 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from walkit._progress import progress_bar
 from walkit.bench.peers import require_peers
 from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad, leveldb, rocksdb, sqlite
 from walkit.bench.recovery_report import RecoveryBenchReport, RecoveryRow
@@ -32,7 +33,6 @@ from walkit.recovery.verify import scan, verify
 from walkit.storage.mounts import require_folder
 from walkit.store import Store
 from walkit.workload.process import TalkingChild
-from walkit.workload.progress import progress_bar
 
 CACHES = ("warm", "cold")
 PEERS = ("leveldb", "rocksdb", "sqlite")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 import threading
 import time
@@ -30,7 +29,7 @@ from walkit.log.open import open_log
 from walkit.log.wal import WriteAheadLog
 from walkit.replication.primary import Primary
 from walkit.storage.mounts import require_folder
-from walkit.workload.process import python_child
+from walkit.workload.replicated import ReplicatedChild
 
 SAMPLE_S = 0.005
 SLICE_S = 0.5
@@ -279,13 +278,12 @@ class _Sampler:
 @contextmanager
 def _replica(address: str, folder: str) -> Iterator[None]:
     """Run a replica in a separate process."""
-    command, environment = python_child("walkit.replication", "follow", address, folder)
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+    child = ReplicatedChild.replica(folder, address, "replica", "zstd", lambda _: None)
+    child.start(None)
     try:
         yield
     finally:
-        process.terminate()
-        process.wait()
+        child.stop(WAIT_S)
 
 
 def _wait_acked(primary: Primary, lsn: int) -> float:

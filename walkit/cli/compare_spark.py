@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 
-from walkit.cli.output import publish, saved, say
+from walkit.cli.output import bar, publish, saved, say
 from walkit.errors import OptionsError
 
 DIFFERENT = 1
@@ -19,7 +20,7 @@ def compare_with_spark(args: argparse.Namespace) -> int:
             option="out",
             wanted=args.out,
         )
-    from walkit.spark import diff_report, session
+    from walkit.spark import diff_report, progress, session
 
     spark = session()
 
@@ -29,7 +30,11 @@ def compare_with_spark(args: argparse.Namespace) -> int:
     left, right = (
         loaded[place.path] if place.lsn is None else (loaded[place.path], place.lsn) for place in places
     )
-    report = diff_report(left, right)
+    with ExitStack() as stack:
+        shown = stack.enter_context(bar(f"diff {args.left.path} {args.right.path}", " tasks"))
+        if shown is not None:
+            stack.enter_context(progress(shown))
+        report = diff_report(left, right)
     as_page = args.out is not None and args.out.endswith((".html", ".htm"))
     if as_page:
         with saved(args.out) as sink:

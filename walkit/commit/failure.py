@@ -87,6 +87,18 @@ class CommitFailure:
         if first:
             self._events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=core.acked_lsn)
 
+    def strike(self, group: Sequence[Submitted], error: BaseException) -> None:
+        """Fail what is not acknowledged of a group whose leader this error has struck, and complete the group.
+
+        Raises the error again where it is no Exception: that one belongs to the thread, and not to the log.
+        """
+        frame = group[0].frame
+        if frame is None or frame.state == "sealed":
+            self.fail(error, frame, unsealed=frame is None)
+        if not isinstance(error, Exception):
+            raise error
+        self.break_off(group, error)
+
     def break_off(self, group: Sequence[Submitted], error: BaseException) -> None:
         """Poison the log where its own code has failed with this group, and complete the group's tickets.
 

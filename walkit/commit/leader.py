@@ -17,7 +17,6 @@ from walkit.commit.batch import ANY_THREAD, PUT_KEYED, PUT_VALUE, BatchQueue, Ca
 from walkit.commit.commit_signal import call_all
 from walkit.commit.election import LeaderElection
 from walkit.commit.encode import prepare
-from walkit.commit.frame import SealedFrame
 from walkit.commit.frame_writer import FrameWriter
 from walkit.commit.ticket import (
     CAN_LEAD,
@@ -249,14 +248,29 @@ class Leader:
     def _write_alone(self, ticket: SingleTicket, group: Sequence[Submitted]) -> AppendResult | None:
         """Write the frame of a caller that found the path idle; return the result, unless others came meanwhile.
 
-        The way of a lone writer: encode and seal, write, acknowledge, and give the lead up with the last step. The
-        rules of each are the core's; what is rare is FrameWriter's, which does the same for other groups.
+        The way of a lone writer: encode, seal, write, acknowledge, and give the lead up with the last step. The rules
+        of each are the core's; what is rare is FrameWriter's, which does the same for groups, with locks and turns.
         """
         core, writer, watch, counters = self._core, self._writer, self._watch, self._counters
         alone = False
         try:
-            frame = self._seal_alone(ticket, group)
-            if frame is None:
+            begun = perf_counter_ns()
+            if ticket.columns is None and core.sink is None:
+                body = prepare_one(ticket.kind, ticket.key, ticket.value, ticket.timestamp, self._codec)
+                user_bytes, columns = ticket.size_bytes - COLUMN_BYTES_PER_RECORD, None
+            else:
+                body, user_bytes, columns = prepare(group, self._codec, keep_columns=core.sink is not None)
+            counters.prepare_ns += perf_counter_ns() - begun
+            if not core.has_room(body):
+                writer.make_room(body)
+            self._taken.pop(0, None)
+            if ticket.frame is not None:  # refused, or failed by another thread
+                return None
+            now_us = (self._now_ns() + self._offset_ns) // 1000
+            frame = core.seal(group, body, now_us, user_bytes=user_bytes, columns=columns)
+            counters.padding_bytes += frame.footprint - FRAME_HEADER_BYTES - body.stored_bytes
+            if core.failure is not None and core.has_failed(frame):  # by a sync, before this frame was sealed
+                self._failure.fail(core.failure, frame)
                 return None
             self._sink.admit(frame)
             thread, begun = get_ident(), perf_counter_ns()
@@ -284,8 +298,7 @@ class Leader:
                         self._sink.publish(core.durable_position, core.durable_lsn)
                     except BaseException as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
                         problem = error
-                waited_for = ticket.waiter or ticket.wait or ticket.callbacks
-                if frame.state == "acked" and not waited_for:
+                if frame.state == "acked" and not (ticket.waiter or ticket.wait or ticket.callbacks):
                     alone = not (core.pending or self._signal.wanted or self._delivery.observers)
                 if alone:
                     self._election.leaders = 0
@@ -296,43 +309,12 @@ class Leader:
             return new_tuple(
                 AppendResult, (frame.first_lsn, frame.last_lsn, frame.position, frame.next_position)
             )
-        except BaseException as error:
-            frame = ticket.frame
-            if frame is None or frame.state == "sealed":
-                self._failure.fail(error, frame, unsealed=frame is None)
-            if not isinstance(error, Exception):
-                raise
-            self._failure.break_off(group, error)
+        except BaseException as error:  # noqa: BLE001 - raised again there, once the group is complete
+            self._failure.strike(group, error)
             return None
         finally:
             if not alone:
                 self._election.hand_over()
-
-    def _seal_alone(self, ticket: SingleTicket, group: Sequence[Submitted]) -> SealedFrame | None:
-        """Encode and seal the frame of a lone writer; None where it was refused, or failed by another thread.
-
-        The steps of FrameWriter in one thread, one frame at a time, without a turn or a lock: the rules are the core's.
-        """
-        core, counters = self._core, self._counters
-        begun = perf_counter_ns()
-        if ticket.columns is None and core.sink is None:
-            body = prepare_one(ticket.kind, ticket.key, ticket.value, ticket.timestamp, self._codec)
-            user_bytes, columns = ticket.size_bytes - COLUMN_BYTES_PER_RECORD, None
-        else:
-            body, user_bytes, columns = prepare(group, self._codec, keep_columns=core.sink is not None)
-        counters.prepare_ns += perf_counter_ns() - begun
-        if not core.has_room(body):
-            self._writer.make_room(body)
-        self._taken.pop(0, None)
-        if ticket.frame is not None:
-            return None
-        now_us = (self._now_ns() + self._offset_ns) // 1000
-        frame = core.seal(group, body, now_us, user_bytes=user_bytes, columns=columns)
-        counters.padding_bytes += frame.footprint - FRAME_HEADER_BYTES - body.stored_bytes
-        if core.failure is not None and core.has_failed(frame):  # by a sync, before this frame was sealed
-            self._failure.fail(core.failure, frame)
-            return None
-        return frame
 
     def lead(self, keep: bool = False) -> None:
         """Write one frame, then hand the lead over; with `keep` go on until nothing is to be taken."""

@@ -7,7 +7,6 @@ only after, or together with, what supersedes it has been made durable, and a to
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -37,7 +36,7 @@ from walkit.segments.index_file import files_of, index_segment
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.sealing import segment_order
-from walkit.storage.interface import Storage
+from walkit.storage.interface import Storage, remove_if_there
 
 CompactionProgress = Callable[[str, int, int], None]
 """Called with ("survey", bytes of frames done, bytes in all), then with ("rewrite", the same of what is rewritten)."""
@@ -141,7 +140,9 @@ class Compactor:
             with clock.phase("log"):
                 upto = self._upto()
             with clock.phase("survey") as detail:
-                self._remove_left_over()
+                # What a compaction that failed has left; it is removed with what this one drops.
+                remove_if_there(self._storage, COMPACTION_NEW_NAME)
+                self._orphan_files.give_up(self._needless, self._manifest_store)
                 self._maintenance.drain()  # what it is about to seal can be compacted, too
                 exact = upto if exact_from_lsn is None else min(upto, exact_from_lsn)
                 while True:
@@ -175,21 +176,6 @@ class Compactor:
         """End between two frames where the log closes, or the caller was interrupted."""
         end_if_given_up()
         self._go_on()
-
-    def _remove_left_over(self) -> None:
-        """Remove what a compaction that failed has left, once no manifest on stable storage can name it."""
-        storage = self._storage
-        try:
-            storage.remove(COMPACTION_NEW_NAME)
-        except StorageError as error:
-            if error.errno != errno.ENOENT:
-                raise
-        if self._needless:
-            # Where the failure was that of the manifest, the one on stable storage may name it. The next one does not.
-            self._manifest_store.update(lambda manifest: manifest.next())
-            with self._orphan_files.lock:
-                self._orphan_files.add(self._needless)
-            self._needless.clear()
 
     # -- what there is
 

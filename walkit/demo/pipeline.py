@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from walkit._progress import progress_bar
 from walkit.config import KIB, MIB, LogOptions
 from walkit.demo.checks import AFTER_RECOVERY, CHECKS, Evidence, judge
 from walkit.demo.compacted_step import checkpoint_and_compact
@@ -31,7 +32,6 @@ from walkit.workload import (
     load_flights,
 )
 from walkit.workload.oracle import operation_table
-from walkit.workload.progress import progress_bar
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +16,7 @@ import numpy.typing as npt
 from walkit.errors import LogNotFoundError, WalkitError
 from walkit.replication.source import StoredSource
 from walkit.storage import FileStorage
-from walkit.workload.process import last_words, python_child
+from walkit.workload.replicated import ReplicatedChild
 
 SAMPLE_S: Final = 0.01
 WAIT_S: Final = 180.0
@@ -31,7 +29,7 @@ class ReplicaProcessError(WalkitError):
 
 
 class ReplicaProcess:
-    """`walkit follow` as a child process, that can be killed and started again. Used by one thread at a time.
+    """A replica as a child process, that can be killed and started again. Used by one thread at a time.
 
     A context manager: no process outlives it, and if this process itself dies, the child ends too.
     """
@@ -39,38 +37,38 @@ class ReplicaProcess:
     def __init__(self, address: str, folder: Path) -> None:
         self.folder = folder
         self._address = address
-        self._process: subprocess.Popen[bytes] | None = None
-        self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the block ends
+        self._child: ReplicatedChild | None = None
         self._source: StoredSource | None = None
 
+    @property
+    def pid(self) -> int:
+        """Process id of the child; ReplicaProcessError where none was started."""
+        return self._started().pid
+
     def start(self) -> None:
-        """Start the child; it connects by itself."""
-        command, environment = python_child("walkit.demo.follower", self._address, str(self.folder))
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=self._words,
-            env=environment,
+        """Start the child, without waiting for it; it connects by itself."""
+        child = ReplicatedChild.replica(
+            os.fspath(self.folder), self._address, "replica", "zstd", lambda _: None
         )
+        child.start(None)
+        self._child = child
 
     def kill(self) -> int:
         """End the child with SIGKILL, and return its exit status."""
-        return self._end(subprocess.Popen.kill)
+        child, self._child = self._started(), None
+        child.kill()
+        return child.returncode
 
     def stop(self) -> int:
         """Ask the child to close its log and end; return its exit status."""
-        return self._end(subprocess.Popen.terminate)
+        child, self._child = self._started(), None
+        child.stop(WAIT_S)
+        return child.returncode
 
-    def _end(self, how: Callable[[subprocess.Popen[bytes]], None]) -> int:
-        process, self._process = self._process, None
-        if process is None:
+    def _started(self) -> ReplicatedChild:
+        if self._child is None:
             raise ReplicaProcessError("the replica's process was not started")
-        how(process)
-        code = process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
-        return code
+        return self._child
 
     def durable_lsn(self) -> int:
         """Return the LSN up to which the replica's log is on stable storage, as its own files say; 0 before it is."""
@@ -81,13 +79,15 @@ class ReplicaProcess:
         return self._source.durable()[0]
 
     def check(self) -> None:
-        """ReplicaProcessError, with its last words, where the child has ended by itself."""
-        process = self._process
-        if process is None or process.poll() is None:
+        """ReplicaProcessError, with what it said, where the replica has failed or its process has ended by itself."""
+        child = self._child
+        if child is None:
             return
-        raise ReplicaProcessError(
-            f"the replica's process ended with exit status {process.returncode}\n{last_words(self._words)}"
-        )
+        said = child.newest
+        if said is not None and said["status"]["error"]:
+            raise ReplicaProcessError(f"the replica has failed: {said['status']['error']}")
+        if not child.living:
+            raise ReplicaProcessError(f"the replica's process ended: {child.failure()}")
 
     def __enter__(self) -> Self:
         return self
@@ -95,11 +95,8 @@ class ReplicaProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if self._process is not None:
-                self.kill()
-        finally:
-            self._words.close()
+        if self._child is not None:
+            self.kill()
 
 
 class LagWatch:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from walkit.errors import CorruptionError
-from walkit.format.checksum import crc32c
-from walkit.format.layout import CLAIM_FILE, CLAIM_LEASE_US_MAX, CLAIM_MAGIC, FORMAT_VERSION, LSN_MAX
-from walkit.format.segment import refuse_newer
+from walkit.format.consumer_file import ConsumerFile
+from walkit.format.layout import CLAIM_FILE, CLAIM_LEASE_US_MAX, CLAIM_MAGIC, LSN_MAX
 
-_CRC_OFFSET = CLAIM_FILE.size - 4
+_FILE = ConsumerFile("claim", CLAIM_FILE, CLAIM_MAGIC)
 
 
 class ClaimMark(NamedTuple):
@@ -36,8 +34,7 @@ class ClaimMark(NamedTuple):
 def encode_claim(mark: ClaimMark) -> bytes:
     """Return the bytes of a claim file; struct.error where a number is not in 64 bits."""
     assert len(mark.owner) == 16
-    head = CLAIM_FILE.pack(CLAIM_MAGIC, FORMAT_VERSION, CLAIM_FILE.size, 0, 0, *mark, 0)[:_CRC_OFFSET]
-    return head + crc32c(head).to_bytes(4, "little")
+    return _FILE.encode(mark)
 
 
 def decode_claim(data: bytes, name: str) -> ClaimMark:
@@ -46,29 +43,9 @@ def decode_claim(data: bytes, name: str) -> ClaimMark:
     CorruptionError where it is damaged, cut short, too long or no claim; FormatVersionError where a newer walkit has
     written it.
     """
-    if len(data) < CLAIM_FILE.size:
-        raise _damaged(name, "is cut short", CLAIM_FILE.size, len(data))
-    magic, version, size, critical, _optional, *fields, crc = CLAIM_FILE.unpack_from(data)
-    if magic != CLAIM_MAGIC:
-        raise _damaged(name, "does not begin with walkit's magic", CLAIM_MAGIC, magic)
-    found = crc32c(data[:_CRC_OFFSET])
-    if found != crc:
-        raise _damaged(name, "has a wrong checksum", f"{crc:#010x}", f"{found:#010x}")
-    refuse_newer(f"the claim file {name}", version, size, CLAIM_FILE.size, critical)
-    if len(data) != CLAIM_FILE.size:
-        raise _damaged(name, "has another length than it says", CLAIM_FILE.size, len(data))
-    mark = ClaimMark._make(fields)
+    mark = ClaimMark._make(_FILE.decode(data, name))
     if not 1 <= mark.first_lsn <= LSN_MAX:
-        raise _damaged(name, "names an LSN that no record has", f"1 to {LSN_MAX}", mark.first_lsn)
+        raise _FILE.damaged(name, "names an LSN that no record has", f"1 to {LSN_MAX}", mark.first_lsn)
     if not 1 <= mark.lease_us <= CLAIM_LEASE_US_MAX:
-        raise _damaged(name, "has a lease that none has", f"1 to {CLAIM_LEASE_US_MAX}", mark.lease_us)
+        raise _FILE.damaged(name, "has a lease that none has", f"1 to {CLAIM_LEASE_US_MAX}", mark.lease_us)
     return mark
-
-
-def _damaged(name: str, what: str, expected: object, found: object) -> CorruptionError:
-    return CorruptionError(
-        f"the claim file {name} {what}: expected {expected}, found {found}",
-        segment=name,
-        expected=expected,
-        found=found,
-    )

@@ -98,12 +98,22 @@ class ClaimTable:
             with ExitStack() as locked:
                 locked.enter_context(claims_locked(self._storage, max(deadline - time.monotonic(), 0)))
                 self._kept = self._look(self._manifest_store.current)
+                self._check()
                 shut = ShutClaims(self, locked)
                 yield shut
                 shut.reopen()
         finally:
             self._kept = None
             self._turn.release()
+
+    def _check(self) -> None:
+        """Assert what holds between two steps; while the claims are shut, on the thread that has shut them."""
+        with self._lock:
+            now_s = self._own_s()
+            assert all(seen.at_s <= now_s for seen in self._seen.values()), "a lease begins later than now"
+        if self._kept is not None:
+            assert self._turn.locked(), "the claims are shut, and no thread has their turn"
+            assert len({fact.name for fact in self._kept}) == len(self._kept), "a claim is kept twice"
 
     def forget(self) -> None:
         """In a forked child: forget locks that a thread of the parent may hold."""
@@ -178,6 +188,7 @@ class ShutClaims:
         assert before is not None, "claims are dropped under their lock"
         lost = [f for f in before if f.name in names]
         table._kept = [f for f in before if f.name not in names]
+        table._check()
         try:
             yield
         except BaseException:

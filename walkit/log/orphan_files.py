@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable, Iterable
 
-from walkit.errors import StorageError
-from walkit.storage.interface import Storage
+from walkit.segments.manifest_store import ManifestStore
+from walkit.storage.interface import Storage, remove_if_there
 
 
 class OrphanFiles:
@@ -27,6 +26,17 @@ class OrphanFiles:
         """Note files; only once the manifest on stable storage does not name them. Needs the lock held."""
         self._names.extend(names)
 
+    def give_up(self, names: list[str], manifest_store: ManifestStore) -> None:
+        """Note segments whose publishing failed, and empty `names`; the manifest is written anew before that.
+
+        Where the failure was that of the manifest, the one on stable storage may name them. The next one does not.
+        """
+        if names:
+            manifest_store.update(lambda manifest: manifest.next())
+            with self.lock:
+                self.add(names)
+                names.clear()
+
     def remove(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Remove them, durably. What a StorageError leaves is removed by the next call. Needs the lock held.
 
@@ -34,11 +44,7 @@ class OrphanFiles:
         """
         total = len(self._names)
         while self._names:
-            try:
-                self._storage.remove(self._names[0])
-            except StorageError as error:
-                if error.errno != errno.ENOENT:
-                    raise
+            remove_if_there(self._storage, self._names[0])
             del self._names[0]
             self._unsynced = True
             if progress is not None:

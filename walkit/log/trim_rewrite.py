@@ -25,7 +25,7 @@ from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.identity import check_identity, open_segment
 from walkit.segments.index_file import files_of, index_segment
 from walkit.segments.manifest_store import ManifestStore
-from walkit.storage.interface import Storage, StorageFile
+from walkit.storage.interface import Storage, StorageFile, remove_if_there
 
 COPY_BYTES = 1 << 20
 
@@ -125,7 +125,7 @@ class TrimRewriter:
             waste = dropped / record.size_bytes
             if not dropped or waste < waste_ratio:
                 return Rewritten(waste=waste, bytes_before=size, bytes_after=size)
-            self._remove_left_over()
+            self._remove_failed()
             new_header = replace(
                 header,
                 number=free_number(self._storage, self._manifest_store),
@@ -181,19 +181,12 @@ class TrimRewriter:
             )
         raise unlike(file.name, walk, "an intact frame above the low watermark")
 
-    def _remove_left_over(self) -> None:
-        """Remove what a rewriting that failed has left, once no manifest on stable storage can name it."""
-        try:
-            self._storage.remove(TRIM_NEW_NAME)
-        except StorageError as error:
-            if error.errno != errno.ENOENT:
-                raise
-        if self._needless:
-            self._manifest_store.update(lambda manifest: manifest.next())
-            with self._orphan_files.lock:
-                self._orphan_files.add(self._needless)
-                self._needless.clear()
-                self._orphan_files.remove()
+    def _remove_failed(self) -> None:
+        """Remove what a rewriting that failed has left."""
+        remove_if_there(self._storage, TRIM_NEW_NAME)
+        self._orphan_files.give_up(self._needless, self._manifest_store)
+        with self._orphan_files.lock:
+            self._orphan_files.remove()
 
     def _copy(
         self, source: StorageFile, header: SegmentHeader, new_header: SegmentHeader, new: SegmentRecord

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from walkit.errors import OptionsError, WalkitError
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.run import Plain, Run, plain
-from walkit.measure.run_io import ENDINGS, load
+from walkit.measure.run_file import ENDINGS
+from walkit.measure.run_io import load
 from walkit.measure.series import require_pandas
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from walkit.measure.timeline import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """What JSON can hold and give back equal."""
@@ -225,9 +226,58 @@ class Run:
         reads them, and the settings as `attrs`, without walkit. Not synced: a Run can be measured again. OptionsError
         for a Run with a number that is not finite.
         """
-        from walkit.measure.run_io import save
+        from walkit.measure.run_file import write_file
 
-        save(self, path)
+        write_file(path, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the file that `save` writes. OptionsError for a Run with a number that is not finite."""
+        from walkit.measure.run_file import encode
+
+        return encode(self.name, self.facts(), self._series(), self.attributes())
+
+    def facts(self) -> dict[str, Any]:
+        """Return every field but the timeline, as JSON holds them; histograms as HdrHistogram's V2 payloads in base64.
+
+        `walkit.measure.run_io` makes the Run of them again.
+        """
+        facts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "timeline"}
+        baseline = self.baseline and {**vars(self.baseline), "latencies": self.baseline.latencies.encode()}
+        return facts | {
+            "started_at": self.started_at.isoformat(),
+            "machine": dataclasses.asdict(self.machine),
+            "latency": {name: histogram.encode() for name, histogram in self.latency.items()},
+            "frames": self.frames and dataclasses.asdict(self.frames),
+            "baseline": baseline,
+        }
+
+    def attributes(self) -> dict[str, Plain]:
+        """Return what a table of the Run carries beside its rows, as JSON gives it back equal: settings and results.
+
+        It is what `summary()` holds, with the start, machine, options, labels, operations, and for each histogram its
+        count and percentiles in microseconds.
+        """
+        latencies = {
+            name: {"records": histogram.count, **(histogram.percentiles_us() if histogram.count else {})}
+            for name, histogram in self.latency.items()
+        }
+        return {
+            **{name: plain(value) for name, value in self.summary().items()},
+            "started_at": self.started_at.isoformat(),
+            "machine": plain(self.machine),
+            "options": self.options,
+            "labels": self.labels,
+            "operations": plain(self.operations),
+            "latency_us": plain(latencies),
+        }
+
+    def _series(self) -> pa.Table:
+        from walkit.measure.series import series_table
+
+        known = self.bytes_user is not None and self.records > 0
+        return series_table(
+            self.timeline, self.started_at, (self.bytes_user or 0) / self.records if known else np.nan
+        )
 
     def to_pandas(self, part: Literal["series", "latency"] = "series") -> pd.DataFrame:
         """Return the series over time, a row per interval, or the distributions of latency, a row per bucket.
@@ -242,9 +292,13 @@ class Run:
         `attrs` of both hold settings and results as plain values: `summary()`, start, machine, options, labels,
         operations, and the percentiles of each histogram. MissingExtraError without pandas.
         """
-        from walkit.measure.series import to_pandas
+        from walkit.measure.series import latency_frame, require_pandas, require_part
 
-        return to_pandas(self, part)
+        require_part(part)
+        require_pandas()
+        frame: pd.DataFrame = self._series().to_pandas() if part == "series" else latency_frame(self.latency)
+        frame.attrs.update(self.attributes())
+        return frame
 
     def _repr_html_(self) -> str:
         """Render a compact table; what makes its numbers mean less is in red above it."""

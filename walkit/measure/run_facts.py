@@ -1,8 +1,7 @@
-"""The facts of a Run as JSON holds them, and the Run made of them again. Its series are kept apart from them."""
+"""A Run made again of its facts, as JSON holds them (`Run.facts`). Its series are kept apart from them."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -12,19 +11,6 @@ from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.machine import FileSystemFacts, MachineFacts
 from walkit.measure.run import FrameSummary, Run, RunEvent
 from walkit.measure.timeline import Timeline
-
-
-def facts_of(run: Run) -> dict[str, Any]:
-    """Return every field of a Run but its timeline; histograms as HdrHistogram's V2 payloads in base64."""
-    facts = {f.name: getattr(run, f.name) for f in dataclasses.fields(run) if f.name != "timeline"}
-    baseline = run.baseline and {**vars(run.baseline), "latencies": run.baseline.latencies.encode()}
-    return facts | {
-        "started_at": run.started_at.isoformat(),
-        "machine": dataclasses.asdict(run.machine),
-        "latency": {name: histogram.encode() for name, histogram in run.latency.items()},
-        "frames": run.frames and dataclasses.asdict(run.frames),
-        "baseline": baseline,
-    }
 
 
 def run_of(

@@ -1,10 +1,4 @@
-"""Runs on disk: a Parquet file each. Its columns are the series, and the metadata of its schema is all the rest.
-
-`walkit.run` in the metadata is JSON with a version: every fact of the Run, and its histograms as HdrHistogram's V2
-payloads in base64. `walkit.run.sha256` is the checksum of that JSON, which holds the checksum of the columns.
-`PANDAS_ATTRS` is what pandas gives back as `attrs` of the DataFrame. So pandas, or anything else that reads Parquet,
-reads the series without walkit, and `load` gives back the Run itself.
-"""
+"""Saved Runs, read again: see `run_file` for the file. Pairs of an earlier walkit are read too."""
 
 from __future__ import annotations
 
@@ -19,57 +13,23 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from walkit.errors import CorruptionError, FormatVersionError, OptionsError
+from walkit.errors import CorruptionError, FormatVersionError
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.run import Run
-from walkit.measure.run_facts import facts_of, run_of
+from walkit.measure.run_facts import run_of
+from walkit.measure.run_file import (
+    BYTES_MAX,
+    CHECKSUM_KEY,
+    FORMAT,
+    RUN_KEY,
+    VERSION,
+    checksum_of,
+    is_facts,
+    parquet_path,
+)
 from walkit.measure.run_pair import SCHEMA as PAIR_SCHEMA
-from walkit.measure.run_pair import is_facts, load_pair
-from walkit.measure.series import attributes, series_table
+from walkit.measure.run_pair import load_pair
 from walkit.measure.timeline import Timeline
-
-FORMAT = "walkit-run"
-VERSION = 3
-"""2 is the same without `walkit_version` in the facts."""
-RUN_KEY, CHECKSUM_KEY, ATTRS_KEY = b"walkit.run", b"walkit.run.sha256", b"PANDAS_ATTRS"
-BYTES_MAX = 256 * 1024 * 1024
-"""A saved Run is not larger, on disk or in memory; what is, is not read."""
-ENDINGS = (".parquet", ".json")
-
-
-def save(run: Run, path: str | os.PathLike[str]) -> None:
-    """See Run.save."""
-    target, old_facts = _parquet(path), _parquet(path).with_suffix(".json")
-    body = encoded(run)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(target.name + ".tmp")
-    temporary.write_bytes(body)
-    temporary.replace(target)
-    if is_facts(old_facts):  # of a pair whose other half has just been replaced
-        old_facts.unlink()
-
-
-def encoded(run: Run) -> bytes:
-    """Return the bytes of a Run's file. OptionsError for a Run with a number that JSON does not have."""
-    series = series_table(run)
-    facts = {
-        "format": FORMAT,
-        "version": VERSION,
-        "series_sha256": _checksum(series),
-        "run": facts_of(run),
-    }
-    try:
-        text = json.dumps(facts, allow_nan=False).encode()
-        attrs = json.dumps(attributes(run), allow_nan=False).encode()
-    except ValueError as error:
-        raise OptionsError(
-            f"the run {run.name!r} has a number that is not finite", option="run", wanted=run.name
-        ) from error
-    known = {RUN_KEY: text, CHECKSUM_KEY: hashlib.sha256(text).hexdigest(), ATTRS_KEY: attrs}
-    sink = pa.BufferOutputStream()
-    pq.write_table(series.replace_schema_metadata(known), sink, compression="zstd")
-    body: bytes = sink.getvalue().to_pybytes()
-    return body
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -78,7 +38,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     FileNotFoundError if there is none, or only half of a pair; FormatVersionError if a newer walkit wrote it,
     CorruptionError if it is damaged or something else. Nothing larger than a Run can be is read.
     """
-    target, asked = _parquet(path), Path(path)
+    target, asked = parquet_path(path), Path(path)
     if asked.suffix == ".json" and asked.is_file() and not target.exists() and not is_facts(asked):
         raise CorruptionError(f"{asked} is not a saved run", expected=FORMAT)
     with open(target, "rb") as file:
@@ -124,7 +84,7 @@ def _read(found: pq.ParquetFile, metadata: Mapping[bytes, bytes], path: Path) ->
     if facts["version"] > VERSION:
         raise FormatVersionError(str(path), found=facts["version"], supported=VERSION)
     series = found.read()
-    checksum = _checksum(series)
+    checksum = checksum_of(series)
     if facts["series_sha256"] != checksum:
         raise CorruptionError(
             f"{path} is damaged: the checksum of its columns differs",
@@ -139,19 +99,3 @@ def _read(found: pq.ParquetFile, metadata: Mapping[bytes, bytes], path: Path) ->
         {name: LatencyHistogram.decode(payload) for name, payload in told["latency"].items()},
         LatencyHistogram.decode(baseline["latencies"]) if baseline else None,
     )
-
-
-def _checksum(series: pa.Table) -> str:
-    """Return the checksum of all columns: names, types and values."""
-    digest = hashlib.sha256()
-    for name, column in zip(series.column_names, series.columns, strict=True):
-        digest.update(f"{name} {column.type} {len(column)}\n".encode())
-        digest.update(column.to_numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _parquet(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a Run's file: an ending that is there gives way to .parquet, and any other stays before it."""
-    base = os.fspath(path)
-    ending = next((ending for ending in ENDINGS if base.endswith(ending)), "")
-    return Path(base.removesuffix(ending) + ".parquet")

@@ -21,9 +21,9 @@ from walkit.errors import CorruptionError, FormatVersionError
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.run import Run
 from walkit.measure.run_facts import run_of
+from walkit.measure.run_file import FORMAT
 from walkit.measure.timeline import Timeline
 
-FORMAT = "walkit-run"
 VERSION = 1
 
 SCHEMA: pa.Schema = pa.schema(
@@ -41,15 +41,6 @@ SCHEMA: pa.Schema = pa.schema(
     ]
 )
 """low_ns, high_ns: edges of a histogram's bucket, inclusive; start_s, width_s: an interval of the timeline."""
-
-
-def is_facts(path: Path) -> bool:
-    """Whether a file is the JSON half of such a pair; False for what cannot be read."""
-    try:
-        facts = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(facts, dict) and facts.get("format") == FORMAT and "parquet_sha256" in facts
 
 
 def load_pair(facts_path: Path, numbers_path: Path) -> Run:

@@ -1,19 +1,20 @@
-"""A Run as tables: its series over time, its distributions of latency, and what it was, as plain values."""
+"""What was seen in a Run as tables: the series over time, and the distributions of latency."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from walkit.errors import MissingExtraError, OptionsError
 from walkit.measure.histogram import LatencyHistogram
+from walkit.measure.timeline import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from walkit.measure.run import Plain, Run
 
 SERIES_SCHEMA: pa.Schema = pa.schema(
     [
@@ -35,16 +36,13 @@ SERIES_SCHEMA: pa.Schema = pa.schema(
 `user_bytes_per_s` takes each record to have the mean bytes of key and value of the whole run.
 """
 
-Part = Literal["series", "latency"]
 PARTS = ("series", "latency")
 LATENCY_COLUMNS = ("name", "low_us", "high_us", "records", "share")
 
 
-def series_table(run: Run) -> pa.Table:
-    """Return the series of a Run as SERIES_SCHEMA says."""
-    line = run.timeline
-    started_us = round(run.started_at.timestamp() * 1_000_000)
-    record_bytes = run.bytes_user / run.records if run.bytes_user is not None and run.records else np.nan
+def series_table(line: Timeline, started_at: datetime, record_bytes: float) -> pa.Table:
+    """Return a timeline as SERIES_SCHEMA says; `record_bytes` are a record's, in the mean, or nan."""
+    started_us = round(started_at.timestamp() * 1_000_000)
     columns = {
         **line.columns(),
         "time": started_us + np.rint(line.start_s * 1e6).astype(np.int64),
@@ -54,45 +52,19 @@ def series_table(run: Run) -> pa.Table:
     return pa.table([pa.array(columns[f.name], f.type) for f in SERIES_SCHEMA], schema=SERIES_SCHEMA)
 
 
-def attributes(run: Run) -> dict[str, Plain]:
-    """Return what a table of a Run carries beside its rows, as JSON gives it back equal: settings and results.
-
-    It is what `summary()` holds, with the start, machine, options, labels, operations, and for each histogram its
-    count and percentiles in microseconds.
-    """
-    from walkit.measure.run import plain
-
-    return {
-        **{name: plain(value) for name, value in run.summary().items()},
-        "started_at": run.started_at.isoformat(),
-        "machine": plain(run.machine),
-        "options": run.options,
-        "labels": run.labels,
-        "operations": plain(run.operations),
-        "latency_us": {name: _percentiles(histogram) for name, histogram in run.latency.items()},
-    }
+def latency_frame(latency: Mapping[str, LatencyHistogram]) -> pd.DataFrame:
+    """Return histograms by name as a row per bucket: LATENCY_COLUMNS. MissingExtraError without pandas."""
+    # An empty histogram first, so that a Run without latencies has the columns too.
+    found = [("", LatencyHistogram()), *latency.items()]
+    frames = [histogram.to_pandas().assign(name=name) for name, histogram in found]
+    frame: pd.DataFrame = require_pandas().concat(frames, ignore_index=True)[list(LATENCY_COLUMNS)]
+    return frame
 
 
-def _percentiles(histogram: LatencyHistogram) -> dict[str, Plain]:
-    known = histogram.percentiles_us() if histogram.count else {}
-    return {"records": histogram.count, **known}
-
-
-def to_pandas(run: Run, part: Part = "series") -> pd.DataFrame:
-    """See Run.to_pandas."""
+def require_part(part: object) -> None:
+    """OptionsError for what is no part of a Run that is a table."""
     if part not in PARTS:
         raise OptionsError(f"part={part!r}: series or latency", option="part", wanted=part)
-    pandas = require_pandas()
-    frame: pd.DataFrame
-    if part == "series":
-        frame = series_table(run).to_pandas()
-    else:
-        # An empty histogram first, so that a Run without latencies has the columns too.
-        found = [("", LatencyHistogram()), *run.latency.items()]
-        frames = [histogram.to_pandas().assign(name=name) for name, histogram in found]
-        frame = pandas.concat(frames, ignore_index=True)[list(LATENCY_COLUMNS)]
-    frame.attrs.update(attributes(run))
-    return frame
 
 
 def require_pandas() -> Any:

@@ -12,6 +12,7 @@ from walkit.plots.checkpoint import recovery_over_checkpoint, recovery_over_segm
 from walkit.plots.clock_bands import Band
 from walkit.plots.delta import HitRowLike, delta_hits, delta_lags, delta_latencies
 from walkit.plots.display import Figure, alt_text, figure_html, plotly_script, restored
+from walkit.plots.engines import engine_times
 from walkit.plots.export import data, save_data
 from walkit.plots.framebytes import frame_bytes
 from walkit.plots.group_commit import group_commit
@@ -65,6 +66,7 @@ __all__ = [
     "delta_hits",
     "delta_lags",
     "delta_latencies",
+    "engine_times",
     "figure_html",
     "frame_bytes",
     "group_commit",

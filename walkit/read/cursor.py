@@ -7,7 +7,6 @@ clamped to the end of the log, which skips records in silence, this one is refus
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 from abc import abstractmethod
@@ -23,7 +22,6 @@ from walkit.errors import (
     CursorError,
     GapError,
     OptionsError,
-    StorageError,
 )
 from walkit.events import EventSink
 from walkit.format.cursor import CursorMark, encode_cursor
@@ -35,7 +33,7 @@ from walkit.record import Record, to_datetime
 from walkit.segments.claim_files import ClaimFact, claim_facts, drop_claim
 from walkit.segments.cursor_files import CursorFact, cursor_facts, stored_cursor
 from walkit.segments.manifest_store import load_manifest, write_whole
-from walkit.storage.interface import Storage
+from walkit.storage.interface import Storage, remove_if_there
 
 if TYPE_CHECKING:
     from walkit.read.describe import LogInventory
@@ -125,11 +123,7 @@ class CursorSurface(ReadSurface):
     def drop_cursor(self, name: str) -> bool:
         """Remove the saved progress of a consumer, durably; False where there was none."""
         storage = self._cursor_place().storage
-        try:
-            storage.remove(cursor_file_name(name))
-        except StorageError as error:
-            if error.errno != errno.ENOENT:
-                raise
+        if not remove_if_there(storage, cursor_file_name(name)):
             return False
         storage.sync_directory()
         return True

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from walkit.errors import CorruptionError, WalkitError
 from walkit.format.manifest import Gap, SegmentRecord
 from walkit.format.segment import SegmentHeader
-from walkit.segments.frame_walk import FrameWalk, last_chain_of
+from walkit.segments.frame_walk import FrameWalk, walk_segment
 from walkit.storage.interface import StorageFile
 
 
@@ -19,21 +19,12 @@ def read_back(
     `gaps` are the holes and lost ranges in it. CorruptionError where it is not what its header and its record in the
     manifest say; StorageError where it cannot be read.
     """
-    walk = FrameWalk(
-        file,
-        header,
-        position=record.start_position,
-        end_position=record.end_position,
-        next_lsn=record.first_lsn,
-        chain=record.start_chain,
-        last_chain=last_chain_of(record, header, record.end_position),
-        gaps=gaps,
-        row_seen=lambda row: None,
-    )
+    walk = walk_segment(file, header, record, record.end_position, gaps=gaps, row_seen=lambda row: None)
     for _ in walk:
         pass
+    begun = (header.start_position, header.first_lsn, header.chain)
     expected = (None, record.last_lsn + 1, record.frames, record.records, record.end_chain)
-    if facts_of(walk) != expected:
+    if begun != (record.start_position, record.first_lsn, record.start_chain) or facts_of(walk) != expected:
         raise unlike(file.name, walk, expected)
 
 

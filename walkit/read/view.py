@@ -14,7 +14,7 @@ from walkit.format.manifest import Manifest, SegmentRecord
 from walkit.format.parts import Waiting
 from walkit.format.segment import SegmentHeader
 from walkit.record import Batch, Record
-from walkit.segments.frame_walk import HOP_BYTES, READ_BYTES, FrameWalk, RowSeen, last_chain_of
+from walkit.segments.frame_walk import HOP_BYTES, READ_BYTES, FrameWalk, RowSeen, last_chain_of, walk_segment
 from walkit.segments.identity import check_identity, open_segment
 from walkit.segments.index_file import frame_at, read_index
 from walkit.segments.manifest_store import load_manifest
@@ -184,16 +184,8 @@ class LogView:
                 continue
             file, segment = self.opened(span)
             try:
-                walk = FrameWalk(
-                    file,
-                    segment,
-                    position=segment.start_position,
-                    end_position=min(position, span.end_position),
-                    next_lsn=segment.first_lsn,
-                    chain=segment.chain,
-                    body=False,
-                    gaps=self.manifest.gaps_of(record),
-                )
+                end, gaps = min(position, span.end_position), self.manifest.gaps_of(record)
+                walk = walk_segment(file, segment, record, end, gaps=gaps, body=False)
                 for _ in walk:
                     pass
             finally:

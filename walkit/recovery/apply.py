@@ -14,14 +14,14 @@ from walkit.format.manifest import Manifest, encode_manifest
 from walkit.format.names import SALVAGE_NEW_NAME
 from walkit.recovery.decision import Decision
 from walkit.recovery.facts import SegmentFinding
-from walkit.recovery.lost_found import copy_part, keep_part, move_whole, remove_if_there
+from walkit.recovery.lost_found import copy_part, keep_part, move_whole
 from walkit.recovery.plan import RecoveryPlan
 from walkit.recovery.probe import nonzero_until
 from walkit.recovery.tolerant_file import PASSING_ERRNOS, TolerantFile
 from walkit.segments.identity import header_of
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.orphan_files import leftover_of
-from walkit.storage.interface import Storage
+from walkit.storage.interface import Storage, remove_if_there
 
 
 def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> None:

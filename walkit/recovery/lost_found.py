@@ -5,7 +5,6 @@ Memory does not grow with a file: it is copied in steps, and of one that is most
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 
 from walkit.errors import StorageError
@@ -16,6 +15,7 @@ from walkit.segments.manifest_store import LOST_FOLDER
 from walkit.segments.orphan_files import KEPT_NEW_NAME
 from walkit.storage.bulk import data_ranges
 from walkit.storage.interface import Storage, StorageFile
+from walkit.storage.interface import remove_if_there as remove_if_there
 
 STEP_BYTES = len(ZEROS)
 
@@ -67,15 +67,6 @@ def copy_part(file: Readable, start: int, until: int, copy: StorageFile, offset:
         end = at + size
     if end < until:
         copy.write(offset + until - start - 1, [b"\0"])
-
-
-def remove_if_there(storage: Storage, name: str) -> None:
-    """Remove a file that may be missing."""
-    try:
-        storage.remove(name)
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
 
 
 def _steps(file: Readable, start: int, until: int) -> Iterator[tuple[int, int]]:

@@ -29,7 +29,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.replication.bootstrap import Want
 from walkit.replication.messages import Chunk, Plan
 from walkit.replication.refusals import first_difference
-from walkit.segments.frame_walk import FrameWalk, last_chain_of
+from walkit.segments.frame_walk import FrameWalk, walk_segment
 from walkit.segments.gathered import SNAPSHOT_KEY
 from walkit.segments.identity import check_identity
 from walkit.segments.manifest_store import read_if_there, write_whole
@@ -176,23 +176,16 @@ class BootstrapFolder:
             header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
             check_identity(self._manifest, record, header)
             assert header is not None
-            walk = FrameWalk(
-                file,
-                header,
-                position=header.start_position,
-                end_position=record.end_position,
-                next_lsn=header.first_lsn,
-                chain=header.chain,
-                last_chain=last_chain_of(record, header, record.end_position),
-                gaps=self._manifest.gaps_of(record),
-                row_seen=lambda _: None,
-            )
+            gaps = self._manifest.gaps_of(record)
+            walk = walk_segment(file, header, record, record.end_position, gaps=gaps, row_seen=lambda _: None)
             for _ in walk.steps():
                 pass
             if walk.error is not None:
                 raise walk.error
-            if walk.fault is not None or header.chain != record.start_chain:
-                fault = "chain" if walk.fault is None else walk.fault.value
+            fault = "" if walk.fault is None else walk.fault.value
+            if not fault:
+                fault = _other_facts(record, header, walk)
+            if fault:
                 raise CorruptionError(
                     f"{name} came damaged at position {walk.position:,}: {fault}. It is fetched again",
                     segment=name,
@@ -228,22 +221,7 @@ def _checked_plan(plan: Plan) -> Manifest:
         manifest = decode_manifest(plan.manifest, "the primary's plan")
     except NotALogError as error:  # no word about this folder, as it would be of an opening
         raise CorruptionError(f"{error}", segment=MANIFEST_NAME) from error
-    sealed = manifest.sealed
-    wrong = ""
-    if len(sealed) != len(manifest.segments) or manifest.log_id == 0:
-        wrong = "segments that are not sealed"
-    elif len(plan.sizes) != len(sealed) + (plan.snapshot_lsn > 0):
-        wrong = f"{len(plan.sizes):,} sizes for {len(sealed):,} segments"
-    elif len({r.number for r in sealed}) != len(sealed) or max(plan.sizes, default=0) > POSITION_MAX:
-        wrong = "numbers or sizes that no log has"
-    elif any(size < SEGMENT_HEADER_BYTES for size in plan.sizes[: len(sealed)]):
-        wrong = "a segment without a header"
-    elif plan.snapshot_lsn and not plan.sizes[-1]:
-        wrong = "a snapshot without bytes"
-    elif plan.snapshot_lsn > manifest.end.last_lsn or manifest.low_watermark > manifest.end.last_lsn:
-        wrong = "a snapshot or a low watermark after its end"
-    elif sealed and _end_of(sealed[-1]) != (manifest.end.last_lsn, manifest.end.position, manifest.end.chain):
-        wrong = "another end than its last segment"
+    wrong = _wrong_files(plan, manifest) or _wrong_facts(plan, manifest)
     if wrong:
         raise CorruptionError(
             f"the primary's plan has {wrong}. Nothing of it was used", segment=MANIFEST_NAME
@@ -251,8 +229,58 @@ def _checked_plan(plan: Plan) -> Manifest:
     return manifest
 
 
+def _wrong_files(plan: Plan, manifest: Manifest) -> str:
+    """Return what is wrong with the files of a plan, of which a replica stores no more than their sizes; or ""."""
+    sealed, sizes = manifest.sealed, plan.sizes
+    if len(sealed) != len(manifest.segments) or manifest.log_id == 0:
+        return "segments that are not sealed"
+    if len(sizes) != len(sealed) + (plan.snapshot_lsn > 0):
+        return f"{len(sizes):,} sizes for {len(sealed):,} segments"
+    if len({r.number for r in sealed}) != len(sealed) or max(sizes, default=0) > POSITION_MAX:
+        return "numbers or sizes that no log has"
+    of_segments = list(zip(sealed, sizes, strict=False))
+    if any(size < SEGMENT_HEADER_BYTES for _, size in of_segments):
+        return "a segment without a header"
+    if any(size > SEGMENT_HEADER_BYTES + record.size_bytes for record, size in of_segments):
+        return "a segment's file that is larger than its frames"
+    return "a snapshot without bytes" if plan.snapshot_lsn and not sizes[-1] else ""
+
+
+def _wrong_facts(plan: Plan, manifest: Manifest) -> str:
+    """Return what a plan's manifest says that no log of these segments says; or "". All it has ends at its end."""
+    end, sealed = manifest.end, manifest.sealed
+    if plan.snapshot_lsn > end.last_lsn or manifest.low_watermark > end.last_lsn:
+        return "a snapshot or a low watermark after its end"
+    if manifest.checkpoint_lsn > end.last_lsn:
+        return "a checkpoint after its end"
+    if max(manifest.exact_from_lsn, manifest.tombstones_from_lsn) > end.last_lsn + 1:
+        return "a history that begins after its end"
+    if any(gap.end_position > end.position or gap.last_lsn > end.last_lsn for gap in manifest.gaps):
+        return "a hole or a lost range after its end"
+    if any(e.position > end.position or e.first_lsn > end.last_lsn + 1 for e in manifest.lineage):
+        return "an epoch after its end"
+    if sealed and _end_of(sealed[-1]) != (end.last_lsn, end.position, end.chain):
+        return "another end than its last segment"
+    return ""
+
+
 def _end_of(record: SegmentRecord) -> tuple[int, int, int]:
     return record.last_lsn, record.end_position, record.end_chain
+
+
+def _other_facts(record: SegmentRecord, header: SegmentHeader, walk: FrameWalk) -> str:
+    """Return in what a manifest's record of a segment differs from its frames, all of which were walked; or ""."""
+    facts = {
+        "chain": (record.start_chain, header.chain),
+        "flags": (record.flags, int(header.flags)),
+        "last LSN": (record.last_lsn, (walk.next_lsn or 1) - 1),
+        "number of frames": (record.frames, walk.frames),
+        "number of records": (record.records, walk.records),
+    }
+    for what, (said, found) in facts.items():
+        if said != found:
+            return f"{what} {found:,}, where the primary's plan says {said:,}"
+    return ""
 
 
 def _check_chain(manifest: Manifest) -> None:

@@ -24,7 +24,7 @@ from walkit.read.view import Span
 from walkit.replication.messages import Fetch, Plan
 from walkit.replication.snapshot_checks import SnapshotChecks
 from walkit.replication.source import Source
-from walkit.segments.frame_walk import FrameWalk
+from walkit.segments.frame_walk import walk_segment
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.snapshot import identity_at, snapshot_lsns
 from walkit.state.snapshot_file import read_header
@@ -128,16 +128,8 @@ class PlannedFiles:
         record = span.record
         if record.state is SegmentState.SEALED and span.end_position == record.end_position:
             return record
-        walk = FrameWalk(
-            file,
-            header,
-            position=header.start_position,
-            end_position=span.end_position,
-            next_lsn=header.first_lsn,
-            chain=header.chain,
-            body=False,
-            gaps=self._view.manifest.gaps_of(record),
-        )
+        gaps = self._view.manifest.gaps_of(record)
+        walk = walk_segment(file, header, record, span.end_position, gaps=gaps, body=False)
         for _ in walk:
             pass
         self._view.refuse(walk, span)

@@ -81,8 +81,7 @@ class DeltaLoop:
         self._probe_ms: float | None = None
         self._asked_ms = self._look_ms = now_ms()
         self._asked_ns = perf_counter_ns()
-        self._looking, self._silence_ms = False, SILENCE_MS
-        self._refused = 0
+        self._looking, self._silence_ms, self._refused = False, SILENCE_MS, 0
         self._epochs: set[int] = set()
         self._named: dict[int, int] = {}  # by part of the replay: when it was named, ns
         self._loads: set[int] = set()  # parts that are read from the log
@@ -201,11 +200,7 @@ class DeltaLoop:
 
     def fail(self, error: Exception) -> None:
         """Have the loop end with this error. Safe from any thread."""
-
-        def end() -> Sequence[ReplayStep]:
-            return [EndReplay(error)]
-
-        self._tell(end)
+        self._tell(lambda: [EndReplay(error)])
 
     def _fail(self, cause: BaseException) -> None:
         if self.error is not None:
@@ -354,6 +349,15 @@ class DeltaLoop:
                 self._named.setdefault(step.number, perf_counter_ns())
                 self._loads.add(step.number)
                 self._workers.do(self._job_of(step, self.replayer.known))
+        self._check()
+
+    def _check(self) -> None:
+        """Assert what holds between two steps; on the loop's own thread. What is noted of a part goes with it."""
+        assert not (self._unstarted and self.thread is not None), "a loop that has not started has a thread"
+        assert self._loads <= self._named.keys()
+        assert self.error is not None or len(self._named) <= self.replayer.parts
+        assert self._probe_ms is None or self.poller.closed is not None, "a primary that answers is probed"
+        assert SILENCE_MS <= self._silence_ms <= 1.5 * POLL_WAIT_MS and self._refused <= REFUSALS_MAX
 
     def _job_of(self, step: LoadRange, known: DeltaEnd) -> Callable[[], object]:
         def load() -> None:
@@ -391,10 +395,6 @@ class DeltaLoop:
         figures = self.figures
         figures.time("decode", decode_ns)
         figures.time("insert", insert_ns)
-        if named_ns:
-            figures.time("replay", done - named_ns)
-            if by_delta:
-                figures.time("answer", done - named_ns)
-        size = sum(header.footprint for header, _ in frames)
-        figures.took(size, len(frames), by_delta=by_delta, now_ms=done / 1e6)
+        sizes = [header.footprint for header, _ in frames]
+        figures.took(sizes, by_delta=by_delta, named_ns=named_ns, done_ns=done)
         return self.replayer.done(step.number, now_ms())

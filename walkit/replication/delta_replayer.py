@@ -133,6 +133,11 @@ class DeltaReplayer:
         return last[0].end if last else self.applied
 
     @property
+    def parts(self) -> int:
+        """How many ranges are on their way: loaded, applied or waiting."""
+        return len(self._parts)
+
+    @property
     def held_bytes(self) -> int:
         """Bytes that are loaded, being loaded, or in deltas that wait."""
         return sum(part.size_bytes for part in self._parts)

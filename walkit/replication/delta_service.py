@@ -1,15 +1,14 @@
-"""The call `Poll` of a primary: who may poll, how many at a time and how often; the answers are the feed's."""
+"""The call `Poll` of a primary: how many may poll at a time and how often; the answers are the feed's."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from walkit.errors import OptionsError
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import DeltaServedStatistics
-from walkit.replication.access import Doorkeeper
 from walkit.replication.delta_feed import DeltaFeed, PollCall, monotonic_ms
 from walkit.replication.delta_messages import PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta_poll import DeltaOptions, SessionStatus
@@ -55,9 +54,7 @@ class DeltaService:
     A log that another process writes has no feed here: its readers see as much of it as this process does.
     """
 
-    def __init__(
-        self, log: WriteAheadLog | None, doorkeeper: Doorkeeper, options: DeltaOptions | None = None
-    ) -> None:
+    def __init__(self, log: WriteAheadLog | None, options: DeltaOptions | None = None) -> None:
         self.options = options or DeltaOptions()
         if not isinstance(self.options, DeltaOptions) or self.options.buffer_bytes > DELTA_BYTES_SENT_MAX:
             raise OptionsError(
@@ -66,7 +63,7 @@ class DeltaService:
                 wanted=options,
             )
         self.callers_max = self.options.sessions_max + CALLERS_SPARE
-        self._log, self._doorkeeper = log, doorkeeper
+        self._log = log
         self._feed: DeltaFeed | None = None
         self._lock = threading.Lock()
         self._room = threading.Semaphore(self.callers_max)
@@ -74,11 +71,8 @@ class DeltaService:
         self._stopped = threading.Event()
         self._refused = 0
 
-    def poll(self, data: bytes, context: Any) -> bytes:
-        """Answer one call, on its own thread: waits for news as long as the poll says; aborts one that may not poll."""
-        refusal = self._doorkeeper.refusal(context.invocation_metadata(), "read")
-        if refusal is not None:
-            context.abort(*refusal)
+    def poll(self, data: bytes, context: Any) -> Iterator[bytes]:
+        """Yield the answer to one call, on its own thread: waits for news as long as the poll says."""
         if self._log is None:
             context.abort(
                 grpc.StatusCode.UNIMPLEMENTED,
@@ -89,14 +83,15 @@ class DeltaService:
         except WireError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         if not self._room.acquire(blocking=False):
-            return self._refuse("busy", f"{self.callers_max:,} polls wait already")
+            yield self._refuse("busy", f"{self.callers_max:,} polls wait already")
+            return
         try:
-            return encode_reply(self._answer(request, context))
+            reply = encode_reply(self._answer(request, context))
         except ProtocolError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
             self._room.release()
-        raise AssertionError("an abort raises")
+        yield reply
 
     def tick(self) -> None:
         """End sessions that expired: to be called now and then, as nothing else does while the log is idle."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -164,11 +164,15 @@ class ReaderFigures:
         """Note one latency."""
         self._ns[name].append(ns)
 
-    def took(self, size_bytes: int, frames: int, *, by_delta: bool, now_ms: float) -> None:
-        """Note the bytes of one range that was applied."""
-        path = 0 if by_delta else 1
-        self._by_size.setdefault(_class_of(size_bytes // max(frames, 1)), [0, 0])[path] += size_bytes
-        second = int(now_ms // 1000)
+    def took(self, sizes: Sequence[int], *, by_delta: bool, named_ns: int, done_ns: int) -> None:
+        """Note one range that was applied: the bytes of its frames, when it was named (0: unknown), and when done."""
+        if named_ns:
+            self.time("replay", done_ns - named_ns)
+            if by_delta:
+                self.time("answer", done_ns - named_ns)
+        size_bytes, path = sum(sizes), 0 if by_delta else 1
+        self._by_size.setdefault(_class_of(size_bytes // max(len(sizes), 1)), [0, 0])[path] += size_bytes
+        second = done_ns // 1_000_000_000
         if second != self._second:
             total = sum(self._now)
             if total:

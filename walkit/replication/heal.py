@@ -11,10 +11,19 @@ from walkit._report import Cells, TableReport
 from walkit._text import counted
 from walkit.commit.to_end import relayed, run_to_end
 from walkit.config import check_progress
-from walkit.errors import CorruptionError, GapError, LogLockedError, WalkitError
+from walkit.errors import (
+    CorruptionError,
+    FormatVersionError,
+    GapError,
+    LogLockedError,
+    StorageError,
+    WalkitError,
+)
+from walkit.format.durable_slot import DurableSlot
 from walkit.format.manifest import LogEnd, Manifest, SegmentState
-from walkit.recovery.scan import read_durable_slot
-from walkit.replication.connection import destination_of
+from walkit.recovery.plan import make_plan
+from walkit.recovery.scan import read_durable_slot, scan_log
+from walkit.replication.connection import Destination, destination_of
 from walkit.replication.frame_batch import FrameRun
 from walkit.replication.heal_ranges import DamagedRange, DamagedSegment, find_damage
 from walkit.replication.heal_write import HealedFile
@@ -128,8 +137,7 @@ def heal(
     began = time.perf_counter()
 
     def healed() -> HealReport:
-        with RangeLink(destination) as link:
-            segments, checked = _heal(storage, link, relayed(progress), dry_run)
+        segments, checked = _heal(storage, destination, relayed(progress), dry_run)
         return HealReport(
             location=storage.location,
             source=destination.address,
@@ -143,25 +151,25 @@ def heal(
 
 
 def _heal(
-    storage: Storage, link: RangeLink, progress: Progress | None, dry_run: bool
+    storage: Storage, peer: Destination, progress: Progress | None, dry_run: bool
 ) -> tuple[tuple[HealedSegment, ...], int]:
     if dry_run:
         if storage.is_locked(LOCK_NAME):
             raise LogLockedError(storage.location, pid=None, command=None, same_process=False)
-        return _heal_locked(storage, link, progress, dry_run=True)
+        return _heal_locked(storage, peer, progress, dry_run=True)
     lock = storage.lock(LOCK_NAME)
     if isinstance(lock, LockHolder):
         raise LogLockedError(
             storage.location, pid=lock.pid, command=lock.command, same_process=lock.same_process
         )
     try:
-        return _heal_locked(storage, link, progress, dry_run=False)
+        return _heal_locked(storage, peer, progress, dry_run=False)
     finally:
         lock.release()
 
 
 def _heal_locked(
-    storage: Storage, link: RangeLink, progress: Progress | None, *, dry_run: bool
+    storage: Storage, peer: Destination, progress: Progress | None, *, dry_run: bool
 ) -> tuple[tuple[HealedSegment, ...], int]:
     manifest = load_manifest(storage)
     total = sum(record.size_bytes for record in manifest.segments)
@@ -170,9 +178,32 @@ def _heal_locked(
         if progress is not None:
             progress(done, max(done, total))
 
-    damaged = find_damage(storage, manifest, read_durable_slot(storage), reached)
-    outcomes = [_heal_segment(storage, manifest, link, segment, dry_run) for segment in damaged]
+    slot = read_durable_slot(storage)
+    damaged = find_damage(storage, manifest, slot, reached)
+    frame_bytes_max = max((d.bytes_damaged for d in damaged), default=0)  # no frame that fits is larger
+    with RangeLink(peer, frame_bytes_max) as link:
+        outcomes = [_heal_segment(storage, manifest, link, segment, dry_run) for segment in damaged]
+    outcomes += _left_over(storage, manifest, slot, {outcome.segment for outcome in outcomes})
     return tuple(outcomes), len(manifest.segments)
+
+
+def _left_over(
+    storage: Storage, manifest: Manifest, slot: DurableSlot, known: set[str]
+) -> list[HealedSegment]:
+    """Return the segment for which the next opening refuses the log, where that is none of the known ones."""
+    try:
+        findings = scan_log(storage, manifest, slot)
+        make_plan(findings, "prefix")
+    except (CorruptionError, StorageError, FormatVersionError) as refusal:
+        segment = refusal.name if isinstance(refusal, StorageError) else getattr(refusal, "segment", None)
+        if segment not in known:
+            why = str(refusal)
+            return [
+                HealedSegment(
+                    segment=segment or "", healed=False, ranges=(), bytes_fetched=0, why_not=why, kept_as=""
+                )
+            ]
+    return []
 
 
 def _heal_segment(
@@ -207,7 +238,7 @@ def _heal_segment(
 def _frames(
     link: RangeLink, manifest: Manifest, damaged: DamagedSegment, wanted: DamagedRange
 ) -> Iterator[FrameRun]:
-    """Yield the frames that fill a range. CorruptionError where the peer's do not fit, GapError where it has none."""
+    """Yield the frames that fill a range. CorruptionError where the peer's do not fit, or end early."""
     epoch = manifest.epoch_of(damaged.record.epoch)
     lineage = tuple(e for e in manifest.lineage if e.number <= damaged.record.epoch)
     end: LogEnd = wanted.before
@@ -224,7 +255,15 @@ def _frames(
     if wanted.ends_at(end):
         return
     if end.position < wanted.after.position:
-        raise GapError(end.last_lsn + 1, wanted.after.last_lsn + 1)
+        raise CorruptionError(
+            f"the peer's frames end at position {end.position:,}, before LSN {end.last_lsn + 1:,}, and those that were "
+            f"there end at position {wanted.after.position:,}",
+            segment=damaged.record.name,
+            position=end.position,
+            expected=wanted.after,
+            found=end,
+            first_lost_lsn=end.last_lsn + 1,
+        )
     raise _unfit(damaged, wanted, end)
 
 

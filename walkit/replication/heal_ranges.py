@@ -45,9 +45,11 @@ class DamagedSegment:
     file_bytes: int
     ranges: tuple[DamagedRange, ...]
     end_position: int
-    """Where its frames end: those that are kept, and those that are fetched."""
+    """Where its frames end: those that are kept, and those that are fetched. With a torn tail, where that begins."""
     why_not: str = ""
     """Why it cannot be healed, in words; "" where it may be."""
+    torn: bool = False
+    """Whether damage stands at its end that nothing promised: it stays as it is, for the next opening to judge."""
 
     @property
     def bytes_damaged(self) -> int:
@@ -67,7 +69,11 @@ def find_damage(
             before = manifest.segments[index - 1] if index else None
             found.append(_sealed(storage, manifest, finding, before))
         else:
-            found.append(_unsealed(storage, manifest, finding, _end_of(finding, findings[index + 1 :], slot)))
+            later = findings[index + 1 :]
+            last = not any(f.header is not None for f in later if not f.sealed)
+            found.append(
+                _unsealed(storage, manifest, finding, _end_of(finding, later, slot), slot, last=last)
+            )
         done += finding.file_bytes
         reached(done)
     return [damaged for damaged in found if damaged is not None]
@@ -118,8 +124,15 @@ def _sealed(
 
 
 def _unsealed(
-    storage: Storage, manifest: Manifest, finding: SegmentFinding, certain: tuple[LogEnd, bool] | None
+    storage: Storage,
+    manifest: Manifest,
+    finding: SegmentFinding,
+    certain: tuple[LogEnd, bool] | None,
+    slot: DurableSlot,
+    *,
+    last: bool,
 ) -> DamagedSegment | None:
+    """Judge one that the manifest does not seal; `last` says that no later one has a header."""
     record, header = finding.record, finding.header
     if finding.unused or header is None:
         if finding.unused or not (finding.error or finding.nonzero_until):
@@ -128,15 +141,26 @@ def _unsealed(
         return DamagedSegment(record, None, finding.present, finding.file_bytes, (), 0, why)
     stop = header.start_position + max(finding.file_bytes - header.offset_of(header.start_position), 0)
     regions = _surveyed(storage, manifest, finding, header, stop)
-    intact = [region for region in regions if region.intact]
-    last = intact[-1].after if intact else _begin(header)
-    ranges = _ranges([r for r in regions if r.start_position < last.position], header, last)
-    if certain is not None and certain[0].position > last.position:
-        ranges = (*ranges, DamagedRange(last, *certain))
-        last = certain[0]
+    known = slot.position if slot.epoch_id in {e.id for e in manifest.lineage} else 0
+    promised = max(known, manifest.end.position, finding.promised_position)
+    tail = next((i for i, r in enumerate(regions) if last and _is_torn(r, promised)), len(regions))
+    torn = any(not region.zeros for region in regions[tail:])
+    intact = [region for region in regions[:tail] if region.intact]
+    end = intact[-1].after if intact else _begin(header)
+    ranges = _ranges([r for r in regions[:tail] if r.start_position < end.position], header, end)
+    if certain is not None and certain[0].position > end.position:
+        ranges = (*ranges, DamagedRange(end, *certain))
+        end = certain[0]
     if not ranges:
         return None
-    return DamagedSegment(record, header, finding.present, finding.file_bytes, ranges, last.position)
+    return DamagedSegment(
+        record, header, finding.present, finding.file_bytes, ranges, end.position, torn=torn
+    )
+
+
+def _is_torn(region: Region, promised: int) -> bool:
+    """Say whether a region is damage, or zeros, that nothing promised: from there on the log is a torn tail."""
+    return not region.intact and region.gap is None and region.start_position >= promised
 
 
 def _begin(header: SegmentHeader) -> LogEnd:
@@ -159,7 +183,10 @@ def _surveyed(
     )
     file = TolerantFile(storage.open(record.name, "read"))
     try:
-        return list(SegmentSurvey(file, span, decode=True))
+        survey = SegmentSurvey(file, span, decode=True)
+        regions = list(survey)
+        finding.promised_position = max(finding.promised_position, survey.promised_position)
+        return regions
     except StorageError:
         return [Region(start_position=header.start_position, end_position=end_position, zeros=True)]
     finally:

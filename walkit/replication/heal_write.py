@@ -81,13 +81,14 @@ class HealedFile:
         end = header.offset_of(damaged.end_position)
         size = end if sealed else max(damaged.file_bytes, damaged.record.reserved_bytes, end)
         if damaged.header is not None and damaged.present:
-            self._copy_intact(file, header, min(damaged.file_bytes, end))
+            until = damaged.file_bytes if damaged.torn else min(damaged.file_bytes, end)
+            self._copy_intact(file, header, until)
         if file.size() < size:
             file.write(size - 1, [b"\0"])
         return file
 
     def _copy_intact(self, file: StorageFile, header: SegmentHeader, until: int) -> None:
-        """Copy what lies between the ranges that are fetched. What stands after the last frame is not copied."""
+        """Copy what lies between the ranges that are fetched. After the last frame only a torn tail is copied."""
         old = TolerantFile(self._storage.open(self._damaged.record.name, "read"))
         try:
             at = SEGMENT_HEADER_BYTES

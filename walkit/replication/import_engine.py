@@ -123,6 +123,24 @@ class ImportEngine:
             self.storage, self.store, self.segments, self, self.lifetime, self.options, self.events
         )
         self.adopted = True
+        self._check()
+
+    def _check(self) -> None:
+        """Assert what holds between two imports, on the thread that imports; `end` moves after all that it stands for.
+
+        Of a log that has failed, and of one that is closed, only an opening says what is there.
+        """
+        manifest = self.store.current
+        assert self.adopted == bool(manifest.log_id), "a log of no id has frames, or an adopted one has no id"
+        assert self.adopted or (self.end == LogEnd() and self.failure is None)
+        if not self.adopted or self.closed or self.failure is not None:
+            return
+        assert self.segments.identity.log_id in (0, manifest.log_id), "frames of another log"
+        assert manifest.end.position <= self.end.position and manifest.end.last_lsn <= self.end.last_lsn
+        current = self.segments.current
+        assert current is None or current.end_position == self.end.position, (
+            "frames are written after the end"
+        )
 
     def adopt(self, log_id: int, *, created_us: int, ack_order: str, extra: Mapping[str, Any]) -> None:
         """Become a replica of this log, at the first contact; durable on return."""
@@ -159,6 +177,7 @@ class ImportEngine:
         with self.news.lock:
             self.end = end
             self.news.notify_locked()
+        self._check()
         self._notify_watchers()
         return end
 

@@ -7,15 +7,15 @@ processes read it like any log. It mints no epoch: its lineage is that of the pr
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from walkit._threads import Bell
 from walkit.commit.to_end import run_to_end
 from walkit.config import LogOptions, as_lsn
-from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError
+from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsError, StorageError
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.finalizer import watch_exit
@@ -61,7 +61,7 @@ class ImportedLog(ReadSurface):
                 option="retention",
                 wanted=given.retention,
             )
-        self._reopening, self._is_reopening = threading.RLock(), False
+        self._is_reopening, self._reopened = False, Bell()
         self._open(storage, given, events or EventSink())
 
     def _open(self, storage: Storage, given: LogOptions, sink: EventSink) -> None:
@@ -83,18 +83,33 @@ class ImportedLog(ReadSurface):
     def reopen(self) -> None:
         """Close this log and open what was gathered in its place; by the importing thread.
 
-        A thread that waits for a record still gets it. Raises what opening raises: then the log is closed.
+        A thread that waits for a record still gets it. After a StorageError the log `is_reopening` until another call
+        opens it, or `close`; after any other error of an opening it is closed.
         """
-        with self._reopening:
-            self._is_reopening = True
-            try:
-                before = self._engine
-                before.close()
-                self._finalizer.detach()
-                self._open(before.storage, before.options, before.events)
-                self._engine.watched_by(before)
-            finally:
-                self._is_reopening = False
+        if not self._is_reopening:
+            self._reopened = Bell()
+        self._is_reopening = True
+        try:
+            before = self._engine
+            before.close()
+            self._finalizer.detach()
+            self._open(before.storage, before.options, before.events)
+            self._engine.watched_by(before)
+        except StorageError:
+            raise
+        except BaseException:
+            self._end_reopening()
+            raise
+        self._end_reopening()
+
+    def _end_reopening(self) -> None:
+        self._is_reopening = False
+        self._reopened.set()
+
+    @property
+    def is_reopening(self) -> bool:
+        """Whether the log in whose place another was to be opened is closed, and that other is not open yet."""
+        return self._is_reopening
 
     def import_run(self, run: FrameRun, lineage: tuple[EpochRecord, ...]) -> LogEnd:
         """Take frames that follow the end of this log; on stable storage on return. Returns the new end.
@@ -234,8 +249,9 @@ class ImportedLog(ReadSurface):
             if left is not None and left <= 0:
                 break
             self._wait_in(self._engine, lsn, left)
-            with self._reopening:  # where the log is being replaced, wait for the other one
-                pass
+            # Where the log is being replaced, wait for the other one; the bell wakes one, which wakes the next.
+            if self._is_reopening and self._reopened.wait(left):
+                self._reopened.set()
         return self._engine.end.last_lsn >= lsn
 
     @staticmethod
@@ -269,6 +285,7 @@ class ImportedLog(ReadSurface):
         """Seal what is open and free the log. Closing twice does nothing; an interrupt does not end it."""
         self._engine.close()
         self._finalizer.detach()
+        self._end_reopening()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"

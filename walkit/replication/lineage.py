@@ -82,6 +82,14 @@ def judge(
     return _judge_lineage(hello, standing) or _judge_end(hello, standing)
 
 
+def ends_before(hello: Hello, standing: PrimaryState) -> bool:
+    """Return whether the source merely ends before the end in a hello: its whole history is one that the hello has."""
+    ours, theirs = standing.lineage, hello.lineage
+    begun_after = all(epoch.position >= standing.durable_position for epoch in theirs[len(ours) :])
+    follows = hello.log_id == standing.log_id and ours == theirs[: len(ours)] and begun_after
+    return follows and hello.end.position > standing.durable_position
+
+
 def rewound(hello: Hello, known: KnownReplica | None, claimed_lsn: int) -> Refusal | None:
     """Return the refusal of a replica that ends below what it has acknowledged before: it was put back.
 

@@ -16,7 +16,7 @@ from walkit.log.wal import WriteAheadLog
 from walkit.metrics import DeltaServedStatistics, TrafficStatistics
 from walkit.read.claim import LEASE_S_DEFAULT
 from walkit.read.reader import LogReader
-from walkit.replication.access import Doorkeeper, Tokens, tokens_of
+from walkit.replication.access import Doorkeeper, Serve, Tokens, tokens_of
 from walkit.replication.calls import WAITING_MAX, CallTable
 from walkit.replication.codecs import Traffic
 from walkit.replication.delta_poll import DeltaOptions
@@ -26,6 +26,7 @@ from walkit.replication.imported_log import ImportedLog
 from walkit.replication.listening import listen_address
 from walkit.replication.primary_status import PrimaryStatus, follower_status
 from walkit.replication.publisher import Publisher
+from walkit.replication.questions import Questions
 from walkit.replication.range_service import CALLS_MAX, FRAMES_METHOD, RangeService
 from walkit.replication.registry import ReplicaRegistry
 from walkit.replication.replica_claims import ReplicaClaims, check_lease
@@ -99,9 +100,8 @@ class Primary:
         self._claims = ReplicaClaims(self.source.storage, self.source.events, check_lease(lease_s))
         self._publisher = publisher
         written = source.log if isinstance(source, Store) else source
-        self._delta = DeltaService(
-            written if isinstance(written, WriteAheadLog) else None, self._doorkeeper, delta
-        )
+        self._delta = DeltaService(written if isinstance(written, WriteAheadLog) else None, delta)
+        self._questions = Questions()
         self._ranges = RangeService(self.source)
         self._shared = SharedRuns()
         self._checks = SnapshotChecks(self.source.storage, self._events, self._note_trouble)
@@ -120,16 +120,19 @@ class Primary:
         """Begin to serve; returns this primary. Starting twice is an OptionsError."""
         if self._server is not None:
             raise OptionsError(f"this primary serves at {self._address} already", option="listen")
-        calls_max = self._calls.places + WAITING_MAX + 2 * ENDING_MAX + self._delta.callers_max + CALLS_MAX
+        # Callers of `Follow` wait to say hello, those of the others with their question.
+        callers_max = self._calls.places + self._delta.callers_max + CALLS_MAX
+        calls_max = callers_max + 2 * WAITING_MAX + 2 * ENDING_MAX
         server = grpc.server(DaemonExecutor(), options=server_options(), maximum_concurrent_rpcs=calls_max)
         _, service, method = METHOD.split("/")
-        follow = grpc.stream_stream_rpc_method_handler(self._doorkeeper.guarded("read", self._follow))
+        served: dict[str, Serve] = {
+            method: self._follow,
+            POLL_METHOD.rpartition("/")[2]: self._questions.asked(self._delta.poll),
+            FRAMES_METHOD.rpartition("/")[2]: self._questions.asked(self._ranges.frames),
+        }
         calls = {
-            method: follow,
-            POLL_METHOD.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._delta.poll),
-            FRAMES_METHOD.rpartition("/")[2]: grpc.unary_stream_rpc_method_handler(
-                self._doorkeeper.guarded("read", self._ranges.frames)
-            ),
+            name: grpc.stream_stream_rpc_method_handler(self._doorkeeper.guarded("read", serve))
+            for name, serve in served.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, calls),))
         address = self._listen.bind(server, server_credentials(self._tls))

@@ -10,7 +10,14 @@ from typing import Any
 
 from walkit.errors import CorruptionError, FormatVersionError, StorageError
 from walkit.format.checksum import crc32c
-from walkit.storage.interface import FileNumber, NumberedFile, PrivateFiles, Storage, StorageFile
+from walkit.storage.interface import (
+    FileNumber,
+    NumberedFile,
+    PrivateFiles,
+    Storage,
+    StorageFile,
+    remove_if_there,
+)
 
 VERSION = 1
 FILE_BYTES_MAX = 4 << 20
@@ -25,11 +32,7 @@ def write_private(
     `facts_of` gets the number that the file will have under that name, or None where files have none.
     """
     aside = f"{name}.new"
-    try:
-        storage.remove(aside)
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
+    remove_if_there(storage, aside)
     with closing(_create(storage, aside)) as file:
         text = json.dumps(facts_of(number_of(file)), ensure_ascii=False, separators=(",", ":"))
         body = text.encode("utf-8", "surrogatepass")

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from walkit._threads import Bell, LogThread
 from walkit.errors import CorruptionError, WalkitError
-from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.replication.access import TOKEN_KEY
 from walkit.replication.batch_check import checked_run
@@ -30,16 +29,18 @@ SILENCE_S = 30.0
 class RangeLink:
     """A connection to a peer that serves frames. Used by one thread; to be closed."""
 
-    def __init__(self, destination: Destination) -> None:
-        self._destination = destination
-        self._channel = destination.channel(FRAME_BYTES_LIMIT)
+    def __init__(self, destination: Destination, frame_bytes_max: int) -> None:
+        """Connect at the first call. No frame above `frame_bytes_max`, and no message that holds one, is taken in."""
+        self._destination, self._frame_bytes_max = destination, frame_bytes_max
+        self._channel = destination.channel(frame_bytes_max)
         self._call = self._channel.unary_stream(FRAMES_METHOD)
 
     def runs(self, log_id: int, lineage: tuple[EpochRecord, ...], after: LogEnd) -> Iterator[FrameRun]:
         """Yield runs of frames that follow `after`, up to the last durable one of the peer.
 
         DivergenceError where the peer has another log, or does not have `after`; GapError where what follows is gone
-        there; CorruptionError where what came is damaged; PeerError for what another try may mend; OptionsError.
+        there; CorruptionError where what came, or what the peer has of it, is damaged; PeerError for what another try
+        may mend; OptionsError.
         """
         hello = Hello(name="heal", log_id=log_id, lineage=lineage, end=after)
         metadata = () if self._destination.token is None else ((TOKEN_KEY, self._destination.token),)
@@ -76,11 +77,18 @@ class RangeLink:
         if isinstance(message, Refusal):
             if message.reason in LASTING:
                 raise lasting_error(message, (PROTOCOL_MIN, PROTOCOL_MAX))
+            if message.reason == "damage":
+                raise CorruptionError(
+                    f"{address} has damage of its own after position {after.position:,}: {plain_text(message.message)}",
+                    segment=address,
+                    position=after.position,
+                    first_lost_lsn=after.last_lsn + 1,
+                )
             raise PeerError(f"{address} refused: {plain_text(message.message)}", address=address)
         check_content(message)
         if not isinstance(message, Batch):
             raise PeerError(f"{address} sent a {type(message).__name__} out of turn", address=address)
-        run, fault = checked_run(message, log_id, after, FRAME_BYTES_LIMIT)
+        run, fault = checked_run(message, log_id, after, self._frame_bytes_max)
         if run is None:
             assert fault is not None
             raise CorruptionError(

@@ -14,7 +14,7 @@ from walkit.errors import GapError, LogClosedError, OptionsError, WalkitError
 from walkit.replication.answers import batch_of, frame_too_large
 from walkit.replication.frame_reader import FrameReader
 from walkit.replication.lag import Lag
-from walkit.replication.lineage import judge
+from walkit.replication.lineage import ends_before, judge
 from walkit.replication.messages import Hello, Refusal
 from walkit.replication.source import Source, primary_state_of
 from walkit.replication.wire import WireError, decode_from_subscriber, encode_from_publisher
@@ -82,6 +82,8 @@ class RangeService:
         if why:
             raise LogClosedError(why)
         standing = primary_state_of(self._source, hello)
+        if ends_before(hello, standing):
+            return  # it has no frames there, which says nothing against either history
         refusal = judge(hello, standing)
         lag, end = Lag(), hello.end
         lag.source_at(standing.durable_lsn, standing.durable_position, end.last_lsn, 0.0)

@@ -78,6 +78,8 @@ class ReplicaLoop:
         self._waiting: list[Import] = []
         self._waiting_bytes = 0
         self.folder = BootstrapFolder(opened.log.storage, opened.log.events)
+        self._replacing = self._reopened = False
+        """Whether another log is to take the place of this one, and whether it is open, but its state not made."""
 
     @property
     def log(self) -> ImportedLog:
@@ -281,8 +283,7 @@ class ReplicaLoop:
                 folder.store(step.chunk)
                 return []
             folder.finish()
-            self.log.reopen()
-            self.store.reload()
+            self._replace_log()
         except DivergenceError as error:
             return core.refused(error.code, error, now_ms())
         except (CorruptionError, FormatVersionError, SnapshotError, StorageError) as error:
@@ -291,8 +292,17 @@ class ReplicaLoop:
             folder.close()
             reason = "connection" if isinstance(error, StorageError) else "frames"
             return core.lost(f"{type(error).__name__}: {error}", now_ms(), reason)
-        self._report_bootstrap("finish", 0)
         return core.published(self.log.end, self.log.manifest.lineage, now_ms())
+
+    def _replace_log(self) -> None:
+        """Open what was gathered in the place of this log. After a StorageError the next connection waits for it."""
+        self._replacing = True
+        if not self._reopened:
+            self.log.reopen()
+            self._reopened = True
+        self.store.reload()
+        self._replacing = self._reopened = False
+        self._report_bootstrap("finish", 0)
 
     def _report_bootstrap(self, what: str, missing_bytes: int) -> None:
         about = {"name": self.core.name, "source": self.destination.address, "lsn": self.log.end.last_lsn}
@@ -302,6 +312,12 @@ class ReplicaLoop:
             self.log.events.emit("walkit.replica.replace", **about)
 
     def _connect(self) -> list[SubscriberStep]:
+        if self._replacing:  # a full disk, say: until there is room, the status says so
+            try:
+                self._replace_log()
+            except StorageError as error:
+                return self.core.lost(f"{type(error).__name__}: {error}", now_ms())
+            self.core.replaced(self.log.end, self.log.manifest.lineage, now_ms())
         try:
             limit = self.core.frame_bytes_max
             self._connection = Connection(self.destination, limit, self.inbox, self._wake)

@@ -19,7 +19,7 @@ from walkit.errors import HistoryTrimmedError, SnapshotError
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.names import snapshot_name
-from walkit.recovery.lost_found import keep_part, remove_if_there
+from walkit.recovery.lost_found import keep_part
 from walkit.recovery.report import report_html
 from walkit.replication.common_point import CommonPoint, common_point
 from walkit.replication.failures import RewindError
@@ -34,7 +34,7 @@ from walkit.segments.manifest_store import DURABLE_NAME, REGISTRY_NAME, load_man
 from walkit.state.base_snapshots import base_at
 from walkit.state.snapshot import snapshot_lsns
 from walkit.storage.address import Place, storage_at
-from walkit.storage.interface import Storage
+from walkit.storage.interface import Storage, remove_if_there
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

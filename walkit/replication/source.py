@@ -28,7 +28,7 @@ from walkit.replication.end_watch import EndWatch
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.lineage import PrimaryState
 from walkit.replication.messages import Hello
-from walkit.segments.frame_walk import FrameWalk
+from walkit.segments.frame_walk import FrameWalk, walk_segment
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
@@ -340,16 +340,9 @@ def _end_within(view: LogView, span: Span, end: LogEnd) -> LogEnd | None:
             if span is view.spans[0] and end.position < segment.previous_end:
                 raise GapError(end.last_lsn + 1, view.complete_from_lsn)
             return None
-        walk = FrameWalk(
-            file,
-            segment,
-            position=segment.start_position,
-            end_position=min(end.position, span.end_position),
-            next_lsn=segment.first_lsn,
-            chain=segment.chain,
-            body=False,
-            gaps=view.manifest.gaps_of(span.record),
-        )
+        gaps = view.manifest.gaps_of(span.record)
+        stop = min(end.position, span.end_position)
+        walk = walk_segment(file, segment, span.record, stop, gaps=gaps, body=False)
         for _ in walk:
             pass
     finally:

@@ -220,13 +220,17 @@ class Subscriber:
         """The answer to `Publish`: the log is another one now, and ends there. It is continued by a new connection."""
         if self.state != "bootstrapping":
             return []
+        self._lose_contact(now_ms)
+        self.replaced(end, lineage, now_ms)
+        return self._connect(f"published to {end.position}", now_ms)
+
+    def replaced(self, end: LogEnd, lineage: tuple[EpochRecord, ...], now_ms: float) -> None:
+        """The log is another one now, and ends there; told without a connection."""
         self.end = self.next = end
         self.lineage = lineage
         self.since_ms, self._refused_for, self.transfer = now_ms, "", None
-        self._lose_contact(now_ms)
         self.lag.reached(end.last_lsn)
         self._backoff.reset()
-        return self._connect(f"published to {end.position}", now_ms)
 
     def refused(self, reason: str, error: WalkitError, now_ms: float) -> list[SubscriberStep]:
         """The publisher has said what ends replication for good. The first time it is asked once more."""

@@ -22,7 +22,7 @@ from walkit.format.manifest import Manifest
 from walkit.format.names import CLAIMS_LOCK_NAME, claim_file_name, claim_of_name, is_unfinished_claim
 from walkit.record import to_datetime
 from walkit.segments.manifest_store import load_manifest, read_if_there, write_whole
-from walkit.storage.interface import LockHolder, Storage, StorageLock
+from walkit.storage.interface import LockHolder, Storage, StorageLock, remove_if_there
 
 LOCK_WAIT_S = 10.0
 """How long the claims' lock is waited for: its holder has it for a few small writes, unless its process is stopped."""
@@ -183,15 +183,8 @@ def write_claim(storage: Storage, name: str, mark: ClaimMark) -> None:
 
 def remove_claims(storage: Storage, names: Iterable[str]) -> None:
     """Remove claims, durably on return; those that are gone are passed over. Needs the claims' lock held."""
-    removed = False
-    for name in names:
-        try:
-            storage.remove(claim_file_name(name))
-            removed = True
-        except StorageError as error:
-            if error.errno != errno.ENOENT:
-                raise
-    if removed:
+    removed = [remove_if_there(storage, claim_file_name(name)) for name in names]
+    if any(removed):
         storage.sync_directory()
 
 

@@ -295,6 +295,34 @@ class FrameWalk:
         return None
 
 
+def walk_segment(
+    file: Readable,
+    segment: SegmentHeader,
+    record: SegmentRecord,
+    end_position: int,
+    *,
+    gaps: Sequence[Gap],
+    body: bool = True,
+    row_seen: RowSeen | None = None,
+) -> FrameWalk:
+    """Return the walk over a segment from its first frame, which follows what the header says, to `end_position`.
+
+    Where `record` vouches for the frame that ends there, it must be that one; `gaps` are those within the segment.
+    """
+    return FrameWalk(
+        file,
+        segment,
+        position=segment.start_position,
+        end_position=end_position,
+        next_lsn=segment.first_lsn,
+        chain=segment.chain,
+        last_chain=last_chain_of(record, segment, end_position),
+        body=body,
+        gaps=gaps,
+        row_seen=row_seen,
+    )
+
+
 def last_chain_of(record: SegmentRecord, segment: SegmentHeader, end_position: int) -> int | None:
     """Return the header checksum that the frame which ends at `end_position` must have; None where it is not known.
 

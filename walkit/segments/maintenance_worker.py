@@ -75,6 +75,7 @@ class MaintenanceWorker:
                 with uninterrupted():
                     thread.start()
                     self._thread = thread
+            self._check_locked()
             self._news.notify_locked()
 
     def _queue_due(self) -> None:
@@ -105,6 +106,7 @@ class MaintenanceWorker:
                 self._queue_due()
                 taken = self._take()
                 self._doing = None if taken is None else taken[0]
+                self._check_locked()
             if taken is None:
                 continue
             self.steps += 1
@@ -118,6 +120,18 @@ class MaintenanceWorker:
             job()
         except WalkitError as error:
             self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
+
+    def _check(self) -> None:
+        """Assert what holds between two steps, from any thread; where no thread was to be had, once there is one."""
+        with self._news.lock:
+            self._check_locked()
+
+    def _check_locked(self) -> None:
+        """See `_check`; needs the lock held."""
+        assert self._jobs.keys() == _ORDER.keys() >= self._periodic.keys()
+        assert self._doing is None or self._doing in _ORDER
+        if self._thread is None:
+            assert self._doing is None and not any(self._jobs.values()), "jobs wait, and no thread does them"
 
     @property
     def is_current(self) -> bool:

@@ -18,7 +18,7 @@ from walkit.errors import (
 from walkit.format.layout import MANIFEST_BYTES_MAX, SEGMENT_NUMBER_MAX
 from walkit.format.manifest import MANIFEST_NAME, Manifest, decode_manifest, encode_manifest
 from walkit.format.names import CLAIMS_LOCK_NAME
-from walkit.storage.interface import Storage
+from walkit.storage.interface import Storage, remove_if_there
 
 LOCK_NAME = "lock"
 DURABLE_NAME = "durable"
@@ -170,11 +170,7 @@ class ManifestStore:
 
 def write_whole(storage: Storage, name: str, temporary: str, data: bytes) -> None:
     """Put `data` in place of file `name`, atomically and durably: write, sync, rename, sync the directory."""
-    try:
-        storage.remove(temporary)
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
+    remove_if_there(storage, temporary)
     file = storage.open(temporary, "create")
     try:
         file.write(0, [data])

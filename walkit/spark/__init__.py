@@ -12,6 +12,8 @@
     walkit.spark.changes(df, 101, 200)  # -> key, change, pre_value, post_value, lsn
     with walkit.spark.errors():
         df.count()  # walkit's own errors, not Spark's around them
+    with walkit.spark.progress():
+        df.count()  # a bar: tasks done of those known
     walkit.spark.history(df, b"key")  # -> key, value, valid_from_lsn, valid_to_lsn
 
 Importing this needs pyspark (`pip install 'walkit[spark]'`) and starts nothing.
@@ -32,6 +34,7 @@ from walkit.spark.diff_report import diff_report
 from walkit.spark.errors import errors
 from walkit.spark.history import history, states
 from walkit.spark.java import JavaHome, JavaNotFoundError, find_java
+from walkit.spark.progress import progress
 from walkit.spark.replay import replay
 from walkit.spark.report import DiffReport
 from walkit.spark.session import SparkStartError, register, session
@@ -52,6 +55,7 @@ __all__ = [
     "find_java",
     "history",
     "lsn_at",
+    "progress",
     "register",
     "replay",
     "session",

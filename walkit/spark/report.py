@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from walkit._html import Markup, facts, join, red_lines, table, tag
+from walkit._html import Markup, table, tag
+from walkit._report import Cells, TableReport
 from walkit._text import aligned
 
 CELL_MAX = 40
+COLUMN_HEAD = ("column", "keys", "largest")
 SAMPLE_HEAD = ("change", "key", "left value", "right value", "left record", "right record")
 NAMES = {"I": "inserted", "D": "deleted", "C": "changed", "N": "unchanged"}
 
@@ -24,9 +26,12 @@ class ColumnChanges:
     largest: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiffReport:
+@dataclass(frozen=True, kw_only=True)
+class DiffReport(TableReport):
     """What differs between two states. Picklable; the counts of both sides are made apart from those of the changes."""
+
+    title = "Diff"
+    left_columns = len(SAMPLE_HEAD)
 
     left: str
     right: str
@@ -62,17 +67,33 @@ class DiffReport:
             and self.left_keys == self.deleted + both
         )
 
-    def text(self) -> str:
-        """Return the report as lines of text."""
-        lines = [f"left   {self.left}", f"right  {self.right}", self._verdict(), self._sum()]
-        if self.columns:
-            lines += ["", *aligned(("column", "keys", "largest"), self._columns(), right=(1, 2))]
-        if self.samples:
-            lines += ["", *aligned(SAMPLE_HEAD, [_sample(row) for row in self.samples])]
-        return "\n".join([*lines, *self._warnings()])
+    @property
+    def notes(self) -> list[str]:
+        """The two sides, how many keys differ, and how the counts add up; red where that means less."""
+        return [
+            f"left   {self.left}",
+            f"right  {self.right}",
+            self._verdict(),
+            self._sum(),
+            *self._warnings(),
+        ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON: bytes are hexadecimal."""
+    def _plain_notes(self) -> int:
+        return len(self.notes) - len(self._warnings())
+
+    def _head(self) -> Cells:
+        return SAMPLE_HEAD if self.samples else ()
+
+    def _cells(self) -> list[Cells]:
+        return [_sample(row) for row in self.samples]
+
+    def _lines_below(self) -> list[str]:
+        return ["", *aligned(COLUMN_HEAD, self._columns(), right=(1, 2))] if self.columns else []
+
+    def _html_below(self) -> list[Markup]:
+        return [table(self._columns(), COLUMN_HEAD, right=(1, 2))] if self.columns else []
+
+    def _facts(self) -> dict[str, Any]:
         plain = asdict(self)
         plain["samples"] = [
             {name: value.hex() if isinstance(value, bytes) else value for name, value in row.items()}
@@ -82,29 +103,21 @@ class DiffReport:
         return {"equal": self.equal, "reconciles": self.reconciles, **plain}
 
     def to_json(self) -> str:
-        """Return `to_dict` as JSON."""
+        """Return `to_dict` as JSON: bytes are hexadecimal."""
         return json.dumps(self.to_dict(), indent=2)
 
     def to_html(self) -> str:
         """Return the report as a page of its own."""
         head = tag("head", tag("meta", charset="utf-8"), tag("title", f"Diff: {self._verdict()}"))
         style = "font-family:system-ui,sans-serif;margin:1.5rem;color-scheme:light dark"
-        return "<!DOCTYPE html>\n" + tag("html", head, tag("body", self._content(), style=style), lang="en")
+        return "<!DOCTYPE html>\n" + tag(
+            "html", head, tag("body", Markup(self._repr_html_()), style=style), lang="en"
+        )
 
     def _repr_html_(self) -> str:
-        return self._content()
-
-    def _content(self) -> Markup:
-        parts = [
-            tag("b", f"Diff: {self._verdict()}"),
-            facts([("left", self.left), ("right", self.right)]),
-            tag("div", self._sum()),
-        ]
-        if self.columns:
-            parts.append(table(self._columns(), ("column", "keys", "largest"), right=(1, 2)))
-        if self.samples:
-            parts.append(table([_sample(row) for row in self.samples], SAMPLE_HEAD))
-        return tag("div", join([*parts, red_lines(self._warnings())]), style="overflow-x:auto")
+        return tag(
+            "div", Markup(super()._repr_html_()), style="overflow-x:auto"
+        )  # keys and values may be wide
 
     def _verdict(self) -> str:
         if self.equal:
@@ -119,7 +132,7 @@ class DiffReport:
             f"{self.right_keys:,} right"
         )
 
-    def _columns(self) -> list[tuple[str, str, str]]:
+    def _columns(self) -> list[Cells]:
         return [
             (column.name, f"{column.keys:,}", "" if column.largest is None else f"{column.largest:g}")
             for column in self.columns
@@ -134,7 +147,7 @@ class DiffReport:
         return found if self.reconciles else [*found, "the counts do not reconcile"]
 
 
-def _sample(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _sample(row: Mapping[str, Any]) -> Cells:
     change = row["change"]
     return (
         change,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -28,12 +29,14 @@ from walkit.errors import GapError, OptionsError
 from walkit.read.ranges import FrameRange, LogPoint, ranges_of, read_ranges
 from walkit.read.reader import Sight, sight_of
 from walkit.read.view import LogView, Span
+from walkit.record import to_microseconds
 from walkit.spark.columns import require_subset
 from walkit.spark.hosts import on_a_worker
 from walkit.spark.options import LoadOptions
 from walkit.spark.scan import PARTITION_BYTES, share
 from walkit.spark.stream_claim import StreamClaim
 from walkit.spark.stream_offset import GAP_ADVICE, StreamOffset, epoch_at, require_here
+from walkit.spark.times import first_lsn_since
 from walkit.storage.address import storage_at
 
 TASK_BYTES = 8 << 20
@@ -72,11 +75,15 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         sight = sight_of(storage_at(self.path))
         view, newest = sight.view, sight.durable_lsn()
         first_lsn = self.options.first_lsn or view.first_lsn
+        if self.options.since is not None:
+            # What was sealed by then may be durable a moment later: the query begins before it, and not after.
+            first_lsn = min(first_lsn_since(self.path, self.options.since), newest + 1)
         if first_lsn > newest + 1:
             raise OptionsError(f"option firstLsn is {first_lsn}; the log ends at {newest}", option="firstLsn")
-        if self.options.first_lsn is not None and first_lsn < view.complete_from_lsn:
+        named = self.options.given & {"firstLsn", "since"}
+        if named and first_lsn < view.complete_from_lsn:
             error = GapError(first_lsn, view.complete_from_lsn)
-            error.add_note("Leave option firstLsn out to begin with the oldest record that there is.")
+            error.add_note(f"Leave option {min(named)} out to begin with the oldest record that there is.")
             raise error
         return StreamOffset(
             log_id=f"{view.manifest.log_id:016x}",
@@ -111,9 +118,15 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 max_records=self.options.max_records,
                 max_bytes=self.options.max_bytes,
             )
+        if self.options.until is not None:
+            last_lsn = end_sealed_by(sight.view, offset.lsn + 1, last_lsn, self.options.until)
+            if last_lsn <= offset.lsn:
+                return start
         # Taken here and not before: this offset is the first that the checkpoint keeps.
         owner = offset.owner or self._claim.begin(offset.lsn + 1, offset.complete_from_lsn)
-        return offset.moved(last_lsn, sight.view.manifest, owner).to_dict()
+        end = offset.moved(last_lsn, sight.view.manifest, owner)
+        self._check(offset, end)
+        return end.to_dict()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the log is durable, for the query's progress."""
@@ -155,6 +168,14 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             error.add_note(GAP_ADVICE)
             raise
 
+    def _check(self, start: StreamOffset, end: StreamOffset) -> None:
+        """Assert that a batch continues from where it starts, in the same log, to no more than the query may read."""
+        assert start.log_id == end.log_id == f"{int(end.log_id, 16):016x}" and start.lsn < end.lsn
+        assert (
+            start.complete_from_lsn == end.complete_from_lsn and start.owner in ("", end.owner) and end.owner
+        )
+        assert all(limit is None or end.lsn <= limit for limit in (self._until, self.options.last_lsn))
+
     def _look_from(self, start: dict[str, Any], owner: str = "") -> tuple[StreamOffset, Sight]:
         """Return an offset and the log as it is now, its claim in force; `owner` is for a start without one."""
         require_streamable(self.options, self.schema)
@@ -176,10 +197,16 @@ def require_streamable(options: LoadOptions, schema: StructType) -> None:
             "a stream has view 'records' and mode 'failfast'; other views and damaged logs are read with spark.read",
             option="view" if options.view != "records" else "mode",
         )
-    options.refuse(("pushFilters", "snapshot"), "is for spark.read; a stream takes firstLsn and lastLsn")
     options.refuse(
-        ("since", "until"), "is for spark.read; a stream takes LSNs, as walkit.lsn_at(path, time) says them"
+        ("pushFilters", "snapshot"), "is for spark.read; a stream takes firstLsn, lastLsn, since and until"
     )
+    if options.since is not None and options.since > datetime.now(UTC):
+        raise OptionsError(
+            f"option since ({options.since.isoformat()}) is later than now, and what is written until then would be in "
+            "the stream: begin the query then",
+            option="since",
+            wanted=options.since,
+        )
     require_subset(schema)
 
 
@@ -213,6 +240,22 @@ def end_within(
                 return end
             records, size = records + header.records, size + header.footprint
             end = min(header.last_lsn, last_lsn)
+    return last_lsn
+
+
+def end_sealed_by(view: LogView, first_lsn: int, last_lsn: int, until: datetime) -> int:
+    """Return the last LSN before the first frame of [first_lsn, last_lsn] that was sealed after `until`.
+
+    That is `last_lsn` where there is none, and below `first_lsn` where the first one is. By LSN, so that the answer
+    stays the same while the log grows, also where the writer's clock was set back. Reads frame headers.
+    """
+    until_us = to_microseconds(until)
+    assert until_us is not None
+    end = first_lsn - 1
+    for header, _, _ in view.frames(first_lsn, last_lsn, body=False):
+        if header.sealed_us > until_us:
+            return end
+        end = min(header.last_lsn, last_lsn)
     return last_lsn
 
 

@@ -1,4 +1,4 @@
-"""Time bounds of a load: options `since` and `until` as LSNs of a log, by the clock of its writer."""
+"""Time bounds of loads and streams: options `since` and `until` as LSNs of a log, by the clock of its writer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from walkit.read.reader import view_of
 from walkit.storage.address import storage_at
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from walkit.spark.options import LoadOptions
 
 
@@ -23,16 +25,24 @@ def within_times(path: str, options: LoadOptions) -> LoadOptions:
     """
     first_lsn, last_lsn = options.first_lsn, options.last_lsn
     if options.since is not None:
-        before = lsn_at(path, options.since)
-        oldest = view_of(storage_at(path))[0].first_lsn
-        if before < oldest and oldest > 1:
-            error = GapError(oldest - 1, oldest)
-            error.add_note(
-                f"Records after {options.since.isoformat()} (option since) may have been trimmed. Option firstLsn "
-                f"{oldest} begins with the oldest record that there is."
-            )
-            raise error
-        first_lsn = before + 1
+        first_lsn = first_lsn_since(path, options.since)
     if options.until is not None:
         last_lsn = lsn_at(path, options.until)
     return replace(options, first_lsn=first_lsn, last_lsn=last_lsn)
+
+
+def first_lsn_since(path: str, since: datetime) -> int:
+    """Return the LSN of the first record sealed after `since`, or the next LSN where there is none.
+
+    GapError as `within_times`; raises what `lsn_at` raises.
+    """
+    before = lsn_at(path, since)
+    oldest = view_of(storage_at(path))[0].first_lsn
+    if before < oldest and oldest > 1:
+        error = GapError(oldest - 1, oldest)
+        error.add_note(
+            f"Records after {since.isoformat()} (option since) may have been trimmed. Option firstLsn "
+            f"{oldest} begins with the oldest record that there is."
+        )
+        raise error
+    return before + 1

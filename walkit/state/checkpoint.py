@@ -6,7 +6,6 @@ leaves a log and a snapshot that belong together, and the next checkpoint does w
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from walkit._threads import Bell, LogThread
 from walkit.commit.driver import CommitDriver
 from walkit.commit.frame import SealedFrame
 from walkit.commit.to_end import run_to_end
-from walkit.errors import LogClosedError, SnapshotError, StorageError
+from walkit.errors import LogClosedError, SnapshotError
 from walkit.events import EventSink
 from walkit.log.lifetime import Lifetime
 from walkit.log.orphan_files import OrphanFiles
@@ -36,7 +35,7 @@ from walkit.state.snapshot import (
     snapshot_lsns,
     snapshot_name,
 )
-from walkit.storage.interface import Storage
+from walkit.storage.interface import Storage, remove_if_there
 
 SNAPSHOTS_KEPT = 2
 """How many snapshots a checkpoint leaves: its own and, where the log still reaches back to it, the one before."""
@@ -268,11 +267,7 @@ class Checkpointer:
         usable = [lsn for lsn in standing if low_watermark <= lsn <= newest_lsn]
         needless = [lsn for lsn in standing if lsn not in usable[-SNAPSHOTS_KEPT:]]
         for lsn in needless:
-            try:
-                storage.remove(snapshot_name(lsn))
-            except StorageError as error:
-                if error.errno != errno.ENOENT:
-                    raise
+            remove_if_there(storage, snapshot_name(lsn))
         if needless:
             storage.sync_directory()
         return len(needless)

@@ -15,7 +15,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.read.claim import Claim
 from walkit.read.view import LogView, Span
 from walkit.recovery.scan import Progress
-from walkit.segments.frame_walk import FrameWalk, last_chain_of
+from walkit.segments.frame_walk import FrameWalk, walk_segment
 from walkit.segments.identity import check_identity
 from walkit.segments.index_file import files_of
 from walkit.segments.manifest_store import LOCK_NAME, NEW_NAME, load_manifest
@@ -152,17 +152,8 @@ class CopyOfSegments:
             header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
             check_identity(manifest, record, header)
             assert header is not None
-            walk = FrameWalk(
-                file,
-                header,
-                position=header.start_position,
-                end_position=stop,
-                next_lsn=header.first_lsn,
-                chain=header.chain,
-                last_chain=last_chain_of(record, header, stop),
-                gaps=manifest.gaps_of(record),
-                row_seen=lambda _: None,
-            )
+            gaps = manifest.gaps_of(record)
+            walk = walk_segment(file, header, record, stop, gaps=gaps, row_seen=lambda _: None)
             for _ in walk.steps():
                 self._meter.renew()
             self._view.refuse(walk, span)

@@ -6,7 +6,6 @@ still the whole truth as far back as it reaches.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -24,7 +23,7 @@ from walkit.state.snapshot_file import (
     read_header,
     write_frames,
 )
-from walkit.storage.interface import Storage, StorageFile
+from walkit.storage.interface import Storage, StorageFile, remove_if_there
 
 __all__ = [
     "NEW_NAME",
@@ -158,7 +157,7 @@ class SnapshotWrite:
     def _write(self) -> SnapshotInfo:
         image = self._image
         with _stage("write"):
-            _remove_left_over(self._storage)
+            remove_if_there(self._storage, NEW_NAME)
             file = self._storage.open(NEW_NAME, "create")
         try:
             with _stage("write"):
@@ -190,14 +189,6 @@ def _stage(name: str) -> Iterator[None]:
             retry=STAGES[name],
             retry_stage=RETRY_STAGES[name],
         ) from error
-
-
-def _remove_left_over(storage: Storage) -> None:
-    try:
-        storage.remove(NEW_NAME)
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
 
 
 def identity_at(manifest: Manifest, lsn: int) -> FrameIdentity:

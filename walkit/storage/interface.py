@@ -24,10 +24,12 @@ range at the same time are the caller's mistake.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from walkit.errors import StorageError
 from walkit.record import Buffer as Buffer
 
 OpenMode: TypeAlias = Literal["read", "write", "create"]
@@ -211,3 +213,14 @@ class PrivateFiles(Protocol):
 
     def create_private(self, name: str) -> StorageFile:
         """Create a file that its owner alone may read and write; it must not be there (errno EEXIST)."""
+
+
+def remove_if_there(storage: Storage, name: str) -> bool:
+    """Remove a file that may be missing; False where it is. The folder is not synced. StorageError."""
+    try:
+        storage.remove(name)
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return False
+    return True

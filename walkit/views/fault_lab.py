@@ -93,6 +93,27 @@ class FaultLab:
         job.step(2, 2, "opening the copy")
         return report.salvaged(opened(FileStorage(str(copy)), replace(OPTIONS, recovery="salvage")))
 
+    def heal(self, report: FaultReport, job: Job) -> FaultReport:
+        """Heal a copy of the refused log from the copy that was made before the damage; return the report with it.
+
+        OptionsError where there is no refused log; MissingExtraError without gRPC; ReplicationError, StorageError.
+        """
+        if self._last is None or report.outcome.refusal is None:
+            raise OptionsError("there is no refused log to heal", option="source", wanted="a peer")
+        from walkit.replication import Primary, heal  # gRPC: only for who asks for it
+
+        copy = self._last.with_name(f"{self._last.name}-healed")
+        shutil.rmtree(copy, ignore_errors=True)
+        job.step(1, 3, "copying the files")
+        shutil.copytree(self._last, copy)
+        job.step(2, 3, "taking what is damaged from a peer")
+        with Primary(_peer_of(self._last)) as primary:
+            healing = heal(copy, primary.address)
+        job.step(3, 3, "opening the copy")
+        return report.healed(
+            healing, opened(FileStorage(str(copy)), replace(OPTIONS, recovery="absolute"), copy)
+        )
+
     # -- faults of files
 
     def _new_folder(self, name: str, number: int) -> Path:
@@ -104,6 +125,7 @@ class FaultLab:
         path = self._new_folder(name, number)
         job.step(1, STEPS, "a child process fills a log")
         fill_and_kill("walkit", path, FILL)
+        shutil.copytree(path, _peer_of(path))
         return path
 
     def _damaged(self, fault: FaultName, number: int, path: Path, job: Job, done: str) -> FaultReport:
@@ -247,6 +269,11 @@ class FaultLab:
             failure=Refusal.of(failure),
             frame=cut_frame(image, outcome.recovery),
         )
+
+
+def _peer_of(path: Path) -> Path:
+    """Return where the copy of a log is that was made before its damage."""
+    return path.with_name(f"{path.name}-peer")
 
 
 def opened(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from walkit._html import shown
 from walkit._text import lsn_range
@@ -15,6 +15,9 @@ from walkit.errors import WalkitError
 from walkit.recovery.decision import DECISION_TABLE, Decision
 from walkit.recovery.examine.report import ScanReport, Verdict
 from walkit.recovery.report import RecoveryReport
+
+if TYPE_CHECKING:  # gRPC, where it is not asked for
+    from walkit.replication import HealReport
 
 FaultName = Literal["sigkill", "half-frame", "bit", "missing", "power", "full", "sync"]
 Fate = Literal["kept", "cut", "hole", "lost", "damaged"]
@@ -156,6 +159,10 @@ class FaultReport:
     frame: CutFrame | None = None
     salvage: Outcome | None = None
     """Of a copy that was opened with policy "salvage"."""
+    healing: HealReport | None = None
+    """Of a copy that took what is damaged from a peer."""
+    mended: Outcome | None = None
+    """Of opening that copy, with every frame verified."""
 
     @property
     def recovery(self) -> RecoveryReport | None:
@@ -170,6 +177,10 @@ class FaultReport:
     def salvaged(self, outcome: Outcome) -> FaultReport:
         """Return the report with what salvaging a copy gave."""
         return replace(self, salvage=outcome)
+
+    def healed(self, healing: HealReport, outcome: Outcome) -> FaultReport:
+        """Return the report with what healing a copy gave."""
+        return replace(self, healing=healing, mended=outcome)
 
 
 def recovered(recovery: RecoveryReport, first_position: int) -> Outcome:

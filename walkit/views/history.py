@@ -82,6 +82,14 @@ class History:
             self.points_seen += 1
         self._events.extend(events)
         self._bands.extend(bands)
+        self._check()
+
+    def _check(self) -> None:
+        """Assert that what is shown beside each other is of the same points; between two calls of `add`."""
+        assert len(self._points) == len(self._counts) == len(self._frames) <= self.points_seen
+        newest = list(islice(reversed(self._points), 2))
+        assert len(newest) < 2 or newest[1].time_s <= newest[0].time_s, "points are not in the order of time"
+        assert bool(self._points) == bool(self.points_seen), "points were seen, and none is remembered"
 
     def __len__(self) -> int:
         """Return the number of points that are remembered."""

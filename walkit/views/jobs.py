@@ -65,6 +65,7 @@ class Jobs:
         """What went wrong with the last job, or why one was not started, as a sentence."""
         self.finished = 0
         """How many jobs have ended."""
+        self._started = 0
 
     def start(self, title: str, work: Callable[[Job], None]) -> Job | None:
         """Start `work(job)`; None, with the reason in `problem`, where another job is under way or all is closed."""
@@ -79,7 +80,21 @@ class Jobs:
             except RuntimeError:
                 self.current, self.problem = None, "The session has ended; load the page again."
                 return None
+            self._started += 1
+            self._check_locked()
         return job
+
+    def _check(self) -> None:
+        """Assert what holds between two steps, from any thread."""
+        with self._lock:
+            self._check_locked()
+
+    def _check_locked(self) -> None:
+        """Assert that each job that was started has ended, but for the one under way; needs the lock held."""
+        assert self._started - self.finished == (self.current is not None)
+        assert self.current is None or not self.current.ended, (
+            "a job that has ended keeps others from starting"
+        )
 
     def _run(self, job: Job, work: Callable[[Job], None]) -> None:
         problem: str | None = None
@@ -92,10 +107,11 @@ class Jobs:
         except Exception as error:  # noqa: BLE001 - shown on the page with its type: a job has no other caller
             problem = f"{_sentence(job.title)} failed in a way that walkit did not foresee: {error!r}."
         finally:
-            job.problem, job.ended = problem, True
             with self._lock:
                 self.problem, self.current = problem, None
                 self.finished += 1
+                job.problem, job.ended = problem, True
+                self._check_locked()
 
     def refuse(self, problem: str) -> None:
         """Say why something was not even tried."""

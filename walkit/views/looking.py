@@ -78,4 +78,13 @@ class Looking:
 
             self._job = self._jobs.start(title, work)
             self._wanted = None if self._job is not None else self._wanted
+        self._check()
         return new
+
+    def _check(self) -> None:
+        """Assert what holds between two calls, on the page's thread."""
+        assert self._job is not None or not self._found, (
+            "what was read is of no read, and would be shown later"
+        )
+        if self._wanted is not None and self._job is not None:
+            assert self._job.cancelled, "a newer read waits for one that nothing ends"

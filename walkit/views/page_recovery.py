@@ -31,13 +31,16 @@ class RecoveryPage(View):
         self.fault = Select(label="fault", options=labels, value="sigkill", width=260)
         self.do = Button(label="Break and recover", color="danger", width=160)
         self.salvage = Button(label="Open a copy with policy salvage", width=260, visible=False)
+        self.heal = Button(label="Heal a copy from a peer", width=200, visible=False)
         self.new_log = Button(label="New log", width=100)
         self.measure = Button(label="Measure recovery times", width=190)
         self.cancel = Button(label="Cancel", width=90, disabled=True)
         self.about = pn.pane.HTML("", sizing_mode="stretch_width")
         self.status = pn.pane.HTML("", sizing_mode="stretch_width")
         self._layout = pn.Column(
-            pn.FlexBox(self.fault, self.do, self.salvage, self.new_log, self.cancel, align_items="end"),
+            pn.FlexBox(
+                self.fault, self.do, self.salvage, self.heal, self.new_log, self.cancel, align_items="end"
+            ),
             self.about,
             self.status,
             self.recovery,
@@ -50,6 +53,7 @@ class RecoveryPage(View):
         self.fault.param.watch(lambda _: self._describe(), "value")
         self.do.on_click(self._do)
         self.salvage.on_click(lambda _: self._ask(self.session.recovery.salvage))
+        self.heal.on_click(lambda _: self._ask(self.session.recovery.heal))
         self.new_log.on_click(lambda _: self._ask(self.session.new_log))
         self.measure.on_click(lambda _: self._ask(self.session.recovery.measure))
         self.cancel.on_click(lambda _: self._ask(self.session.jobs.cancel))
@@ -80,12 +84,17 @@ class RecoveryPage(View):
         self.recovery.tell(session.recovery.reports)
         self.sweep.tell(session.recovery.sweep)
         newest, busy = session.recovery.newest, session.busy
-        can_salvage = newest is not None and newest.outcome.refusal is not None and newest.salvage is None
-        if self.salvage.visible is not can_salvage:
-            self.salvage.visible = can_salvage
+        is_refused = newest is not None and newest.outcome.refusal is not None
+        for button, done in (
+            (self.salvage, newest is not None and newest.salvage is not None),
+            (self.heal, newest is not None and newest.healing is not None),
+        ):
+            if button.visible is not (is_refused and not done):
+                button.visible = is_refused and not done
         for widget, disabled in (
             (self.do, busy),
             (self.salvage, busy),
+            (self.heal, busy),
             (self.measure, busy),
             (self.new_log, busy or session.writing),
             (self.cancel, not busy),

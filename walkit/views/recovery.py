@@ -35,11 +35,13 @@ class RecoveryView(ReportView):
         self.bytes = figure_pane()
         self.hex = _html()
         self.salvage = _html()
+        self.healing = _html()
         super().__init__(
             NOTHING_YET,
             self.strip,
             self.cuts,
             self.salvage,
+            self.healing,
             self.bytes,
             self.hex,
             self.decisions,
@@ -57,11 +59,14 @@ class RecoveryView(ReportView):
             opened += [(name, each.recovery)] if each.recovery is not None else []
             if each.salvage is not None and each.salvage.recovery is not None:
                 opened.append((f"{name}, salvaged", each.salvage.recovery))
+            if each.mended is not None and each.mended.recovery is not None:
+                opened.append((f"{name}, healed", each.mended.recovery))
         if opened:
             self._draw(recoveries(opened))
         self.strip.object = strip_html(report.outcome)
         self.cuts.object = "" if report.recovery is None else cuts_html(report.recovery)
         self.salvage.object = "" if report.salvage is None else salvage_html(report.salvage)
+        self.healing.object = healing_html(report)
         self._tell_bytes(report.frame)
         self.decisions.object = decisions_html(report.salvage or report.outcome)
 
@@ -300,6 +305,41 @@ def salvage_html(outcome: Outcome) -> str:
         tag("h2", "Salvage"),
         tag("p", words),
         _scrolled(shown, "what was given up", "given-up"),
+        Markup(strip_html(outcome)),
+    )
+
+
+def healing_html(report: FaultReport) -> str:
+    """Return what a copy took from a peer, and how it opened then."""
+    healing, outcome = report.healing, report.mended
+    if healing is None or outcome is None:
+        return ""
+    taken = [
+        (
+            s.segment,
+            ", ".join(f"{start:,} to {end:,}" for start, end in s.ranges),
+            f"{s.bytes_fetched:,}",
+            s.why_not or (f"healed; the damaged file is {s.kept_as}" if s.kept_as else "healed"),
+        )
+        for s in healing.segments
+    ]
+    fetched = sum(s.bytes_fetched for s in healing.segments)
+    words = (
+        f"A copy of the refused log took {counted(fetched, 'byte')} of frames from a peer: a copy of the log that was "
+        "made before the damage, and is served to it by gRPC. Each frame fits the intact ones beside it by chain, "
+        "checksum, LSN and position."
+    )
+    last = (
+        ""
+        if outcome.recovery is None
+        else f" It opens with all records up to LSN {outcome.recovery.last_lsn:,}."
+    )
+    shown = table(taken, ("segment", "positions", "bytes taken", "outcome"), right=(2,))
+    return tag(
+        "section",
+        tag("h2", "Healed from a peer"),
+        tag("p", words + last),
+        _scrolled(shown, "what was taken from a peer", "healed"),
         Markup(strip_html(outcome)),
     )
 

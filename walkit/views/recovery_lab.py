@@ -68,6 +68,10 @@ class RecoveryLab:
         """Open a copy of the log that the newest report could not open, with policy "salvage"."""
         self._jobs.start("salvaging a copy", self._salvage)
 
+    def heal(self) -> None:
+        """Heal a copy of the log that the newest report could not open, from a peer that has the same frames."""
+        self._jobs.start("healing a copy from a peer", self._heal)
+
     def measure(self) -> None:
         """Measure recovery over the checkpoint interval and over the segment size; see `sweep_recovery`."""
         self._jobs.start("measuring recovery times", self._measure)
@@ -106,6 +110,12 @@ class RecoveryLab:
             raise OptionsError("there is no refused log to salvage", option="policy", wanted="salvage")
         *earlier, newest = self.reports
         self.reports = (*earlier, self._faults.salvage(newest, job))
+
+    def _heal(self, job: Job) -> None:
+        if not self.reports:
+            raise OptionsError("there is no refused log to heal", option="source", wanted="a peer")
+        *earlier, newest = self.reports
+        self.reports = (*earlier, self._faults.heal(newest, job))
 
     def _measure(self, job: Job) -> None:
         points = sweep_points(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from walkit.plots import LagSeries, StateBar
+from walkit.replication.delta_state import HitRow
 
 POINTS_MAX = 480
 """Two minutes of four lines a second."""
@@ -37,6 +39,7 @@ class ReplicaHistory:
                     self._spans = [("serving", line["clock_s"], None, "")]
                 return
             self._spans = [(s["state"], s["since"], s["until"], s["why"]) for s in status["history"]]
+            self._check_locked()
 
     def note_lag(self, clock_s: float, follower: dict[str, Any] | None) -> None:
         """Take a lag: the primary says a replica's, a delta reader its own; None where it is not known."""
@@ -62,11 +65,25 @@ class ReplicaHistory:
         with self._lock:
             self._close(clock_s)
             self._spans = [(state, clock_s, None, why)]
+            self._check_locked()
 
     def begin(self, clock_s: float) -> None:
         """Another life begins."""
         with self._lock:
             self._close(clock_s)
+            self._check_locked()
+
+    def _check(self) -> None:
+        """Assert what holds between two steps: at most the last state lasts, and none of a life before does."""
+        with self._lock:
+            self._check_locked()
+
+    def _check_locked(self) -> None:
+        """See `_check`; needs the lock held."""
+        assert all(until is not None for _, _, until, _ in self._spans[:-1]), (
+            "a state lasts that another follows"
+        )
+        assert all(until is not None for _, _, until, _ in self._past), "a state of an earlier life lasts"
 
     def _close(self, clock_s: float) -> None:
         self._past.extend(
@@ -97,3 +114,13 @@ class ReplicaHistory:
             for state, begin, end, why in spans
             if end >= since_s
         ]
+
+
+def hits_of(lines: Iterable[dict[str, Any] | None]) -> tuple[HitRow, ...]:
+    """Return the bytes by path that delta readers say in their newest lines, added up for each frame size."""
+    sums: dict[int, tuple[int, int]] = {}
+    for line in lines:
+        for row in (line or {}).get("hits", ()):
+            taken, loaded = sums.get(row["up_to"], (0, 0))
+            sums[row["up_to"]] = taken + row["delta_bytes"], loaded + row["loaded_bytes"]
+    return tuple(HitRow(up_to=up_to, delta_bytes=d, loaded_bytes=r) for up_to, (d, r) in sorted(sums.items()))

@@ -19,7 +19,7 @@ from walkit.models.tcp_link import LinkState, TcpLink
 from walkit.plots import LagSeries, StateBar
 from walkit.replication.delta_state import HitRow
 from walkit.views.jobs import Jobs
-from walkit.views.replica_history import ReplicaHistory
+from walkit.views.replica_history import ReplicaHistory, hits_of
 from walkit.workload.replicated import PacedLoad, ReplicatedChild
 
 REPLICAS_MAX = 3
@@ -238,6 +238,17 @@ class ReplicationLab:
                 for other in self._belongings.seats.values():
                     if other.link is not None:
                         other.link.retarget(self._address())
+            self._check()
+
+    def _check(self) -> None:
+        """Assert what holds between two jobs: who is there, by which link, and that what has ended has no process."""
+        with self._belongings.lock:
+            seats = self._belongings.seats
+            for name, seat in seats.items():
+                assert seat.name == name and (seat.link is None) == (name == PRIMARY)
+                assert seat.child is None or not seat.ended, "a member that has ended has a process"
+            assert not seats or next(iter(seats)) == PRIMARY
+            assert len(self.replicas) <= REPLICAS_MAX and len(self.readers) <= READERS_MAX
 
     def _child_of(self, seat: _Seat) -> ReplicatedChild:
         """Return the process of a member, not started yet."""
@@ -271,6 +282,7 @@ class ReplicationLab:
             seat.child.kill()
             seat.child, seat.ended = None, "killed"
             seat.history.end("killed", time.time(), "SIGKILL")
+            self._check()
             if name in self.readers:
                 seat.history.note_lag(time.time(), None)  # it alone knows its lag
             if name == PRIMARY:
@@ -326,7 +338,7 @@ class ReplicationLab:
             lag=tuple(seat.history.lag() for seat in seats if seat.name != PRIMARY),
             bars=tuple(bar for seat in seats for bar in seat.history.bars(now, since)),
             traffic=_traffic(seats),
-            hits=_hits(seats),
+            hits=hits_of(seat.child.newest for seat in seats if seat.child is not None),
             resting=bool(said and said["resting"]),
         )
 
@@ -384,14 +396,3 @@ def _traffic(seats: list[_Seat]) -> dict[str, TrafficStatistics]:
             words = "sent by the primary" if seat.name == PRIMARY else f"taken by {seat.name}"
             found[words] = TrafficStatistics(**said["traffic"])
     return found
-
-
-def _hits(seats: list[_Seat]) -> tuple[HitRow, ...]:
-    """Return the bytes by path of the newest process of each delta reader, added up for each frame size."""
-    sums: dict[int, tuple[int, int]] = {}
-    for seat in seats:
-        said = None if seat.child is None else seat.child.newest
-        for row in (said or {}).get("hits", ()):
-            taken, loaded = sums.get(row["up_to"], (0, 0))
-            sums[row["up_to"]] = taken + row["delta_bytes"], loaded + row["loaded_bytes"]
-    return tuple(HitRow(up_to=up_to, delta_bytes=d, loaded_bytes=r) for up_to, (d, r) in sorted(sums.items()))

@@ -18,7 +18,7 @@ from walkit._html import Markup, join, red_lines, table, tag
 from walkit._text import counted
 from walkit.errors import OptionsError, WalkitError
 from walkit.measure import Ratio, Run, compare, load, ratio_of, settings_of
-from walkit.measure.run_io import ENDINGS, encoded
+from walkit.measure.run_file import ENDINGS
 from walkit.plots import figure_html, ratios
 from walkit.plots.style import Figure
 from walkit.plots.units import count_text, duration_text
@@ -269,7 +269,7 @@ def runs_zip(found: Comparison) -> bytes:
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
         for letter, run in zip("ab", found.runs, strict=True):
-            archive.writestr(f"{letter}.parquet", encoded(run))
+            archive.writestr(f"{letter}.parquet", run.to_bytes())
     return target.getvalue()
 
 

@@ -186,6 +186,13 @@ class Session:
         except BaseException:
             self._end()
             raise
+        self._check()
+
+    def _check(self) -> None:
+        """Assert what holds between two jobs; on their thread, or while none is under way."""
+        assert len(self._writers) == len(self._records), "what a writer did goes to another one's Run"
+        assert not self._writers or (self._start_ns is not None and self._place in self._sources)
+        assert len(self.runs) <= min(RUNS_MAX, self._runs_made)
 
     def _name_of(self, load: ContinuousLoad) -> str:
         """The name of a load's log. The order is fixed for a log's life, so each has a log of its own."""
@@ -210,6 +217,7 @@ class Session:
             writer.close()
         for writer, record, failure in zip(writers, records, failures, strict=True):
             self._keep(record.run(interrupted=writer.killed_ns is not None, failure=failure))
+        self._check()
 
     def _keep(self, run: Run | None) -> None:
         """Save a Run where the Runs page finds it; None is of writers that ended before their first record."""

@@ -8,6 +8,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from walkit._progress import progress_bar
 from walkit._text import counted
 from walkit.config import check_bool
 from walkit.errors import OptionsError, StorageError
@@ -19,7 +20,6 @@ from walkit.metrics import LogStatistics
 from walkit.record import Kind
 from walkit.store import Store
 from walkit.workload.operations import READ, OperationStream
-from walkit.workload.progress import progress_bar
 from walkit.workload.spec import OpenLoop, Workload
 from walkit.workload.tasks import TaskWriters, require_task_operations
 from walkit.workload.writers import Due, Writers, no_reads

@@ -83,9 +83,19 @@ class ReplicatedChild:
         """Whether lines may still come."""
         return self._child.talking
 
-    def start(self, timeout_s: float) -> None:
-        """Start it and wait for its first line. ChildWriterError where none comes: nothing of it is left then."""
+    @property
+    def returncode(self) -> int:
+        """How it ended; negative for a signal. Only once it has ended."""
+        return self._child.returncode
+
+    def start(self, timeout_s: float | None) -> None:
+        """Start it and wait for its first line, unless `timeout_s` is None.
+
+        ChildWriterError where none comes: nothing of it is left then.
+        """
         self._child.start()
+        if timeout_s is None:
+            return
         deadline = monotonic() + timeout_s
         with self._child.changed:
             while self.newest is None and self._child.talking and monotonic() < deadline:

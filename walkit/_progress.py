@@ -12,8 +12,13 @@ QUIET_INTERVAL_S = 5.0
 """Time between two states of a bar that goes to a file or a pipe."""
 
 
-def progress_bar(title: str, total: int, *, unit: str = "records", show: bool = True) -> Any:
-    """Return a tqdm bar, which is a context manager; `show=False` gives one that prints nothing."""
+def progress_bar(
+    title: str, total: int, *, unit: str = "records", show: bool = True, delay_s: float = 0.0
+) -> Any:
+    """Return a tqdm bar, which is a context manager; `show=False` gives one that prints nothing.
+
+    `delay_s` keeps a bar away from what takes less than that.
+    """
     looked_at = sys.stderr.isatty() or hasattr(builtins, "__IPYTHON__")
     return tqdm(
         total=total,
@@ -23,5 +28,5 @@ def progress_bar(title: str, total: int, *, unit: str = "records", show: bool = 
         disable=not show,
         file=sys.stderr,
         mininterval=0.1 if looked_at else QUIET_INTERVAL_S,
-        delay=0.0 if looked_at else QUIET_INTERVAL_S,
+        delay=delay_s if looked_at else QUIET_INTERVAL_S,
     )

@@ -1,0 +1,68 @@
+"""Kill writers, servers, replicas and heals with SIGKILL until so many kills are counted; seeded, and continued.
+
+    python scripts/kill_replicas.py --kills 1000 --state kills.jsonl [--dir DIR] [--heals 1]
+
+Runs rounds of `tests/replication/kill_rounds.py`: of stream and bootstrap, each with 20 kills, a heal after every
+tenth. Each round that ends is a line of the state file; a run with the same file continues after the last one. A round
+that breaks a promise ends the run with its seed and leaves its folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+os.environ["PYTHONPATH"] = sys.path[0]  # of the processes that a round starts
+
+from tests.replication.kill_rounds import run_heal_round, run_round
+
+KILLS_A_ROUND = 20
+ROUNDS_A_HEAL = 10
+
+
+def done(state: Path) -> list[dict[str, int]]:
+    """The rounds that have ended."""
+    lines = state.read_text().splitlines() if state.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def main() -> int:
+    """Run rounds until there are enough kills."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--state", type=Path, required=True, help="where rounds that ended are noted")
+    parser.add_argument("--dir", help="where the logs of a round are made")
+    args = parser.parse_args()
+    rounds = done(args.state)
+    while (kills := sum(each["kills"] for each in rounds)) < args.kills:
+        seed = len(rounds)
+        folder = Path(tempfile.mkdtemp(prefix=f"walkit-kills-{seed}-", dir=args.dir))
+        began = time.monotonic()
+        try:
+            heals = seed % ROUNDS_A_HEAL == ROUNDS_A_HEAL - 1
+            tally = (run_heal_round if heals else run_round)(folder, seed, KILLS_A_ROUND)
+        except BaseException:
+            print(f"seed {seed} failed after {kills:,} kills; its logs are in {folder}", flush=True)
+            raise
+        shutil.rmtree(folder)
+        facts = {"seed": seed, **vars(tally), "ms": int((time.monotonic() - began) * 1000)}
+        rounds.append(facts)
+        with args.state.open("a") as file:
+            file.write(json.dumps(facts) + "\n")
+        print(f"{kills + tally.kills:,} kills", facts, flush=True)
+    of = {name: sum(each[name] for each in rounds) for name in ("kills", "bootstrapping", "healing", "trims")}
+    print(f"{of['kills']:,} kills in {len(rounds):,} rounds, none broke a promise:", of)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

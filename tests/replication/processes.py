@@ -1,0 +1,135 @@
+"""Writers, servers, replicas and heals as processes, forked from one that has imported everything, so quickly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tests.log.logs import Child
+from tests.replication.killing import FORKER_IMPORTS
+
+FORKER = (
+    FORKER_IMPORTS
+    + """
+    import resource
+    from tests.replication.delta_child import main as delta
+    from tests.replication.writer import follow, serve, write
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGUSR1))
+    for line in sys.stdin:
+        what, *how = json.loads(line)
+        if what == "wait":
+            pid, block = how
+            found, status = os.waitpid(pid, 0 if block else os.WNOHANG)
+            print(json.dumps(status if found else None), flush=True)
+            continue
+        pid = os.fork()
+        if pid:
+            print(json.dumps(pid), flush=True)
+            continue
+        os.dup2(2, 1)
+        try:
+            if what == "write":
+                write(*how)
+            elif what == "serve":
+                serve(*how)
+            elif what == "delta":
+                delta(*how)
+            else:
+                address, path, nth = how
+                storage = Killing(FileStorage(path))
+                storage.left = nth
+                if what == "follow":
+                    follow(address, storage)
+                else:
+                    assert heal(storage, address).ok
+            os._exit(0)
+        except WalkitError as error:
+            print(f"{what}: {type(error).__name__}: {error}", file=sys.stderr)
+            os._exit(TYPED)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    """
+)
+TYPED = 3
+"""The exit code of a process that has ended with one of walkit's errors."""
+
+
+class Processes:
+    """Starts and ends processes; a role and what it is given: `write`, `serve`, `follow`, `delta`, `heal`."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self.living: set[int] = set()
+
+    def start(self, *what: object) -> int:
+        """Start one; return its number."""
+        self._child.tell(what)
+        pid: int = self._child.read()
+        self.living.add(pid)
+        return pid
+
+    def has_ended(self, pid: int, number: int = signal.SIGKILL) -> bool:
+        """Say whether it was ended by this signal. One that ended in another way is a failure."""
+        status = self.status(pid)
+        assert status is None or os.WTERMSIG(status) == number, f"a process ended with status {status}"
+        return status is not None
+
+    def status(self, pid: int) -> int | None:
+        """How it has ended, as `os.waitpid` tells it; None while it lives."""
+        found: int | None = self._wait(pid, block=False)
+        return found
+
+    def wait(self, pid: int) -> int:
+        """Wait until it has ended; return how."""
+        found: int = self._wait(pid, block=True)
+        return found
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL."""
+        os.kill(pid, signal.SIGKILL)
+        assert self.wait(pid) == signal.SIGKILL
+
+    def end(self, pid: int) -> None:
+        """SIGTERM: it ends in order."""
+        os.kill(pid, signal.SIGTERM)
+        assert self.wait(pid) == 0
+
+    def _wait(self, pid: int, *, block: bool) -> Any:
+        self._child.tell(["wait", pid, block])
+        status = self._child.read()
+        if status is not None:
+            self.living.discard(pid)
+        return status
+
+
+@contextmanager
+def processes() -> Iterator[Processes]:
+    """Where processes are started; all are gone at the end."""
+    with Child(FORKER.replace("TYPED", str(TYPED))) as child:
+        started = Processes(child)
+        try:
+            yield started
+        finally:
+            for pid in started.living:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def free_address() -> str:
+    """An address of this machine that nothing listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def is_open(address: str) -> bool:
+    """Say whether something listens there."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0

@@ -1,0 +1,90 @@
+"""What the views keep between two steps holds, and each check of it can fail."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.invariants import changed, inside
+from walkit.views.history import History
+from walkit.views.jobs import Job, Jobs
+from walkit.views.looking import Looking
+from walkit.views.overview import Point
+from walkit.views.replica_history import ReplicaHistory
+from walkit.views.replication_lab import ReplicationLab
+from walkit.views.session import Session
+
+
+def _history() -> History:
+    history = History(points_max=2)
+    history.add([Point(1.0), Point(2.0), Point(3.0)])
+    return history
+
+
+def _lives() -> ReplicaHistory:
+    lives = ReplicaHistory("replica 1", 0.0)
+    span = {"state": "streaming", "since": 1.0, "until": None, "why": ""}
+    lives.take({"status": {"history": [span]}})
+    lives.end("killed", 2.0)
+    return lives
+
+
+def _jobs() -> Jobs:
+    jobs, go = Jobs("walkit-test"), threading.Event()
+    assert jobs.start("a job", lambda _: go.set()) is not None
+    assert go.wait(30)
+    jobs.close()
+    return jobs
+
+
+def _looking() -> Looking:
+    """A read under way that another one waits for."""
+    jobs, go = Jobs("walkit-test"), threading.Event()
+    looking = Looking(jobs)
+
+    def read(job: Job) -> Callable[[], None]:
+        go.wait(30)
+        return lambda: None
+
+    looking.ask("the first", read)
+    looking.ask("the second", read)
+    go.set()
+    jobs.close()
+    return looking
+
+
+SEAT = SimpleNamespace(name="replica 1", link=None, child=None, ended="", close=lambda: None)
+SPOILED: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
+    (_history, inside("_counts", deque.pop)),
+    (_history, inside("_points", deque.reverse)),
+    (_history, changed("points_seen", 1)),
+    (_lives, inside("_past", lambda past: past.append(("streaming", 1.0, None, "")))),
+    (_lives, inside("_spans", lambda spans: spans.append(spans[0]))),
+    (_jobs, changed("finished", 2)),
+    (_jobs, changed("current", Job("a job"))),
+    (_looking, inside("_job", inside("_cancelled", threading.Event.clear))),
+    (_looking, lambda looking: changed("_found", deque([print]))(looking) or changed("_job", None)(looking)),
+    (Session, inside("_writers", lambda writers: writers.append(None))),
+    (Session, changed("runs", (None,))),
+    (ReplicationLab, inside("_belongings", inside("seats", lambda seats: seats.update({"replica 1": SEAT})))),
+]
+
+
+@pytest.mark.parametrize(("make", "spoil"), SPOILED, ids=range(len(SPOILED)))
+def test_a_spoiled_view_is_noticed(make: Callable[[], Any], spoil: Callable[[Any], object]) -> None:
+    """Spoil one field of what a view keeps: its check, which passed before, fails."""
+    thing = make()
+    try:
+        thing._check()
+        spoil(thing)
+        with pytest.raises(AssertionError):
+            thing._check()
+    finally:
+        close = getattr(thing, "close", None)
+        if close is not None:
+            close()

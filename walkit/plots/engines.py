@@ -1,0 +1,64 @@
+"""How long engines take for the same work, by its size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from walkit.plots.facts import Spread, drawn_by, error_bars, spread_words
+from walkit.plots.style import Figure, Theme, colour, figure, go
+from walkit.plots.units import count_text, duration_text
+
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "hexagon")
+"""Marks of the engines, in the order of the colours: they differ without colour too."""
+
+
+def engine_times(
+    seconds: Mapping[str, Mapping[int, Sequence[float]]],
+    *,
+    title: str = "How long each engine takes",
+    subtitle: Sequence[str] = (),
+    theme: Theme = None,
+) -> Figure:
+    """Draw the median seconds of each engine over the number of records, with the spread; both axes are logarithmic.
+
+    `seconds` are those of each round, by engine and by records. `title` is HTML. ValueError where an engine has none.
+    """
+    if not seconds or any(not sizes or not all(map(len, sizes.values())) for sizes in seconds.values()):
+        raise ValueError("give the seconds of at least one round for each engine and size")
+    spreads = {
+        name: {size: Spread.of(list(sizes[size])) for size in sorted(sizes)}
+        for name, sizes in seconds.items()
+    }
+    rounds = [one.number for sizes in spreads.values() for one in sizes.values()]
+    words = "; ".join(
+        f"{name}: " + ", ".join(f"{count_text(size)} {duration_text(s.median)}" for size, s in sizes.items())
+        for name, sizes in spreads.items()
+    )
+    drawing = figure(
+        title,
+        subtitle=[spread_words(min(rounds), max(rounds)), *subtitle, drawn_by()],
+        alt=f"Median seconds over records, a line for each engine; {words}; n {min(rounds)} to {max(rounds)}",
+        theme=theme,
+        height=380,
+        xaxis={"type": "log", "title": {"text": "records"}},
+        yaxis={"type": "log", "title": {"text": "seconds"}},
+    )
+    for index, (name, sizes) in enumerate(spreads.items()):
+        drawing.add_trace(
+            go.Scatter(
+                x=list(sizes),
+                y=[s.median for s in sizes.values()],
+                name=escape(name),
+                mode="lines+markers",
+                line={"color": colour(index)},
+                marker={"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 9},
+                error_y=error_bars(list(sizes.values())),
+                customdata=[
+                    f"{duration_text(s.median)} ({duration_text(s.low)} to {duration_text(s.high)}, n {s.number})"
+                    for s in sizes.values()
+                ],
+                hovertemplate="%{customdata}",
+            )
+        )
+    return drawing
