@@ -32,6 +32,8 @@ CONTROL = re.compile(r'^\s*- \'?(button|checkbox|combobox|radio|spinbutton|textb
 """A line of an accessibility tree that is a control."""
 OF_PLOTLY = ("Download plot", "Zoom", "Pan", "Box Select", "Lasso Select", "Autoscale", "Reset axes")
 """How names of controls begin that plotly draws at each figure."""
+OF_COLOUR = ["color-contrast", "link-in-text-block"]
+"""The rules of axe whose answer depends on the theme: all others need to be asked in one theme alone."""
 CHROMIUM_ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -140,15 +142,17 @@ class Seen:
     def inaccessible(self) -> list[str]:
         """Return what axe-core finds that is serious or critical on the page as it is now, in the light and the dark.
 
-        Each is the theme, axe's name of the rule, and an element. The theme is as it was afterwards.
+        Each is the theme, axe's name of the rule, and an element. In the second theme the rules of colours are asked.
+        The theme is as it was afterwards.
         """
         from axe_playwright_python.sync_playwright import Axe
 
         found = []
-        for _ in range(2):
+        options: dict[str, object] = {"resultTypes": ["violations"], "preload": False}
+        for more in ({}, {"runOnly": OF_COLOUR}):
             theme = self.page.evaluate("document.documentElement.dataset.theme")
             # The first run takes axe-core into the page; its report is of what a person can do something about.
-            results = Axe().run(self.page, options={"resultTypes": ["violations"]}).response["violations"]
+            results = Axe().run(self.page, options=options | more).response["violations"]
             found += [
                 f"{theme}: {violation['id']}: {node['html'][:200]}"
                 for violation in results

@@ -66,6 +66,7 @@ def test_missing_and_old_packages_have_advice(tmp_path: Path) -> None:
     (info / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: walkit\nVersion: 9\nRequires-Dist: no-such-core\n"
         'Requires-Dist: no-such-extra; extra == "peers"\nRequires-Dist: numpy<1\n'
+        + "".join(f'Requires-Dist: no-such-{n}; extra == "docs"\n' for n in range(6))
     )
     code = (
         "import json; from walkit.measure.health_checks import packages\n"
@@ -78,10 +79,14 @@ def test_missing_and_old_packages_have_advice(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    found = {row["name"]: (row["state"], row["advice"]) for row in json.loads(done.stdout)}
+    rows = json.loads(done.stdout)
+    found = {row["name"]: (row["state"], row["advice"]) for row in rows}
     assert found["walkit"] == ("fine", "")
     assert found["no-such-core"][0] == "problem" and "make setup" in found["no-such-core"][1]
-    assert found["no-such-extra (peers)"] == ("note", "pip install 'walkit[peers]'")
+    assert found["extra peers"] == ("note", "pip install 'walkit[peers]'")
+    assert [row["found"] for row in rows if row["name"] == "extra docs"] == [
+        "not installed: no-such-0, no-such-1, no-such-2, no-such-3 and 2 more"
+    ]
     assert found["numpy"][0] == "problem" and "numpy<1" in found["numpy"][1]
 
 

@@ -19,7 +19,7 @@ import pytest
 from sphinx.util.inventory import InventoryFile
 
 import walkit
-from scripts.browsing import find_browser, open_browser
+from scripts.browsing import OF_COLOUR, find_browser, open_browser
 from scripts.make_docs import Tree
 from walkit import plots
 
@@ -38,8 +38,6 @@ LOOKED_AT = (
     *("api/policy", "notebooks/01-one-record-on-disk", f"notebooks/{WITH_A_FIGURE}"),
 )
 """A page of each kind, none of the largest: the slow test looks at all."""
-OF_COLOUR = ["color-contrast", "link-in-text-block"]
-"""The rules of axe whose answer depends on the theme. All others are asked in the light alone."""
 LIST = "```{toctree}\n:hidden:\n\n"
 LOADS = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src")}
 

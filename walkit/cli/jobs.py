@@ -8,11 +8,15 @@ from pathlib import Path
 
 from walkit.cli.benchout import publish_bench
 from walkit.cli.output import bar, say
+from walkit.errors import MissingExtraError
 
 
 def demo(args: argparse.Namespace) -> int:
     """Run the main job; 0 only if every check held and compared something."""
-    from walkit.demo import run_demo
+    try:
+        from walkit.demo import run_demo
+    except MissingExtraError as error:  # of the rooms that the demo needs: its extra brings all of them
+        raise MissingExtraError("demo", error.package) from error
 
     given = {"operations": args.operations, "writers": args.writers}
     options = {name: value for name, value in given.items() if value is not None}

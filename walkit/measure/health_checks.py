@@ -42,13 +42,15 @@ SPARK_S = 120.0
 """A Spark that is not there after so long does not start."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "firefox")
 REINSTALL = "install walkit again: pip install -e '.[all]', or make setup"
+SHOWN = 4
+"""Packages of an extra that are named as missing; of more their number is said."""
 STARTS_SPARK = (
     "import walkit.spark; s = walkit.spark.session(); print('rows', s.range(3).count(), s.version); s.stop()"
 )
 
 
 def packages() -> Iterator[Finding]:
-    """Say which versions there are, and which extra brings what is missing."""
+    """Say which versions there are, and of which extras something is missing."""
     part = "packages"
     yield Finding(part=part, name="Python", found=f"{platform.python_version()} ({sys.executable})")
     try:
@@ -59,18 +61,16 @@ def packages() -> Iterator[Finding]:
             part=part, name="walkit", found="runs, and is not installed", state="problem", advice=REINSTALL
         )
         return
+    missing: dict[str, list[str]] = {}
     for name, extras, ranges in _requirements(required):
         of = f" ({', '.join(extras)})" if extras else ""
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
-            yield Finding(
-                part=part,
-                name=name + of,
-                found="not installed",
-                state="note" if extras else "problem",
-                advice=f"pip install 'walkit[{extras[0]}]'" if extras else REINSTALL,
-            )
+            for extra in extras:
+                missing.setdefault(extra, []).append(name)
+            if not extras:
+                yield Finding(part=part, name=name, found="not installed", state="problem", advice=REINSTALL)
             continue
         wrong = [asked for asked in ranges if not _within(version, asked)]
         yield Finding(
@@ -79,6 +79,15 @@ def packages() -> Iterator[Finding]:
             found=version,
             state="problem" if wrong else "fine",
             advice=f"walkit is tested with {wrong[0]}: pip install '{name}{wrong[0]}'" if wrong else "",
+        )
+    for extra, names in sorted(missing.items()):
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        yield Finding(
+            part=part,
+            name=f"extra {extra}",
+            found=f"not installed: {', '.join(names[:SHOWN])}{more}",
+            state="note",
+            advice=f"pip install 'walkit[{extra}]'",
         )
 
 
