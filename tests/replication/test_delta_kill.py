@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import walkit
-from tests.replication.processes import free_address
+from tests.replication.callers import until
+from tests.replication.processes import free_address, is_open, processes
 from tests.replication.test_delta_reader import expected
-from tests.replication.test_kill import Process
 from walkit.replication import DeltaReader, Primary
 from walkit.replication.backoff import Backoff
 from walkit.state.snapshot import read_snapshot, snapshot_lsns
@@ -34,32 +33,37 @@ def check_checkpoints(log: Path, own: Path) -> int:
     return newest
 
 
+def newest_of(own: Path) -> int:
+    """Return the LSN of the newest checkpoint; 0 where there is none."""
+    return max(snapshot_lsns(FileStorage(str(own))), default=0) if own.exists() else 0
+
+
 def test_killed_at_random_moments_the_reader_is_never_wrong_and_ends_equal(tmp_path: Path) -> None:
     """Kill writer or reader four times: its checkpoints are states of the log each time; in the end it is equal."""
     log, own, address = tmp_path / "log", tmp_path / "own", free_address()
-    makers: dict[str, Callable[[], Process]] = {
-        "writer": lambda: Process("-m", "tests.replication.writer", str(log), address),
-        "reader": lambda: Process("-m", "tests.replication.delta_child", str(log), address, str(own)),
+    makers: dict[str, tuple[object, ...]] = {
+        "writer": ("write", str(log), address),
+        "reader": ("delta", str(log), address, str(own)),
     }
     chance = random.Random(7)
-    living = {name: make() for name, make in makers.items()}
     checked = 0
-    try:
+    with processes() as started:
+        living = {"writer": started.start(*makers["writer"])}
+        until(lambda: is_open(address), "the primary")
+        living["reader"] = started.start(*makers["reader"])
+        until(lambda: newest_of(own) > 0, "a checkpoint")
         for turn in range(KILLS):
             time.sleep(chance.uniform(0.05, 0.3))
             victim = ("writer", "reader")[turn % 2]
-            living[victim].kill()
+            started.kill(living[victim])
             if victim == "reader":
                 newest = check_checkpoints(log, own)
                 assert newest >= checked
                 checked = newest
-            living[victim] = makers[victim]()
+            living[victim] = started.start(*makers[victim])
         assert checked > 0
-        living.pop("reader").kill()
-        assert living.pop("writer").end() == 0
-    finally:
-        for process in living.values():
-            process.kill()
+        started.kill(living["reader"])
+        started.end(living["writer"])
     check_checkpoints(log, own)
     with (
         walkit.open(log) as opened,

@@ -449,7 +449,7 @@ def test_a_link_that_damages_bytes_costs_time_alone(stack: ExitStack, tmp_path: 
     lsn = mixed(log, random.Random(1), 5)
     between = stack.enter_context(flipping(folder, seed=0))
     lasts_until = stack.enter_context(between.client("delta", str(folder), between.proxy.address, str(own)))
-    for turn in range(5):
+    for turn in range(3):
         lasts_until(lambda lsn=lsn: newest_checkpoint(own) >= lsn, f"turn {turn}")  # type: ignore[misc]
         newest, table = newest_checkpoint(own), KeyedTable()
         read_snapshot(FileStorage(str(own)), newest, table)

@@ -350,10 +350,10 @@ def test_a_replica_ahead_of_what_a_dead_primary_can_prove_waits_for_its_opening(
     image.remove(DURABLE_NAME)
     with Primary(image) as primary:
         assert primary.source.durable() == (0, 0)
-        with Replica(tmp_path / "empty", primary.address) as nothing:
+        with Replica(tmp_path / "empty", primary.address, backoff=quick()) as nothing:
             until(lambda: nothing.status().state == "streaming", "the new replica")
             assert nothing.status().lsn == 0
-        with Replica(tmp_path / "r", primary.address) as replica:
+        with Replica(tmp_path / "r", primary.address, backoff=quick()) as replica:
             until(lambda: replica.status().state == "streaming", "the replica that has it")
             with walkit.open(storage=image, options=SMALL) as again:
                 again.append(b"after")

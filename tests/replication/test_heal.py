@@ -145,6 +145,7 @@ def test_a_damaged_segment_gets_the_frames_of_a_peer(
 def test_an_unsealed_segment_is_healed_as_far_as_it_was_promised(tmp_path: Path, place: str) -> None:
     """Crash a writer, damage its segment in use among its frames or up to their end: all records are there again."""
     crashing = CrashingStorage()
+    # Without markers: a frame that comes after the replica has left would be promised, and be at no peer.
     log = walkit.open(crashing, options=walkit.LogOptions(segment_bytes=1 << 20, idle_marker_ms=0))
     fill(log, 200)
     log.sync()

@@ -143,11 +143,10 @@ class Subscriber:
         self._enter("greeting", now_ms)
         self.connections += 1
         self._heard(now_ms)
-        low, high = self.versions
         self._hello = Hello(
             name=self.name,
-            version_min=low,
-            version_max=high,
+            version_min=self.versions[0],
+            version_max=self.versions[1],
             log_id=self.log_id,
             lineage=self.lineage,
             end=self.end,
@@ -165,8 +164,7 @@ class Subscriber:
         self._lose_contact(now_ms)
         self.trouble, self.reason = plain_text(why), reason
         self._enter("detached", now_ms, self.trouble)
-        self._nacked, self.damaged_here, self.transfer = None, 0, None
-        self.next = self.end
+        self._nacked, self.damaged_here, self.transfer, self.next = None, 0, None, self.end
         self.wake_at_ms = now_ms + self._backoff.next_ms()
         return self._note(f"lost: {why}", [Disconnect(why)], now_ms)
 
@@ -203,8 +201,7 @@ class Subscriber:
         self.end, self.since_ms = end, now_ms
         if self.next.position < end.position:
             self.next = end
-        self.damaged_here = 0
-        self._refused_for = ""
+        self.damaged_here, self._refused_for = 0, ""
         self._backoff.reset()
         self.lag.reached(end.last_lsn)
         return self._note(f"imported to {end.position}", [SendToPublisher(Ack(end=end))], now_ms)
@@ -227,8 +224,7 @@ class Subscriber:
     def replaced(self, end: LogEnd, lineage: tuple[EpochRecord, ...], now_ms: float) -> None:
         """The log is another one now, and ends there; told without a connection."""
         self.end = self.next = end
-        self.lineage = lineage
-        self.since_ms, self._refused_for, self.transfer = now_ms, "", None
+        self.lineage, self.since_ms, self._refused_for, self.transfer = lineage, now_ms, "", None
         self.lag.reached(end.last_lsn)
         self._backoff.reset()
 
@@ -289,8 +285,7 @@ class Subscriber:
         if self.log_id not in (0, welcome.log_id):
             text = f"the replica is of log {self.log_id:016x}, the publisher welcomed it to {welcome.log_id:016x}"
             return self.refused("divergence", DivergenceError(text, first_lsn=1), now_ms)
-        low, high = self.versions
-        if not low <= welcome.version <= high:
+        if not self.versions[0] <= welcome.version <= self.versions[1]:
             return self.refused(
                 "version", unknown_version(welcome.version, welcome.version, self.versions), now_ms
             )
