@@ -19,7 +19,7 @@ import walkit
 import walkit.spark
 from tests.log.damaged_logs import in_frame, read, wreck
 from tests.log.in_flight_logs import Flight
-from tests.spark.test_spark_stream import append, batches_of, filled, reader_of, rows_of
+from tests.spark.test_spark_stream import append, batches_of, reader_of, rows_of
 from tests.stores import SMALL
 from walkit.models import CrashingStorage
 from walkit.record import RECORD_SCHEMA
@@ -277,9 +277,10 @@ def test_a_moment_is_the_same_in_every_time_zone(spark: SparkSession, tmp_path: 
 @pytest.mark.timeout(1800)
 def test_values_of_64_mib_go_through_spark(spark: SparkSession, tmp_path: Path) -> None:
     """Put three values of 64 MiB and small ones: read, replayed, compared, fed and streamed, byte for byte."""
-    path, size = tmp_path / "log", 64 << 20
+    path, size = tmp_path / "log", (64 << 20) - 64  # a record has at most 64 MiB, its key and lengths too
     big = [bytes([n]) * size for n in (1, 2, 3)]
-    with walkit.open(path) as log:
+    options = walkit.LogOptions(segment_bytes=256 << 20, frame_bytes_max=80 << 20)
+    with walkit.open(path, options=options) as log:
         for n, value in enumerate(big):
             log.append(value, key=b"big-%d" % (n % 2))
             log.append(b"small", key=b"small-%d" % n)
@@ -304,7 +305,8 @@ def test_values_of_64_mib_go_through_spark(spark: SparkSession, tmp_path: Path) 
         "octet_length(pre_value) as a", "octet_length(post_value) as b"
     )
     assert [tuple(row) for row in feed.collect()] == [(size, size)]
-    filled(path, 10)
+    with walkit.open(path, options=options) as log:
+        append(log, 10)
     stream = spark.readStream.format("walkit").option("maxBytesPerTrigger", size).load(str(path))
     writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(tmp_path / "sink"))
