@@ -335,7 +335,7 @@ def test_the_main_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_replay_and_diff_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run 13 with fewer rounds, on a Spark of its own: three engines make one state, and its assertions hold."""
+    """Run 13 with fewer rounds, on a Spark of its own: four engines make one state, and its assertions hold."""
     run("13-spark-replay-and-diff.ipynb", tmp_path, monkeypatch, ROUNDS=2)
 
 

@@ -19,7 +19,7 @@ import walkit
 import walkit.spark
 from tests.log.damaged_logs import in_frame, read, wreck
 from tests.log.in_flight_logs import Flight
-from tests.spark.test_spark_stream import append, batches_of, filled, reader_of, rows_of
+from tests.spark.test_spark_stream import append, batches_of, reader_of, rows_of
 from tests.stores import SMALL
 from walkit.models import CrashingStorage
 from walkit.record import RECORD_SCHEMA
@@ -70,10 +70,8 @@ with walkit.open(sys.argv[1], options=walkit.LogOptions(segment_bytes=64 * 1024)
 
 @pytest.mark.spark
 def test_a_writer_that_is_killed_changes_no_query(spark: SparkSession, tmp_path: Path) -> None:
-    """Kill -9 the writer while a query reads and a stream is between plan and read: both have what they planned.
-
-    The query's workers begin to read when the writer is dead and another has recovered the log and written more.
-    """
+    """Kill -9 the writer beside a query and a planned batch, recover, write more: both have what they planned."""
+    # The query's workers begin to read when the writer is dead and another has written.
     path, killed = tmp_path / "log", tmp_path / "killed"
     child = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
     try:
@@ -119,10 +117,7 @@ def test_a_writer_that_is_killed_changes_no_query(spark: SparkSession, tmp_path:
 
 
 def test_a_stream_goes_on_over_a_promotion(tmp_path: Path) -> None:
-    """Stream a replica's log, promote it, write on: each LSN once, in two epochs, under one claim.
-
-    A stream of the old primary that has read what the replica never had ends with DivergenceError over the new log.
-    """
+    """Promote a replica under a stream: each LSN once, one claim; a stream that read more of the old one diverges."""
     old, new = tmp_path / "old", tmp_path / "new"
     with (
         walkit.Store.open(old, options=SMALL) as store,
@@ -160,10 +155,7 @@ def test_a_stream_goes_on_over_a_promotion(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_lost_frames_are_lost_for_spark_too(spark: SparkSession, tmp_path: Path) -> None:
-    """Damage a frame, open with salvage: loads and new streams have what readers have, older streams a GapError.
-
-    States that the lost frame is part of are refused, by replay and changes.
-    """
+    """Damage a frame, salvage: loads and new streams as readers, older streams a GapError, states of it refused."""
     image = wreck(closed=True)
     path = onto_disk(image, tmp_path / "log")
     reader = reader_of(path, claim="none")
@@ -213,10 +205,7 @@ def test_holes_of_completion_order_are_no_rows(spark: SparkSession, tmp_path: Pa
 
 @pytest.mark.spark
 def test_the_changes_of_each_batch_add_up(spark: SparkSession, tmp_path: Path) -> None:
-    """Count live values by `changes` in foreachBatch, the log compacted within each batch, one batch given twice.
-
-    The counts of the recipe are those of the state, as the stream's claim keeps what the state before a batch is of.
-    """
+    """Count values by `changes` in foreachBatch, each batch twice, the log compacted within: the state's counts."""
     path, table = tmp_path / "log", {"batch": -1, "counts": Counter[bytes]()}
     with walkit.Store.open(path, options=SMALL) as store:
         for n in range(1200):
@@ -288,9 +277,10 @@ def test_a_moment_is_the_same_in_every_time_zone(spark: SparkSession, tmp_path: 
 @pytest.mark.timeout(1800)
 def test_values_of_64_mib_go_through_spark(spark: SparkSession, tmp_path: Path) -> None:
     """Put three values of 64 MiB and small ones: read, replayed, compared, fed and streamed, byte for byte."""
-    path, size = tmp_path / "log", 64 << 20
+    path, size = tmp_path / "log", (64 << 20) - 64  # a record has at most 64 MiB, its key and lengths too
     big = [bytes([n]) * size for n in (1, 2, 3)]
-    with walkit.open(path) as log:
+    options = walkit.LogOptions(segment_bytes=256 << 20, frame_bytes_max=80 << 20)
+    with walkit.open(path, options=options) as log:
         for n, value in enumerate(big):
             log.append(value, key=b"big-%d" % (n % 2))
             log.append(b"small", key=b"small-%d" % n)
@@ -315,7 +305,8 @@ def test_values_of_64_mib_go_through_spark(spark: SparkSession, tmp_path: Path) 
         "octet_length(pre_value) as a", "octet_length(post_value) as b"
     )
     assert [tuple(row) for row in feed.collect()] == [(size, size)]
-    filled(path, 10)
+    with walkit.open(path, options=options) as log:
+        append(log, 10)
     stream = spark.readStream.format("walkit").option("maxBytesPerTrigger", size).load(str(path))
     writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(tmp_path / "sink"))

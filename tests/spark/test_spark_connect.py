@@ -34,6 +34,9 @@ stream = spark.readStream.format("walkit").load(path).writeStream.format("parque
 query = stream.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
 query.awaitTermination(120)
 state = walkit.spark.replay(records).collect()
+tasks = []
+with walkit.spark.progress(lambda done, total: tasks.append((done, total))):
+    walkit.spark.replay(records).count()
 changed = walkit.spark.diff((records, 500), records).groupBy("change").count().collect()
 print(json.dumps({
     "session": type(spark).__module__,
@@ -43,6 +46,7 @@ print(json.dumps({
     "feed": walkit.spark.changes(records, 990).count(),
     "streamed": spark.read.parquet(f"{folder}/sink").select("lsn").distinct().count(),
     "refused": refused,
+    "tasks": tasks,
 }))
 spark.stop()
 """
@@ -69,3 +73,5 @@ def test_a_client_of_spark_connect_does_what_any_session_does(tmp_path: Path) ->
     assert (said["records"], said["streamed"]) == (1001, 1001) and said["feed"] == 12
     assert said["session"].startswith("pyspark.sql.connect")
     assert "leaves some out" in said["refused"]
+    assert said["tasks"] and all(done <= total for done, total in said["tasks"])
+    assert said["tasks"][-1][0] == said["tasks"][-1][1] > 0

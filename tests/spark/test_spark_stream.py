@@ -263,10 +263,7 @@ def at_minute(minute: int) -> datetime:
 
 
 def test_times_bound_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write at four times, and read since and until times between, in other zones too: these records, however far on.
-
-    A restart keeps to its checkpoint, whatever `since` says then; `until` ends a query that is not yet there as well.
-    """
+    """Read since and until times between writes, in other zones too: these records; a restart keeps its checkpoint."""
     path = tmp_path / "log"
     times = [written_at(monkeypatch, path, minute) for minute in (0, 10, 20)]
     kolkata = timezone(timedelta(hours=5, minutes=30))
@@ -292,10 +289,7 @@ def test_times_bound_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_clock_that_was_set_back_moves_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the writer's clock back between openings: `until` ends at the first frame after it, and stays there.
-
-    Loads of a log at rest are divided by any time without a record lost or read twice.
-    """
+    """Set the writer's clock back: `until` ends at the first frame after it for ever; any time cuts loads in two."""
     path, ends = tmp_path / "log", list[int]()
     for minute in (0, 30, 10, 20, 40):
         written_at(monkeypatch, path, minute)

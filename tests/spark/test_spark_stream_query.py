@@ -264,11 +264,8 @@ class AfterABatch:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_twenty_kills_of_the_whole_session(spark: SparkSession, tmp_path: Path) -> None:
-    """Kill -9 driver, JVM and workers of a query 20 times, while the log churns: each LSN once in the sink.
-
-    Every second kill is at a random time after the session began, which may be before its first batch; the others are
-    up to 1.5 s after a batch of this session was committed.
-    """
+    """Kill -9 driver, JVM and workers of a query 20 times, while the log churns: each LSN once in the sink."""
+    # Every second kill may be before the session's first batch; the others are up to 1.5 s after one was committed.
     choice = random.Random(7)
     with churned(tmp_path / "log") as churn:
         for n in range(20):

@@ -102,7 +102,7 @@ def test_two_lsns_of_a_log_are_compared_down_to_the_frames(shell: Shell, log: Pa
                     segment,
                     position,
                 )
-    assert "comparison" in page.times_pane.object
+    assert ">time<" in page.times_pane.object
     assert page.state() == {"log": "log", "left": str(KEYS), "right": str(LAST)}
 
 

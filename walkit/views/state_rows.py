@@ -127,7 +127,7 @@ def times_html(times: Sequence[Compared]) -> Markup:
         )
         for each in reversed(times)
     ]
-    head = ("engine", "left LSN", "right LSN", "comparison", "Spark's session")
+    head = ("engine", "left LSN", "right LSN", "time", "Spark's session")
     return table(rows, head, right=(1, 2, 3, 4))
 
 
