@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.log.logs import Child
 
 FORKER_IMPORTS = """
-    import json, os, signal, sys, traceback
+    import fnmatch, json, os, signal, sys, traceback
     from tests.crash_recorder import CHANGES
     from walkit.errors import WalkitError
     from walkit.models import FaultyStorage
@@ -20,8 +20,9 @@ FORKER_IMPORTS = """
 
     class Killing(FaultyStorage):
         left = 0
+        counted, pattern = CHANGES, "*"
         def perform(self, operation, *how, **else_):
-            if operation.name in CHANGES:
+            if operation.name in self.counted and fnmatch.fnmatchcase(operation.file, self.pattern):
                 self.left -= 1
                 if self.left == 0:
                     os.kill(os.getpid(), signal.SIGKILL)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 from tests.log.logs import Child
@@ -18,6 +20,7 @@ FORKER = (
     import resource
     from tests.replication.delta_child import main as delta
     from tests.replication.writer import follow, serve, write
+    from tests.stores import SMALL
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGUSR1))
@@ -41,10 +44,14 @@ FORKER = (
             elif what == "delta":
                 delta(*how)
             else:
-                address, path, nth = how
+                address, path, nth = how[:3]
                 storage = Killing(FileStorage(path))
                 storage.left = nth
-                if what == "follow":
+                if what == "follow until":
+                    lsn, *storage.counted, storage.pattern = how[3:]
+                    with Replica(storage, address, options=SMALL) as replica:
+                        replica.wait_for(lsn, 60)
+                elif what == "follow":
                     follow(address, storage)
                 else:
                     assert heal(storage, address).ok
@@ -120,6 +127,14 @@ def processes() -> Iterator[Processes]:
             for pid in started.living:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+@cache
+def shared_processes() -> Processes:
+    """Where a test starts processes that end by themselves; it lasts as long as this process."""
+    child = Child(FORKER.replace("TYPED", str(TYPED)))
+    atexit.register(child.__exit__)
+    return Processes(child)
 
 
 def free_address() -> str:

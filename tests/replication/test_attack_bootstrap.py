@@ -170,10 +170,23 @@ def hole_after_the_end(plan: Plan, manifest: Manifest) -> Plan:
     return in_plan(plan, manifest, holes=(hole,))
 
 
+def old_snapshot(plan: Plan, manifest: Manifest, lsn: int, tombstones: int = 1) -> Plan:
+    """A snapshot at this LSN, and tombstones that were dropped below another one."""
+    spoiled = in_plan(plan, manifest, tombstones_from_lsn=tombstones)
+    return replace(spoiled, snapshot_lsn=lsn, sizes=(*plan.sizes[: len(manifest.segments)], 4096))
+
+
 LIES: dict[str, Callable[[Plan, Manifest], Plan]] = {
     "a file larger than its frames": longer,
     "a checkpoint after the end": lambda p, m: in_plan(p, m, checkpoint_lsn=m.end.last_lsn + 1),
     "history from after the end": lambda p, m: in_plan(p, m, exact_from_lsn=m.end.last_lsn + 2),
+    "history from the end on, and records before": lambda p, m: in_plan(
+        p, m, exact_from_lsn=m.end.last_lsn + 1
+    ),
+    "a snapshot from before a trim": lambda p, m: old_snapshot(p, m, m.low_watermark - 1),
+    "a snapshot from before dropped tombstones": lambda p, m: old_snapshot(
+        p, m, m.low_watermark, m.low_watermark + 2
+    ),
     "tombstones from after the end": of_log(tombstones_from_lsn=1 << 40),
     "an epoch after the end": late_epoch,
     "a hole after the end": hole_after_the_end,

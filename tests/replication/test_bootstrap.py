@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import errno
-import json
 import random
 import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +17,7 @@ from tests.log.in_flight_logs import Flight
 from tests.log.logs import lsns
 from tests.replication.callers import WAIT_S, until
 from tests.replication.flips import durable_lsn, flipping
+from tests.replication.processes import shared_processes
 from tests.replication.proxy import TcpProxy
 from tests.replication.test_replica_checkpoint import put
 from tests.stores import SMALL
@@ -259,27 +256,6 @@ def assert_equal(log: walkit.WriteAheadLog, replica: Replica) -> None:
     assert replica.log.end.position == log.parts.core.durable_position
 
 
-CHILD = """
-    import fnmatch, json, os, signal, sys
-    from walkit.models import CrashingStorage, FaultyStorage
-    from walkit.replication import Replica
-    from walkit.storage import FileStorage
-    from tests.stores import SMALL
-
-    path, address, name, pattern, nth, lsn = json.loads(sys.argv[1])
-
-    class Killing(FaultyStorage):
-        left = nth
-        def perform(self, operation, *how, **else_):
-            if operation.name == name and fnmatch.fnmatchcase(operation.file, pattern):
-                self.left -= 1
-                if self.left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return super().perform(operation, *how, **else_)
-
-    with Replica(Killing(FileStorage(path)), address, options=SMALL) as replica:
-        replica.wait_for(lsn, 60)
-"""
 KILLS = [
     ("write", "bootstrap-*.part", 9),
     ("write", "bootstrap-*.part", 9),
@@ -298,10 +274,11 @@ SINGLE_KILLS = [
 
 def killed(folder: Path, primary: Primary, lsn: int, kill: tuple[str, str, int]) -> bool:
     """Follow in a process that is killed by SIGKILL before the nth such change; say whether it came to that."""
-    argument = json.dumps([str(folder), primary.address, *kill, lsn])
-    code = [sys.executable, "-c", textwrap.dedent(CHILD), argument]
-    status = subprocess.run(code, timeout=90, check=False).returncode
-    assert status in (0, -signal.SIGKILL)
+    operation, pattern, nth = kill
+    started = shared_processes()
+    pid = started.start("follow until", primary.address, str(folder), nth, lsn, operation, pattern)
+    status = started.wait(pid)
+    assert status in (0, signal.SIGKILL)
     return status != 0
 
 
@@ -476,6 +453,35 @@ def test_a_primary_that_moved_on_sends_what_changed(tmp_path: Path) -> None:
             assert_equal(log, replica)
         needed = log.parts.core.durable_position - log.parts.manifest_store.current.sealed[0].start_position
         assert primary.statistics().frame_bytes < needed * 0.9
+
+
+def test_a_damaged_word_that_a_log_is_ready_leaves_the_replica_as_it_was(tmp_path: Path) -> None:
+    """Kill the switch before its manifest, damage `bootstrap-ready`: what was placed is kept aside, and comes again."""
+    folder = tmp_path / "r"
+    with Store.open(tmp_path / "p", options=SMALL) as store, Primary(store) as primary:
+        with follower(folder, primary) as replica:
+            replica.wait_for(put(store, 30), WAIT_S)
+            until(lambda: len(store.log.claims()) == 1, "the claim")
+        drop_claims(store.log)
+        put(store, 120)
+        store.checkpoint()
+        last = put(store, 30)
+        assert killed(folder, primary, last, ("replace", "manifest", 1))
+        named = {record.name for record in load_manifest(FileStorage(str(folder))).segments}
+        placed = {path.name for path in folder.glob("*.segment")} - named
+        assert placed
+        data = bytearray((folder / BOOTSTRAP_READY_NAME).read_bytes())
+        data[len(data) // 2] ^= 1
+        (folder / BOOTSTRAP_READY_NAME).write_bytes(data)
+        log = ImportedLog(FileStorage(str(folder)), SMALL)
+        assert log.durable_lsn == 30
+        log.close()
+        assert placed <= {path.name for path in (folder / "lost+found").iterdir()}
+        with follower(folder, primary) as replica:
+            replica.wait_for(last, WAIT_S)
+            assert replica.store.items() == store.items()
+    assert walkit.verify(folder).ok
+    assert gathered(folder) == []
 
 
 def test_a_transfer_asks_in_order_and_takes_what_it_asked_for() -> None:

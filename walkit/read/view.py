@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from walkit._arrow import pa
 from walkit.errors import CorruptionError, GapError, SegmentMissingError, WalkitError
@@ -92,7 +93,14 @@ class LogView:
                 raise self._gap(max(first_lsn, span.record.first_lsn), load_manifest(self.storage))
             gaps = self.manifest.gaps_of(span.record)
             start, lsn, chain = segment.start_position, segment.first_lsn, segment.chain
-            last_chain = last_chain_of(span.record, segment, span.end_position)
+            walk_from = partial(
+                FrameWalk,
+                file,
+                segment,
+                end_position=span.end_position,
+                last_chain=last_chain_of(span.record, segment, span.end_position),
+                gaps=gaps,
+            )
             read_bytes = None
             if first_lsn > lsn:
                 index = read_index(self.storage, self.manifest.log_id, span.record)
@@ -100,17 +108,7 @@ class LogView:
                     start, lsn, chain = _nearest(file, segment, index, first_lsn) or (start, lsn, chain)
                     behind = None if last_lsn is None else index.position_behind(last_lsn)
                     read_bytes = None if behind is None else min(max(behind - start, HOP_BYTES), READ_BYTES)
-                hop = FrameWalk(
-                    file,
-                    segment,
-                    position=start,
-                    end_position=span.end_position,
-                    next_lsn=lsn,
-                    chain=chain,
-                    last_chain=last_chain,
-                    body=False,
-                    gaps=gaps,
-                )
+                hop = walk_from(position=start, next_lsn=lsn, chain=chain, body=False)
                 for header, _ in hop:
                     if header.last_lsn >= first_lsn and header.records:
                         start, lsn, chain = header.position, header.first_lsn, header.chain
@@ -118,16 +116,11 @@ class LogView:
                 else:
                     self.refuse(hop, span)
                     return
-            walk = FrameWalk(
-                file,
-                segment,
+            walk = walk_from(
                 position=start,
-                end_position=span.end_position,
                 next_lsn=lsn,
                 chain=chain,
-                last_chain=last_chain,
                 body=body,
-                gaps=gaps,
                 read_bytes=read_bytes if body else None,
                 row_seen=row_seen,
             )

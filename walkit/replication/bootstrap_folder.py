@@ -255,6 +255,10 @@ def _wrong_facts(plan: Plan, manifest: Manifest) -> str:
         return "a checkpoint after its end"
     if max(manifest.exact_from_lsn, manifest.tombstones_from_lsn) > end.last_lsn + 1:
         return "a history that begins after its end"
+    if manifest.exact_from_lsn > end.last_lsn > manifest.low_watermark:
+        return "records of which no state can be made"
+    if 0 < plan.snapshot_lsn < max(manifest.low_watermark, manifest.tombstones_from_lsn - 1):
+        return "a snapshot that is older than what was dropped"
     if any(gap.end_position > end.position or gap.last_lsn > end.last_lsn for gap in manifest.gaps):
         return "a hole or a lost range after its end"
     if any(e.position > end.position or e.first_lsn > end.last_lsn + 1 for e in manifest.lineage):

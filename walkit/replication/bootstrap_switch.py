@@ -18,6 +18,7 @@ from walkit.format.manifest import (
 )
 from walkit.format.names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, snapshot_name
 from walkit.format.segment import SegmentHeader, segment_name
+from walkit.recovery.lost_found import move_whole
 from walkit.replication.bootstrap_folder import BootstrapFolder, part_name, snapshot_part_name
 from walkit.segments.claim_files import claim_facts, claims_locked, remove_claims
 from walkit.segments.gathered import SNAPSHOT_KEY, gathered_in
@@ -42,8 +43,9 @@ def take_place(storage: Storage, events: EventSink) -> bool:
     own = load_manifest(storage)
     try:
         ready = decode_manifest(data, BOOTSTRAP_READY_NAME)
-    except WalkitError:
-        ready = Manifest(log_id=0)  # never half written, so it was damaged since
+    except WalkitError:  # never half written, so it was damaged since
+        ready = Manifest(log_id=0)
+        _set_aside(storage, own)
     done = own.extra.get(TAKEN_KEY, {})
     if done.get("generation") == ready.generation and done.get("end") == ready.end.position:
         _remove_old(storage, own)
@@ -96,6 +98,26 @@ def _take_back(storage: Storage, own: Manifest) -> None:
         for name in {snapshot_name(gathered.snapshot_lsn)} & there:
             storage.remove(name)
     storage.sync_directory()
+
+
+def _set_aside(storage: Storage, own: Manifest) -> None:
+    """Move to lost+found what has got a name in the log already, where nothing says any more what was gathered.
+
+    A segment that continues this log is none of those: it says that the manifest is an earlier one. It stays, so that
+    the opening refuses as ever.
+    """
+    known = {record.name for record in own.segments}
+    placed = [name for name in storage.names() if name.endswith(".segment") and name not in known]
+    for name in placed:
+        try:
+            header = header_of(storage, name)
+        except CorruptionError:
+            return
+        if header is None or header.log_id != own.log_id or header.previous_end == own.end.position:
+            return
+    snapshots = [snapshot_name(lsn) for lsn in snapshot_lsns(storage) if lsn > own.end.last_lsn]
+    for name in (*placed, *snapshots):
+        move_whole(storage, name)
 
 
 def _renumber(file: StorageFile, record: SegmentRecord, new: SegmentRecord) -> None:
