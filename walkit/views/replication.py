@@ -13,8 +13,8 @@ UNKNOWN = "unknown"
 MEMBERS_CSS = """
 .members { overflow-x: auto; }
 .members td, .members th { padding: 1px 10px 1px 0; white-space: nowrap; }
-.members th { white-space: normal; vertical-align: bottom; }
-.members td:last-child { white-space: normal; min-width: 14em; }
+.members th { white-space: normal !important; vertical-align: bottom; }
+.members td:last-child { white-space: normal; min-width: 11em; }
 """
 
 
@@ -85,14 +85,14 @@ def members_html(members: tuple[Member, ...]) -> str:
         "state",
         "link",
         "pid",
-        "durable or applied LSN",
+        "LSN reached",
         "lag, records",
         "lag, bytes",
         "lag, time",
         "by delta",
         "from the log",
-        "delta hit rate",
-        "last error, or why it waits",
+        "hit rate",
+        "error, or why it waits",
     )
     return tag("style", Markup(MEMBERS_CSS)) + tag(
         "div",
