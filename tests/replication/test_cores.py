@@ -13,7 +13,7 @@ from walkit.replication.actions import Connect, Disconnect, End, Fail, Read, Sen
 from walkit.replication.backoff import Backoff
 from walkit.replication.lineage import judge
 from walkit.replication.messages import Ack, Batch, FromPublisher, Heartbeat, Hello, Nack, Refusal, Welcome
-from walkit.replication.publisher import Publisher
+from walkit.replication.publisher import HEARTBEAT_MS, Publisher
 from walkit.replication.subscriber import RENACK_MS, Subscriber
 from walkit.replication.wire import (
     WireError,
@@ -298,7 +298,7 @@ def test_silence_is_filled_by_heartbeats_and_ends_both_sides(history: History) -
     """Nothing to send: a heartbeat after its time, answered by an ack; silence ends the session and reconnects."""
     world = World(history)
     world.settle()
-    world.wait(1_100)
+    world.wait(1.1 * HEARTBEAT_MS)
     assert isinstance(decode_from_publisher(world.to_subscriber[-1]), Heartbeat)
     world.deliver_to_subscriber(world.to_subscriber.pop())
     assert decode_from_subscriber(world.to_publisher[-1]) == Ack(end=history.end())

@@ -61,7 +61,7 @@ BATCHES_MAX = 4096
 """Batches that may be sent and not acknowledged yet: so many ends are kept to compare acknowledgements with."""
 HELLO_MS = 2_000.0
 """A subscriber says hello within this time, and has as long again for its proof."""
-HEARTBEAT_MS = 1_000.0
+HEARTBEAT_MS = 2_000.0
 SILENCE_MS = 15_000.0
 HISTORY_EVENTS = 64
 HISTORY_CHARS = 2048
