@@ -347,7 +347,7 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (SealSequencer, inside("_over", lambda over: over.add(0))),
     (_loader, inside("_ends", list.reverse)),
     (_loader, inside("_retired", lambda files: files.append(None))),
-    (_delivery, changed("observers", ())),
+    (_delivery, changed("observers", (print, len))),
     (_segment, changed("frames", 1)),
     (_election, changed("leaders", -1)),
     (_sequencer, changed("_current", 2)),
