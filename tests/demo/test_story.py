@@ -456,7 +456,7 @@ def processes_about(path: Path) -> list[str]:
     ("log", "says", "operations"),
     [
         ("log", "interrupted after", 120_000),
-        ("killed-log", "interrupted", 40_000),
+        pytest.param("killed-log", "interrupted", 40_000, marks=pytest.mark.slow),
         ("replica-log", "interrupted", 40_000),
     ],
     ids=["log", "killed-log", "replica-log"],

@@ -86,6 +86,7 @@ def test_a_view_moves_under_run_all(browser: Browser, tmp_path: Path) -> None:
     check_run_all(browser, tmp_path / "lab")
 
 
+@pytest.mark.slow
 def test_a_view_moves_cell_by_cell_in_the_dark(browser: Browser, tmp_path: Path) -> None:
     """Run one cell after the other in the dark theme: the view moves while a cell runs, and the console is silent."""
     folder = tmp_path / "lab"

@@ -101,18 +101,18 @@ def a_selection() -> list[Case]:
         few = 3 if scene in HEAVY else 1
         cases.append(Case(scene, *pairs[0], "error", step=few))
         for index, pair in enumerate(pairs[1:], 1):
-            cases.append(Case(scene, *pair, "error", step=9 * few, first=1 + index))
+            cases.append(Case(scene, *pair, "error", step=18 * few, first=1 + 2 * index))
         first, middle, last = pairs[0], pairs[len(pairs) // 2], pairs[-1]
         cases += [
             Case(scene, *first, "error", True, step=13 * few, first=2),
             Case(scene, *last, "error", True, step=13 * few, first=6),
             Case(scene, *middle, "landed", step=13 * few, first=3),
-            Case(scene, *first, "short", step=3 * few),
+            Case(scene, *first, "short", step=6 * few),
             Case(scene, *last, "short", True, step=7 * few),
-            Case(scene, *first, "full", step=4 * few, first=2),
+            Case(scene, *first, "full", step=8 * few, first=2),
             Case(scene, *last, "full", True, step=9 * few),
             Case(scene, *middle, "delay", step=8 * few, first=4),
-            Case(scene, *middle, "slow sync"),
+            Case(scene, *middle, "slow sync", step=4 * few, first=2),
         ]
     # Where syncs stand beside the way of the frames: what one of them loses must be told.
     for scene in ("zeroing", "retaining"):

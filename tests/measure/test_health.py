@@ -150,6 +150,7 @@ def test_the_report_is_there_in_python(tmp_path: Path) -> None:
         walkit.doctor([tmp_path / "absent"])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_starts_in_a_process_of_its_own() -> None:
     """Start it: it counts its rows, and no child is left."""

@@ -14,9 +14,14 @@ from typing import Any
 from tests.log.logs import Child
 from tests.replication.killing import FORKER_IMPORTS
 
+TYPED = 3
+"""The exit code of a process that has ended with one of walkit's errors."""
+UNHEALED = 4
+"""The exit code of a heal whose report says that damage is left."""
 FORKER = (
-    FORKER_IMPORTS
-    + """
+    (
+        FORKER_IMPORTS
+        + """
     import resource
     from tests.replication.delta_child import main as delta
     from tests.replication.writer import follow, serve, write
@@ -54,7 +59,10 @@ FORKER = (
                 elif what == "follow":
                     follow(address, storage)
                 else:
-                    assert heal(storage, address).ok
+                    report = heal(storage, address)
+                    if not report.ok:
+                        print(f"heal: {report.text()}", file=sys.stderr)
+                        os._exit(UNHEALED)
             os._exit(0)
         except WalkitError as error:
             print(f"{what}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -63,9 +71,10 @@ FORKER = (
             traceback.print_exc()
             os._exit(1)
     """
+    )
+    .replace("TYPED", str(TYPED))
+    .replace("UNHEALED", str(UNHEALED))
 )
-TYPED = 3
-"""The exit code of a process that has ended with one of walkit's errors."""
 
 
 class Processes:
@@ -119,7 +128,7 @@ class Processes:
 @contextmanager
 def processes() -> Iterator[Processes]:
     """Where processes are started; all are gone at the end."""
-    with Child(FORKER.replace("TYPED", str(TYPED))) as child:
+    with Child(FORKER) as child:
         started = Processes(child)
         try:
             yield started
@@ -132,7 +141,7 @@ def processes() -> Iterator[Processes]:
 @cache
 def shared_processes() -> Processes:
     """Where a test starts processes that end by themselves; it lasts as long as this process."""
-    child = Child(FORKER.replace("TYPED", str(TYPED)))
+    child = Child(FORKER)
     atexit.register(child.__exit__)
     return Processes(child)
 

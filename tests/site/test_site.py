@@ -255,7 +255,7 @@ def complaints(browser: Browser, site: Site, name: str, scheme: str) -> list[str
     return [f"{name}, {scheme}: {each}" for each in found]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_pages_fit_a_phone_and_are_accessible(site: Site, browser: Browser, scheme: str) -> None:
     """Each kind of page at 390 pixels, light and dark: no sideways scroll, no complaint, nothing serious for axe."""
     assert [each for name in LOOKED_AT for each in complaints(browser, site, name, scheme)] == []

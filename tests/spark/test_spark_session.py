@@ -118,6 +118,7 @@ print(json.dumps({{"state": state, "java": java, "changed": changed}}))
     assert list((tmp_path / "cache" / "walkit").glob("java-*/bin/java"))
 
 
+@pytest.mark.slow
 def test_register_on_a_session_of_someone_else(tmp_path: Path) -> None:
     """Someone's session, whose workers cannot import this copy of walkit: register() sends it to them."""
     # The copy stands in a folder that only this process has on its path, as after `sys.path.insert` in a cell.

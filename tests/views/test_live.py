@@ -141,6 +141,7 @@ def test_what_nobody_sees_is_not_drawn() -> None:
     assert curves(view)["records/s"].tolist() == [float(i) for i in range(1, 8)]
 
 
+@pytest.mark.slow
 def test_memory_stays_flat() -> None:
     """Updates beyond what the history holds, three times 60: one of the three adds nothing, as no leak would let it."""
     # Three, since what other threads of this process allocate meanwhile is counted, too.

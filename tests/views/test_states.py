@@ -212,6 +212,7 @@ def test_without_pyspark_the_page_works(log: Path, monkeypatch: pytest.MonkeyPat
         shell.close()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_and_arrow_say_the_same(shell: Shell) -> None:
     """Compare by a real Spark and in this process: equal counts and rows; a trimmed state is the same sentence."""
