@@ -23,8 +23,8 @@ settings.register_profile("thorough", deadline=None, print_blob=True, max_exampl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "local"))
 
 
-# In three processes (`make test` says `-n 3 --dist loadfile`) the tests of a file stay together, so that what they share
-# is made once; so do the rooms that share a Spark session. What takes longest begins first.
+# In several processes (`make test` says `-n 3 --dist loadfile`) the tests of a file stay together, so that what they
+# share is made once; so do the rooms that share a Spark session. What takes longest begins first.
 TOGETHER = {"tests/spark/": "spark", "tests/demo/": "spark"}
 LONGEST_FIRST = (
     "tests/spark/",
