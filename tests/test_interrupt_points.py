@@ -473,7 +473,11 @@ def strike_following(name: str, address: str, numbers: Iterator[int]) -> int:
     raise AssertionError("there is no end")
 
 
-@pytest.mark.parametrize("name", FOLLOWING)
+SEEN_EACH_TIME = ("open a replica's log", "open a replica", "start")
+"""The rest is struck at each of its points by `make test-all`."""
+
+
+@pytest.mark.parametrize("name", SEEN_EACH_TIME)
 def test_an_interrupt_at_points_of_who_opens_a_replica(name: str, primary: Primary) -> None:
     """Strike at some points, as above: the replica or its log is open and usable, or ends when asked; or unlocked."""
     assert strike_following(name, primary.address, count(1, STEPS.get(name, 1))) > 2
@@ -487,6 +491,7 @@ def test_an_interrupt_at_each_point_of_who_opens_a_replica(name: str, primary: P
 
 
 @pytest.mark.parametrize("name", QUIET)
+@pytest.mark.slow
 def test_an_interrupt_at_operations_of_a_replicas_storage(name: str, primary: Primary) -> None:
     """Send SIGINT to the main thread as every third operation of the storage begins: as above."""
     strike_operations(name, primary, step=3)

@@ -90,6 +90,7 @@ def windows(browser: Browser) -> Iterator[list[Seen]]:
         seen.page.context.close()
 
 
+@pytest.mark.slow
 def test_the_screenshots_are_current(browser: Browser, server: Server, windows: list[Seen]) -> None:
     """Turn to each page: its controls are those that were recorded when README's pictures were taken."""
     with looking(browser, server, windows) as seen:
@@ -222,6 +223,7 @@ def test_a_fault_shows_what_became_of_the_log(browser: Browser, server: Server, 
         assert "SIGKILL" in str(plot.evaluate("element => element.data?.at(-1)?.text"))
 
 
+@pytest.mark.slow
 def test_two_sessions_do_not_mix(browser: Browser, server: Server, windows: list[Seen]) -> None:
     """Two windows: each has its log, its settings and its writers; closing one ends its own and leaves the other's."""
     slow = "?page=live&arrivals=200"

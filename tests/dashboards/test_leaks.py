@@ -56,6 +56,7 @@ def held_by(server: Server) -> Holds:
 
 
 @pytest.mark.parametrize("sessions", [6, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_session_that_has_ended_leaves_nothing(server: Server, sessions: int) -> None:
     """Sessions, and as many again: then there are no more descriptors and threads than before, and memory is flat."""
     held = []

@@ -79,6 +79,7 @@ def test_every_check_holds_and_compares_something(story: DemoResult) -> None:
 
 
 @spark_test
+@pytest.mark.slow
 def test_the_oracle_of_a_part_is_a_part_of_the_oracle(story: DemoResult, table: pd.DataFrame) -> None:
     """Leaving out the flights after the stream's end gives the same operations as making them all and cutting."""
     assert story.stream is not None
@@ -351,6 +352,7 @@ def replace_masks(evidence: Evidence) -> Evidence:
 
 
 @spark_test
+@pytest.mark.slow
 def test_a_wrong_oracle_fails_the_demo_as_a_whole(
     spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -376,6 +378,7 @@ def test_a_wrong_oracle_fails_the_demo_as_a_whole(
 
 
 @spark_test
+@pytest.mark.slow
 def test_the_demo_runs_again_in_its_own_folder_without_a_word(
     story: DemoResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

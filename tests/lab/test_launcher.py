@@ -129,6 +129,7 @@ def test_a_page_of_another_place_gets_no_websocket(served: str) -> None:
         assert asked(served, "/walkit/ws", headers).status == code, origin
 
 
+@pytest.mark.slow
 def test_the_dashboard_ends_with_the_lab(tmp_path: Path) -> None:
     """Below a long TMPDIR, ask for the page and end the Lab: its dashboard, the session and the socket are gone."""
     folder = tmp_path / ("long" * 20)

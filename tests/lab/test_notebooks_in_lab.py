@@ -41,6 +41,7 @@ def cells_of(name: str, needed: tuple[str, ...]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_the_sliders_run_the_simulator_again(browser: Browser, tmp_path: Path) -> None:
     """Set the sliders of 06 and press the button: a figure for that number of writers, drawn by the simulator."""
     with notebook_page(browser, tmp_path / "lab", cells_of(SLIDERS, NEEDED)) as (page, complaints):

@@ -75,7 +75,7 @@ def flights(order: str, flying: int) -> Iterator[Flight]:
 @pytest.mark.parametrize(
     ("order", "policy"), [("append", "prefix"), ("append", "holes"), ("completion", "prefix")]
 )
-@pytest.mark.parametrize("flying", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("flying", [1, 2, 3, 4, pytest.param(5, marks=pytest.mark.slow)])
 def test_every_subset_of_frames_that_landed(flying: int, order: str, policy: str, damage: object) -> None:
     """Land each subset, open: what was acknowledged is there, under its LSNs, nothing else, and no LSN is reused."""
     for flight in flights(order, flying):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walkit
@@ -191,6 +191,7 @@ def test_on_a_closed_and_on_a_poisoned_log() -> None:
     assert values(reopened(storage.inner))[0] == b"first"
 
 
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.binary(max_size=60), min_size=1, max_size=12), min_size=1, max_size=20))
 def test_every_transaction_comes_back_whole(groups: list[list[bytes]]) -> None:
     """Commit random groups over many segments: cutting the log at its joins gives the groups again."""

@@ -334,6 +334,7 @@ def test_the_main_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_replay_and_diff_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run 13 with fewer rounds, on a Spark of its own: four engines make one state, and its assertions hold."""
     run("13-spark-replay-and-diff.ipynb", tmp_path, monkeypatch, ROUNDS=2)
@@ -341,6 +342,7 @@ def test_replay_and_diff_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_streams_and_change_feed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run 14 on a Spark of its own: a query that was killed has each record once, and its assertions hold."""
     run("14-streams-and-change-feed.ipynb", tmp_path, monkeypatch)

@@ -32,6 +32,7 @@ def test_follow_keeps_the_state_of_a_log_by_delta_and_ends_on_a_signal(tmp_path:
     assert snapshot_lsns(FileStorage(str(own))) == [lsn]
 
 
+@pytest.mark.slow
 def test_a_short_run_measures_both_paths(tmp_path: Path) -> None:
     """Measure for a moment: the log alone has no hits, a large buffer has them, and remote reading lags by its wait."""
     told: list[str] = []

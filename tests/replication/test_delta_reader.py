@@ -442,6 +442,7 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path: Path) ->
         DeltaReader(tmp_path / "loose", "127.0.0.1:1")
 
 
+@pytest.mark.slow
 def test_a_link_that_damages_bytes_costs_time_alone(stack: ExitStack, tmp_path: Path) -> None:
     """Turn bits over between reader and primary, each a process: each checkpoint is the log's state at its LSN."""
     folder, own = tmp_path / "log", tmp_path / "own"

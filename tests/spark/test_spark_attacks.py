@@ -204,6 +204,7 @@ def test_holes_of_completion_order_are_no_rows(spark: SparkSession, tmp_path: Pa
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_changes_of_each_batch_add_up(spark: SparkSession, tmp_path: Path) -> None:
     """Count values by `changes` in foreachBatch, each batch twice, the log compacted within: the state's counts."""
     path, table = tmp_path / "log", {"batch": -1, "counts": Counter[bytes]()}

@@ -90,6 +90,7 @@ def test_the_command_measures_every_aim(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_sizes_and_queries_are_chosen(spark: SparkSession, tmp_path: Path) -> None:
     """Two sizes of one group: what a million records cost is compared within the rounds, and nothing else is asked."""
     seen: list[tuple[int, int]] = []

@@ -63,6 +63,7 @@ def plan_of(df: DataFrame, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=STEPS.map(lambda steps: [("work", 3, 70), *steps]),
@@ -145,6 +146,7 @@ def test_a_diff_of_one_log_shuffles_touched_keys(
         )
 
 
+@pytest.mark.slow
 def test_touched_keys_of_any_size_fit(spark: SparkSession, tmp_path: Path) -> None:
     """Touch keys of 90 MiB in all where a broadcast may have 66 MiB: changes and diffs all the same."""
     options = walkit.LogOptions(durability="none", codec="zstd")

@@ -79,6 +79,7 @@ def test_settings_of_a_new_session(spark: SparkSession) -> None:
     assert "JAVA_HOME" not in os.environ or find_java().source == "JAVA_HOME"
 
 
+@pytest.mark.slow
 def test_spark_starts_without_a_java_from_another_folder(tmp_path: Path) -> None:
     """No Java on PATH, no JAVA_HOME, walkit on sys.path only: the wheel's Java runs Spark through its shim."""
     tools = tmp_path / "tools"

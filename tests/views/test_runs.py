@@ -118,6 +118,7 @@ def test_a_third_tick_takes_the_place_of_the_older(shell: Shell, tmp_path: Path)
     assert page.ticked == ["file:fast-2.parquet"]
 
 
+@pytest.mark.slow
 def test_runs_of_this_page_are_repeated_in_turn(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

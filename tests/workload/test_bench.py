@@ -290,6 +290,7 @@ def test_the_command_prints_json_alone(tmp_path: Path, capfd: pytest.CaptureFixt
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_matrix_measures_every_combination(tmp_path: Path) -> None:
     """Two record sizes, two runs: each size has its own raw loops, each row the rates of both runs, the lower shown."""
     report = bench_write(

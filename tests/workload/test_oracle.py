@@ -65,6 +65,7 @@ def small(flights: pd.DataFrame) -> tuple[pd.DataFrame, OperationStream]:
     return operation_table(rows), flight_operations(flights=rows)
 
 
+@pytest.mark.slow
 def test_agrees_with_the_stream_on_all_flights(table: pd.DataFrame, stream: OperationStream) -> None:
     """Two ways to 1.3 million operations, compared operation for operation; the final state against a plain replay."""
     assert_same_operations(table, stream)
