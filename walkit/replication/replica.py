@@ -16,7 +16,7 @@ from walkit.metrics import TrafficStatistics
 from walkit.replication.backoff import Backoff
 from walkit.replication.codecs import CODECS
 from walkit.replication.connection import destination_of
-from walkit.replication.identity_file import OwnIdentity, load_identity
+from walkit.replication.identity_file import load_identity
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import (
     NAME_CHARS_MAX,
@@ -25,7 +25,7 @@ from walkit.replication.messages import (
     is_name,
 )
 from walkit.replication.replica_loop import ReplicaLoop, now_ms, stop_dropped
-from walkit.replication.replica_opening import ReplicaOpening
+from walkit.replication.replica_opening import Opened, ReplicaOpening
 from walkit.replication.replicastore import ReplicaStore
 from walkit.replication.status import ReplicaStatus, replica_status
 from walkit.replication.subscriber import Subscriber
@@ -102,7 +102,6 @@ class Replica:
             check_bool(given, option)
         if force_rewind and not rewind:
             raise OptionsError("force_rewind=True goes with rewind=True", option="force_rewind", wanted=True)
-        own: OwnIdentity | None = None if new_identity else load_identity(storage)
         opening = ReplicaOpening(
             storage=storage,
             options=options,
@@ -115,12 +114,13 @@ class Replica:
             rewinds=rewind,
             forced=force_rewind,
         )
-        opened = run_to_end(
-            lambda: opening.open(own, new_identity=new_identity),
-            "open",
-            events=sink,
-            undo=lambda opened: opened.log.close(),
-        )
+
+        def open_folder() -> Opened:
+            # The identity's file too: the main thread makes no call of a storage that an interrupt could cut in two.
+            own = None if new_identity else load_identity(storage)
+            return opening.open(own, new_identity=new_identity)
+
+        opened = run_to_end(open_folder, "open", events=sink, undo=lambda opened: opened.log.close())
         self.name = opened.core.name
         self._loop = ReplicaLoop(opened, opening, destination)
         self._finalizer = weakref.finalize(self, stop_dropped, self._loop)
