@@ -362,7 +362,6 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_importer, changed("adopted", False)),
     (_importer, inside("store", changed("current", ENDED))),
     (_importer, inside("segments", changed("identity", FrameIdentity(8, 1, 1)))),
-    (_delta_loop, changed("thread", threading.current_thread())),
     (_delta_loop, inside("_loads", lambda loads: loads.add(1))),
     (_delta_loop, inside("_named", lambda named: named.update({1: 1}))),
     (_delta_loop, changed("_probe_ms", 1.0)),

@@ -29,7 +29,7 @@ from walkit.replication.backoff import Backoff
 from walkit.replication.bootstrap import FETCHES_MAX, Transfer, Want, wrong_fetch
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import Chunk, Fetch
-from walkit.replication.replicastore import ReplicaStore
+from walkit.replication.replica_store import ReplicaStore
 from walkit.segments.claim_files import claim_facts, drop_claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.table import KeyedTable

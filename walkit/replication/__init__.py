@@ -25,7 +25,7 @@ from walkit.replication.primary import Primary
 from walkit.replication.primary_status import FollowerStatus, PrimaryStatus
 from walkit.replication.promote import PromotionReport, promote
 from walkit.replication.replica import Replica
-from walkit.replication.replicastore import ReplicaStore
+from walkit.replication.replica_store import ReplicaStore
 from walkit.replication.rewind import RewindReport, rewind
 from walkit.replication.status import ReplicaStatus, StateSpan
 from walkit.replication.tls import ClientTLS, ServerTLS

@@ -6,14 +6,12 @@ It outlives the user's object until it is stopped: the `DeltaReader` holds the l
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
-from walkit._interrupts import uninterrupted
 from walkit._threads import Bell, LogThread
 from walkit.errors import DivergenceError, OptionsError, WalkitError
 from walkit.events import EventSink
@@ -27,6 +25,7 @@ from walkit.replication.delta_state import ReaderFigures, ReaderState
 from walkit.replication.delta_upkeep import ReaderUpkeep
 from walkit.replication.delta_workers import Workers
 from walkit.replication.failures import ReplicaFailedError
+from walkit.replication.loop_thread import LoopThread
 from walkit.replication.replica_loop import now_ms
 from walkit.replication.source import StoredSource
 
@@ -68,11 +67,11 @@ class DeltaLoop:
         self.trouble = ""
         self.polls = self.failures = self.refusals = self.looks = self.records = 0
         self.answered_ms: float | None = None
-        self.thread: LogThread | None = None
+        self.thread = LoopThread(self._run)
         self.stopping = False
         self.process = os.getpid()
         self._new_poller, self.loader, self._source, self._log_id = new_poller, loader, source, log_id
-        self._unstarted, self._unfinished, self._wake = deque([True]), deque([True]), Bell()
+        self._unfinished, self._wake = deque([True]), Bell()
         self._inbox: deque[Callable[[], Sequence[ReplayStep]]] = deque()
         self._link = PollLink(destination, self._hear)
         self._workers = Workers(replayer.limits.loads_max + 1, "walkit-delta-load")
@@ -104,23 +103,11 @@ class DeltaLoop:
     @property
     def is_over(self) -> bool:
         """Whether the thread has ended, or never began."""
-        return self.stopping and (self.thread is None or self.thread.ended)
+        return self.stopping and not self.thread.running
 
     def start(self) -> None:
         """Start the threads, the first time. RuntimeError where the system has none to give; then try again."""
-        with uninterrupted():
-            try:
-                self._unstarted.pop()
-            except IndexError:
-                return
-            thread = LogThread(target=self._run, name=f"walkit-delta {self.name}", daemon=True)
-            self.thread = thread
-            try:
-                thread.start()
-            except RuntimeError:
-                self.thread = None
-                self._unstarted.append(True)
-                raise
+        self.thread.start(f"walkit-delta {self.name}")
 
     def stop(self) -> None:
         """End the threads, and take the last checkpoint. Stopping twice does nothing, nor does a forked child's stop.
@@ -131,9 +118,7 @@ class DeltaLoop:
             return
         self.stopping = True
         self._wake.set()
-        thread = self.thread
-        if thread is not None and thread is not threading.current_thread() and thread.ident is not None:
-            thread.join(STOP_S)
+        self.thread.join(STOP_S)
         upkeep = self.upkeep
         if upkeep is not None:
             upkeep.stop()
@@ -148,10 +133,9 @@ class DeltaLoop:
 
     def _hangs(self) -> bool:
         """Say whether a thread is still at work that a stop has waited for; the status has it as the trouble."""
-        threads = [self._upkeep_thread]
-        if self.thread is not threading.current_thread():
-            threads.append(self.thread)
-        hung = [each.name for each in threads if each is not None and each.ident and not each.ended]
+        upkeep = self._upkeep_thread
+        hung = [upkeep.name] if upkeep is not None and upkeep.ident and not upkeep.ended else []
+        hung += [self.thread.name] if self.thread.hangs() else []
         if hung:
             self.trouble = (
                 f"a storage hangs under {' and '.join(hung)}: the reader was stopped without waiting"
@@ -353,7 +337,6 @@ class DeltaLoop:
 
     def _check(self) -> None:
         """Assert what holds between two steps; on the loop's own thread. What is noted of a part goes with it."""
-        assert not (self._unstarted and self.thread is not None), "a loop that has not started has a thread"
         assert self._loads <= self._named.keys()
         assert self.error is not None or len(self._named) <= self.replayer.parts
         assert self._probe_ms is None or self.poller.closed is not None, "a primary that answers is probed"

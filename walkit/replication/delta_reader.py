@@ -308,7 +308,7 @@ class DeltaReader:
             return "failed"
         if loop.stopping:
             return "stopped"
-        if loop.thread is None:
+        if not loop.thread.begun:
             return "new"
         if loop.is_answered:
             return "following"

@@ -11,7 +11,7 @@ from walkit.recovery.lost_found import copy_part, keep_part, remove_if_there
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.replication.frame_batch import FrameRun
 from walkit.replication.heal_ranges import DamagedSegment
-from walkit.segments.frame_walk import FrameWalk, last_chain_of
+from walkit.segments.frame_walk import walk_segment
 from walkit.segments.manifest_store import LOST_FOLDER
 from walkit.storage.interface import Storage, StorageFile
 
@@ -109,16 +109,8 @@ class HealedFile:
         record, end = damaged.record, damaged.end_position
         file = self._storage.open(HEAL_NEW_NAME, "read")
         try:
-            walk = FrameWalk(
-                file,
-                header,
-                position=header.start_position,
-                end_position=end,
-                next_lsn=header.first_lsn,
-                chain=header.chain,
-                last_chain=last_chain_of(record, header, end),
-                gaps=self._manifest.gaps_of(record),
-            )
+            gaps = self._manifest.gaps_of(record)
+            walk = walk_segment(file, header, record, end, gaps=gaps)
             for _ in walk.steps():
                 pass
         finally:

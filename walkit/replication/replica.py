@@ -26,7 +26,7 @@ from walkit.replication.messages import (
 )
 from walkit.replication.replica_loop import ReplicaLoop, now_ms, stop_dropped
 from walkit.replication.replica_opening import Opened, ReplicaOpening
-from walkit.replication.replicastore import ReplicaStore
+from walkit.replication.replica_store import ReplicaStore
 from walkit.replication.status import ReplicaStatus, replica_status
 from walkit.replication.subscriber import Subscriber
 from walkit.replication.tls import ClientTLS
@@ -144,7 +144,7 @@ class Replica:
         deadline = None if timeout is None else time.monotonic() + timeout
         loop = self._loop
         while (opened := loop.opened).store.applied_lsn < lsn or loop.is_rewinding:
-            closed = opened.log.closed or (loop.thread is not None and loop.thread.ended)
+            closed = opened.log.closed or loop.thread.ended
             # Looked at after that: a rewind closes this log, and another one is opened before it is over.
             rewinding = loop.is_rewinding
             if loop.error is not None:
@@ -169,7 +169,7 @@ class Replica:
         elif log.closed and (loop.stopping or loop.error is None):
             life = "stopped"
         else:
-            life = "new" if loop.thread is None else ""
+            life = "" if loop.thread.begun else "new"
         return replica_status(
             core,
             log.end,

@@ -7,13 +7,11 @@ replica that is dropped without stop() is collected, and its finaliser stops the
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import deque
 from contextlib import suppress
 
-from walkit._interrupts import uninterrupted
-from walkit._threads import Bell, LogThread
+from walkit._threads import Bell
 from walkit.errors import (
     CorruptionError,
     DivergenceError,
@@ -43,9 +41,10 @@ from walkit.replication.failures import ReplicaFailedError
 from walkit.replication.frame_batch import join_runs
 from walkit.replication.identity_file import OwnIdentity, keep_identity
 from walkit.replication.imported_log import ImportedLog
+from walkit.replication.loop_thread import LoopThread
 from walkit.replication.messages import Batch
 from walkit.replication.replica_opening import Opened, ReplicaOpening
-from walkit.replication.replicastore import ReplicaStore
+from walkit.replication.replica_store import ReplicaStore
 from walkit.replication.role import REPLICA_KEY
 from walkit.replication.states import report_moves
 from walkit.replication.subscriber import Subscriber
@@ -69,10 +68,9 @@ class ReplicaLoop:
         self._opening = opening
         self._gave_up: WalkitError | None = None
         self.inbox: deque[tuple[Connection, Heard, int]] = deque()
-        self.thread: LogThread | None = None
+        self.thread = LoopThread(self._run)
         self.stopping = False
         self.process = os.getpid()
-        self._unstarted = deque([True])
         self._wake = Bell()
         self._connection: Connection | None = None
         self._waiting: list[Import] = []
@@ -104,34 +102,21 @@ class ReplicaLoop:
     @property
     def is_rewinding(self) -> bool:
         """Whether the two histories are known to differ, and the log is being cut back to where they part."""
-        if self._gave_up is not None or self.thread is None or self.thread.ended:
+        if self._gave_up is not None or not self.thread.running:
             return False
         return self._opening.mends(self.core.error, self.log)
 
     def start(self) -> None:
         """Start the thread, the first time. RuntimeError where the system has none to give; then try again."""
-        with uninterrupted():
-            try:
-                self._unstarted.pop()  # of two callers at once one starts it; a lock might be the caller's own already
-            except IndexError:
-                return
-            thread = LogThread(target=self._run, name=f"walkit-replica {self.core.name}", daemon=True)
-            self.thread = thread  # first: a concurrent stop waits for it
-            try:
-                thread.start()
-            except RuntimeError:
-                self.thread = None
-                self._unstarted.append(True)
-                raise
+        self.thread.start(f"walkit-replica {self.core.name}")
 
     def stop(self) -> None:
         """End the thread, seal the log and free it. Stopping twice does nothing. No interrupt may reach the caller."""
         self.stopping = True
         self._wake.set()
-        thread = self.thread
-        if thread is not None and thread is not threading.current_thread() and thread.ident is not None:
-            thread.join()  # one that has no ident yet sees first that it is to stop
-        if thread is None:
+        begun = self.thread.begun
+        self.thread.join()
+        if not begun:
             self.core.states.move("stopped", now_ms())
             self._report()
         self.log.close()
@@ -140,7 +125,7 @@ class ReplicaLoop:
     @property
     def is_over(self) -> bool:
         """Whether the thread has ended, or never began, and the log is closed."""
-        return self.log.closed and (self.thread is None or self.thread.ended)
+        return self.log.closed and not self.thread.running
 
     # -- the loop's own thread
 

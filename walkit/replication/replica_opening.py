@@ -15,7 +15,7 @@ from walkit.replication.failures import RewindError
 from walkit.replication.identity_file import OwnIdentity, drop_identity
 from walkit.replication.imported_log import ImportedLog
 from walkit.replication.messages import NAME_CHARS_MAX
-from walkit.replication.replicastore import ReplicaStore
+from walkit.replication.replica_store import ReplicaStore
 from walkit.replication.rewind import rewind
 from walkit.replication.role import REPLICA_KEY
 from walkit.replication.subscriber import Subscriber
