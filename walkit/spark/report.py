@@ -143,7 +143,9 @@ class DiffReport(TableReport):
         if self.tolerated:
             found.append(f"{self.tolerated:,} keys have other bytes, and columns that count as equal")
         if self.undecoded:
-            found.append(f"{self.undecoded:,} changed keys have a value that could not be decoded")
+            found.append(
+                f"{self.undecoded:,} changed keys have a value that the decoder fails on: call it on one to see why"
+            )
         return found if self.reconciles else [*found, "the counts do not reconcile"]
 
 
