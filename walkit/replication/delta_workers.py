@@ -24,8 +24,8 @@ class Workers:
         """Have a thread do this. Called by one thread, which bounds how many jobs there are at a time."""
         if len(self._threads) < self._most:
             thread = LogThread(target=self._work, name=self._name, daemon=True)
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)  # only now: `stop` cannot wait for one that never began
         self._jobs.put(job)
 
     def stop(self) -> None:
