@@ -213,7 +213,14 @@ class StoredSource:
             self._generation = mark.generation
             if found[1] >= self._durable[1]:
                 self._durable, self._epoch_id = found[:2], found[2]
+            self._check()
             return self._durable
+
+    def _check(self) -> None:
+        """Assert that an end is one of the log whose manifest was read last; needs the lock held."""
+        (lsn, position), manifest = self._durable, self._manifest
+        assert 0 <= lsn <= position, "records take no bytes"
+        assert position == 0 or (manifest is not None and manifest.log_id == self._log_id)
 
     def end_and_manifest(self) -> tuple[tuple[int, int], Manifest]:
         """Return what `durable` does, and the manifest that it went by, which costs no read of its own."""
