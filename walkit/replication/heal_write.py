@@ -17,14 +17,14 @@ from walkit.format.layout import (
 from walkit.format.manifest import LogEnd, Manifest, SegmentState
 from walkit.format.names import HEAL_NEW_NAME
 from walkit.format.segment import SegmentHeader
-from walkit.recovery.lost_found import copy_part, keep_part, remove_if_there
+from walkit.recovery.lost_found import copy_part, keep_part
 from walkit.recovery.tolerant_file import TolerantFile
 from walkit.replication.frame_batch import FrameRun
 from walkit.replication.heal_ranges import DamagedSegment
 from walkit.segments.frame_walk import walk_segment
 from walkit.segments.manifest_store import DURABLE_NAME, LOST_FOLDER
 from walkit.storage.file import FileStorage
-from walkit.storage.interface import Storage, StorageFile
+from walkit.storage.interface import Storage, StorageFile, remove_if_there
 
 
 class HealedFile:
