@@ -43,6 +43,7 @@ class LyingPrimary:
         self.lies += said is not answer
         if said is None:
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer")
+            return
         yield said if isinstance(said, bytes) else encode_reply(said)
 
     def __enter__(self) -> Self:
