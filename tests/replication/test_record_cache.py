@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -88,7 +88,7 @@ def test_the_bound_is_of_memory(keys: int) -> None:
                 Kind.PUT,
                 b"key %d" % (lsn % keys),
                 b"%d" % lsn * 10,
-                datetime(2026, 1, 1, microsecond=lsn),
+                datetime(2026, 1, 1, microsecond=lsn, tzinfo=UTC),
             )
             cache.put(lsn, [new], lsn)
         assert 0.6 * bound < tracemalloc.get_traced_memory()[0] < 1.15 * bound
