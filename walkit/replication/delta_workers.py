@@ -29,7 +29,7 @@ class Workers:
             thread = LogThread(target=self._work, name=self._name, daemon=True)
             try:
                 thread.start()
-                self._threads.append(thread)
+                self._threads.append(thread)  # only now: `stop` cannot wait for one that never began
             except RuntimeError:  # those that there are do it
                 if not self._threads:
                     raise
