@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -210,6 +211,24 @@ def test_a_range_is_loaded_in_pieces_whatever_its_ends_say(tmp_path: Path) -> No
         assert at < found.end.lsn <= 200 and found.size_bytes < 5_000
         at = found.end.lsn
     loader.close()
+
+
+def test_what_is_packed_a_thousandfold_is_unpacked_a_part_at_a_time(tmp_path: Path) -> None:
+    """Apply 40 frames that have 1 MiB each once they are unpacked: a few of them are in memory at a time."""
+    with walkit.open(tmp_path / "log", options=walkit.LogOptions(codec="zstd")) as log:
+        for n in range(40):
+            log.append(bytes(1 << 20), key=b"%d" % (n % 2))
+    with closing(_loader_of(tmp_path / "log")) as loader:
+        found = loader.load(1, 40, DeltaEnd(40, 0), Reached(0, 0))
+    assert found.end.lsn == 40 and found.size_bytes < 1 << 20
+    state = ReaderState()
+    tracemalloc.start()
+    try:
+        assert state.apply(found.frames, 40)[0] == 40
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+    assert state == {b"0": bytes(1 << 20), b"1": bytes(1 << 20)}
 
 
 def test_files_of_a_log_that_is_read_from_its_beginning_are_few(stack: ExitStack, tmp_path: Path) -> None:

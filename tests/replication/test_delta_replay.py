@@ -149,6 +149,24 @@ def test_a_load_that_brings_less_than_is_durable_is_tried_again() -> None:
     assert core.tick(50) == [load]
 
 
+def test_a_load_that_is_full_leaves_the_rest_to_the_next() -> None:
+    """Bring as many bytes as a load may, and fewer records: they are applied, and the others are loaded after them."""
+    core = replayer(limits=ReplayLimits(loads_max=1, load_bytes=256, bytes_max=1024))
+    (load,) = loads(
+        core.answered(PollAnswer(version=0, session_id=1, session_epoch=1, end=DeltaEnd(9, 0)), 0)
+    )
+    assert load == LoadRange(load.number, 1, 9)
+    for last in (4, 8):
+        steps = core.loaded(load.number, "x", 256, end(last), 0)
+        assert applications(steps) == [(last - 3, last)]
+        (load,) = loads(steps)
+        assert (load.first_lsn, load.last_lsn) == (last + 1, 9)
+        assert core.done(next(s.number for s in steps if isinstance(s, ApplyRange)), 0) == []
+    (step,) = core.loaded(load.number, "x", 64, end(9), 0)
+    assert isinstance(step, ApplyRange) and core.done(step.number, 0) == []
+    assert (core.applied.lsn, core.parts, core.counts.retries) == (9, 0, 0)
+
+
 def test_what_is_reported_twice_changes_nothing() -> None:
     """Repeat every report: no step comes of the second."""
     core = replayer()
