@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.commit.fake_segments import wait_until
+from tests.commit.fake_segments import Task, wait_until
 from tests.log.logs import tiny
 from tests.replication.certificates import Authority
 from tests.replication.test_delta_reader import ReadOnly, expected, quick
@@ -215,3 +216,30 @@ def test_sixty_readers_have_the_logs_state(stack: ExitStack, tmp_path: Path) -> 
         stack.enter_context(DeltaReader(tmp_path / "log", primary.address))
     with pytest.raises(ClaimError):
         DeltaReader(tmp_path / "log", primary.address)
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync", "replace", "sync_directory", "remove"])
+def test_a_reader_killed_in_its_checkpoint_continues_from_one_that_is_whole(
+    stack: ExitStack, tmp_path: Path, operation: Any
+) -> None:
+    """Take the folder as it is in the midst of each step of a checkpoint: a reader that begins there is right."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    primary = stack.enter_context(Primary(log))
+    own = FaultyStorage(FileStorage(str(tmp_path / "own")))
+    with DeltaReader(tmp_path / "log", primary.address, checkpoint=own) as reader:
+        for n in range(3):  # so that there is an older one to remove
+            reader.wait_for(log.append(b"%d" % n, key=b"%d" % n).last_lsn, WAIT_S)
+            if n < 2:
+                reader.checkpoint()
+        hang = own.hang(operation, "*")
+        task = Task(reader.checkpoint)
+        assert hang.entered.wait(WAIT_S)
+        shutil.copytree(tmp_path / "own", tmp_path / "killed")
+        hang.release()
+        assert task.result() == 3
+    with DeltaReader(
+        tmp_path / "log", "127.0.0.1:9", checkpoint=tmp_path / "killed", backoff=quick()
+    ) as again:
+        assert again.status().checkpoint_lsn in (2, 3)
+        assert again.wait_for(3, WAIT_S) == 3
+        assert dict(again.state.items()) == expected(log, 3)
