@@ -21,7 +21,7 @@ from tests.replication.test_delta_reader import expected, quick
 from walkit._threads import LogThread
 from walkit.errors import DivergenceError, GapError, OptionsError, StorageError, WalkitError
 from walkit.models import FaultyStorage
-from walkit.replication import DeltaReader, Primary, ReplayLimits, delta_loop
+from walkit.replication import DeltaReader, Primary, ReplayLimits, delta_loop, delta_opening
 from walkit.replication.delta_loader import RangeLoader, Reached
 from walkit.replication.delta_messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest, delta_frames
 from walkit.replication.delta_state import ReaderState
@@ -128,8 +128,11 @@ LASTING: dict[str, tuple[Lie, type[Exception]]] = {
 
 
 @pytest.mark.parametrize("name", LASTING)
-def test_a_lie_about_which_log_it_is_ends_the_reader(stack: ExitStack, tmp_path: Path, name: str) -> None:
+def test_a_lie_about_which_log_it_is_ends_the_reader(
+    stack: ExitStack, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Name another log, another epoch, records that are not there: a typed error, and a state that the log had."""
+    monkeypatch.setattr(delta_opening, "GRACE_MS", 50.0)
     lie, kind = LASTING[name]
     log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
     lsn = log.append(b"first", key=b"k").last_lsn
@@ -149,8 +152,11 @@ def test_a_lie_about_which_log_it_is_ends_the_reader(stack: ExitStack, tmp_path:
     assert dict(reader.state.items()) == expected(log, reader.applied_lsn)
 
 
-def test_the_primary_of_a_copy_is_not_followed(stack: ExitStack, tmp_path: Path) -> None:
+def test_the_primary_of_a_copy_is_not_followed(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Poll the primary of a copy that was written on: DivergenceError, with no record of the copy in the state."""
+    monkeypatch.setattr(delta_opening, "GRACE_MS", 50.0)
     with walkit.open(tmp_path / "log") as log:
         log.append(b"1", key=b"k")
     shutil.copytree(tmp_path / "log", tmp_path / "copy")
@@ -165,6 +171,25 @@ def test_the_primary_of_a_copy_is_not_followed(stack: ExitStack, tmp_path: Path)
     with pytest.raises(DivergenceError, match="another copy"):
         reader.wait_for(3, WAIT_S)
     assert reader.state[b"k"] in (b"1", b"2")
+
+
+def test_frames_of_an_opening_that_is_not_in_the_manifest_yet_are_read(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Show a reader the manifest of before an opening for a while, as a mounted folder may: it has the log's state."""
+    place = tmp_path / "log"
+    walkit.open(place).close()
+    older = load_manifest(FileStorage(str(place)))
+    log = stack.enter_context(walkit.open(place))
+    primary = stack.enter_context(Primary(log))
+    monkeypatch.setattr(delta_opening, "load_manifest", lambda storage: older)
+    reader = stack.enter_context(DeltaReader(place, primary.address))
+    for n in range(1, 4):
+        reader.wait_for(log.append(b"%d" % n, key=b"k").last_lsn, WAIT_S)
+    assert reader.statistics().deltas == 0
+    monkeypatch.setattr(delta_opening, "load_manifest", load_manifest)
+    wait_until(lambda: reader.wait_for(log.append(b"x").last_lsn, WAIT_S) and reader.statistics().deltas > 0)
+    assert reader.error is None
 
 
 def test_a_log_that_is_put_away_under_its_primary_is_noticed(
