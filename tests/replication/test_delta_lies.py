@@ -16,7 +16,7 @@ import pytest
 import walkit
 from tests.commit.fake_segments import Task, wait_until
 from tests.log.logs import tiny
-from tests.replication.lying_primary import Lie, LyingPrimary, sealed
+from tests.replication.lying_primary import Lie, LyingPrimary, frame_of, sealed
 from tests.replication.test_delta_reader import expected, quick
 from walkit._threads import LogThread
 from walkit.errors import DivergenceError, GapError, OptionsError, StorageError, WalkitError
@@ -53,6 +53,12 @@ def _last_frame_left_out(answer: PollAnswer) -> PollAnswer:
     return sealed(answer, delta=answer.delta[: -header.footprint])
 
 
+def _bodies_that_are_none(answer: PollAnswer) -> PollAnswer:
+    frames = delta_frames(answer)
+    data = b"".join(frame_of(header, bytes(header.body_stored_bytes), header.records) for header, _ in frames)
+    return sealed(answer, delta=data)
+
+
 def _other_session(answer: PollAnswer, request: PollRequest) -> PollAnswer:
     return replace(answer, session_id=answer.session_id ^ 1, session_epoch=1)
 
@@ -73,6 +79,7 @@ HARMLESS: dict[str, Lie] = {
     "no log and no epoch": _with_delta(lambda a: sealed(a, log_id=None, epoch_id=None)),
     "the frames twice": _with_delta(lambda a: sealed(a, delta=2 * a.delta)),
     "junk for frames": _with_delta(lambda a: sealed(a, delta=bytes(len(a.delta)))),
+    "bodies that are none, in frames that are intact": _with_delta(_bodies_that_are_none),
     "a delta that is empty": lambda a, _: sealed(a, first=DeltaEnd(), delta=b""),
     "an end whose position is none": lambda a, _: sealed(
         a, end=DeltaEnd(a.end.lsn, 0), delta=None, first=None

@@ -381,7 +381,10 @@ class DeltaLoop:
         try:
             records, decode_ns, insert_ns = self.state.apply(frames, step.last_lsn)
         except Exception as error:  # noqa: BLE001 - it ends the replay: the state may have a part of the range
-            return self.replayer.apply_failed(step.number, error)
+            if not (by_delta and isinstance(error, WalkitError) and self.state.is_whole):
+                return self.replayer.apply_failed(step.number, error)
+            self.trouble = str(error)
+            return self.replayer.spoiled(step.number, now_ms())
         done = perf_counter_ns()
         if frames:
             self.loader.note(frames[-1][0])
