@@ -414,7 +414,7 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (_election, changed("_given", True)),
     (SealSequencer, inside("_over", lambda over: over.add(0))),
     (_loader, inside("_ends", list.reverse)),
-    (_loader, inside("_retired", lambda files: files.append(None))),
+    (_loader, changed("_tail", SimpleNamespace(users=-1, is_replaced=False))),
     (_delivery, changed("observers", (print, len))),
     (_segment, changed("frames", 1)),
     (_election, changed("leaders", -1)),
