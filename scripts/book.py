@@ -84,6 +84,7 @@ def execute(notebook: Any, folder: Path) -> None:
             timeout=CELL_TIMEOUT_S,
             kernel_name="python3",
             resources={"metadata": {"path": str(folder)}},
+            coalesce_streams=True,  # else what is printed in parts is shown in parts
             config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}}),
         ).execute()
 
